@@ -1,0 +1,42 @@
+# make run · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test lint bench setup setup-dev clean
+.DEFAULT_GOAL := run
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Winnow needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11.")'
+	@echo "Creating the virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.txt | $(PY)
+	@echo "Installing the pinned requirements (a few minutes the first time)"
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+$(VENV)/.development: requirements.txt requirements-dev.txt | $(PY)
+	@echo "Installing the pinned requirements and test tools (a few minutes the first time)"
+	@$(PIP) -r requirements-dev.txt
+	@touch $@ $(VENV)/.runtime
+
+setup: $(VENV)/.runtime
+setup-dev: $(VENV)/.development
+
+run: setup
+	@exec $(PY) -m app run
+
+lint: setup-dev
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+test: lint
+	@$(PY) -m pytest
+
+bench: setup-dev
+	@$(PY) -m benchmarks.$(NAME)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,51 @@
+"""Large arrays by row, in memory. The same face over files on disk is `storage.row_cache`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ArrayRows:
+    """`Rows` over an array that is already there (in memory or memory-mapped)."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.dtype = array.dtype
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return np.asarray(self.array[rows])
+
+
+class MemoryRowCache:
+    """`RowCache` that forgets with the process: for tests, simulations and one-off scripts."""
+
+    block = 256
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, NDArray[Any]]] = {}
+
+    def rows(
+        self,
+        key: str,
+        names: Sequence[str],
+        compute: Callable[[Sequence[int]], NDArray[Any]],
+        report: Callable[[int, int], None] | None = None,
+    ) -> ArrayRows:
+        known = self._rows.setdefault(key, {})
+        first_position = {name: position for position, name in reversed(list(enumerate(names)))}
+        missing = sorted(position for name, position in first_position.items() if name not in known)
+        for start in range(0, len(missing), self.block):
+            positions = missing[start : start + self.block]
+            for position, row in zip(positions, compute(positions), strict=True):
+                known[names[position]] = row
+            if report is not None:
+                report(min(start + self.block, len(missing)), len(missing))
+        return ArrayRows(np.stack([known[name] for name in names]) if names else np.empty((0,), np.float32))

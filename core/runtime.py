@@ -1,0 +1,53 @@
+"""One decision about the device, and random generators derived by purpose.
+
+A round stores one seed. Every random draw takes its generator from `Runtime.generator("purpose")`, so adding a draw
+somewhere changes no result elsewhere, and a round can be replayed from its row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+def seed_for(seed: int, purpose: str) -> int:
+    """A 63-bit seed that depends on the round's seed and the purpose alone."""
+    digest = hashlib.sha256(f"{seed}:{purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def default_device() -> torch.device:
+    """`WINNOW_DEVICE` when set, else CUDA when there is one, else the CPU."""
+    if named := os.environ.get("WINNOW_DEVICE"):
+        return torch.device(named)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where the arithmetic happens and what its randomness is."""
+
+    seed: int
+    device: torch.device
+
+    @classmethod
+    def create(cls, seed: int, device: str | torch.device | None = None) -> Runtime:
+        return cls(seed=seed, device=torch.device(device) if device is not None else default_device())
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def seed_for(self, purpose: str) -> int:
+        return seed_for(self.seed, purpose)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A torch generator on the device."""
+        return torch.Generator(device=self.device).manual_seed(self.seed_for(purpose))
+
+    def numpy_generator(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng(self.seed_for(purpose))

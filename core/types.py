@@ -1,0 +1,174 @@
+"""The vocabulary that all rooms share. numpy only, so that the page process can read it without loading torch.
+
+Rows and identities: an `item_id` names an item in the store; a `row` is a position in a snapshot's arrays. They are
+translated through `PoolSnapshot.item_ids` and nowhere else. A score is always "higher = wanted more".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import InvalidInput
+
+MediaKind = Literal["audio", "image"]
+UNLABELED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step of long work, as a record: the worker stores it, the screen polls it, tests collect it."""
+
+    stage: str
+    done: int
+    total: int
+    note: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+Report = Callable[[Progress], None]
+"""Receives progress. It may raise `core.errors.Cancelled`; long work calls it at least once a second."""
+
+
+def ignore(progress: Progress) -> None:
+    """The report of nobody listening."""
+
+
+MediaReader = Callable[[str], bytes]
+"""Gives the bytes behind an item's SHA-256 (hex)."""
+
+
+class Rows(Protocol):
+    """A large (n, ...) array that may live on disk: rows are copied out on demand, in the order asked."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]: ...
+
+
+class RowCache(Protocol):
+    """Remembers one computed row per (key, name), so that only new names are ever computed."""
+
+    def rows(
+        self,
+        key: str,
+        names: Sequence[str],
+        compute: Callable[[Sequence[int]], NDArray[Any]],
+        report: Callable[[int, int], None] | None = None,
+    ) -> Rows:
+        """Rows for `names`, in order. `compute(positions)` gives the rows of `names[positions]` that are missing;
+        it is called block by block, and finished blocks survive an interruption. `report(done, total)` follows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSnapshot:
+    """The pool as it was when a round was requested. Labels given later belong to the next round."""
+
+    kind: MediaKind
+    class_names: tuple[str, ...]
+    item_ids: NDArray[np.int64]  # (n,)
+    hashes: tuple[str, ...]  # (n,) SHA-256 of each item's bytes, hex
+    labels: NDArray[np.int64]  # (n,) class position given by people, UNLABELED where there is none
+    held_out: NDArray[np.bool_]  # (n,) test items: never trained on, never chosen
+    held_out_labels: NDArray[np.int64]  # (n,) class position of held-out items, UNLABELED elsewhere
+    eligible: NDArray[np.bool_]  # (n,) rows that may be chosen now; decided by storage, once
+    label_sequence: int = 0  # the newest label event this snapshot knows
+
+    def __post_init__(self) -> None:
+        n = len(self.item_ids)
+        for name in ("hashes", "labels", "held_out", "held_out_labels", "eligible"):
+            if len(getattr(self, name)) != n:
+                raise InvalidInput(f"Snapshot field {name} has {len(getattr(self, name))} entries for {n} items.")
+        if np.any(self.held_out & (self.eligible | (self.labels != UNLABELED))):
+            raise InvalidInput("A held-out item is marked as eligible or labeled for training.")
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def labeled(self) -> NDArray[np.bool_]:
+        """(n,) rows with a training label."""
+        return self.labels != UNLABELED
+
+    @property
+    def training_rows(self) -> NDArray[np.int64]:
+        """Rows that training may see: everything that is not held out."""
+        return np.flatnonzero(~self.held_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionRequest:
+    """What any strategy may know. Strategies differ in which fields they read, never in signature."""
+
+    item_ids: NDArray[np.int64]  # (n,)
+    labeled: NDArray[np.bool_]  # (n,) rows the model was trained on
+    eligible: NDArray[np.bool_]  # (n,) rows that may be chosen
+    probabilities: NDArray[np.float32]  # (n, C) pseudo-labels; the human label, one-hot, on labeled rows
+    embeddings: NDArray[np.float32]  # (n, e) last layer
+    features: NDArray[np.float32]  # (n, q) Nyström features of the kernel
+    batch_size: int
+    seed: int
+    view_features: Callable[[int], NDArray[np.float32]] | None = None  # row -> (A, q) features of augmented views
+    view_probabilities: NDArray[np.float32] | None = None  # (V, n, C) predictions on V augmented views
+    region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
+    region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
+    has_model: bool = True  # False before the first label: probabilities and embeddings carry nothing
+
+    def __post_init__(self) -> None:
+        n = len(self.item_ids)
+        for name in ("labeled", "eligible", "probabilities", "embeddings", "features"):
+            if len(getattr(self, name)) != n:
+                raise InvalidInput(f"Request field {name} has {len(getattr(self, name))} rows for {n} items.")
+        if self.batch_size < 1:
+            raise InvalidInput(f"The batch size is {self.batch_size}; ask for at least 1 item.")
+        if not 0.0 < self.region_share <= 1.0:
+            raise InvalidInput(f"The region's share of the batch is {self.region_share}; give more than 0, at most 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickReason:
+    """Why one item was chosen, as data: stored with the pick, exported, and shown beside the item."""
+
+    order: int  # 1 = chosen first
+    score: float  # the strategy's own score at the moment of choice
+    guess: int | None = None  # pseudo-label, class position
+    confidence: float | None = None
+    entropy: float | None = None  # nats
+    outer_before: float | None = None  # mean loss on the whole pool before and after this pick joins (bico)
+    outer_after: float | None = None
+    gradient_rank: int | None = None  # rank of its implicit gradient among candidates at that step, 1 = best (bico)
+    nearest_labeled: int | None = None  # item_id
+    nearest_distance: float | None = None  # in embedding space (kernel features before the first model)
+    stands_for: int | None = None  # pool items nearer to this pick than to any other pick of the batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The next batch, in the order chosen."""
+
+    item_ids: NDArray[np.int64]  # (batch_size,)
+    scores: NDArray[np.float32]  # higher = wanted more, at the moment of choice
+    strategy: str
+    reasons: tuple[PickReason, ...] = ()
+    notes: tuple[str, ...] = ()  # e.g. "CG stopped at 100 steps for 2 of 10 picks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """Everything a round leaves behind. Arrays have one row per snapshot row."""
+
+    selection: Selection
+    probabilities: NDArray[np.float32]  # (n, C)
+    embeddings: NDArray[np.float32]  # (n, e)
+    map_points: NDArray[np.float32]  # (n, 2)
+    metrics: Mapping[str, Any]  # held-out accuracy with n, confusion counts, losses, seconds per stage
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,28 @@
+"""Settings: the same after a trip through JSON, refused by name when they make no sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.config import RoundConfig, SelectionConfig, from_dict, from_json, to_json
+from core.errors import InvalidInput
+
+
+def test_a_round_config_survives_json():
+    config = RoundConfig(seed=7, selection=SelectionConfig(strategy="badge", batch_size=3))
+    assert from_json(RoundConfig, to_json(config)) == config
+
+
+def test_an_older_row_gets_the_defaults_of_newer_fields():
+    assert from_dict(RoundConfig, {"seed": 3}) == RoundConfig(seed=3)
+
+
+def test_an_unknown_setting_is_refused_by_name():
+    with pytest.raises(InvalidInput, match="temprature"):
+        from_dict(RoundConfig, {"temprature": 1})
+
+
+@pytest.mark.parametrize("values", [{"selection": {"batch_size": 0}}, {"preset": "fast"}, {"seed": "seven"}])
+def test_a_senseless_value_is_refused(values):
+    with pytest.raises(InvalidInput):
+        from_dict(RoundConfig, values)
