@@ -1,0 +1,191 @@
+"""The fused CPU path: float32, all layers of a pair while it is in cache, on as many threads as asked for.
+
+Items first, pairs after: the variances that ReLU needs at every layer are computed once per item. Pairs then run in
+tiles small enough for the second item's maps to stay in cache; threads take tiles from one queue. The few dense layers
+after flattening are applied to whole blocks in float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from core.kernels import loops
+from core.kernels.covariance import Covariance, flat_covariance, propagate
+from core.kernels.networks import Network
+from core.kernels.plan import Plan, plan_for
+
+Kind = Literal["ntk", "nngp"]
+OnProgress = Callable[[int, int], None]
+
+_CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a usual second-level cache
+_TILE_WORK = 3e8  # position updates in one tile: well below a second, so that progress and cancel are prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Items ready for pairing."""
+
+    inputs: NDArray[np.float32]  # (n, C, H * (W + frame))
+    maps: NDArray[np.float32]  # (n, maps_size)
+    own: NDArray[np.float64]  # (n,) variance after the bridge layer
+
+
+def default_threads() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fused_kernel(
+    x1: NDArray[Any],
+    x2: NDArray[Any] | None,
+    network: Network,
+    kind: Kind = "ntk",
+    n_threads: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> NDArray[np.float32]:
+    """(n1, n2) kernel of images (n, H, W, C); x2 None means x1 with itself, of which one half is computed.
+
+    `on_progress(done, total)` is called from this thread, tile by tile, and may raise to stop the work.
+    """
+    if network.bridge == 0:
+        return _dense_kernel(x1, x1 if x2 is None else x2, network, kind)
+    plan = plan_for(network, x1.shape[1], x1.shape[2])
+    with ThreadPoolExecutor(n_threads or default_threads(), thread_name_prefix="kernel") as pool:
+        side1 = _prepare(x1, plan, pool)
+        side2 = side1 if x2 is None else _prepare(x2, plan, pool)
+        out = np.zeros((len(side1.own), len(side2.own)), np.float32)
+        tiles = list(_tiles(plan, side1, side2, symmetric=x2 is None))
+        work = (lambda tile=tile: _fill(out, tile, (side1, side2), plan, kind) for tile in tiles)
+        _run(pool, work, len(tiles), on_progress)
+    if x2 is None:
+        below = np.tril_indices(len(out), -1)
+        out[below] = out.T[below]
+    return out
+
+
+def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
+    n, height, width, channels = x.shape
+    inputs = np.zeros((n, channels, height, width + plan.frame), np.float32)
+    inputs[..., :width] = np.moveaxis(x, 3, 1)
+    flat = inputs.reshape(n, channels, -1)
+    maps = np.zeros((n, plan.maps_size), np.float32)
+    own = np.zeros(n)
+    tables = (plan.ops, plan.weights, plan.stages, plan.self_offsets)
+
+    def run(begin: int) -> None:
+        rows = slice(begin, begin + 16)
+        loops.run_items(flat[rows], maps[rows], tables, _buffers(plan), plan.frame, own[rows])
+
+    list(pool.map(run, range(0, n, 16)))
+    return Side(flat, maps, own / _own_averaged(plan))
+
+
+def _own_averaged(plan: Plan) -> int:
+    """Position pairs in the sum of an item's own variances."""
+    last = plan.stages[-1]
+    positions = int(last[6] * last[7])
+    whole = len(plan.self_offsets) == len(plan.offsets) and plan.n_averaged > positions
+    return plan.n_averaged if whole else positions
+
+
+def _buffers(plan: Plan) -> tuple[NDArray[np.float32], ...]:
+    frame, height, width = plan.frame, int(plan.stages[0][2]), int(plan.stages[0][3])
+    size = 2 * frame + (height + 2 * frame) * (width + frame)
+    return (
+        np.zeros((plan.n_registers, 2, size), np.float32),
+        np.zeros(size, np.float32),
+        np.zeros((2, size), np.float32),
+        np.zeros(plan.pooled_size, np.float32),
+        np.zeros(plan.pooled_size, np.float32),
+    )
+
+
+def _tiles(plan: Plan, side1: Side, side2: Side, symmetric: bool) -> Iterator[tuple[int, int, int, int, int]]:
+    """(begin1, end1, begin2, end2, diagonal); pairs below the diagonal are left out when the two sides are one."""
+    per_item = side2.inputs[0].size + side2.maps.shape[1]
+    columns = int(np.clip(_CACHE_FLOATS // per_item, 4, 64))
+    positions = side2.inputs.shape[2] if len(plan.offsets) == 1 else side2.inputs.shape[2] * len(plan.offsets) // 4
+    pairs = max(1, int(_TILE_WORK / (positions * max(len(plan.ops), 1))))
+    columns = min(columns, pairs)
+    rows = int(np.clip(pairs // columns, 1, 256))
+    n1, n2 = len(side1.own), len(side2.own)
+    for begin1, begin2 in itertools.product(range(0, n1, rows), range(0, n2, columns)):
+        end1, end2 = min(begin1 + rows, n1), min(begin2 + columns, n2)
+        if symmetric and end2 <= begin1:
+            continue
+        yield begin1, end1, begin2, end2, begin1 - begin2 if symmetric else -n1
+
+
+def _fill(
+    out: NDArray[np.float32], tile: tuple[int, int, int, int, int], sides: tuple[Side, Side], plan: Plan, kind: Kind
+) -> None:
+    begin1, end1, begin2, end2, diagonal = tile
+    part1, part2 = _part(sides[0], begin1, end1), _part(sides[1], begin2, end2)
+    sums = np.zeros((2 if kind == "ntk" else 1, end1 - begin1, end2 - begin2))
+    tables = (plan.ops, plan.weights, plan.stages, plan.offsets)
+    loops.run_tile(
+        (part1.inputs, part1.maps), (part2.inputs, part2.maps), tables, _buffers(plan), plan.frame, diagonal, sums
+    )
+    sums /= plan.n_averaged
+    if plan.ends_as_sum and kind == "ntk":
+        sums[1] -= sums[0]
+    after = propagate(
+        plan.tail,
+        Covariance(*(torch.from_numpy(a) for a in (sums[0], sums[-1], part1.own, part2.own))),
+    )
+    out[begin1:end1, begin2:end2] = (after.T if kind == "ntk" else after.K).numpy()
+
+
+def _part(side: Side, begin: int, end: int) -> Side:
+    return Side(side.inputs[begin:end], side.maps[begin:end], side.own[begin:end])
+
+
+def _run(
+    pool: ThreadPoolExecutor, work: Iterator[Callable[[], None]], n_tiles: int, on_progress: OnProgress | None
+) -> None:
+    """Runs all pieces with a few waiting per thread, so that an error or a cancel stops within a tile or two."""
+    pending: set[Future[None]] = set()
+    done_count = 0
+    try:
+        for piece in work:
+            pending.add(pool.submit(piece))
+            if len(pending) < 2 * pool._max_workers:
+                continue
+            done_count += _collect(pending)
+            if on_progress is not None:
+                on_progress(done_count, n_tiles)
+        while pending:
+            done_count += _collect(pending)
+            if on_progress is not None:
+                on_progress(done_count, n_tiles)
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _collect(pending: set[Future[None]]) -> int:
+    done, _ = wait(pending, return_when=FIRST_COMPLETED)
+    pending -= done
+    for future in done:
+        future.result()
+    return len(done)
+
+
+def _dense_kernel(x1: NDArray[Any], x2: NDArray[Any], network: Network, kind: Kind) -> NDArray[np.float32]:
+    """A network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
+    right = torch.from_numpy(np.asarray(x2, np.float64))
+    out = np.empty((len(x1), len(x2)), np.float32)
+    for begin in range(0, len(x1), 256):
+        left = torch.from_numpy(np.asarray(x1[begin : begin + 256], np.float64))
+        after = propagate(network.layers[1:], flat_covariance(left, right))
+        out[begin : begin + 256] = (after.T if kind == "ntk" else after.K).numpy()
+    return out
