@@ -1,0 +1,300 @@
+"""Greedy bilevel coresets for softmax regression on fixed features (Borsos et al., 2021, Algorithm 1 and eqs. 6, 17).
+
+    Inner   W*(w) = argmin_W  1/N [sum over base rows CE + sum_i w_i CE_i] + lambda/2 |W|^2
+    Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i))
+    Step    add the candidate with the largest  -dG/dw_i = 1/N <P_i - Y_i, V z_i>,   V = H^-1 dG/dW
+            as rows of weight 1 (its augmented views, where given), then solve the inner problem again
+
+Symbols: z features (q,), with a 1 appended when there is a bias; Y soft labels (C,); W weights (C, q) or (C, q + 1);
+P = softmax(W z); H the Hessian of the inner objective at W*; lambda = penalty; N rows in the inner problem.
+
+Departures and details
+- The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 17) the outer set is
+  D_train u D_u: give the labeled rows in the pool too, one-hot, and leave them out of `Settings.candidates`; that is
+  what `core.acquisition.bico` does. The authors' own experiments take the unlabeled pool alone.
+- `Objective()` follows the authors' setting: mean losses, so that N grows with every row that joins while a weight
+  varies at fixed N, and a bias that is penalized like the other weights. Sums and no bias are the other setting.
+- The candidate's gradient is taken at its own features; its views join once it is chosen, all with its soft label.
+- Instead of thousands of first-order steps the inner problem is solved by truncated Newton in the directions its rows
+  span (`core.coresets.span`), to a gradient of `tolerance` times the one at W = 0, from the previous optimum.
+- Of rows that are equal in all features at most one is chosen while others remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.coresets.softmax import cross_entropy
+from core.coresets.solvers import Solved
+from core.coresets.span import InnerProblem
+from core.errors import InvalidInput
+from core.types import Progress, Report, ignore
+
+Views = Callable[[int], Any]
+"""Pool row -> (A, q) features of its augmented views."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What the two losses are."""
+
+    mean: bool = True  # averaged over rows; False: summed
+    bias: bool = True  # a penalized bias; False: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the greedy search runs. Tolerances left None follow the precision of the features."""
+
+    objective: Objective = field(default_factory=Objective)
+    candidates: NDArray[np.bool_] | None = None  # (n,) rows that may be chosen, all when None
+    ranked: NDArray[np.bool_] | None = None  # (n,) rows among which ranks are counted, the candidates when None
+    tolerance: float | None = None  # inner gradient, relative to the gradient at W = 0
+    system_tolerance: float | None = None  # residual of H V = dG/dW, relative
+    cutoff: float | None = None  # see core.coresets.span
+    max_newton_steps: int = 50
+    max_cg_steps: int = 100
+    keep_scores: bool = False  # also return every row's score at every step
+    report: Report = ignore
+
+    def precision(self, dtype: torch.dtype) -> tuple[float, float, float]:
+        """(tolerance, system tolerance, cutoff) for features of `dtype`."""
+        defaults = (1e-12, 1e-8, 0.0) if dtype == torch.float64 else (1e-5, 2e-4, 0.05)
+        given = (self.tolerance, self.system_tolerance, self.cutoff)
+        return tuple(d if g is None else g for g, d in zip(given, defaults, strict=True))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class SolverStatus:
+    """How a solve ended."""
+
+    steps: int
+    converged: bool
+    residual: float
+
+    @classmethod
+    def of(cls, solved: Solved) -> SolverStatus:
+        return cls(solved.steps, solved.converged, solved.residual)
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """The path of a greedy search, in the order chosen."""
+
+    rows: NDArray[np.int64]  # (m,) pool rows
+    scores: NDArray[np.float64]  # (m,) -dG/dw at the moment of choice
+    ranks: NDArray[np.int64]  # (m,) rank of that score then, 1 = best
+    first_ranks: NDArray[np.int64]  # (m,) rank by the scores before the first pick
+    outer_losses: NDArray[np.float64]  # (m + 1,) before the first pick and after each
+    inner: tuple[SolverStatus, ...]  # (m + 1,) inner problems
+    systems: tuple[SolverStatus, ...]  # (m,) systems H V = dG/dW
+    all_scores: NDArray[np.float64] | None = None  # (m, n) when asked for
+
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for each kind of solve that stopped short of its tolerance."""
+        sentences = []
+        for name, statuses in (("The inner problem", self.inner), ("The implicit gradient", self.systems)):
+            short = [status for status in statuses if not status.converged]
+            if short:
+                worst = max(status.residual for status in short)
+                sentences.append(
+                    f"{name} stopped before its tolerance for {len(short)} of {len(statuses)} solves "
+                    f"(largest residual {worst:.1e})."
+                )
+        return tuple(sentences)
+
+
+class Pool:
+    """The outer loss, its gradient and the candidates' scores over the pool rows."""
+
+    def __init__(self, features: Tensor, targets: Tensor, objective: Objective) -> None:
+        self.features = features  # (n, q)
+        self.targets = targets  # (C, n)
+        self.bias = objective.bias
+        self.scale = 1.0 / len(features) if objective.mean else 1.0
+
+    def apply(self, W: Tensor) -> Tensor:
+        """(C, n) W z for all rows."""
+        if not self.bias:
+            return W @ self.features.T
+        q = self.features.shape[1]
+        return W.narrow(1, 0, q) @ self.features.T + W.narrow(1, q, 1)
+
+    def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """G (), dG/dW as W, and P - Y (C, n)."""
+        logits = self.apply(W)
+        loss = self.scale * cross_entropy(logits, self.targets).sum()
+        errors = torch.softmax(logits, 0) - self.targets
+        gradient = errors @ self.features
+        if self.bias:
+            gradient = torch.cat([gradient, errors.sum(1, keepdim=True)], 1)
+        return loss, self.scale * gradient, errors
+
+    def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
+        """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""
+        return inner_scale * (errors * self.apply(V)).sum(0)
+
+    def equal_rows(self, row: int, errors: Tensor) -> Tensor:
+        """Rows equal to `row` in every feature; their probabilities, equal up to rounding, narrow the search."""
+        P = errors + self.targets
+        maybe = torch.nonzero(((P - P[:, row, None]).abs() < 1e-3).all(0)).flatten()
+        return maybe[(self.features[maybe] == self.features[row]).all(1)]
+
+
+def greedy(  # noqa: PLR0913 - the plain-array face: two sets of rows, how many, the penalty, and how
+    base_features: Any,
+    base_targets: Any,
+    pool_features: Any,
+    pool_targets: Any,
+    m: int,
+    penalty: float,
+    views: Views | None = None,
+    settings: Settings | None = None,
+) -> Greedy:
+    """Choose m pool rows, one by one, each the best for the outer loss to first order (module docstring).
+
+    base_features (N, q), base_targets (N, C), pool_features (n, q), pool_targets (n, C): arrays or tensors, targets
+    soft (rows sum to 1). The arithmetic follows the pool's device and precision. `views(row)` gives the (A, q)
+    features that a chosen row joins with; without it, the row itself joins.
+    """
+    settings = settings or Settings()
+    pool_features, pool_targets = _floating(pool_features), _floating(pool_targets)
+    like = {"dtype": pool_features.dtype, "device": pool_features.device}
+    base_features = _floating(base_features).to(**like)
+    base_targets, pool_targets = _floating(base_targets).to(**like), pool_targets.to(**like)
+    _check(base_features, base_targets, pool_features, pool_targets, penalty)
+    search = _Search(
+        Pool(pool_features, pool_targets.T.contiguous(), settings.objective),
+        _join_bias(base_features, settings.objective),
+        base_targets.T.contiguous(),
+        penalty,
+        settings,
+    )
+    if m > int(search.open.sum()):
+        raise InvalidInput(f"Asked for {m} rows but only {int(search.open.sum())} may be chosen. Lower the batch size.")
+    return search.run(m, views)
+
+
+class _Search:
+    """The state of one greedy search."""
+
+    def __init__(
+        self, pool: Pool, base_rows: Tensor, base_targets: Tensor, penalty: float, settings: Settings
+    ) -> None:
+        self.pool, self.settings = pool, settings
+        tolerance, self.system_tolerance, cutoff = settings.precision(base_rows.dtype)
+        self.inner = InnerProblem.create(
+            base_rows, base_targets, penalty, mean=settings.objective.mean, cutoff=cutoff
+        )
+        at_zero = self.inner.scale * ((1.0 / len(base_targets) - base_targets) @ base_rows).norm()
+        self.tolerance = tolerance * max(float(at_zero), torch.finfo(base_rows.dtype).eps)
+        device = pool.features.device
+        n = len(pool.features)
+        self.open = _mask(settings.candidates, n, device)
+        self.ranked = _mask(settings.ranked, n, device) if settings.ranked is not None else self.open.clone()
+        self.duplicates = torch.zeros(n, dtype=torch.bool, device=device)
+        self.V: Tensor | None = None
+
+    def run(self, m: int, views: Views | None) -> Greedy:
+        rows, scores, ranks, outer, inner, systems, kept = [], [], [], [], [], [], []
+        first_scores, first_ranked = torch.empty(0), self.ranked.clone()
+        inner.append(SolverStatus.of(self.solve()))
+        loss, gradient, errors = self.pool.outer(self.inner.lift())
+        outer.append(float(loss))
+        for step in range(m):
+            system = self.inner.solve_hessian(
+                gradient, self.V, self.system_tolerance, self.settings.max_cg_steps
+            )
+            self.V = system.value
+            systems.append(SolverStatus.of(system))
+            gains = self.pool.scores(errors, self.V, self.inner.scale)
+            first_scores = gains if step == 0 else first_scores
+            row = self.best(gains)
+            rows.append(row)
+            if self.settings.keep_scores:
+                kept.append(gains.double().cpu().numpy())
+            scores.append(float(gains[row]))
+            ranks.extend(_ranks(gains, self.ranked, [row]))
+            self.close(row, errors)
+            self.join(row, views)
+            inner.append(SolverStatus.of(self.solve()))
+            loss, gradient, errors = self.pool.outer(self.inner.lift())
+            outer.append(float(loss))
+            self.settings.report(Progress("select", step + 1, m, f"outer loss {outer[-1]:.4f}"))
+        return Greedy(
+            rows=np.array(rows, np.int64),
+            scores=np.array(scores),
+            ranks=np.array(ranks, np.int64),
+            first_ranks=_ranks(first_scores, first_ranked, rows),
+            outer_losses=np.array(outer),
+            inner=tuple(inner),
+            systems=tuple(systems),
+            all_scores=np.stack(kept) if kept else None,
+        )
+
+    def solve(self) -> Solved:
+        return self.inner.solve(self.tolerance, self.settings.max_newton_steps)
+
+    def best(self, gains: Tensor) -> int:
+        """The open row with the largest gain; equal copies of earlier picks only when nothing else is open."""
+        allowed = self.open & ~self.duplicates
+        allowed = torch.where(allowed.any(), allowed, self.open)
+        return int(torch.where(allowed, gains, -torch.inf).argmax())
+
+    def close(self, row: int, errors: Tensor) -> None:
+        self.open[row] = False
+        self.ranked[row] = False
+        self.duplicates[self.pool.equal_rows(row, errors)] = True
+
+    def join(self, row: int, views: Views | None) -> None:
+        features = self.pool.features
+        rows = features[row : row + 1] if views is None else _floating(views(row)).to(features)
+        target = self.pool.targets[:, row : row + 1]
+        self.inner.add(_join_bias(rows, self.settings.objective), target.expand(-1, len(rows)))
+
+
+def _ranks(scores: Tensor, among: Tensor, rows: list[int]) -> NDArray[np.int64]:
+    """1 + how many of the rows in the mask `among` score higher, for each of `rows`."""
+    return np.array([1 + int((among & (scores > scores[row])).sum()) for row in rows], np.int64)
+
+
+def _floating(array: Any) -> Tensor:
+    tensor = torch.as_tensor(array)
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(torch.float32)
+
+
+def _join_bias(rows: Tensor, objective: Objective) -> Tensor:
+    return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if objective.bias else rows
+
+
+def _mask(mask: NDArray[np.bool_] | None, n: int, device: torch.device) -> Tensor:
+    if mask is None:
+        return torch.ones(n, dtype=torch.bool, device=device)
+    if len(mask) != n:
+        raise InvalidInput(f"A mask of {len(mask)} rows was given for a pool of {n} rows.")
+    return torch.as_tensor(mask, dtype=torch.bool, device=device).clone()
+
+
+def _check(
+    base_features: Tensor, base_targets: Tensor, pool_features: Tensor, pool_targets: Tensor, penalty: float
+) -> None:
+    if penalty <= 0:
+        raise InvalidInput(f"The penalty is {penalty}; it must be above 0.")
+    if len(base_features) == 0:
+        raise InvalidInput("The inner problem has no rows. Before the first label, use core.coresets.design.")
+    if base_features.shape[1] != pool_features.shape[1]:
+        raise InvalidInput(f"Base rows have {base_features.shape[1]} features, pool rows {pool_features.shape[1]}.")
+    for name, features, targets in (("Base", base_features, base_targets), ("Pool", pool_features, pool_targets)):
+        if len(features) != len(targets) or targets.shape[1] != base_targets.shape[1]:
+            raise InvalidInput(f"{name} features {tuple(features.shape)} do not fit targets {tuple(targets.shape)}.")
+        if not bool(torch.isfinite(features.sum())):
+            raise InvalidInput(f"{name} features contain values that are not finite numbers.")
+        if not bool(((targets.sum(1) - 1).abs() < 1e-3).all()):
+            raise InvalidInput(f"{name} targets must sum to 1 in every row.")

@@ -1,0 +1,191 @@
+"""The inner problem in the few directions that its rows span.
+
+With a penalty on all weights the optimum is a combination of the rows in the problem (representer theorem), so softmax
+regression on N rows of d features is solved in an orthonormal basis Q (r, d) of those rows, r <= min(N, d):
+
+    W = W_r Q,   X = Z Q^T (N, r),   H = Q^T H_r Q + penalty (I - Q^T Q)
+
+Orthogonal to the span the Hessian is the penalty alone, so H^-1 there is a division. Directions that carry almost
+nothing (their share of the loss's curvature below `cutoff` times the penalty) are left out of the basis; what that
+costs is repaired in closed form from the rows themselves, and measured: see `lift` and `solve_hessian`.
+
+Symbols: Z rows (N, d) with a last column of ones when there is a bias; Y (C, N); X, W_r, H_r the same in the basis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from core.coresets.softmax import SoftmaxRegression, curvature_product, inverse_gram
+from core.coresets.solvers import Solved, conjugate_gradient, truncated_newton
+
+BLOCK = 128  # rows orthogonalized at a time
+
+
+def new_directions(basis: Tensor, rows: Tensor, threshold: float) -> Tensor:
+    """(k, d) orthonormal directions of `rows` (n, d) outside `basis` (r, d) that carry more than `threshold`.
+
+    What a direction u carries is sum_i (z_i . u)^2 over the rows. n should be small: an (n, n) matrix is decomposed.
+    """
+    rest = rows - (rows @ basis.T) @ basis
+    eigenvalues, vectors = torch.linalg.eigh((rest @ rest.T).double())
+    noise = torch.finfo(rows.dtype).eps * float((rows * rows).sum(1).max()) * len(rows)
+    keep = eigenvalues > max(threshold, noise)
+    directions = vectors[:, keep].to(rows.dtype).T @ rest
+    directions = directions / directions.norm(dim=1, keepdim=True)
+    directions = directions - (directions @ basis.T) @ basis
+    orthonormal, _ = torch.linalg.qr(directions.T)
+    return orthonormal.T.contiguous()
+
+
+@dataclass(slots=True)
+class InnerProblem:
+    """Softmax regression on a growing set of rows, and systems with its Hessian."""
+
+    penalty: float
+    mean: bool  # True: the loss is averaged over rows, False: summed
+    cutoff: float  # share of the penalty below which a direction is left out; 0 leaves out rounding alone
+    blocks: list[Tensor]  # Z (N, d), in blocks of rows as they joined
+    targets: Tensor  # Y (C, N)
+    basis: Tensor | None  # Q (r, d); None: all d directions
+    coordinates: Tensor  # X (N, r)
+    weights: Tensor  # W_r (C, r), the latest solution: the start of the next
+    inverse: Tensor | None = None  # the preconditioner, made when
+    typical: float = 0.0  # this was the mean of p (1 - p)
+    n_preconditioned: int = 0  # and there were so many rows
+
+    @classmethod
+    def create(cls, rows: Tensor, targets: Tensor, penalty: float, *, mean: bool, cutoff: float) -> InnerProblem:
+        """On rows (N, d), targets (C, N). As many rows as columns or more: the basis is all directions."""
+        n, d = rows.shape
+        if n >= d:
+            return cls(penalty, mean, cutoff, [rows], targets, None, rows, rows.new_zeros(len(targets), d))
+        empty = rows.new_zeros(0, d)
+        problem = cls(penalty, mean, cutoff, [], targets[:, :0], empty, empty[:, :0], rows.new_zeros(len(targets), 0))
+        problem.add(rows, targets)
+        return problem
+
+    @property
+    def n_rows(self) -> int:
+        return self.targets.shape[1]
+
+    @property
+    def scale(self) -> float:
+        return 1.0 / self.n_rows if self.mean else 1.0
+
+    def add(self, rows: Tensor, targets: Tensor) -> None:
+        """Rows (n, d) with targets (C, n) join with weight 1; the latest weights stay the start."""
+        self.targets = torch.cat([self.targets, targets], 1)
+        if self.basis is None:
+            self.coordinates = torch.cat([self.coordinates, rows])
+            self.blocks = [self.coordinates]
+            return
+        threshold = self.cutoff * self.penalty / self.scale
+        known = len(self.basis)
+        for block in rows.split(BLOCK):
+            self.basis = torch.cat([self.basis, new_directions(self.basis, block, threshold)])
+        earlier = [block @ self.basis[known:].T for block in self.blocks]
+        widened = torch.cat([self.coordinates, torch.cat(earlier)], 1) if earlier else self.coordinates
+        self.blocks.append(rows)
+        self.coordinates = torch.cat([widened.reshape(-1, len(self.basis)), rows @ self.basis.T])
+        self.weights = torch.nn.functional.pad(self.weights, (0, len(self.basis) - known))
+
+    def solve(self, tolerance: float, max_steps: int = 50) -> Solved:
+        """The optimum in the basis, W_r (C, r), from the previous one; `tolerance` is on the gradient's norm.
+
+        The first time in two stages: on the way from zero to the optimum the curvature p (1 - p) can fall by orders of
+        magnitude, and with it the fit of the preconditioner.
+        """
+        steps = products = 0
+        if self.inverse is None:
+            self._refresh_preconditioner()
+            first = float(self.reduced().at(self.weights).gradient.norm())
+            near = self._newton(max(tolerance, 0.05 * first), max_steps)
+            steps, products = near.steps, near.products
+        self._refresh_preconditioner()
+        solved = self._newton(tolerance, max_steps - steps)
+        return replace(solved, steps=steps + solved.steps, products=products + solved.products)
+
+    def _newton(self, tolerance: float, max_steps: int) -> Solved:
+        solved = truncated_newton(self.reduced(), self.weights, tolerance=tolerance, max_steps=max_steps)
+        self.weights = solved.value
+        return solved
+
+    def _refresh_preconditioner(self) -> None:
+        """Factorize anew when rows joined or the rows' mean p (1 - p) changed by half."""
+        P = self.probabilities()
+        typical = float((P * (1 - P)).mean())
+        r = self.coordinates.shape[1]
+        fits = self.inverse is not None and len(self.inverse) == r and self.n_preconditioned == self.n_rows
+        if fits and 2 / 3 < (typical + 1e-30) / (self.typical + 1e-30) < 3 / 2:
+            return
+        gram = self.reduced().typical_gram(P)
+        self.inverse = inverse_gram(gram, self.scale, self.penalty)
+        self.typical, self.n_preconditioned = typical, self.n_rows
+
+    def reduced(self) -> SoftmaxRegression:
+        return SoftmaxRegression(self.coordinates, self.targets, self.penalty, self.scale, inverse_gram=self.inverse)
+
+    def probabilities(self) -> Tensor:
+        """P (C, N) at the latest weights."""
+        return torch.softmax(self.weights @ self.coordinates.T, 0)
+
+    def combine(self, columns: Tensor) -> Tensor:
+        """columns Z (C, d) for columns (C, N), block by block."""
+        parts = columns.split([len(block) for block in self.blocks], 1)
+        total = parts[0] @ self.blocks[0]
+        for part, block in zip(parts[1:], self.blocks[1:], strict=True):
+            total = total + part @ block
+        return total
+
+    def lift(self) -> Tensor:
+        """W (C, d) of the latest weights.
+
+        At the optimum W = -1/penalty * scale * (P - Y) Z: inside the basis this is W_r Q again, outside it recovers
+        what the directions left out would hold, to first order in their share.
+        """
+        if self.basis is None:
+            return self.weights
+        full = (self.scale / -self.penalty) * self.combine(self.probabilities() - self.targets)
+        return full + (self.weights - full @ self.basis.T) @ self.basis
+
+    def hessian_product(self, P: Tensor, V: Tensor) -> Tensor:
+        """H V over all d directions, where the rows' probabilities are P (C, N). V (C, d)."""
+        S = torch.cat([V @ block.T for block in self.blocks], 1)
+        return self.scale * self.combine(curvature_product(P, S)) + self.penalty * V
+
+    def solve_hessian(self, target: Tensor, start: Tensor | None, tolerance: float, max_steps: int = 100) -> Solved:
+        """V = H^-1 target, (C, d), at the latest weights.
+
+        Conjugate gradients in the basis, division by the penalty outside it; then the residual over all d directions
+        is measured and, while it is above `tolerance` of the target and steps are left, solved for in the same way.
+        """
+        self._refresh_preconditioner()
+        P, regression = self.probabilities(), self.reduced()
+        product, precondition = regression.hessian(P), regression.preconditioner()
+        if self.basis is None:
+            return conjugate_gradient(
+                product, target, start=start, precondition=precondition, tolerance=tolerance, max_steps=max_steps
+            )
+        value, residual = torch.zeros_like(target), target
+        warm = None if start is None else start @ self.basis.T
+        scale, steps, relative = max(float(target.norm()), 1e-30), 0, 1.0
+        while steps < max_steps and relative > tolerance:
+            inside = residual @ self.basis.T
+            goal = 0.5 * max(tolerance, 0.02 * relative) * scale / max(float(inside.norm()), 1e-30)
+            inner = conjugate_gradient(
+                product,
+                inside,
+                start=warm,
+                precondition=precondition,
+                tolerance=min(0.5, goal),
+                max_steps=max_steps - steps,
+            )
+            value = value + (inner.value - inside / self.penalty) @ self.basis + residual / self.penalty
+            steps, warm = steps + max(inner.steps, 1), None
+            residual = target - self.hessian_product(P, value)
+            relative = float(residual.norm()) / scale
+        return Solved(value, steps, relative <= tolerance, relative, steps)
