@@ -3,7 +3,7 @@
 Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts
 Projections   item_states, current_labels: what `label_events` say now, updated in the transaction that adds an event;
               `storage.labels.rebuild` derives them again from the events and must give the same rows.
-Passing       leases, round_progress, workers, import_runs: about work under way; losing them loses no label.
+Passing       leases, queue_cursors, round_progress, workers, import_runs: work under way; losing them loses no label.
 
 Times are UTC. A class that was merged keeps its row and its history; `effective_id` names the class it now counts as.
 """
@@ -54,6 +54,11 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 class Table(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON, int: BigId}  # noqa: RUF012
+
+
+def rare_rows(name: str, column: str) -> Index:
+    """An index of the few rows where `column` holds, so that counting them does not read the whole pool."""
+    return Index(name, "project_id", sqlite_where=text(column), postgresql_where=text(column))
 
 
 class Project(Table):
@@ -163,6 +168,7 @@ class LabelEvent(Table):
     __table_args__ = (
         Index("label_events_item", "item_id", "sequence"),
         Index("label_events_annotator", "project_id", "annotator_id", "sequence"),
+        Index("label_events_undoes", "undoes"),
         {"sqlite_autoincrement": True},
     )
 
@@ -197,6 +203,8 @@ class ItemState(Table):
     __table_args__ = (
         Index("item_states_queue", "project_id", "waiting", "queue_rank", "shuffle", "item_id"),
         Index("item_states_class", "project_id", "class_id"),
+        rare_rows("item_states_skipped", "skipped"),
+        rare_rows("item_states_flagged", "flagged"),
     )
 
 
@@ -215,6 +223,22 @@ class Lease(Table):
     __table_args__ = (Index("leases_expiry", "project_id", "expires_at"),)
 
 
+class QueueCursor(Table):
+    """Where one annotator's search for the next item starts: nothing before it waits for them.
+
+    Only projects with several labels per item need it: there an item goes on waiting for others after this annotator
+    has labeled it. Whatever makes an item wait again moves the cursors back (`storage.queue.move_cursors_back`).
+    """
+
+    __tablename__ = "queue_cursors"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), primary_key=True)
+    queued: Mapped[bool] = mapped_column(primary_key=True)  # one for picks and items put first, one for all others
+    queue_rank: Mapped[int]
+    shuffle: Mapped[int] = mapped_column(Integer)
+    item_id: Mapped[int]
+
+
 class Round(Table):
     __tablename__ = "rounds"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -225,6 +249,8 @@ class Round(Table):
     strategy: Mapped[str] = mapped_column(String(40))
     constraint: Mapped[dict[str, Any]] = mapped_column(default=dict)  # region item ids (artifact) and its share
     label_sequence: Mapped[int]  # the newest label event the round knows
+    class_event: Mapped[int] = mapped_column(default=0)  # the newest class event it knows
+    last_item_id: Mapped[int] = mapped_column(default=0)  # items imported later are not part of it
     n_labeled: Mapped[int] = mapped_column(Integer)
     replay_of: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
     requested_by: Mapped[int | None] = mapped_column(ForeignKey("annotators.id"))

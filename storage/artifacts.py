@@ -1,0 +1,159 @@
+"""Large arrays and files, named by the SHA-256 of their bytes: written once, never changed, memory-mapped when read.
+
+A file appears under its final name only when it is complete and on disk. The folder may be any fsspec address
+(`s3://bucket/winnow`): arrays are then written to a local cache and uploaded, and fetched into it before reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import fsspec
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import InvalidInput, NotFound
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """What a row needs to find its file again."""
+
+    sha256: str
+    suffix: str
+    n_bytes: int
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.sha256[:2]}/{self.sha256}{self.suffix}"
+
+
+class _HashingFile:
+    """Passes bytes on and remembers their hash."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.hash, self.n_bytes = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.hash.update(view)
+        self.n_bytes += len(view)
+        self.file.write(view)
+        return len(view)
+
+
+class ArtifactFolder:
+    def __init__(self, address: str | Path, cache: Path | None = None) -> None:
+        self.address = str(address)
+        self.remote = "://" in self.address and not self.address.startswith("file://")
+        local = self.address.removeprefix("file://")
+        self.folder = Path(local) if not self.remote else Path(cache or ".winnow-cache")
+        self._files: Any = None
+        self._root = ""
+        if self.remote:
+            self._files, self._root = fsspec.core.url_to_fs(self.address)
+
+    def put_array(self, array: NDArray[Any]) -> ArtifactRef:
+        """Stored as .npy without pickle; object arrays are refused."""
+        array = np.asarray(array)
+        if array.dtype.hasobject:
+            raise InvalidInput(f"An array of type {array.dtype} holds Python objects; store numbers or fixed strings.")
+        with self._new_file() as (partial, file):
+            np.lib.format.write_array(file, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
+            return self._keep(partial, file, ".npy", array)
+
+    def put_bytes(self, data: bytes, suffix: str) -> ArtifactRef:
+        with self._new_file() as (partial, file):
+            file.write(data)
+            return self._keep(partial, file, suffix)
+
+    def put_file(self, path: Path, suffix: str | None = None) -> ArtifactRef:
+        """A copy of the file at `path`."""
+        with self._new_file() as (partial, file):
+            with open(path, "rb") as source:
+                while block := source.read(CHUNK):
+                    file.write(block)
+            return self._keep(partial, file, suffix if suffix is not None else path.suffix)
+
+    def open_array(self, ref: ArtifactRef) -> NDArray[Any]:
+        """The array, memory-mapped and read-only; never unpickled."""
+        path = self.path(ref)
+        if 0 in ref.shape or ref.shape == ():
+            return np.asarray(np.load(path, allow_pickle=False))
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+    def path(self, ref: ArtifactRef) -> Path:
+        """A local file with the bytes; fetched and checked first when the folder is remote."""
+        path = self.folder / ref.name
+        if not path.exists() and self._files is not None:
+            self._fetch(ref, path)
+        if not path.exists():
+            raise NotFound(
+                f"The file {ref.name} is missing from {self.address}. Copy the artifacts folder back from where the "
+                "store was, or run the round again."
+            )
+        return path
+
+    def verify(self, ref: ArtifactRef) -> bool:
+        """Whether the stored bytes still have their hash."""
+        with open(self.path(ref), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == ref.sha256
+
+    @contextmanager
+    def _new_file(self) -> Iterator[tuple[Path, _HashingFile]]:
+        folder = self.folder / "incoming"
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / uuid.uuid4().hex
+        try:
+            with open(partial, "xb") as file:
+                yield partial, _HashingFile(file)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _keep(self, partial: Path, file: _HashingFile, suffix: str, array: NDArray[Any] | None = None) -> ArtifactRef:
+        file.file.flush()
+        os.fsync(file.file.fileno())
+        shape, dtype = (array.shape, array.dtype.str) if array is not None else ((), "")
+        ref = ArtifactRef(file.hash.hexdigest(), suffix, file.n_bytes, tuple(map(int, shape)), dtype)
+        path = self.folder / ref.name
+        path.parent.mkdir(exist_ok=True)
+        os.replace(partial, path)
+        sync_folder(path.parent)
+        if self._files is not None and not self._files.exists(f"{self._root}/{ref.name}"):
+            self._files.makedirs(f"{self._root}/{ref.sha256[:2]}", exist_ok=True)
+            self._files.put_file(str(path), f"{self._root}/{ref.name}")
+        return ref
+
+    def _fetch(self, ref: ArtifactRef, path: Path) -> None:
+        assert self._files is not None
+        if not self._files.exists(f"{self._root}/{ref.name}"):
+            return
+        with self._new_file() as (partial, file):
+            with self._files.open(f"{self._root}/{ref.name}", "rb") as source:
+                shutil.copyfileobj(source, file, CHUNK)
+            if file.hash.hexdigest() != ref.sha256:
+                raise InvalidInput(f"{ref.name} in {self.address} was changed: its bytes no longer have their hash.")
+            file.file.flush()
+            path.parent.mkdir(exist_ok=True)
+            os.replace(partial, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

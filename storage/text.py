@@ -1,0 +1,28 @@
+"""Which strings the store keeps: exactly as given, or refused with a sentence; the same on every database."""
+
+from __future__ import annotations
+
+from core.errors import InvalidInput
+
+
+def storable(text: str, what: str, limit: int | None = None) -> str:
+    """`text` unchanged. NUL characters (PostgreSQL has none) and lone surrogates (not text in UTF-8) are refused."""
+    if "\x00" in text:
+        raise InvalidInput(f"{what} contains a NUL character, which cannot be stored. Remove it and try again.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{what} contains half of a surrogate pair at position {error.start}, which is not valid text. "
+            "Remove it and try again."
+        ) from error
+    if limit is not None and len(text) > limit:
+        raise InvalidInput(f"{what} has {len(text):,} characters; at most {limit:,} can be stored. Shorten it.")
+    return text
+
+
+def named(text: str, what: str, limit: int) -> str:
+    """A name: storable, and not only blanks."""
+    if not text.strip():
+        raise InvalidInput(f"{what} is empty. Type a name.")
+    return storable(text, what, limit)
