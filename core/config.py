@@ -36,12 +36,26 @@ class MediaConfig:
     f_min: float = 20.0
     f_max: float = 8_000.0
     floor: float = -4.5  # log10 power below the clip's maximum
+    noise_folder: str = ""  # background noise for augmentation; empty: generated white, pink and brown noise
     image_size: int = 32
-    channels: Literal[1, 3] = 1
+    image_fit: Literal["stretch", "crop"] = "stretch"  # to a square: all of the picture, or its central square
+    channels: Literal[1, 3] = 3  # of pictures; audio always has one
+    flip: bool = False  # mirror images left to right in augmentation: only where a mirrored item keeps its class
 
     def __post_init__(self) -> None:
-        require(self.sample_rate >= 1_000, f"A sample rate of {self.sample_rate} Hz is too low; use 1,000 or more.")
+        require(
+            1_000 <= self.sample_rate <= 192_000,
+            f"A sample rate of {self.sample_rate} Hz is not supported; use 1,000 to 192,000 Hz.",
+        )
         require(0.05 <= self.seconds <= 60, f"Clips of {self.seconds} s are not supported; use 0.05 to 60 s.")
+        require(16 <= self.n_fft <= 65_536, f"A window of {self.n_fft} samples is not supported; use 16 to 65,536.")
+        require(1 <= self.hop <= self.n_fft, f"A hop of {self.hop} samples must lie between 1 and the window.")
+        require(4 <= self.n_mels <= 256, f"{self.n_mels} mel bins are not supported; use 4 to 256.")
+        require(
+            0 <= self.f_min < min(self.f_max, self.sample_rate / 2),
+            f"The mel bins from {self.f_min} to {self.f_max} Hz leave no band below {self.sample_rate / 2} Hz.",
+        )
+        require(-12 <= self.floor <= -0.5, f"A floor of {self.floor} is not supported; use -12 to -0.5.")
         require(8 <= self.image_size <= 512, f"An image size of {self.image_size} is not supported; use 8 to 512.")
 
 
@@ -87,10 +101,46 @@ class MapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The learner. `preset()` gives the named combinations."""
+    """The learner. The defaults are the `laptop` preset; `preset()` gives the named combinations."""
 
-    method: Literal["mixmatch", "fixmatch", "supervised"] = "fixmatch"
+    method: Literal["fixmatch", "mixmatch", "supervised"] = "fixmatch"
+    network: str = "resnet-small"  # or "wrn-DEPTH-WIDTH", such as "wrn-28-10"
+    steps: int = 2_500  # 0: `epochs` passes over the unlabeled items
+    warm_steps: int = 1_000  # instead of `steps` when training starts from the previous round's model
+    epochs: int = 0
+    labeled_batch: int = 16
+    unlabeled_batch: int = 48
+    learning_rate: float = 2e-3  # AdamW, cosine to 0
+    warmup_steps: int = 20
+    weight_decay: float = 1e-3
+    ema_decay: float = 0.999  # average of the weights that predicts; 0: the last weights
+    augment: bool = True  # False: clean inputs only (supervised)
+    bank_views: int = 16  # augmented views per clip, made once; 0: augment waveforms in every step
+    lambda_u: float = 1.0  # weight of the unlabeled loss
+    ramp: float = 0.1  # share of the steps over which lambda_u rises from 0
+    threshold: float = 0.85  # FixMatch: confidence that makes a guess a target
+    align: Literal["auto", "uniform", "off"] = "auto"  # FixMatch: class prior that guesses are aligned with
+    sharpening: float = 0.5  # MixMatch: T
+    n_guesses: int = 2  # MixMatch: K
+    mix_alpha: float = 0.75  # MixMatch: alpha of Beta(alpha, alpha)
+    batch_norm: Literal["joint", "interleaved"] = "joint"  # MixMatch: which batches set the statistics
+    predict_views: int = 0  # augmented views averaged into each prediction, beside the clean one
+    calibrate: bool = True
+    amp: bool = True  # mixed precision and channels_last; on CUDA only
+    compile: bool = False  # torch.compile
 
+    def __post_init__(self) -> None:
+        require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")
+        require(self.steps > 0 or self.epochs > 0, "Training needs a number of steps or of epochs above 0.")
+        require(self.labeled_batch >= 1, f"The labeled batch is {self.labeled_batch}; use at least 1.")
+        require(self.unlabeled_batch >= 1, f"The unlabeled batch is {self.unlabeled_batch}; use at least 1.")
+        require(self.learning_rate > 0, f"The learning rate is {self.learning_rate}; it must be above 0.")
+        require(0 <= self.ema_decay < 1, f"The EMA decay is {self.ema_decay}; use 0 to below 1.")
+        require(0 <= self.threshold < 1, f"The threshold is {self.threshold}; use 0 to below 1.")
+        require(self.sharpening > 0, f"The sharpening temperature is {self.sharpening}; it must be above 0.")
+        require(self.n_guesses >= 1, f"{self.n_guesses} guesses were asked for; use at least 1.")
+        require(self.mix_alpha > 0, f"The mixing alpha is {self.mix_alpha}; it must be above 0.")
+        require(0 <= self.bank_views <= 128, f"A bank of {self.bank_views} views is not supported; use 0 to 128.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +154,32 @@ class RoundConfig:
     kernel: KernelConfig = field(default_factory=KernelConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     map: MapConfig = field(default_factory=MapConfig)
+
+
+def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig:
+    """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
+
+    paper    WRN-28-10, MixMatch, 30 epochs, Adam 1e-3, from scratch each round, 100 views in the selection
+    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes
+    smoke    seconds, for tests and a first look: it runs everything and learns little
+    """
+    if name == "auto":
+        return dataclasses.replace(preset("paper" if device_type == "cuda" else "laptop", seed=seed), preset="auto")
+    if name == "paper":
+        training = TrainingConfig(
+            method="mixmatch", network="wrn-28-10", steps=0, warm_steps=0, epochs=30,
+            labeled_batch=64, unlabeled_batch=64, learning_rate=1e-3, warmup_steps=0, weight_decay=1e-4,
+            lambda_u=10.0, ramp=1.0, bank_views=0,
+        )  # fmt: skip
+        return RoundConfig(seed=seed, preset=name, training=training, selection=SelectionConfig(n_views=100))
+    if name == "smoke":
+        training = TrainingConfig(steps=30, warm_steps=15, labeled_batch=8, unlabeled_batch=16, bank_views=2)
+        kernel = KernelConfig(n_landmarks=32)
+        return RoundConfig(
+            seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
+        )
+    require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
+    return RoundConfig(seed=seed, preset="laptop")
 
 
 def to_json(config: Any) -> str:

@@ -1,0 +1,101 @@
+"""Augmentation of audio: the waveform (the paper's four, made once per view) and the log-mel picture (made every step).
+
+Draws and arithmetic are apart: uniform numbers come from a numpy generator on the host, so that a CPU and a GPU run see
+the same augmentations; the arithmetic is batched on the device of its input. Each function takes one row of draws per
+clip, so a clip's result never depends on the others in its batch.
+
+Waveform, in this order, each with probability 0.5 (u_k in [0, 1) are the draws):
+    amplitude   x <- a x,            a ~ U(0.8, 1.2)
+    speed       x(t) <- x(s t),      s ~ U(0.8, 1.2), about the clip's center, linear interpolation
+    shift       x(t) <- x(t - d),    d ~ U(-250, 250) ms, silence enters
+    noise       x <- x + g n,        g so that the signal-to-noise ratio is U(0, 40) dB
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.config import MediaConfig
+
+WAVEFORM_DRAWS = 10
+WARP_DRAWS = 16
+PROBABILITY = 0.5
+FLOOR = -1.5  # the value of silence in a log-mel picture
+
+
+def between(low: float, high: float, uniform: Tensor) -> Tensor:
+    return low + (high - low) * uniform
+
+
+def augment_waveforms(waveforms: Tensor, draws: Tensor, noise: Tensor, config: MediaConfig) -> Tensor:
+    """(B, T), draws (B, 10) in [0, 1), noise (m, L) of unit power -> (B, T)."""
+    applied = draws[:, [0, 2, 4, 6]] < PROBABILITY  # (B, 4)
+    amplitude = torch.where(applied[:, 0], between(0.8, 1.2, draws[:, 1]), 1.0)
+    speed = torch.where(applied[:, 1], between(0.8, 1.2, draws[:, 3]), 1.0)
+    shift = torch.where(applied[:, 2], between(-0.25, 0.25, draws[:, 5]) * config.sample_rate, 0.0)
+    moved = move_in_time(waveforms * amplitude[:, None], speed, shift)
+    noisy = add_noise(moved, pick_noise(noise, draws[:, 8:10], moved.shape[1]), between(0.0, 40.0, draws[:, 7]))
+    return torch.where(applied[:, 3, None], noisy, moved)
+
+
+def move_in_time(waveforms: Tensor, speed: Tensor, shift: Tensor) -> Tensor:
+    """y(t) = x(c + speed (t - shift - c)), c the center; speed (B,), shift (B,) in samples, later is positive."""
+    length = waveforms.shape[1]
+    center = (length - 1) / 2
+    time = torch.arange(length, device=waveforms.device, dtype=torch.float32)
+    grid = torch.zeros(len(waveforms), 1, length, 2, device=waveforms.device)
+    grid[:, 0, :, 0] = speed[:, None] * (time - shift[:, None] - center) / center  # -1 and 1 are the outer samples
+    return F.grid_sample(waveforms[:, None, None, :], grid, align_corners=True)[:, 0, 0]
+
+
+def pick_noise(noise: Tensor, draws: Tensor, length: int) -> Tensor:
+    """(B, length) stretches of the (m, L) noise: which clip and where it starts from draws (B, 2)."""
+    n_clips, n_samples = noise.shape
+    clip = (draws[:, 0] * n_clips).long().clamp_max(n_clips - 1)
+    start = (draws[:, 1] * (n_samples - length)).long()
+    time = torch.arange(length, device=noise.device)
+    return noise.flatten()[(clip * n_samples + start)[:, None] + time]
+
+
+def add_noise(waveforms: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
+    """x + g n with 10 log10(|x|^2 / |g n|^2) = snr_db, over the whole clip. Silence stays silent."""
+    signal_power = waveforms.square().mean(1)
+    noise_power = noise.square().mean(1).clamp_min(1e-12)
+    gain = (signal_power / (noise_power * 10 ** (snr_db / 10))).sqrt()
+    return waveforms + gain[:, None] * noise
+
+
+def warp_pictures(pictures: Tensor, draws: Tensor, strength: float) -> Tensor:
+    """Other voices and rooms: (B, 1, M, W) log-mel, draws (B, 16) in [0, 1) -> the same shape.
+
+    Frequencies and times are scaled and moved (another vocal tract, another pace), a smooth curve over frequency is
+    added (another microphone), and the dynamic range is stretched. `strength` scales all of it; 0 changes nothing.
+    """
+    u = (2 * draws - 1) * strength  # (B, 16) in [-strength, strength)
+    theta = torch.zeros(len(pictures), 2, 3, device=pictures.device)
+    theta[:, 0, 0] = 1 + 0.2 * u[:, 0]
+    theta[:, 0, 2] = 0.2 * u[:, 1]
+    theta[:, 1, 1] = 1 + 0.12 * u[:, 2]
+    theta[:, 1, 2] = 0.12 * u[:, 3]
+    grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
+    warped = F.grid_sample(pictures - FLOOR, grid, padding_mode="zeros", align_corners=False)  # silence is 0 here
+    height = torch.linspace(-1, 1, pictures.shape[2], device=pictures.device)
+    curves = torch.stack([height, (torch.pi * height).cos(), (torch.pi * height).sin()])  # (3, M)
+    tone = 0.4 * u[:, 4:7] @ curves  # (B, M)
+    sounding = warped * (1 + 0.2 * u[:, 7])[:, None, None, None] + tone[:, None, :, None]
+    return torch.where(warped > 0, sounding.clamp_min(0), warped) + FLOOR
+
+
+def mask_pictures(pictures: Tensor, draws: Tensor, widest: float = 0.25) -> Tensor:
+    """Silences one band and one stretch of time per picture, each up to `widest` of its axis; draws (B, 4)."""
+    keep = torch.ones_like(pictures, dtype=torch.bool)
+    for axis, (where, width) in ((2, (0, 1)), (3, (2, 3))):
+        size = pictures.shape[axis]
+        extent = draws[:, width] * widest * size
+        start = draws[:, where] * (size - extent)
+        place = torch.arange(size, device=pictures.device) + 0.5
+        hidden = (place >= start[:, None]) & (place < (start + extent)[:, None])  # (B, size)
+        keep = keep & ~hidden.reshape(len(pictures), 1, *((size, 1) if axis == 2 else (1, size)))
+    return torch.where(keep, pictures, FLOOR)

@@ -1,0 +1,131 @@
+"""Decodes a whole pool through the row cache, item by item, without letting one bad item stop the others.
+
+An item that cannot be read becomes a blank row (silence, or a black picture), `readable` is False for it and a note
+says why. A damaged file is remembered as such, since its content will not get better; a missing one is looked for
+again in the next round, so it stands under another name than its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import InvalidInput, NotFound
+from core.types import MediaReader, Progress, Report, RowCache, Rows
+
+NOTED_REASONS = 5
+REPORT_EVERY = 32  # items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """How one kind of media is decoded under some settings."""
+
+    key: str
+    decode: Callable[[bytes], NDArray[Any]]  # raises InvalidInput
+    blank: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedPool:
+    rows: Rows
+    names: tuple[str, ...]
+    readable: NDArray[np.bool_]
+    notes: tuple[str, ...]
+
+
+class _Absent(Exception):
+    """Some items of a block have no bytes to read."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one pass over the pool learns: which names stand for nothing, and why items were refused."""
+
+    read: MediaReader
+    decoder: Decoder
+    report: Report
+    blanks: set[str] = field(default_factory=set)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def decode(self, name: str) -> NDArray[Any] | None:
+        """The item's row, None when its bytes cannot be decoded. NotFound and OSError pass through."""
+        try:
+            return self.decoder.decode(self.read(name))
+        except InvalidInput as error:
+            self.reasons[name] = str(error)
+            return None
+
+    def decode_block(self, names: Sequence[str]) -> NDArray[Any]:
+        rows, absent = [], []
+        for count, name in enumerate(names):
+            row = None
+            if name not in self.blanks:
+                try:
+                    row = self.decode(name)
+                except (NotFound, OSError):
+                    absent.append(name)
+            rows.append(self.decoder.blank if row is None else row)
+            if count % REPORT_EVERY == 0:
+                self.report(Progress("prepare", count, len(names), "decoding a block"))
+        if absent:
+            raise _Absent(absent)
+        return np.stack(rows)
+
+    def is_readable(self, name: str) -> bool:
+        """Known from decoding just now; decoded again when another process did that and stopped before this."""
+        if name in self.blanks or name in self.reasons:
+            return False
+        try:
+            return self.decode(name) is not None
+        except (NotFound, OSError):
+            return False
+
+
+def decode_pool(
+    hashes: Sequence[str], read: MediaReader, decoder: Decoder, cache: RowCache, report: Report
+) -> DecodedPool:
+    """One row per hash, from the cache where it knows them."""
+    work = _Pass(read, decoder, report)
+    names = list(hashes)
+    fresh: set[str] = set()
+
+    def compute(positions: Sequence[int]) -> NDArray[Any]:
+        block = [names[position] for position in positions]
+        rows = work.decode_block(block)
+        fresh.update(block)
+        return rows
+
+    def readability(positions: Sequence[int]) -> NDArray[np.uint8]:
+        asked = [names[position] for position in positions]
+        known = [name in fresh and name not in work.reasons and name not in work.blanks for name in asked]
+        return np.array([[k or work.is_readable(n)] for k, n in zip(known, asked, strict=True)], np.uint8)
+
+    while True:
+        try:
+            rows = cache.rows(decoder.key, names, compute, lambda done, total: report(Progress("prepare", done, total)))
+            break
+        except _Absent as missing:
+            marks = {name: hashlib.sha256(f"absent {name}".encode()).hexdigest() for name in missing.names}
+            names = [marks.get(name, name) for name in names]
+            work.blanks.update(marks.values())
+    status = cache.rows(f"{decoder.key}-readable", names, readability)
+    readable = status.take(np.arange(len(names)))[:, 0].astype(bool)
+    return DecodedPool(rows=rows, names=tuple(names), readable=readable, notes=_notes(hashes, readable, work))
+
+
+def _notes(hashes: Sequence[str], readable: NDArray[np.bool_], work: _Pass) -> tuple[str, ...]:
+    unreadable = [name for name, fine in zip(hashes, readable, strict=True) if not fine]
+    if not unreadable:
+        return ()
+    shown = [f"{name[:12]}: {work.reasons.get(name, 'missing or damaged')}" for name in unreadable[:NOTED_REASONS]]
+    more = f" and {len(unreadable) - len(shown)} more" if len(unreadable) > len(shown) else ""
+    return (f"{len(unreadable)} of {len(hashes)} items cannot be read and are left out ({'; '.join(shown)}{more}).",)

@@ -1,0 +1,148 @@
+"""Bytes -> network inputs for a whole pool, prepared once per item and kept under content hash + settings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from core.config import MediaConfig
+from core.errors import InvalidInput
+from core.media.audio import clip_length, decode_audio, to_clip
+from core.media.decoding import Decoder, decode_pool
+from core.media.images import decode_image, to_picture
+from core.media.mel import log_mel
+from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows, ignore
+
+VERSION = 1  # of what is computed here; raise it when the same settings give other numbers
+IMAGE_SETTINGS = ("image_size", "image_fit", "channels")
+AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds")
+AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")
+STATISTICS_SAMPLE = 4_096
+CLIPS_AT_ONCE = 32  # what fits a CPU's cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The pool as the network sees it; one row per snapshot row."""
+
+    kind: MediaKind
+    config: MediaConfig
+    clean: Rows  # (n, H, W, C) float32, normalised: the kernel's input and the learner's clean view
+    sources: Rows  # what augmentation starts from: clips (n, T) float16, or pictures (n, H, W, C) uint8
+    mean: NDArray[np.float32]  # (C,) of pictures in [0, 1]; 0 for audio
+    scale: NDArray[np.float32]  # (C,)
+    names: tuple[str, ...]  # (n,) what each row is remembered under: the content hash, or a mark of absence
+    readable: NDArray[np.bool_]  # (n,)
+    notes: tuple[str, ...]
+    cache: RowCache
+    key: str  # settings and statistics: whatever is computed from `clean` alone may be remembered under this
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of one input."""
+        height, width, channels = self.clean.shape[1:]
+        return height, width, channels
+
+
+class NormalizedRows:
+    """`Rows` of bytes, given out as float32 with the pool's mean 0 and deviation 1 per channel."""
+
+    def __init__(self, pictures: Rows, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> None:
+        self.pictures, self.mean, self.scale = pictures, mean, scale
+        self.shape = pictures.shape
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return (self.pictures.take(rows).astype(np.float32) / np.float32(255) - self.mean) / self.scale
+
+
+def media_key(config: MediaConfig, kind: MediaKind) -> str:
+    """Names the settings that `prepare` depends on: equal keys mean equal inputs for equal bytes."""
+    return _key(config, IMAGE_SETTINGS if kind == "image" else AUDIO_SETTINGS, kind)
+
+
+def _key(config: MediaConfig, names: tuple[str, ...], prefix: str) -> str:
+    known = {field.name for field in fields(config)}
+    settings = ";".join(f"{name}={getattr(config, name)!r}" for name in names if name in known)
+    return f"{prefix}-{hashlib.sha256(f'{VERSION};{settings}'.encode()).hexdigest()[:16]}"
+
+
+def prepare(
+    hashes: Sequence[str],
+    read: MediaReader,
+    kind: MediaKind,
+    config: MediaConfig,
+    cache: RowCache,
+    report: Report = ignore,
+) -> Inputs:
+    """Inputs for the items behind `hashes`; only items that the cache does not know are read."""
+    if not hashes:
+        raise InvalidInput("The pool is empty: import some items first.")
+    decoded = decode_pool(hashes, read, _decoder(kind, config), cache, report)
+    sources, readable = decoded.rows, decoded.readable
+    if kind == "image":
+        mean, scale = channel_statistics(sources, readable)
+        key = f"{media_key(config, kind)}-{hashlib.sha256(mean.tobytes() + scale.tobytes()).hexdigest()[:8]}"
+        clean: Rows = NormalizedRows(sources, mean, scale)
+    else:
+        mean, scale = np.zeros(1, np.float32), np.ones(1, np.float32)
+        key = media_key(config, kind)
+        clean = _spectrograms(sources, decoded.names, config, cache, report)
+    return Inputs(
+        kind=kind, config=config, clean=clean, sources=sources, mean=mean, scale=scale, names=decoded.names,
+        readable=readable, notes=decoded.notes, cache=cache, key=key,
+    )  # fmt: skip
+
+
+def _decoder(kind: MediaKind, config: MediaConfig) -> Decoder:
+    if kind == "image":
+        side = config.image_size
+        return Decoder(
+            key=_key(config, IMAGE_SETTINGS, "picture"),
+            decode=lambda data: to_picture(decode_image(data), config),
+            blank=np.zeros((side, side, config.channels), np.uint8),
+        )
+    return Decoder(
+        key=_key(config, AUDIO_CLIP_SETTINGS, "clip"),
+        decode=lambda data: to_clip(*decode_audio(data), config).astype(np.float16),
+        blank=np.zeros(clip_length(config), np.float16),
+    )
+
+
+def _spectrograms(sources: Rows, names: Sequence[str], config: MediaConfig, cache: RowCache, report: Report) -> Rows:
+    def compute(positions: Sequence[int]) -> NDArray[np.float32]:
+        clips = torch.from_numpy(sources.take(np.asarray(positions, np.int64)).astype(np.float32))
+        return torch.cat([log_mel(part, config) for part in clips.split(CLIPS_AT_ONCE)])[..., None].numpy()
+
+    return cache.rows(media_key(config, "audio"), names, compute, _follow(report, "spectrograms"))
+
+
+def _follow(report: Report, note: str) -> Callable[[int, int], None]:
+    return lambda done, total: report(Progress("prepare", done, total, note))
+
+
+def channel_statistics(
+    pictures: Rows, readable: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and deviation (C,) over evenly spaced readable pictures, in [0, 1] and rounded to 1/100, so that a pool that
+    grows without changing its look keeps what was computed from it."""
+    rows = np.flatnonzero(readable)
+    if len(rows) == 0:
+        channels = pictures.shape[-1]
+        return np.full(channels, 0.5, np.float32), np.full(channels, 0.25, np.float32)
+    sample = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), STATISTICS_SAMPLE)).round().astype(np.int64))]
+    values = pictures.take(sample).reshape(-1, pictures.shape[-1]) / 255.0
+    mean = values.mean(0).round(2).astype(np.float32)
+    return mean, np.maximum(values.std(0).round(2), 0.05).astype(np.float32)
