@@ -1,0 +1,99 @@
+"""A PostgreSQL server of the test run's own: fresh, in a temporary folder, reached over a unix socket there."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+
+def find_binaries() -> Path | None:
+    """The newest installed server, or None."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("postgres")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
+
+
+def as_ordinary_user(folder: Path) -> list[str]:
+    """The server refuses to run as root: then it runs as `postgres` (or `nobody`), who gets the folder."""
+    if os.getuid() != 0:
+        return []
+    name = next(user for user in ("postgres", "nobody") if _exists(user))
+    user = pwd.getpwnam(name)
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+class Server:
+    """A running server; `new_database()` gives the address of an empty database."""
+
+    def __init__(self, socket_folder: Path) -> None:
+        self.socket_folder = socket_folder
+
+    def address(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@/{database}?host={self.socket_folder}"
+
+    def new_database(self) -> str:
+        name = f"winnow_{uuid.uuid4().hex[:12]}"
+        self.run(f"CREATE DATABASE {name}")
+        return self.address(name)
+
+    def drop(self, address: str) -> None:
+        name = address.partition("@/")[2].partition("?")[0]
+        self.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def run(self, statement: str) -> None:
+        with psycopg.connect(f"host={self.socket_folder} user=postgres dbname=postgres", autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def running_server(binaries: Path) -> Iterator[Server]:
+    """initdb, start, and stop when the block ends. It listens on no network address."""
+    folder = Path(tempfile.mkdtemp(prefix="winnow-pg-"))
+    prefix = as_ordinary_user(folder)
+    data = folder / "data"
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": folder,
+        "max_connections": 60,
+        "shared_buffers": "64MB",
+        "fsync": "off",  # the server itself is not what is tested
+        "full_page_writes": "off",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    control = [*prefix, str(binaries / "pg_ctl"), "-D", str(data), "-w"]
+    try:
+        _run([*prefix, str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8",
+              "--locale=C", "--no-sync"], folder)  # fmt: skip
+        _run([*control, "-l", str(folder / "log"), "-o", options, "start"], folder)
+        try:
+            yield Server(folder)
+        finally:
+            _run([*control, "-m", "immediate", "stop"], folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[-1]} of PostgreSQL failed: {done.stderr}")
