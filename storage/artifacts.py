@@ -106,6 +106,12 @@ class ArtifactFolder:
             )
         return path
 
+    def has(self, ref: ArtifactRef) -> bool:
+        """Whether the file is in the folder; nothing is fetched."""
+        if self._files is not None:
+            return bool(self._files.exists(f"{self._root}/{ref.name}"))
+        return (self.folder / ref.name).exists()
+
     def verify(self, ref: ArtifactRef) -> bool:
         """Whether the stored bytes still have their hash."""
         with open(self.path(ref), "rb") as file:

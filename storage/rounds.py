@@ -137,13 +137,15 @@ class RoundLog:
         self,
         round_id: int,
         *,
-        arrays: Mapping[str, NDArray[Any]],
+        arrays: Mapping[str, NDArray[Any] | ArtifactRef],
         selection: Selection,
         metrics: Mapping[str, Any],
         notes: Sequence[str] = (),
     ) -> RoundRow:
-        """Arrays, picks, metrics and the new queue become visible together. A finished round stays as it is."""
-        refs = {kind: self.store.artifacts.put_array(array) for kind, array in arrays.items()}
+        """Arrays (or files stored before), picks, metrics and the new queue become visible together. A finished round
+        stays as it is."""
+        folder = self.store.artifacts
+        refs = {kind: one if isinstance(one, ArtifactRef) else folder.put_array(one) for kind, one in arrays.items()}
         clean, bad = finite(dict(metrics))
         more = [f"{name} was not a number and is left out." for name in bad]
         with self.store.write() as connection:

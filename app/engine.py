@@ -1,0 +1,118 @@
+"""The engine of background work: DBOS Transact, which keeps workflows and their finished steps in a database.
+
+Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a PostgreSQL store it lives in that database
+under the schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
+names of artifacts, never arrays or pickles.
+
+Who works for whom is decided by the `workers` table of the store: the engine names the worker of each running workflow
+(`executor_id`), and a workflow whose worker no longer gives a sign of life is handed to a living one (`adopt`). The
+engine fences: what a superseded worker still finishes is refused, because each claim has its own token.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
+from sqlalchemy.engine import URL, make_url
+
+from storage.database import Store
+from storage.file_lock import file_lock
+
+NAME = "winnow"
+VERSION = "1"  # raise it when a workflow's steps change: workers of another version leave its workflows alone
+ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
+UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
+MIGRATE_SECONDS = 60.0
+
+
+def address(store: Store) -> str:
+    """The engine's database for this store."""
+    if store.is_sqlite:
+        return URL.create("sqlite", database=str(store.home / "engine.sqlite")).render_as_string(hide_password=False)
+    return make_url(store.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def migrate(store: Store) -> None:
+    """Create or update the engine's tables. Processes that do so at once take turns, so that none of them fails."""
+    if store.is_sqlite:
+        with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
+            DBOS.migrate(address(store))
+    else:
+        with store.engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7305809)")
+            DBOS.migrate(address(store))
+
+
+def launch(store: Store, worker_id: str, polling_seconds: float = 1.0, serve: bool = True) -> None:
+    """Start the engine in this process under the worker's name, on tables that `migrate` made."""
+    quiet = logging.getLogger("dbos")
+    config: DBOSConfig = {
+        "name": NAME,
+        "system_database_url": address(store),
+        "application_version": VERSION,
+        "executor_id": worker_id,
+        "serializer": DBOSPortableJSONSerializer(),
+        "run_migrations": False,
+        "log_level": "ERROR",
+        "enable_otlp": False,
+        "use_listen_notify": False,
+        "scheduler_polling_interval_sec": 3600.0,
+    }
+    DBOS(config=config)
+    quiet.propagate = False
+    if not serve:
+        DBOS.listen_queues([])
+    DBOS.launch()
+    DBOS.register_queue(ROUNDS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")
+    DBOS.register_queue(UNITS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")
+
+
+def shut_down() -> None:
+    DBOS.destroy(destroy_registry=False)
+
+
+def enqueue(queue: str, workflow: Callable[..., Any], workflow_id: str, *args: Any) -> None:
+    """Put a workflow on a queue; one that is there already, in whatever state, stays as it is."""
+    with SetWorkflowID(workflow_id):
+        DBOS.enqueue_workflow(queue, workflow, *args)
+
+
+def status(workflow_id: str) -> WorkflowStatus | None:
+    found = DBOS.list_workflows(workflow_ids=[workflow_id], load_input=False)
+    return found[0] if found else None
+
+
+def statuses(workflow_ids: Sequence[str]) -> dict[str, WorkflowStatus]:
+    found = DBOS.list_workflows(workflow_ids=list(workflow_ids), load_input=False)
+    return {row.workflow_id: row for row in found}
+
+
+def owns(workflow_id: str, worker_id: str) -> bool:
+    """Whether this worker still is the one that runs the workflow."""
+    row = status(workflow_id)
+    return row is not None and row.status == "PENDING" and row.executor_id == worker_id
+
+
+def adopt(living: Collection[str]) -> list[str]:
+    """Put workflows whose worker is not among the living back on their queue; gives their ids.
+
+    Called by one worker at a time (`app.worker` lets the longest-serving one do it).
+    """
+    orphans = [
+        row
+        for row in DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
+        if row.executor_id not in living
+    ]
+    for row in orphans:
+        DBOS.resume_workflow(row.workflow_id, queue_name=row.queue_name)
+    return [row.workflow_id for row in orphans]
+
+
+def cancel(workflow_ids: Sequence[str]) -> None:
+    """Stop workflows that wait; a running one is stopped by its own `report`."""
+    if workflow_ids:
+        DBOS.cancel_workflows(list(workflow_ids))

@@ -1,0 +1,42 @@
+"""What went wrong in one sentence, for the screen; the whole story goes to the round's log."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from core.errors import WinnowError
+
+LOG_LENGTH = 20_000
+TORCH_BYTES = re.compile(r"you tried to allocate (\d+) bytes", re.IGNORECASE)
+TORCH_SIZE = re.compile(r"tried to allocate ([\d.]+ [KMGT]iB)", re.IGNORECASE)
+
+
+def sentence(error: BaseException) -> str:
+    """One line that a person can act on. Our own errors are such lines already."""
+    if isinstance(error, WinnowError):
+        return str(error)
+    if needed := memory_needed(error):
+        return (
+            f"Not enough memory: {needed}. Lower the number of landmarks, views or candidates, or start a worker on a "
+            "machine with more memory."
+        )
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def memory_needed(error: BaseException) -> str:
+    """What could not be allocated, in words; empty for other errors."""
+    text = str(error)
+    if found := TORCH_BYTES.search(text):
+        return f"{int(found.group(1)) / 2**20:,.0f} MiB more were needed"
+    if found := TORCH_SIZE.search(text):
+        return f"{found.group(1)} more were needed"
+    if isinstance(error, MemoryError):
+        return text.rstrip(".") or "an allocation failed"
+    return ""
+
+
+def story(error: BaseException) -> str:
+    """The trace, newest part kept when it is long."""
+    return "".join(traceback.format_exception(error))[-LOG_LENGTH:]

@@ -1,0 +1,96 @@
+"""What stages hand to each other through the engine: small JSON that names artifacts.
+
+A parcel is a dict. Arrays, models and picks are files in the artifact folder; a parcel holds their names, so the next
+stage may run on another machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.types import PickReason, PoolSnapshot, Selection
+from storage.artifacts import ArtifactFolder, ArtifactRef
+from storage.rounds import finite
+
+Parcel = dict[str, Any]
+
+
+def to_dict(ref: ArtifactRef) -> Parcel:
+    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
+
+
+def to_ref(parcel: Mapping[str, Any]) -> ArtifactRef:
+    return ArtifactRef(
+        parcel["sha256"], parcel["suffix"], int(parcel["n_bytes"]), tuple(parcel["shape"]), parcel["dtype"]
+    )
+
+
+def put_array(folder: ArtifactFolder, array: NDArray[Any]) -> Parcel:
+    return to_dict(folder.put_array(array))
+
+
+def open_array(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> NDArray[Any]:
+    """Memory-mapped."""
+    return folder.open_array(to_ref(parcel))
+
+
+def put_json(folder: ArtifactFolder, value: Any) -> Parcel:
+    return to_dict(folder.put_bytes(json.dumps(finite(value)[0], sort_keys=True).encode(), ".json"))
+
+
+def open_json(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Any:
+    return json.loads(folder.path(to_ref(parcel)).read_bytes())
+
+
+def put_snapshot(folder: ArtifactFolder, snapshot: PoolSnapshot) -> Parcel:
+    """One .npz of plain arrays; hashes as bytes (n, 32)."""
+    about = {"kind": snapshot.kind, "class_names": snapshot.class_names, "label_sequence": snapshot.label_sequence}
+    hashes = np.frombuffer(bytes.fromhex("".join(snapshot.hashes)), np.uint8).reshape(len(snapshot.hashes), 32)
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+        hashes=hashes,
+        item_ids=snapshot.item_ids,
+        labels=snapshot.labels,
+        held_out=snapshot.held_out,
+        held_out_labels=snapshot.held_out_labels,
+        eligible=snapshot.eligible,
+    )
+    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
+
+
+def open_snapshot(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> PoolSnapshot:
+    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = json.loads(arrays.pop("about").tobytes())
+    hashes = arrays.pop("hashes")
+    return PoolSnapshot(
+        kind=about["kind"],
+        class_names=tuple(about["class_names"]),
+        label_sequence=about["label_sequence"],
+        hashes=tuple(row.tobytes().hex() for row in hashes),
+        **arrays,
+    )
+
+
+def put_selection(folder: ArtifactFolder, selection: Selection) -> Parcel:
+    return put_json(folder, dataclasses.asdict(selection))
+
+
+def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selection:
+    value = open_json(folder, parcel)
+    return Selection(
+        item_ids=np.asarray(value["item_ids"], np.int64),
+        scores=np.asarray(value["scores"], np.float32),
+        strategy=value["strategy"],
+        reasons=tuple(PickReason(**reason) for reason in value["reasons"]),
+        notes=tuple(value["notes"]),
+    )

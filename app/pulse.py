@@ -1,0 +1,136 @@
+"""A worker's pulse: one thread that gives signs of life, stores the newest progress and notices when work must stop.
+
+The work itself only calls `report`, which keeps the newest record in memory and raises when the work has to stop: ten
+thousand calls a second cost nothing. Once in `interval` seconds the pulse
+
+  writes the newest progress of each activity, at most one row each, and the worker's sign of life;
+  asks the store whether someone cancelled the round;
+  asks the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) it may not: another
+  worker took over, and this one stops at its next report without writing anything more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from core.errors import Cancelled, WinnowError
+from core.types import Progress
+from storage import workers
+from storage.database import Store
+
+LOG = logging.getLogger("winnow.worker")
+BEAT_SECONDS = 5.0
+
+Ask = Callable[[str], bool]
+IsCancelled = Callable[[int], bool]
+WriteProgress = Callable[[int, Progress], None]
+
+
+class Superseded(WinnowError):
+    """Another worker runs this workflow now; what this one computes is not wanted any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Activity:
+    """One step that this worker runs at present."""
+
+    workflow_id: str
+    round_id: int
+    stage: str
+    writes: bool  # False: a unit of a round, whose progress is counted by the round itself
+    newest: Progress | None = None
+    written: Progress | None = None
+    stop: WinnowError | None = None
+
+    def report(self, progress: Progress) -> None:
+        """`core.types.Report` for the work."""
+        self.newest = progress
+        if self.stop is not None:
+            raise self.stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What the pulse asks and tells others, so that it can be tried without them."""
+
+    owns: Ask  # workflow_id -> does this worker still run it?
+    is_cancelled: IsCancelled  # round_id -> did someone ask to stop?
+    write: WriteProgress
+
+
+class Pulse(threading.Thread):
+    def __init__(self, store: Store, worker_id: str, questions: Questions, interval: float = 1.0) -> None:
+        super().__init__(name="winnow-pulse", daemon=True)
+        self.store, self.worker_id, self.questions, self.interval = store, worker_id, questions, interval
+        self._activities: list[Activity] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._beaten = 0.0
+        self._shown: tuple[int | None, str] = (None, "")
+
+    @contextmanager
+    def activity(self, workflow_id: str, round_id: int, stage: str, writes: bool = True) -> Iterator[Activity]:
+        """While the block runs, the worker shows this stage and the activity's `report` is listened to."""
+        activity = Activity(workflow_id, round_id, stage, writes)
+        with self._lock:
+            self._activities.append(activity)
+        try:
+            self._attend(activity)
+            activity.report(Progress(stage, 0, 1))
+            yield activity
+        finally:
+            with self._lock:
+                self._activities.remove(activity)
+
+    def run(self) -> None:
+        while not self._ended.wait(self.interval):
+            self.tick()
+
+    def end(self) -> None:
+        self._ended.set()
+        if self.is_alive():
+            self.join(timeout=10.0)
+
+    def tick(self) -> None:
+        """One beat. A store or engine that cannot be reached for a while stops nothing: the next beat tries again."""
+        with self._lock:
+            activities = list(self._activities)
+        for activity in activities:
+            self._attend(activity)
+        try:
+            self._beat(activities)
+        except Exception as error:
+            LOG.warning("A sign of life could not be stored: %s", error)
+
+    def _attend(self, activity: Activity) -> None:
+        try:
+            self._question(activity)
+            self._write(activity)
+        except Exception as error:
+            LOG.warning("The pulse of round %s missed a beat: %s", activity.round_id, error)
+
+    def _question(self, activity: Activity) -> None:
+        if activity.stop is not None:
+            return
+        if not self.questions.owns(activity.workflow_id):
+            activity.stop = Superseded("Another worker took this round over.")
+        elif self.questions.is_cancelled(activity.round_id):
+            activity.stop = Cancelled("The round was cancelled.")
+
+    def _write(self, activity: Activity) -> None:
+        newest = activity.newest
+        if activity.writes and activity.stop is None and newest is not None and newest is not activity.written:
+            self.questions.write(activity.round_id, newest)
+            activity.written = newest
+
+    def _beat(self, activities: list[Activity]) -> None:
+        shown = (activities[-1].round_id, activities[-1].stage) if activities else (None, "")
+        if shown == self._shown and time.monotonic() - self._beaten < BEAT_SECONDS:
+            return
+        workers.beat(self.store, self.worker_id, round_id=shown[0], stage=shown[1])
+        self._shown, self._beaten = shown, time.monotonic()
