@@ -1,0 +1,39 @@
+"""Strings that people typed or files carried, shown literally.
+
+Most Streamlit elements read Markdown. `plain` is the one way for a name to enter such text: what is shown is what was
+stored, and nothing in it can style, link, fetch or run. Plain text, HTML and data frames need no escaping of this kind.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+_SPECIAL = re.compile(r"[!-/:-@\[-`{-~]")  # every ASCII punctuation character may be escaped by a backslash
+_INVISIBLE = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_JOINER = "\u2060"  # WORD JOINER: has no width, breaks the recognition
+
+
+def plain(text: object, limit: int | None = None) -> str:
+    """`text` for use inside Markdown, shown as it is: one line, controls visible, cut with an ellipsis at `limit`."""
+    shown = visible(str(text))
+    if limit is not None and len(shown) > limit:
+        shown = shown[: limit - 1] + "…"
+    return _SPECIAL.sub(lambda match: "\\" + match[0] + (_JOINER if match[0] in ":.@" else ""), shown)
+
+
+def visible(text: str) -> str:
+    """`text` on one line: line breaks as ⏎, control and direction characters as their code, lone surrogates too."""
+    text = re.sub(r"\r\n|\r|\n|\u2028|\u2029", "⏎", text).replace("\t", " ")
+    text = _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def markup(text: object) -> str:
+    """`text` for use inside HTML given to `st.html`."""
+    return html.escape(visible(str(text)), quote=True)
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """ "1 clip", "3,000 clips"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,218 @@
+// The cards ahead and behind. Media of the next cards are fetched and decoded before they are needed, so that the next card
+// is on screen in the frame after the key, whatever the server does meanwhile.
+
+const DEPTH = 12;
+const KEEP_BEHIND = 20;
+
+// Leases are held under a name made for each page load. The load before, if its page is gone (nobody holds its lock; a
+// duplicated tab finds it held), is named too, so that a reload goes on with the same cards.
+async function holderNames() {
+  const holder = makeUuid();
+  let previous = null;
+  try {
+    previous = sessionStorage.getItem("winnow.holder");
+    sessionStorage.setItem("winnow.holder", holder);
+    if (!navigator.locks) return { holder, previous: null };
+    const hold = (name) =>
+      new Promise((decided) => {
+        navigator.locks.request(`winnow.holder.${name}`, { ifAvailable: true }, (lock) => {
+          decided(Boolean(lock));
+          return lock ? new Promise(() => {}) : undefined; // held as long as the page lives
+        });
+      });
+    hold(holder);
+    if (previous && !(await hold(previous))) previous = null;
+  } catch (error) {
+    previous = null;
+  }
+  return { holder, previous };
+}
+
+function pageHolder() {
+  window.winnowHolder = window.winnowHolder || holderNames();
+  return window.winnowHolder;
+}
+
+class Deck extends EventTarget {
+  constructor(api, outbox, projectId) {
+    super();
+    this.api = api;
+    this.outbox = outbox;
+    this.path = `/api/projects/${projectId}`;
+    this.ahead = [];
+    this.behind = [];
+    this.current = null;
+    this.handled = new Set(); // labeled or skipped here and not undone; the server may not know yet
+    this.state = null;
+    this.problem = "";
+    this.filling = false;
+    this.again = false;
+    this.closed = false;
+  }
+
+  async open() {
+    const names = await pageHolder();
+    this.holder = names.holder;
+    this.previous = names.previous;
+    await this.fill();
+  }
+
+  needs() {
+    return this.ahead.length < DEPTH - 3;
+  }
+
+  async fill({ release = false } = {}) {
+    if (this.filling) {
+      this.again = this.again || release;
+      return;
+    }
+    if (this.closed) return;
+    this.filling = true;
+    const asked = DEPTH + 1 + this.outbox.waiting.length;
+    try {
+      const answer = await this.api.post(`${this.path}/cards`, {
+        holder: this.holder,
+        previous: this.previous,
+        limit: Math.min(asked, 60),
+        release,
+      });
+      this.previous = null;
+      this.problem = "";
+      if (release) this.ahead = [];
+      this.take(answer.cards);
+      this.learn(answer.state);
+    } catch (error) {
+      this.problem = error.status === 0 || error.status >= 500 ? "lost" : error.message;
+      if (!this.closed) setTimeout(() => this.fill(), error.status === 0 ? 1000 : 3000);
+    } finally {
+      this.filling = false;
+    }
+    if (this.closed) return;
+    this.advance();
+    this.dispatchEvent(new Event("changed"));
+    if (this.again) {
+      this.again = false;
+      this.fill({ release: true });
+    }
+  }
+
+  take(cards) {
+    const known = new Set(this.ahead.map((card) => card.item_id));
+    if (this.current) known.add(this.current.item_id);
+    for (const card of cards) {
+      if (known.has(card.item_id) || this.handled.has(card.item_id)) continue;
+      this.ahead.push(card);
+      this.prepare(card);
+    }
+  }
+
+  learn(state) {
+    const before = this.state;
+    this.state = state;
+    this.dispatchEvent(new Event("state"));
+    if (before && before.batch.round_id !== state.batch.round_id) this.fill({ release: true }); // a new batch: it comes first
+  }
+
+  prepare(card) {
+    if (card.ready) return card.ready;
+    const pictures = this.api.media(card.media.picture, (r) => r.blob()).then(async (blob) => {
+      const image = new Image();
+      image.src = URL.createObjectURL(blob);
+      image.draggable = false;
+      await image.decode();
+      card.image = image;
+    });
+    const waits = [pictures];
+    if (card.media.sound) {
+      waits.push(this.api.media(card.media.sound, (r) => r.json()).then((sound) => (card.sound = sound)));
+      waits.push(
+        this.api.media(card.media.file, (r) => r.blob()).then((blob) => {
+          card.audio = new Audio(URL.createObjectURL(blob));
+          card.audio.preload = "auto";
+        }),
+      );
+    }
+    card.ready = Promise.all(waits).then(
+      () => (card.failure = ""),
+      (error) => {
+        card.failure = error.status === 0 ? "" : error.message || "cannot be shown";
+        card.ready = null; // tried again when shown
+        if (error.status === 0 && !this.closed) setTimeout(() => this.prepare(card).then(() => this.redraw(card)), 1000);
+      },
+    );
+    card.ready.then(() => this.redraw(card));
+    return card.ready || Promise.resolve();
+  }
+
+  redraw(card) {
+    if (card === this.current) this.dispatchEvent(new Event("media"));
+  }
+
+  // Put the next card on the table, if none lies there.
+  advance() {
+    if (this.current || !this.ahead.length) return;
+    this.current = this.ahead.shift();
+    this.shown();
+  }
+
+  next() {
+    if (this.current) this.behind.push(this.current);
+    while (this.behind.length > KEEP_BEHIND && this.behind[this.behind.length - KEEP_BEHIND - 1].image) {
+      this.unload(this.behind[this.behind.length - KEEP_BEHIND - 1]);
+    }
+    this.current = this.ahead.shift() || null;
+    this.shown();
+    if (this.needs()) this.fill();
+  }
+
+  // Lay the current card back on top of those ahead and show `card` instead.
+  show(card) {
+    if (this.current && this.current !== card) this.ahead.unshift(this.current);
+    this.ahead = this.ahead.filter((other) => other.item_id !== card.item_id);
+    this.behind = this.behind.filter((other) => other.item_id !== card.item_id);
+    this.current = card;
+    if (!card.image) this.prepare(card);
+    this.shown();
+  }
+
+  shown() {
+    if (this.current && !this.current.ready) this.prepare(this.current);
+    this.dispatchEvent(new Event("card"));
+  }
+
+  // A card by item, from memory or from the server.
+  async find(itemId) {
+    const all = [this.current, ...this.behind, ...this.ahead];
+    const known = all.find((card) => card && card.item_id === itemId && card.media);
+    if (known) return known;
+    const answer = await this.api.post(`${this.path}/cards`, { items: [itemId] });
+    const card = answer.cards[0];
+    if (card) this.prepare(card);
+    return card || null;
+  }
+
+  unload(card) {
+    if (card.image) URL.revokeObjectURL(card.image.src);
+    if (card.audio) URL.revokeObjectURL(card.audio.src);
+    card.image = card.audio = card.ready = null;
+  }
+
+  async refreshState() {
+    try {
+      this.learn(await this.api.post(`${this.path}/state`, {}));
+      if (this.problem) this.problem = "";
+      if (!this.current) this.fill();
+    } catch (error) {
+      // The next poll tries again.
+    }
+  }
+
+  leave() {
+    this.api.post(`${this.path}/release`, { holder: this.holder }, { keepalive: true }).catch(() => {});
+  }
+
+  close() {
+    this.closed = true;
+    [this.current, ...this.ahead, ...this.behind].forEach((card) => card && this.unload(card));
+  }
+}

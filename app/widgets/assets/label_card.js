@@ -1,0 +1,346 @@
+// The labeling surface: one key = label and next. It owns its cards and its queue; Streamlit reruns never touch them.
+
+const COMMANDS = [
+  ["back", "ArrowLeft", "←", "Back to the item before"],
+  ["forward", "ArrowRight", "→", "Forward again after going back"],
+  ["undo", "u", "U", "Undo the last label, skip or flag; again for the one before"],
+  ["skip", "s", "S", "Skip this item"],
+  ["flag", "f", "F", "Flag it, or take the flag away"],
+  ["note", "n", "N", "Write a note"],
+  ["replay", " ", "Space", "Play again from the start"],
+  ["slower", "[", "[", "Slower"],
+  ["faster", "]", "]", "Faster"],
+  ["loop", "l", "L", "Loop"],
+  ["autoplay", "a", "A", "Play each clip by itself"],
+  ["zoom", "z", "Z", "Zoom the picture"],
+  ["find", "/", "/", "Find a class by name"],
+  ["guidelines", "g", "G", "Guidelines of this project"],
+  ["keys", "?", "?", "All keys"],
+];
+const CLICK_GUARD_MS = 250;
+const POLL_MS = 4000;
+
+class LabelCard {
+  constructor(root, data, trigger) {
+    this.root = root;
+    this.data = data;
+    this.trigger = trigger;
+    this.view = new LabelView(root);
+    this.player = new Player(this.view.parts);
+    this.zoom = new Zoom(this.view.parts.picture, this.view.parts.zoomed);
+    this.actions = []; // what undo takes back, oldest first
+    this.shownAt = performance.now();
+    this.lastClick = 0;
+    this.classes = [];
+    const { api, outbox } = winnowClient(data);
+    this.outbox = outbox;
+    this.deck = new Deck(api, outbox, data.project_id);
+    this.listen();
+    this.view.parts.why.open = !window.matchMedia("(max-width: 640px)").matches;
+    this.view.view("loading");
+    this.deck.open();
+    this.loadRecent(api);
+  }
+
+  listen() {
+    this.stops = [];
+    const on = (target, name, handler, options) => {
+      target.addEventListener(name, handler, options);
+      this.stops.push(() => target.removeEventListener(name, handler, options));
+    };
+    on(document, "keydown", (e) => this.key(e));
+    for (const name of ["keydown", "pointerdown"]) on(document, name, () => (this.player.gestured = true), { capture: true });
+    on(window, "pagehide", () => this.deck.leave());
+    on(this.outbox, "state", (e) => this.deck.learn(e.detail));
+    on(this.outbox, "refused", (e) => this.refused(e.detail));
+    on(this.outbox, "changed", () => this.outbox.waiting.length === 0 && !this.deck.current && this.deck.fill());
+    on(this.deck, "card", () => this.showCard());
+    on(this.deck, "media", () => this.showMedia());
+    on(this.deck, "state", () => this.showState());
+    on(this.deck, "changed", () => this.showEmpty());
+    on(this.root, "pointerdown", (e) => {
+      if (e.target.closest && e.target.closest("button")) e.preventDefault(); // a click leaves no focus behind for Space to press
+    });
+    on(this.root, "click", (e) => this.click(e));
+    on(this.view.parts.search, "input", () => this.view.filter(this.view.parts.search.value));
+    on(this.view.parts.search, "keydown", (e) => this.searchKey(e));
+    on(this.view.parts.wave, "click", (e) => this.player.seek(e.offsetX / this.view.parts.wave.clientWidth));
+    const poll = setInterval(() => document.visibilityState === "visible" && this.deck.refreshState(), POLL_MS);
+    this.stops.push(() => clearInterval(poll));
+  }
+
+  async loadRecent(api) {
+    try {
+      const answer = await api.post(`${this.deck.path}/recent`, { limit: 50 });
+      const known = new Set(this.actions.map((action) => action.uuid));
+      const sent = answer.actions.filter((action) => !known.has(action.uuid)).reverse();
+      const unsent = this.outbox.waiting.filter((event) => event.kind !== "undo" && !known.has(event.uuid));
+      this.actions = [...sent, ...unsent.filter((event) => !sent.some((action) => action.uuid === event.uuid)), ...this.actions];
+    } catch (error) {
+      // Undo still reaches what was done on this page.
+    }
+  }
+
+  // --- drawing -------------------------------------------------------------------------------------------------------
+  showState() {
+    const { state } = this.deck;
+    const stamp = JSON.stringify(state.classes);
+    if (stamp !== this.stamp) {
+      this.stamp = stamp;
+      this.classes = state.classes;
+      this.view.classes(state.classes, (entry, e) => this.clickClass(entry, e));
+      if (this.deck.current) this.view.card(this.deck.current, this.data.kind);
+      this.showKeys();
+    }
+    this.view.progress(state, this.data.kind);
+    this.root.querySelector("[data-action='guidelines']").hidden = !state.guidelines;
+    this.root.querySelector(".guidelines").textContent = state.guidelines;
+    this.showEmpty();
+  }
+
+  showCard() {
+    const { current } = this.deck;
+    this.shownAt = performance.now();
+    this.zoom.reset();
+    this.zoom.active = this.data.kind === "image";
+    if (current) this.view.view("card");
+    this.view.card(current, this.data.kind);
+    this.player.load(current && current.audio, current && current.sound ? current.sound.seconds : 0);
+    this.showEmpty();
+  }
+
+  showMedia() {
+    const { current } = this.deck;
+    this.view.media(current, this.data.kind);
+    if (current.audio && this.player.audio !== current.audio) this.player.load(current.audio, current.sound ? current.sound.seconds : 0);
+  }
+
+  showEmpty() {
+    const { current, state, problem, filling } = this.deck;
+    if (current) return;
+    if (problem === "lost") return this.view.empty("No connection", "Winnow is not answering. Trying again every second; nothing is lost.");
+    if (problem) return this.view.empty("Nothing to label here", problem, "Open another project", () => this.trigger("go", "collect"));
+    if (!state || filling || this.outbox.waiting.length) return this.view.view("loading");
+    const next = state.empty;
+    this.view.empty(next.title, next.text, next.action, () => this.trigger("go", next.screen));
+  }
+
+  showKeys() {
+    const taken = new Set(this.classes.map((entry) => entry.key));
+    const list = this.root.querySelector(".keys dl");
+    const rows = [];
+    for (const [, key, cap, words] of COMMANDS) {
+      rows.push(element("dt", {}, element("kbd", {}, taken.has(key) ? `⇧ ${cap}` : cap)), element("dd", {}, words));
+    }
+    for (const entry of this.classes.filter((c) => c.key)) rows.push(element("dt", {}, element("kbd", {}, entry.key)), element("dd", {}, entry.name));
+    list.replaceChildren(...rows);
+    for (const button of this.root.querySelectorAll("[data-action] kbd")) {
+      const [, key, cap] = COMMANDS.find(([name]) => name === button.parentElement.dataset.action);
+      button.textContent = taken.has(key) ? `⇧ ${cap}` : cap;
+    }
+  }
+
+  // --- input ---------------------------------------------------------------------------------------------------------
+  key(e) {
+    if (e.defaultPrevented || e.repeat || e.ctrlKey || e.metaKey || e.altKey || e.isComposing) return;
+    if (typingSomewhere(e) || this.root.querySelector("dialog[open]")) return;
+    const target = e.composedPath()[0];
+    const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
+    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
+    const pressed = e.key.length === 1 ? e.key.toLowerCase() : e.key;
+    const chosen = e.shiftKey && /^[a-z]$/.test(pressed) ? null : this.classes.find((entry) => entry.key === pressed);
+    const command = COMMANDS.find(([, key]) => key === pressed);
+    if (chosen) this.label(chosen);
+    else if (command) this.run(command[0]);
+    else return;
+    e.preventDefault();
+  }
+
+  click(e) {
+    const button = e.target.closest && e.target.closest("button");
+    if (!button) return;
+    const classed = ["replay", "slower", "faster", "loop", "autoplay", "zoom"].find((name) => button.classList.contains(name));
+    if (button.dataset.action) this.run(button.dataset.action);
+    else if (button.classList.contains("toggle")) this.player.toggle();
+    else if (classed) this.run(classed);
+  }
+
+  clickClass(entry, e) {
+    const now = performance.now();
+    if (e.detail > 1 || now - this.lastClick < CLICK_GUARD_MS) return; // the second half of a double click
+    this.lastClick = now;
+    this.label(entry);
+  }
+
+  searchKey(e) {
+    if (e.key === "Escape") {
+      e.target.value = "";
+      this.view.filter("");
+      e.target.blur();
+    }
+    if (e.key !== "Enter" || e.repeat || !e.target.value.trim()) return;
+    const first = [...this.view.parts.classes.children].find((button) => !button.hidden);
+    const entry = first && this.classes.find((c) => c.id === Number(first.dataset.class));
+    if (!entry) return;
+    e.target.value = "";
+    this.view.filter("");
+    e.target.blur();
+    this.label(entry);
+  }
+
+  run(name) {
+    const { player } = this;
+    if (name === "slower" || name === "faster") player.changeSpeed(name === "slower" ? -1 : 1);
+    else if (name === "replay") player.replay();
+    else if (name === "loop") player.toggleLoop();
+    else if (name === "autoplay") player.toggleAutoplay();
+    else if (name === "zoom") this.zoom.toggle();
+    else if (name === "find" && !this.view.parts.finder.hidden) this.view.parts.search.focus();
+    else if (name === "keys") this.root.querySelector("dialog.keys").showModal();
+    else if (name === "guidelines" && this.deck.state && this.deck.state.guidelines) this.root.querySelector("dialog.guide").showModal();
+    else if (["back", "forward", "undo", "skip", "flag", "note"].includes(name)) this[name]();
+  }
+
+  // --- verbs ---------------------------------------------------------------------------------------------------------
+  record(kind, extra = {}) {
+    const event = this.outbox.add({ item_id: this.deck.current.item_id, kind, seconds: this.secondsHere(), ...extra });
+    this.actions.push({ uuid: event.uuid, item_id: event.item_id, kind });
+    return event;
+  }
+
+  secondsHere() {
+    return Math.round(performance.now() - this.shownAt) / 1000;
+  }
+
+  label(entry) {
+    const { current } = this.deck;
+    if (!current) return;
+    const { state, class_id, confidence, item_id } = current.suggestion;
+    if (state !== "none" && item_id !== current.item_id) throw new Error("a suggestion of another item");
+    this.record("label", { class_id: entry.id, suggestion: state, suggested_class_id: class_id, suggested_confidence: confidence });
+    current.mine = entry.id;
+    current.skipped = false;
+    this.done();
+  }
+
+  skip() {
+    if (!this.deck.current) return;
+    this.record("skip");
+    this.deck.current.skipped = true;
+    this.done();
+  }
+
+  done() {
+    this.deck.handled.add(this.deck.current.item_id);
+    this.view.say("");
+    this.deck.next();
+  }
+
+  flag() {
+    const { current } = this.deck;
+    if (!current) return;
+    current.flagged = !current.flagged;
+    this.record(current.flagged ? "flag" : "unflag");
+    this.view.card(current, this.data.kind);
+  }
+
+  back() {
+    const { behind } = this.deck;
+    if (behind.length) this.deck.show(behind.pop());
+    else this.earlier();
+  }
+
+  // Before this page was opened: the items of earlier actions, newest first.
+  async earlier() {
+    const seen = new Set([this.deck.current, ...this.deck.ahead].filter(Boolean).map((card) => card.item_id));
+    const action = [...this.actions].reverse().find((a) => a.kind !== "note" && !seen.has(a.item_id));
+    if (!action || this.looking) return;
+    await this.reveal(action.item_id);
+  }
+
+  forward() {
+    const { current } = this.deck;
+    if (current && this.deck.ahead.length && (current.mine !== null || current.skipped)) this.deck.next();
+  }
+
+  undo() {
+    const action = this.actions.pop();
+    if (!action) return this.view.say("There is nothing of yours to undo.");
+    this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
+    this.deck.handled.delete(action.item_id);
+    this.reveal(action.item_id, (card) => this.takeBack(card, action));
+  }
+
+  takeBack(card, action) {
+    const earlier = [...this.actions].reverse().find((a) => a.item_id === action.item_id && a.kind === "label");
+    if (action.kind === "label") card.mine = earlier ? earlier.class_id ?? null : null;
+    if (action.kind === "skip") card.skipped = false;
+    if (action.kind === "flag" || action.kind === "unflag") card.flagged = action.kind === "unflag";
+  }
+
+  async reveal(itemId, change = () => {}) {
+    this.looking = true;
+    try {
+      const card = await this.deck.find(itemId);
+      if (!card) return this.view.say("That item is no longer in this project.");
+      change(card);
+      this.deck.show(card);
+    } catch (error) {
+      this.view.say(error.status === 0 ? "No connection: the item is shown when it is back." : error.message);
+    } finally {
+      this.looking = false;
+    }
+  }
+
+  note() {
+    const { current } = this.deck;
+    if (!current) return;
+    const sheet = this.root.querySelector("dialog.note");
+    const text = sheet.querySelector("textarea");
+    text.value = current.note || "";
+    sheet.querySelector(".cancel").onclick = () => sheet.close();
+    sheet.querySelector(".save").onclick = () => {
+      if (text.value !== (current.note || "")) this.record("note", { note: text.value });
+      current.note = text.value;
+      sheet.close();
+    };
+    sheet.showModal();
+    text.focus();
+  }
+
+  refused({ event, reason }) {
+    this.actions = this.actions.filter((action) => action.uuid !== event.uuid);
+    this.deck.handled.delete(event.item_id);
+    const card = [this.deck.current, ...this.deck.behind].find((c) => c && c.item_id === event.item_id);
+    if (card && event.kind === "label" && card.mine === event.class_id) card.mine = null;
+    this.view.say(`Not saved: ${reason}`, () => this.reveal(event.item_id));
+    this.deck.refreshState();
+  }
+
+  close() {
+    this.stops.forEach((stop) => stop());
+    this.player.stop();
+    this.deck.leave();
+    this.deck.close();
+  }
+}
+
+const openCards = new WeakMap();
+
+export default function (component) {
+  const { parentElement, data, setTriggerValue } = component;
+  winnowClient(data);
+  const open = openCards.get(parentElement);
+  const same = open && open.data.project_id === data.project_id && open.data.annotator_id === data.annotator_id;
+  if (same) {
+    open.trigger = setTriggerValue;
+  } else {
+    if (open) open.close();
+    openCards.set(parentElement, new LabelCard(parentElement, data, setTriggerValue));
+  }
+  return () => {
+    const card = openCards.get(parentElement);
+    if (card) card.close();
+    openCards.delete(parentElement);
+  };
+}

@@ -1,0 +1,190 @@
+// What a card looks like: fills the parts of label_card.html. Everything that comes from people is set as text.
+
+const STRATEGIES = {
+  bico: "bilevel coreset", uniform: "chance", random: "chance", badge: "BADGE", entropy: "entropy", margin: "margin",
+  least_confident: "least confidence", kcenter: "k-center", coreset: "k-center",
+};
+
+function strategyWords(name) {
+  return STRATEGIES[name] || name.replaceAll("_", " ");
+}
+
+function percent(share) {
+  const value = share * 100;
+  return `${value < 1 && value > 0 ? "< 1" : Math.round(value)} %`;
+}
+
+function noun(kind, n) {
+  return kind === "audio" ? (n === 1 ? "clip" : "clips") : n === 1 ? "picture" : "pictures";
+}
+
+function whole(n) {
+  return n.toLocaleString("en-US");
+}
+
+class LabelView {
+  constructor(root) {
+    this.root = root;
+    const one = (selector) => root.querySelector(selector);
+    this.screen = one(".screen");
+    this.parts = {
+      dashes: one(".dashes"), batch: one(".batch"), project: one(".project"), frame: one(".frame"), ticks: one(".ticks"),
+      head: one(".head"), trouble: one(".trouble"), wave: one(".wave"), reasons: one(".reasons"), classes: one(".classes"),
+      finder: one(".finder"), search: one(".search"), given: one(".given"), empty: one(".empty"), message: one(".message"),
+      why: one(".why"), toggle: one(".toggle"), clock: one(".clock"), played: one(".clip"), speed: one(".speed"),
+      loop: one(".loop"), autoplay: one(".autoplay"), picture: one(".picture"), zoomed: one(".zoomed"),
+    };
+  }
+
+  view(name) {
+    this.screen.dataset.view = name; // loading | card | empty
+    this.parts.empty.hidden = name !== "empty";
+  }
+
+  progress(state, kind) {
+    const { batch, counts } = state;
+    const n = batch.total;
+    const dashes = [];
+    for (let i = 0; n <= 40 && i < n; i += 1) {
+      dashes.push(element("span", { "data-done": i < batch.done ? "yes" : i === batch.done ? "now" : "no" }));
+    }
+    if (n > 40) dashes.push(element("progress", { max: n, value: batch.done, "aria-label": "Batch" }));
+    this.parts.dashes.replaceChildren(...dashes);
+    this.parts.dashes.setAttribute("aria-label", n ? `${batch.done} of ${n} done in this batch` : "No batch");
+    const at = Math.min(batch.done + 1, n);
+    const words = n && batch.done < n ? [element("strong", {}, `${at} of ${n}`), ` in this batch · ${batch.then}`] : [batch.then];
+    this.parts.batch.replaceChildren(...words);
+    const pace = state.pace_seconds ? ` · ${state.pace_seconds.toFixed(1)} s a ${noun(kind, 1)}` : "";
+    this.parts.project.textContent = `${whole(counts.labeled)} of ${whole(counts.total)} labeled${pace}`;
+  }
+
+  classes(classes, onClick) {
+    const searchable = classes.length > 10;
+    this.parts.finder.hidden = !searchable;
+    this.parts.classes.dataset.many = String(searchable);
+    const buttons = classes.map((entry) =>
+      element(
+        "button",
+        { type: "button", class: "class", "data-class": entry.id, title: entry.name, onclick: (e) => onClick(entry, e) },
+        element("kbd", { "data-empty": String(!entry.key) }, entry.key || "·"),
+        element("span", { class: "name" }, entry.name),
+      ),
+    );
+    buttons.forEach((button, i) => button.style.setProperty("--class-color", classes[i].color || "transparent"));
+    this.parts.classes.style.setProperty("--n", String(classes.length));
+    this.parts.classes.replaceChildren(...buttons);
+    this.filter("");
+  }
+
+  filter(text) {
+    const wanted = text.trim().toLowerCase();
+    for (const button of this.parts.classes.children) button.hidden = !button.title.toLowerCase().includes(wanted);
+  }
+
+  card(card, kind) {
+    this.screen.dataset.itemId = card ? String(card.item_id) : "";
+    this.screen.dataset.kind = kind;
+    this.media(card, kind);
+    if (!card) return;
+    const suggested = card.suggestion.state === "shown" ? card.suggestion.class_id : null;
+    for (const button of this.parts.classes.children) {
+      button.dataset.suggested = String(Number(button.dataset.class) === suggested);
+      button.dataset.given = String(Number(button.dataset.class) === card.mine);
+    }
+    this.why(card, kind);
+    this.root.querySelector("[data-action='flag']").setAttribute("aria-pressed", String(Boolean(card.flagged)));
+    const given = card.mine !== null ? this.nameOf(card.mine) : null;
+    this.parts.given.textContent = given ? `Labeled ${given} — press a key to change it, → to go on` : card.skipped ? "Skipped" : "";
+  }
+
+  nameOf(classId) {
+    const button = [...this.parts.classes.children].find((b) => Number(b.dataset.class) === classId);
+    return button ? button.title : null;
+  }
+
+  media(card, kind) {
+    const { frame, ticks, trouble, wave } = this.parts;
+    trouble.hidden = !(card && card.failure);
+    trouble.textContent = card && card.failure ? card.failure : "";
+    if (card && card.image) {
+      card.image.alt = kind === "audio" ? `Spectrogram of ${card.name}` : card.name;
+      frame.replaceChildren(card.image);
+    } else {
+      frame.replaceChildren(element("div", { class: "skeleton" }));
+    }
+    if (kind !== "audio") return;
+    const sound = card && card.sound;
+    const marks = sound ? sound.ticks : [];
+    ticks.replaceChildren(
+      ...marks.map((mark) => {
+        const label = element("span", {}, mark.text);
+        label.style.setProperty("--height", String(mark.height));
+        return label;
+      }),
+    );
+    const path = sound ? barsPath(sound.peaks) : "";
+    for (const bars of wave.querySelectorAll("path")) bars.setAttribute("d", path);
+  }
+
+  why(card, kind) {
+    const rows = [];
+    const term = (name) => element("div", { class: "term" }, name);
+    const pick = card.pick;
+    this.parts.why.querySelector("summary").textContent = `Why this ${noun(kind, 1)}`;
+    if (pick) {
+      rows.push(element("div", { class: "title" }, `Pick ${pick.position} of ${pick.of}`));
+      rows.push(element("div", { class: "sub" }, `chosen by ${strategyWords(pick.strategy)} in round ${pick.round}`));
+      if (pick.outer_before !== null && pick.outer_after !== null) {
+        rows.push(term("Loss on the whole pool"));
+        rows.push(element("div", { class: "value" }, `${pick.outer_before.toFixed(3)} → `, element("strong", {}, pick.outer_after.toFixed(3))));
+      }
+      if (pick.stands_for !== null) {
+        rows.push(term("Stands for"));
+        rows.push(element("div", { class: "value" }, element("strong", {}, whole(pick.stands_for)), ` ${noun(kind, pick.stands_for)} nearby`));
+      }
+    } else {
+      rows.push(element("div", { class: "title" }, card.queued ? "Put first by hand" : "In shuffled order"));
+      rows.push(element("div", { class: "sub" }, card.why));
+    }
+    if (card.suggestion.state === "shown") {
+      rows.push(term("Model's guess"));
+      for (const guess of card.suggestion.guesses) {
+        const bar = element("div", { class: "guess" }, element("span", {}, guess.name), element("span", { class: "share" }, percent(guess.share)));
+        bar.style.setProperty("--share", String(guess.share));
+        rows.push(bar);
+      }
+    } else if (card.suggestion.state === "hidden") {
+      rows.push(term("Model's guess"), element("div", { class: "value quiet" }, "hidden for this one, to keep the model's opinion out of yours"));
+    }
+    if (card.nearest.length) {
+      rows.push(term("Nearest labeled"));
+      const thumbs = card.nearest.map((near) =>
+        element("figure", {}, element("img", { src: near.thumb, alt: "", loading: "lazy" }), element("figcaption", { title: near.name }, near.name)),
+      );
+      rows.push(element("div", { class: "nearest" }, ...thumbs));
+    }
+    rows.push(element("div", { class: "filename", title: card.name }, card.name));
+    this.parts.reasons.replaceChildren(...rows);
+  }
+
+  empty(title, text, action, onClick) {
+    const { empty } = this.parts;
+    empty.querySelector("h2").textContent = title;
+    empty.querySelector("p").textContent = text;
+    const button = empty.querySelector("button");
+    button.hidden = !action;
+    button.textContent = action || "";
+    button.onclick = onClick;
+    this.view("empty");
+  }
+
+  say(text, onShow) {
+    const { message } = this.parts;
+    message.hidden = !text;
+    message.querySelector(".words").textContent = text || "";
+    const show = message.querySelector(".show");
+    show.hidden = !onShow;
+    show.onclick = onShow || null;
+    message.querySelector(".dismiss").onclick = () => (message.hidden = true);
+  }
+}
