@@ -75,7 +75,7 @@ class SoftmaxRegression:
         typical = (P * (1 - P)).mean(0)
         if self.weights is not None:
             typical = typical * self.weights
-        return self.features.T @ (self.features * typical[:, None])
+        return self.features.T @ (self.features * typical.unsqueeze(1))
 
     def preconditioner(self) -> Operator | None:
         inverse = self.inverse_gram
