@@ -1,0 +1,87 @@
+"""The processes that train together, and what they tell each other. Alone, every exchange is the identity.
+
+Each process takes an equal part of every batch; random draws are made for the whole batch by all of them, so two
+processes see what one would. Start them with torchrun; `join` reads what torchrun put into the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from core.errors import InvalidInput
+
+Sliceable = TypeVar("Sliceable")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def current(cls) -> World:
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(rank=dist.get_rank(), size=dist.get_world_size())
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def require_divisible(self, name: str, batch: int) -> None:
+        if batch % self.size:
+            raise InvalidInput(f"The {name} batch of {batch} cannot be shared equally by {self.size} processes.")
+
+    def part(self, whole: Sliceable) -> Sliceable:
+        """This process's equal part of the first axis."""
+        share = len(whole) // self.size  # type: ignore[arg-type]
+        return whole[self.rank * share : (self.rank + 1) * share]  # type: ignore[index]
+
+    def gather(self, part: Tensor) -> Tensor:
+        """The whole again, in the order of the processes; carries no gradient."""
+        if self.size == 1:
+            return part
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over processes; carries no gradient."""
+        if self.size == 1:
+            return value
+        total = value.clone()
+        dist.all_reduce(total)
+        return total / self.size
+
+
+class SumOverProcesses(torch.autograd.Function):
+    """y = sum of x over processes; the gradient of x is the sum of the gradients of y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone()
+        dist.all_reduce(total)
+        return total
+
+
+def join() -> torch.device:
+    """Joins the processes torchrun started and gives this one's device: its own GPU, or the CPU (gloo)."""
+    has_gpu = torch.cuda.is_available()
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if has_gpu else "gloo")
+    return torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")

@@ -1,0 +1,129 @@
+"""The layers both networks are built of, and the face they share.
+
+Weights are drawn on the host from an explicit generator (`draw_weights`), so every device starts from the same ones and
+the global generator is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from core.learning.distributed import SumOverProcesses, World
+
+SLOPE = 0.1  # of LeakyReLU
+
+
+class Network(nn.Module):
+    """(B, C, H, W) -> logits (B, n_classes); `embed` gives the last layer's input (B, width)."""
+
+    width: int
+    head: nn.Linear
+
+    def embed(self, pictures: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say how it embeds")
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.embed(pictures))
+        return logits
+
+
+class Convolution(nn.Conv2d):
+    """Without bias; weights are drawn by `draw_weights`."""
+
+    def __init__(self, n_in: int, n_out: int, size: int, stride: int = 1) -> None:
+        super().__init__(n_in, n_out, size, stride=stride, padding=size // 2, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Leaves them as they are: `draw_weights` follows."""
+
+
+class Linear(nn.Linear):
+    """Weights are drawn by `draw_weights`."""
+
+    def reset_parameters(self) -> None:
+        """Leaves them as they are: `draw_weights` follows."""
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalization whose statistics are those of the whole batch, however many processes share it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or World.current().size == 1:
+            return super().forward(input)
+        size = World.current().size
+        moments = torch.stack([input.mean(dim=(0, 2, 3)), input.square().mean(dim=(0, 2, 3))])
+        mean, square = SumOverProcesses.apply(moments) / size
+        variance = square - mean.square()
+        count = input.numel() / input.shape[1] * size
+        self._remember(mean.detach(), variance.detach() * count / (count - 1))
+        normalized = (input - mean[:, None, None]) * (variance + self.eps).rsqrt()[:, None, None]
+        return normalized * self.weight[:, None, None] + self.bias[:, None, None]
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        momentum = 0.1 if self.momentum is None else self.momentum
+        assert self.running_mean is not None and self.running_var is not None
+        self.running_mean.lerp_(mean, momentum)
+        self.running_var.lerp_(variance, momentum)
+
+
+@contextmanager
+def kept_statistics(network: nn.Module) -> Iterator[None]:
+    """Batch normalization normalizes as in training but does not update its running statistics."""
+    layers = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+class PreactivationBlock(nn.Module):
+    """x + conv(act(bn(conv(act(bn(x)))))); where the shape changes, the shortcut is a 1x1 convolution of act(bn(x))."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = BatchNorm(n_in), BatchNorm(n_out)
+        self.conv1 = Convolution(n_in, n_out, 3, stride)
+        self.conv2 = Convolution(n_out, n_out, 3)
+        self.shortcut = Convolution(n_in, n_out, 1, stride) if n_in != n_out or stride != 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = F.leaky_relu(self.norm1(x), SLOPE)
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        inner: Tensor = self.conv2(F.leaky_relu(self.norm2(self.conv1(activated)), SLOPE))
+        return shortcut + inner
+
+
+def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
+    """He et al.: convolutions N(0, 2 / fan_out); linear layers N(0, 1 / fan_in), bias 0; norms 1 and 0."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            nn.init.normal_(module.weight, std=(2 / fan_out) ** 0.5, generator=generator)
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)
+            nn.init.zeros_(module.bias)
+
+
+def place(network: Network, device: torch.device, channels_last: bool) -> Network:
+    """The network on the device, in the memory layout its convolutions run fastest in. Works on fake tensors too."""
+    for module in network.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.detach().to(device)
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            moved = parameter.detach().to(device)
+            if channels_last and moved.dim() == 4:
+                moved = moved.contiguous(memory_format=torch.channels_last)
+            module._parameters[name] = nn.Parameter(moved)
+    return network

@@ -1,0 +1,172 @@
+"""Everything that changes while training: the network, its average, the optimizer, the method's state, the step.
+
+`advance` makes one step. All randomness of step t comes from a generator seeded with (seed, t), so the state is exactly
+what `tensors` gives: a run restored from it goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from core.config import TrainingConfig
+from core.learning import fixmatch, mixmatch, supervised
+from core.learning.averaging import averaged_tensors, decay_at, move_average
+from core.learning.distributed import World
+from core.learning.methods import Batch, Losses, Method, Step
+from core.learning.networks import NetworkShape, fresh_network
+from core.learning.precision import autocast, loss_scaler
+from core.learning.sampling import Shuffled
+from core.learning.tensor_files import load_into, named_tensors
+from core.media.feeds import Feed, on_device
+from core.runtime import Runtime
+
+METHODS: Mapping[str, Method] = {
+    "fixmatch": fixmatch.loss,
+    "mixmatch": mixmatch.loss,
+    "supervised": supervised.loss,
+}
+MEASURED = ("loss", "labeled_loss", "unlabeled_loss", "labeled_accuracy", "confidence", "used_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """The rows of a pool that training may use."""
+
+    feed: Feed
+    labeled: NDArray[np.int64]  # (m,) rows with a label
+    labels: NDArray[np.int64]  # (m,) their classes
+    unlabeled: NDArray[np.int64]  # rows training may see, labeled ones among them
+    prior: NDArray[np.float32]  # (n_classes,)
+    n_steps: int
+
+
+def learning_rate_at(step: int, n_steps: int, config: TrainingConfig) -> float:
+    """Linear warm-up, then half a cosine to 0."""
+    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
+    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / n_steps))
+
+
+class Learner:
+    def __init__(self, shape: NetworkShape, data: TrainingData, config: TrainingConfig, runtime: Runtime) -> None:
+        self.data, self.config, self.runtime, self.world = data, config, runtime, World.current()
+        self.network = fresh_network(shape, runtime)
+        self.average = fresh_network(shape, runtime)
+        self.network.train()
+        self.average.eval()
+        self.optimizer = self._new_optimizer()
+        self.scaler = loss_scaler(runtime, config)
+        self.state: dict[str, Tensor] = {}
+        self.step = 0
+        self.sums = torch.zeros(len(MEASURED), device=runtime.device)
+        self._labeled = Shuffled(np.arange(len(data.labeled)), runtime.seed_for("labeled order"))
+        self._unlabeled = Shuffled(data.unlabeled, runtime.seed_for("unlabeled order"))
+        self._step_seed = runtime.seed_for("training steps")
+        self._targets = on_device(np.eye(shape.n_classes, dtype=np.float32)[data.labels], runtime.device)
+        self._prior = on_device(data.prior, runtime.device)
+        self._forward = self._wrapped()
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        """AdamW; biases and the scales of batch normalization are not decayed."""
+        decayed = [p for p in self.network.parameters() if p.dim() > 1]
+        free = [p for p in self.network.parameters() if p.dim() <= 1]
+        groups = [{"params": decayed, "weight_decay": self.config.weight_decay}, {"params": free, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=self.config.learning_rate, foreach=True)
+
+    def _wrapped(self) -> Callable[[Tensor], Tensor]:
+        forward: Callable[[Tensor], Tensor] = self.network
+        if self.world.size > 1:
+            device_ids = [self.runtime.device.index] if self.runtime.is_cuda else None
+            forward = DistributedDataParallel(self.network, device_ids=device_ids, broadcast_buffers=False)
+        return torch.compile(forward) if self.config.compile else forward
+
+    def start_from(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes over a previous model's weights; a head for other classes is left as drawn."""
+        own = self.network.state_dict()
+        fitting = {name: tensor for name, tensor in tensors.items() if own[name].shape == tensor.shape}
+        for network in (self.network, self.average):
+            load_into(network, {**named_tensors(network), **fitting})
+
+    def advance(self) -> None:
+        """One step; nothing in it waits for the device."""
+        rate = learning_rate_at(self.step, self.data.n_steps, self.config)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        with autocast(self.runtime, self.config):
+            losses = METHODS[self.config.method](self._next())
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(losses.total).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        decay = decay_at(self.step, self.config.ema_decay) if self.config.ema_decay else 0.0
+        move_average(averaged_tensors(self.average), averaged_tensors(self.network), decay)
+        self.sums += _measured(losses)
+        self.step += 1
+
+    def _next(self) -> Step:
+        rng = np.random.default_rng((self._step_seed, self.step))
+        chosen = self._labeled.batch(self.step, self.config.labeled_batch)
+        unlabeled = self._unlabeled.batch(self.step, self.config.unlabeled_batch)
+        own = on_device(self.world.part(chosen), self.runtime.device)
+        return Step(
+            network=self._forward,
+            layers=self.network,
+            labeled=Batch(self.data.labeled[chosen], self.data.feed, rng, self.world),
+            targets=self._targets[own],
+            unlabeled=Batch(unlabeled, self.data.feed, rng, self.world),
+            config=self.config,
+            fraction=self.step / self.data.n_steps,
+            prior=self._prior,
+            state=self.state,
+            rng=rng,
+            world=self.world,
+        )
+
+    def read_sums(self, n_steps: int) -> dict[str, float]:
+        """Means over the last `n_steps` steps, and a fresh start of the sums. The only wait for the device."""
+        means = (self.world.mean(self.sums) / n_steps).tolist()
+        self.sums = torch.zeros_like(self.sums)
+        return dict(zip(MEASURED, means, strict=True))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state, by name."""
+        parameters = list(self.network.parameters())
+        moments = {
+            f"optimizer.{number}.{name}": value
+            for number, parameter in enumerate(parameters)
+            for name, value in self.optimizer.state[parameter].items()
+        }
+        method = {f"method.{name}": value for name, value in self.state.items()}
+        scale = {"scale": torch.tensor(self.scaler.get_scale())}
+        return {
+            **named_tensors(self.network, "network."), **named_tensors(self.average, "average."), **moments, **method,
+            **scale,
+        }  # fmt: skip
+
+    def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        load_into(self.network, tensors, "network.")
+        load_into(self.average, tensors, "average.")
+        for number, parameter in enumerate(self.network.parameters()):
+            prefix = f"optimizer.{number}."
+            values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            self.optimizer.state[parameter] = {
+                name: value if name == "step" else value.to(parameter.device) for name, value in values.items()
+            }
+        device = self.runtime.device
+        self.state = {n[len("method.") :]: t.to(device) for n, t in tensors.items() if n.startswith("method.")}
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": float(tensors["scale"])})
+        self.step = step
+
+
+def _measured(losses: Losses) -> Tensor:
+    total = losses.total
+    parts = (losses.labeled, losses.unlabeled, losses.accuracy, losses.confidence, losses.used)
+    return torch.stack([total, *parts]).detach()

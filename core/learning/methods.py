@@ -1,0 +1,81 @@
+"""What every training method receives and returns. A method is one file with one function, `loss(step) -> Losses`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from core.config import TrainingConfig
+from core.learning.distributed import World
+from core.media.feeds import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of the pool; each call augments them anew. Gives this process's part (B / processes, C, H, W)."""
+
+    rows: NDArray[np.int64]  # (B,) of the whole batch
+    feed: Feed
+    rng: np.random.Generator
+    world: World
+
+    def clean(self) -> Tensor:
+        return self.feed.clean(self.world.part(self.rows))
+
+    def weak(self) -> Tensor:
+        draws = self.rng.random((len(self.rows), self.feed.n_weak_draws), dtype=np.float32)
+        return self.feed.weak(self.world.part(self.rows), self.world.part(draws))
+
+    def strong(self) -> Tensor:
+        draws = self.rng.random((len(self.rows), self.feed.n_strong_draws), dtype=np.float32)
+        return self.feed.strong(self.world.part(self.rows), self.world.part(draws))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One training step as a method sees it."""
+
+    network: Callable[[Tensor], Tensor]  # logits, in training mode
+    layers: nn.Module  # the same network, for what concerns its layers
+    labeled: Batch
+    targets: Tensor  # (b, n_classes) one-hot, this process's part
+    unlabeled: Batch
+    config: TrainingConfig
+    fraction: float  # of the training done, in [0, 1)
+    prior: Tensor  # (n_classes,) share of each class in the pool, as far as known
+    state: dict[str, Tensor]  # what the method carries from step to step; saved in checkpoints
+    rng: np.random.Generator
+    world: World
+
+    @property
+    def ramped_weight(self) -> float:
+        """lambda_u, rising linearly from 0 over the first `ramp` of the training."""
+        ramp = self.config.ramp
+        return self.config.lambda_u * (min(1.0, self.fraction / ramp) if ramp > 0 else 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Scalars on the device; nothing here waits for it."""
+
+    labeled: Tensor
+    unlabeled: Tensor  # before its weight
+    weight: float
+    accuracy: Tensor  # on the labeled batch, as trained
+    confidence: Tensor  # mean of the largest pseudo-label probability
+    used: Tensor  # share of the unlabeled batch whose guess counts
+
+    @property
+    def total(self) -> Tensor:
+        return self.labeled + self.weight * self.unlabeled
+
+
+Method = Callable[[Step], Losses]
+
+
+def accuracy_of(logits: Tensor, targets: Tensor) -> Tensor:
+    return (logits.detach().argmax(1) == targets.argmax(1)).float().mean()

@@ -1,0 +1,57 @@
+"""A trained model: what predicts, and what a later round may start from. On disk: one safetensors file with JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from core.config import TrainingConfig, from_dict
+from core.learning.layers import Network, place
+from core.learning.networks import NetworkShape, new_network
+from core.learning.tensor_files import load_into, named_tensors, read_tensors, write_tensors
+from core.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """The averaged network in evaluation mode. Probabilities are softmax(logits / temperature)."""
+
+    network: Network
+    shape: NetworkShape
+    config: TrainingConfig
+    temperature: float = 1.0
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
+    history: tuple[Mapping[str, float], ...] = ()  # one entry per epoch
+    notes: tuple[str, ...] = ()
+
+
+def save_model(model: TrainedModel, path: Path) -> None:
+    description = {
+        "shape": dataclasses.asdict(model.shape),
+        "config": dataclasses.asdict(model.config),
+        "temperature": model.temperature,
+        "metrics": dict(model.metrics),
+        "history": [dict(entry) for entry in model.history],
+        "notes": list(model.notes),
+    }
+    write_tensors(Path(path), named_tensors(model.network), description)
+
+
+def load_model(path: Path, runtime: Runtime) -> TrainedModel:
+    """The model as it was saved, on the runtime's device."""
+    tensors, description = read_tensors(Path(path))
+    shape = NetworkShape(**description["shape"])
+    network = place(new_network(shape), runtime.device, channels_last=runtime.is_cuda)
+    load_into(network, tensors)
+    network.eval()
+    return TrainedModel(
+        network=network,
+        shape=shape,
+        config=from_dict(TrainingConfig, description["config"]),
+        temperature=description["temperature"],
+        metrics=description["metrics"],
+        history=tuple(description["history"]),
+        notes=tuple(description["notes"]),
+    )

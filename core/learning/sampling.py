@@ -1,0 +1,26 @@
+"""Which rows a step trains on, as a function of its number: a resumed run needs no memory of what came before."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Shuffled:
+    """Goes through `rows` in a new order each time; every pass holds every row once."""
+
+    def __init__(self, rows: NDArray[np.int64], seed: int) -> None:
+        self.rows = rows
+        self._order = lru_cache(maxsize=4)(lambda number: np.random.default_rng((seed, number)).permutation(len(rows)))
+
+    def batch(self, step: int, size: int) -> NDArray[np.int64]:
+        """(size,) rows of step 0, 1, ..."""
+        place = np.arange(step * size, (step + 1) * size)
+        passes, within = np.divmod(place, len(self.rows))
+        chosen = np.empty(size, np.int64)
+        for number in np.unique(passes):
+            here = passes == number
+            chosen[here] = self.rows[self._order(int(number))[within[here]]]
+        return chosen

@@ -1,0 +1,235 @@
+"""Trains a model on a pool: the loop, its checkpoints, its measurements and its ways to stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.config import TrainingConfig, to_json
+from core.errors import InvalidInput, NotFound, TrainingFailed
+from core.learning.alignment import class_prior
+from core.learning.calibration import ENOUGH, fitted_temperature
+from core.learning.distributed import World
+from core.learning.learner import Learner, TrainingData
+from core.learning.models import TrainedModel, load_model, save_model
+from core.learning.networks import NetworkShape
+from core.learning.prediction import Predictions, logits_of, predict
+from core.learning.tensor_files import named_tensors, read_tensors, write_tensors
+from core.media.feeds import open_feed
+from core.media.inputs import Inputs
+from core.runtime import Runtime
+from core.types import UNLABELED, Progress, Report, ignore
+
+__all__ = ["Predictions", "TrainedModel", "load_model", "nothing_to_learn", "predict", "save_model", "train"]
+
+HeldOut = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, labels
+SHORTEST_EPOCH, LONGEST_EPOCH = 25, 500  # steps, when training is counted in steps
+LOOK_EVERY = 100  # steps between looks at the loss within a long epoch
+REPORT_SECONDS = 0.5
+MOST_HELD_OUT = 1_000  # evaluated after each epoch; all of them at the end
+CHECKPOINT = "checkpoint.safetensors"
+
+
+def nothing_to_learn(labels: NDArray[np.int64], n_classes: int) -> str | None:
+    """Why these labels (n,) cannot train a model, or None when they can. Before that, selection starts cold."""
+    found = np.unique(labels[labels != UNLABELED])
+    if n_classes < 2:
+        return "A model needs at least two classes to tell apart. Add a class."
+    if len(found) == 0:
+        return "No item is labeled yet, so there is nothing to learn from. Label a first batch."
+    if len(found) == 1:
+        n_labels = int((labels != UNLABELED).sum())
+        return f"All {n_labels} labels are of one class, so there is nothing to tell apart. Label another class too."
+    return None
+
+
+def train(  # noqa: PLR0913 - the boundary every caller knows
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    n_classes: int,
+    config: TrainingConfig,
+    *,
+    runtime: Runtime,
+    checkpoint_dir: Path | None = None,
+    warm_start: TrainedModel | None = None,
+    held_out: HeldOut | None = None,
+    report: Report = ignore,
+) -> TrainedModel:
+    """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
+
+    With `checkpoint_dir` the state is kept there after every epoch, and a call with the same data, settings and seed
+    goes on from it to the same weights as an uninterrupted run. TrainingFailed when there is nothing to learn from or
+    the loss stops being a number.
+    """
+    if reason := nothing_to_learn(labels, n_classes):
+        raise TrainingFailed(reason)
+    if warm_start is not None and config.warm_steps:
+        config = dataclasses.replace(config, steps=config.warm_steps)
+    rows = _usable_rows(inputs, labels, held_out)
+    shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
+    data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
+    learner = Learner(shape, data, config, runtime)
+    if warm_start is not None and config.warm_steps:
+        learner.start_from(named_tensors(warm_start.network))
+    run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
+    run.resume()
+    run.go()
+    return run.finished(shape, _notes(inputs, labels, n_classes, rows))
+
+
+def _usable_rows(inputs: Inputs, labels: NDArray[np.int64], held_out: HeldOut | None) -> NDArray[np.int64]:
+    usable = inputs.readable.copy()
+    if held_out is not None:
+        usable[held_out[0]] = False
+    rows = np.flatnonzero(usable)
+    if not np.any(labels[rows] != UNLABELED):
+        raise TrainingFailed("None of the labeled items can be read, so there is nothing to learn from.")
+    return rows
+
+
+def _training_data(  # noqa: PLR0913
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    n_classes: int,
+    rows: NDArray[np.int64],
+    config: TrainingConfig,
+    runtime: Runtime,
+    report: Report,
+) -> TrainingData:
+    world = World.current()
+    world.require_divisible("labeled", config.labeled_batch)
+    world.require_divisible("unlabeled", config.unlabeled_batch)
+    labeled = rows[labels[rows] != UNLABELED]
+    per_epoch = math.ceil(len(rows) / config.unlabeled_batch)
+    return TrainingData(
+        feed=open_feed(inputs, runtime.device, config.bank_views if config.augment else 0, report),
+        labeled=labeled,
+        labels=labels[labeled],
+        unlabeled=rows,
+        prior=class_prior(labels[labeled], n_classes, config.align),
+        n_steps=config.steps or config.epochs * per_epoch,
+    )
+
+
+def _notes(
+    inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]
+) -> tuple[str, ...]:
+    counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
+    notes = list(inputs.notes)
+    if missing := int((counts == 0).sum()):
+        notes.append(f"{missing} of {n_classes} classes have no label yet; the model cannot recognize them.")
+    if single := int((counts == 1).sum()):
+        notes.append(f"{single} of {n_classes} classes have a single label; expect them to be learned poorly.")
+    return tuple(notes)
+
+
+def _fingerprint(inputs: Inputs, labels: NDArray[np.int64], config: TrainingConfig, runtime: Runtime) -> str:
+    """Equal for runs that would give the same weights."""
+    digest = hashlib.sha256(f"{to_json(config)};{runtime.seed};{inputs.key};{World.current().size}".encode())
+    digest.update("".join(inputs.names).encode())
+    digest.update(np.ascontiguousarray(labels).tobytes())
+    digest.update(inputs.readable.tobytes())
+    return digest.hexdigest()
+
+
+class _Run:
+    """One training run: steps, and what happens between them."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        inputs: Inputs,
+        held_out: HeldOut | None,
+        report: Report,
+        checkpoint_dir: Path | None,
+        fingerprint: str,
+    ) -> None:
+        self.learner, self.inputs, self.held_out, self.report = learner, inputs, held_out, report
+        self.path = None if checkpoint_dir is None else Path(checkpoint_dir) / CHECKPOINT
+        self.fingerprint = fingerprint
+        self.history: list[dict[str, float]] = []
+        config, data = learner.config, learner.data
+        per_epoch = math.ceil(len(data.unlabeled) / config.unlabeled_batch)
+        self.epoch_steps = per_epoch if not config.steps else min(max(per_epoch, SHORTEST_EPOCH), LONGEST_EPOCH)
+        self._last_report = 0.0
+        self._note = ""
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint when it belongs to this very run; a damaged or foreign one is ignored."""
+        if self.path is None:
+            return
+        try:
+            tensors, description = read_tensors(self.path)
+        except (NotFound, InvalidInput):
+            return
+        if description.get("fingerprint") == self.fingerprint:
+            self.learner.restore(tensors, int(description["step"]))
+            self.history = list(description["history"])
+
+    def go(self) -> None:
+        learner, n_steps = self.learner, self.learner.data.n_steps
+        looked_at = learner.step
+        while learner.step < n_steps:
+            learner.advance()
+            self._tell()
+            epoch_ends = learner.step % self.epoch_steps == 0 or learner.step == n_steps
+            if epoch_ends or learner.step - looked_at >= LOOK_EVERY:
+                measured = self._look(looked_at)
+                looked_at = learner.step
+                if epoch_ends:
+                    self._end_epoch(measured)
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._last_report >= REPORT_SECONDS:
+            self._last_report = now
+            self.report(Progress("train", self.learner.step, self.learner.data.n_steps, self._note))
+
+    def _look(self, since: int) -> dict[str, float]:
+        """Means since step `since`; stops the run when one is not a number."""
+        measured = self.learner.read_sums(self.learner.step - since)
+        broken = [name for name, value in measured.items() if not math.isfinite(value)]
+        if broken:
+            raise TrainingFailed(
+                f"Training stopped between steps {since} and {self.learner.step}: {', '.join(broken)} is not a number "
+                f"(learning rate {self.learner.config.learning_rate:g}). The previous model stays in use. "
+                "Lower the learning rate, or check the newest items and labels."
+            )
+        return measured
+
+    def _end_epoch(self, measured: dict[str, float]) -> None:
+        if self.held_out is not None and len(self.held_out[0]):
+            rows, labels = (part[:MOST_HELD_OUT] for part in self.held_out)
+            logits = logits_of(self.learner.average, self.inputs, rows, self.learner.runtime)
+            measured["held_out_accuracy"] = float((logits.argmax(1).cpu().numpy() == labels).mean())
+        self.history.append({"step": self.learner.step, **measured})
+        self._note = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in measured.items())
+        n_steps = self.learner.data.n_steps
+        self.report(Progress("train", self.learner.step, n_steps, self._note, metrics=measured))
+        if self.path is not None and World.current().leads:
+            description = {"fingerprint": self.fingerprint, "step": self.learner.step, "history": self.history}
+            write_tensors(self.path, self.learner.tensors(), description)
+
+    def finished(self, shape: NetworkShape, notes: tuple[str, ...]) -> TrainedModel:
+        """The averaged network, calibrated."""
+        learner = self.learner
+        network = learner.average.eval()
+        metrics = dict(self.history[-1]) if self.history else {}
+        temperature = 1.0
+        if self.held_out is not None and len(self.held_out[0]):
+            rows, labels = self.held_out
+            logits = logits_of(network, self.inputs, rows, learner.runtime).cpu().numpy()
+            metrics["held_out_accuracy"] = float((logits.argmax(1) == labels).mean())
+            if learner.config.calibrate and len(labels) >= ENOUGH:
+                temperature = fitted_temperature(logits, labels)
+        metrics["temperature"] = temperature
+        return TrainedModel(
+            network=network, shape=shape, config=learner.config, temperature=temperature, metrics=metrics,
+            history=tuple(self.history), notes=notes,
+        )  # fmt: skip

@@ -1,0 +1,136 @@
+"""What a training step asks for: clean, weakly and strongly augmented batches on the training device.
+
+A feed answers for rows and uniform draws: `weak(rows, draws)` with draws (B, n_weak_draws). Small pools are kept on the
+device; larger ones are read row by row through their memory map, so memory stays bounded whatever the pool's size.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, augment_waveforms, mask_pictures, warp_pictures
+from core.media.augment_images import STRONG_DRAWS, WEAK_DRAWS, distort, shift_and_flip
+from core.media.inputs import Inputs
+from core.media.mel import log_mel
+from core.media.views import noise_on, view_bank
+from core.types import Report, Rows, ignore
+
+RESIDENT_BYTES = 1 << 30  # pools up to this size are kept on the device
+LOAD_BLOCK = 1_024
+MASK_DRAWS = 4
+WEAK_WARP = 0.5  # strength of the picture warp beside the waveform's augmentation
+STRONG_WARP = 1.0
+
+
+class Feed(Protocol):
+    """Batches (B, C, H, W) float32 on the device, normalised."""
+
+    n_weak_draws: int
+    n_strong_draws: int
+
+    def clean(self, rows: NDArray[np.int64]) -> Tensor: ...
+
+    def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
+
+    def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
+
+
+class DeviceRows:
+    """`Rows` as tensors on a device: all of them when they fit the budget, else those asked for."""
+
+    def __init__(self, rows: Rows, device: torch.device) -> None:
+        self.rows, self.device = rows, device
+        n_bytes = int(np.prod(rows.shape)) * rows.dtype.itemsize
+        self.resident = self._load() if n_bytes <= RESIDENT_BYTES else None
+
+    def _load(self) -> Tensor:
+        starts = range(0, len(self.rows), LOAD_BLOCK)
+        blocks = [np.arange(start, min(start + LOAD_BLOCK, len(self.rows))) for start in starts]
+        return torch.cat([torch.from_numpy(self.rows.take(block)).to(self.device) for block in blocks])
+
+    def take(self, rows: NDArray[np.int64]) -> Tensor:
+        if self.resident is not None:
+            return self.resident[on_device(rows, self.device)]
+        return on_device(self.rows.take(rows), self.device)
+
+    def take_part(self, rows: NDArray[np.int64], parts: NDArray[np.int64]) -> Tensor:
+        """`rows[i][parts[i]]`: one of several arrays per row, without moving the others."""
+        if self.resident is not None:
+            return self.resident[on_device(rows, self.device), on_device(parts, self.device)]
+        return on_device(self.rows.take(rows)[np.arange(len(rows)), parts], self.device)
+
+
+def on_device(array: NDArray, device: torch.device) -> Tensor:
+    """A copy on the device that the host does not wait for."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cuda" and torch.cuda.is_available():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+class AudioFeed:
+    """Log-mel pictures of clips. Waveforms are augmented once, as a bank of views; pictures in every step."""
+
+    def __init__(self, inputs: Inputs, device: torch.device, bank_views: int, report: Report = ignore) -> None:
+        self.device, self.config = device, inputs.config
+        self._clean = DeviceRows(inputs.clean, device)
+        self.n_views = bank_views
+        if bank_views:
+            self._source = DeviceRows(view_bank(inputs, bank_views, device=device, report=report), device)
+        else:
+            self._source = DeviceRows(inputs.sources, device)
+            self._noise = noise_on(device, inputs)
+        self.n_weak_draws = (1 if bank_views else WAVEFORM_DRAWS) + WARP_DRAWS
+        self.n_strong_draws = self.n_weak_draws + MASK_DRAWS
+
+    def clean(self, rows: NDArray[np.int64]) -> Tensor:
+        return self._clean.take(rows).permute(0, 3, 1, 2)
+
+    def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        warp = on_device(draws[:, -WARP_DRAWS:], self.device)
+        return warp_pictures(self._view(rows, draws), warp, WEAK_WARP)
+
+    def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        last = on_device(draws[:, -WARP_DRAWS - MASK_DRAWS :], self.device)
+        warped = warp_pictures(self._view(rows, draws), last[:, :WARP_DRAWS], STRONG_WARP)
+        return mask_pictures(warped, last[:, WARP_DRAWS:])
+
+    def _view(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        """(B, 1, M, W): a view of the bank, or freshly augmented waveforms."""
+        if self.n_views:
+            view = np.minimum((draws[:, 0] * self.n_views).astype(np.int64), self.n_views - 1)
+            return self._source.take_part(rows, view).float().permute(0, 3, 1, 2)
+        first = on_device(draws[:, :WAVEFORM_DRAWS], self.device)
+        waveforms = augment_waveforms(self._source.take(rows).float(), first, self._noise, self.config)
+        return log_mel(waveforms, self.config)[:, None]
+
+
+class ImageFeed:
+    """Pictures, normalised with the pool's statistics and augmented in every step."""
+
+    def __init__(self, inputs: Inputs, device: torch.device) -> None:
+        self.device, self.flip = device, inputs.config.flip
+        self._source = DeviceRows(inputs.sources, device)
+        self._mean = on_device(inputs.mean, device)
+        self._scale = on_device(inputs.scale, device)
+        self.n_weak_draws = WEAK_DRAWS
+        self.n_strong_draws = WEAK_DRAWS + STRONG_DRAWS
+
+    def clean(self, rows: NDArray[np.int64]) -> Tensor:
+        pictures = self._source.take(rows).float() / 255
+        return ((pictures - self._mean) / self._scale).permute(0, 3, 1, 2)
+
+    def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        return shift_and_flip(self.clean(rows), on_device(draws[:, :WEAK_DRAWS], self.device), self.flip)
+
+    def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        return distort(self.weak(rows, draws), on_device(draws[:, WEAK_DRAWS:], self.device))
+
+
+def open_feed(inputs: Inputs, device: torch.device, bank_views: int, report: Report = ignore) -> Feed:
+    return AudioFeed(inputs, device, bank_views, report) if inputs.kind == "audio" else ImageFeed(inputs, device)
