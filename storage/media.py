@@ -12,8 +12,7 @@ import mmap
 import struct
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from storage.limits import Limits
 from storage.media_types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind, refusal
@@ -21,8 +20,7 @@ from storage.media_types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind
 Content = bytes | mmap.mmap
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
+class Measures(NamedTuple):
     """What is known about one file's content."""
 
     status: Literal["ok", "unreadable", "refused"]

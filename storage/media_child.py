@@ -1,7 +1,7 @@
 """The process that touches files nobody vouches for: reads, hashes, decodes and stores one file after another.
 
-Started by `storage.media_workers` as `python -m storage.media_child`. One JSON line in is a batch of jobs, one JSON
-line out per job. Before a decoder runs, the results so far are sent and an alarm and a CPU limit are set, so that
+Started by `storage.media_workers` as `python -m storage.media_child`. One JSON line in is a batch of jobs, one or more
+lines out are lists of replies. Before a decoder runs, the replies so far are sent and an alarm and a CPU limit are set:
 whatever a hostile file does to this process, the parent knows which file it was and has everything before it.
 
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
@@ -12,6 +12,7 @@ A reply is [status, reason, media_type, seconds, sample_rate, channels, width, h
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import mmap
@@ -29,6 +30,7 @@ from storage.media import Content, Measures, Refused, examine
 
 SMALL = 4 << 20  # files up to here are read in one piece
 CHUNK = 1 << 20
+DISK_FULL = "The disk is full."
 OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -49,7 +51,8 @@ class Examiner:
         except Refused as reason:
             return _reply(Measures("refused", str(reason)))
         except OSError as problem:
-            return _reply(Measures("refused", f"It cannot be read: {problem.strerror or problem}."))
+            full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+            return _reply(Measures("refused", DISK_FULL if full else f"It cannot be read: {problem.strerror}."))
         finally:
             if mode == "move":
                 with contextlib.suppress(FileNotFoundError):
@@ -122,12 +125,10 @@ class Examiner:
         """The bytes under their hash, complete or not at all. What is there already is compared, never trusted."""
         folder = f"{self.media_root}/{sha256[:2]}"
         final = f"{folder}/{sha256}"
-        try:
+        if os.path.exists(final):
             with open(final, "rb") as known:
                 if _equal(known.fileno(), data):
                     return
-        except FileNotFoundError:
-            pass
         staged = path if mode == "move" else self._staging_name()
         if mode != "move":
             descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -187,12 +188,13 @@ def main() -> None:
     limits = Limits(**settings["limits"])
     examiner = Examiner(Path(settings["media_root"]), Path(settings["incoming"]), limits)
     confine(limits)
-    replies: list[str] = []
+    replies: list[list[Any]] = []
 
     def send() -> None:
-        sys.stdout.write("".join(replies))
-        sys.stdout.flush()
-        replies.clear()
+        if replies:
+            sys.stdout.write(json.dumps(replies) + "\n")
+            sys.stdout.flush()
+            replies.clear()
 
     def before_decoding() -> None:
         send()
@@ -200,7 +202,7 @@ def main() -> None:
 
     for line in sys.stdin:
         for path, mode in json.loads(line):
-            replies.append(json.dumps(examiner.reply(path, mode, before_decoding)) + "\n")
+            replies.append(examiner.reply(path, mode, before_decoding))
             signal.setitimer(signal.ITIMER_REAL, 0)
         send()
 

@@ -17,10 +17,9 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from storage.limits import Limits
 from storage.media import Content, Measures
@@ -30,8 +29,7 @@ from storage.media_types import HEAD_BYTES, identify
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(NamedTuple):
     """One file as the child found it. `sha256` is empty when it was refused before it was read to the end."""
 
     measures: Measures
@@ -74,7 +72,7 @@ class _Child:
         assert self.process.stdout is not None
         results: list[Examined] = []
         while len(results) < len(jobs) and (line := self.process.stdout.readline()).endswith("\n"):
-            results.append(_read_reply(json.loads(line)))
+            results += map(_read_reply, json.loads(line))
         return results
 
     def close(self) -> int:
