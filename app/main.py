@@ -42,7 +42,7 @@ def main() -> None:
         people.ask()
         return
     projects = list_projects(resources.store())
-    here = state.Here(person, resources.ticket_for(person.id), state.pick_project(projects))
+    here = state.Here(person, people.ticket_of(person), state.pick_project(projects))
     state.arrive(here)
     st.session_state["pages"] = pages
     state.open_project(here.project.id if here.project else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import streamlit as st
 
@@ -96,6 +97,16 @@ def leave() -> None:
     st.session_state["leaving"] = True
     if resources.sign_in():
         st.logout()
+
+
+def ticket_of(person: AnnotatorRow) -> str:
+    """The session's ticket: the same one until half its life is over, so that reruns change nothing in the widgets."""
+    key = resources.key()
+    known = tickets.redeem(key, st.session_state.get("ticket"))
+    wanted = time.time() + resources.ticket_lifetime() / 2
+    if known is None or known.annotator_id != person.id or known.expires < wanted:
+        st.session_state["ticket"] = tickets.issue(key, person.id, resources.ticket_lifetime())
+    return str(st.session_state["ticket"])
 
 
 def initials(name: str) -> str:

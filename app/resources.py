@@ -51,5 +51,5 @@ def picture_folder() -> Path:
     return locations().home / "cache" / "pictures"
 
 
-def ticket_for(annotator_id: int) -> str:
-    return tickets.issue(key(), annotator_id, SIGNED_IN_LIFETIME if sign_in() else LOCAL_LIFETIME)
+def ticket_lifetime() -> float:
+    return SIGNED_IN_LIFETIME if sign_in() else LOCAL_LIFETIME

@@ -23,8 +23,8 @@ from app.text import markup
 STYLESHEET = Path(__file__).with_name("style.css")
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24'%3E%3Cg fill='none' "
-    "stroke='%23A8540A' stroke-width='2' stroke-linecap='round'%3E%3Cpath d='M12 21V4M12 13c-3 0-4.700-2-5-5 3.200.2 5 2 5 "
-    "5zM12 13c3 0 4.700-2 5-5-3.200.2-5 2-5 5z'/%3E%3C/g%3E%3C/svg%3E"
+    "stroke='%23A8540A' stroke-width='2' stroke-linecap='round'%3E%3Cpath d='M12 21V4M12 13c-3 0-4.700-2-5-5 "
+    "3.200.2 5 2 5 5zM12 13c3 0 4.700-2 5-5-3.200.2-5 2-5 5z'/%3E%3C/g%3E%3C/svg%3E"
 )
 
 

@@ -231,10 +231,12 @@ function isEditable(target) {
   return target.matches("input, textarea, select, [contenteditable=''], [contenteditable='true']");
 }
 
-function typingSomewhere(event) {
+// Whether a key belongs to someone else: a field, a dialog, or a list outside our own `root`.
+function typingSomewhere(event, root) {
   const path = event.composedPath();
   if (path.some(isEditable)) return true;
   let active = document.activeElement;
   while (active && active.shadowRoot && active.shadowRoot.activeElement) active = active.shadowRoot.activeElement;
-  return isEditable(active) || path.some((node) => node instanceof Element && node.matches("[role='dialog'], [role='listbox']"));
+  const foreign = (node) => node instanceof Element && node.matches("[role='dialog'], [role='listbox']") && !root.contains(node);
+  return isEditable(active) || path.some(foreign);
 }

@@ -82,6 +82,7 @@ class Deck extends EventTarget {
       this.take(answer.cards);
       this.learn(answer.state);
     } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
       this.problem = error.status === 0 || error.status >= 500 ? "lost" : error.message;
       if (!this.closed) setTimeout(() => this.fill(), error.status === 0 ? 1000 : 3000);
     } finally {
@@ -122,6 +123,7 @@ class Deck extends EventTarget {
       await image.decode();
       card.image = image;
     });
+    for (const near of card.nearest) new Image().src = near.thumb; // into the browser's cache
     const waits = [pictures];
     if (card.media.sound) {
       waits.push(this.api.media(card.media.sound, (r) => r.json()).then((sound) => (card.sound = sound)));

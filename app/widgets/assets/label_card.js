@@ -143,7 +143,7 @@ class LabelCard {
   // --- input ---------------------------------------------------------------------------------------------------------
   key(e) {
     if (e.defaultPrevented || e.repeat || e.ctrlKey || e.metaKey || e.altKey || e.isComposing) return;
-    if (typingSomewhere(e) || this.root.querySelector("dialog[open]")) return;
+    if (typingSomewhere(e, this.root) || this.root.querySelector("dialog[open]")) return;
     const target = e.composedPath()[0];
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
     if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it

@@ -159,7 +159,7 @@ class LabelView {
     if (card.nearest.length) {
       rows.push(term("Nearest labeled"));
       const thumbs = card.nearest.map((near) =>
-        element("figure", {}, element("img", { src: near.thumb, alt: "", loading: "lazy" }), element("figcaption", { title: near.name }, near.name)),
+        element("figure", {}, element("img", { src: near.thumb, alt: "" }), element("figcaption", { title: near.name }, near.name)),
       );
       rows.push(element("div", { class: "nearest" }, ...thumbs));
     }
