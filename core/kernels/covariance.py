@@ -68,7 +68,7 @@ def _apply(layer: Layer, c: Covariance) -> Covariance:
         case Conv():
             return _convolve(layer, c)
         case Dense():
-            return _affine(c.K, c.T, c.own1, c.own2, layer)
+            return _affine(c, layer)
         case Relu():
             return _rectify(c)
         case Residual():
@@ -90,14 +90,14 @@ def _parts(c: Covariance) -> tuple[tuple[Tensor, int], ...]:
     return (c.K, 2), (c.T, 2), (c.own1, 1), (c.own2, 1)
 
 
-def _affine(K: Tensor, T: Tensor, own1: Tensor, own2: Tensor, layer: Conv | Dense) -> Covariance:
+def _affine(c: Covariance, layer: Conv | Dense) -> Covariance:
     W2, b2 = layer.W_std**2, layer.b_std**2
-    new_K = W2 * K + b2
-    return Covariance(new_K, new_K + W2 * T, W2 * own1 + b2, W2 * own2 + b2)
+    K = W2 * c.K + b2
+    return Covariance(K, K + W2 * c.T, W2 * c.own1 + b2, W2 * c.own2 + b2)
 
 
 def _convolve(layer: Conv, c: Covariance) -> Covariance:
-    return _affine(*(_window_mean(a, layer, n) for a, n in _parts(c)), layer=layer)
+    return _affine(Covariance(*(_window_mean(a, layer, n) for a, n in _parts(c))), layer)
 
 
 def _window_mean(a: Tensor, layer: Conv, lead: int) -> Tensor:

@@ -83,7 +83,10 @@ def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
 
     def run(begin: int) -> None:
         rows = slice(begin, begin + 16)
-        loops.run_items(flat[rows], maps[rows], tables, _buffers(plan), plan.frame, own[rows])
+        side = (flat[rows], maps[rows])
+        sums = np.zeros((2, len(side[0]), len(side[0])))
+        loops.run_tile((*side, *side), tables, _buffers(plan), (plan.frame, 0), (False, True), sums)
+        own[rows] = np.diagonal(sums[0])
 
     list(pool.map(run, range(0, n, 16)))
     return Side(flat, maps, own / _own_averaged(plan))
@@ -103,9 +106,8 @@ def _buffers(plan: Plan) -> tuple[NDArray[np.float32], ...]:
     return (
         np.zeros((plan.n_registers, 2, size), np.float32),
         np.zeros(size, np.float32),
-        np.zeros((2, size), np.float32),
-        np.zeros(plan.pooled_size, np.float32),
-        np.zeros(plan.pooled_size, np.float32),
+        np.zeros((2, plan.maps_size if len(plan.offsets) > 1 else 1), np.float32),
+        np.zeros((2, plan.pooled_size), np.float32),
     )
 
 
@@ -130,11 +132,11 @@ def _fill(
 ) -> None:
     begin1, end1, begin2, end2, diagonal = tile
     part1, part2 = _part(sides[0], begin1, end1), _part(sides[1], begin2, end2)
-    sums = np.zeros((2 if kind == "ntk" else 1, end1 - begin1, end2 - begin2))
+    sums = np.zeros((2, end1 - begin1, end2 - begin2))
+    flags = (kind == "ntk", False)
     tables = (plan.ops, plan.weights, plan.stages, plan.offsets)
-    loops.run_tile(
-        (part1.inputs, part1.maps), (part2.inputs, part2.maps), tables, _buffers(plan), plan.frame, diagonal, sums
-    )
+    both = (part1.inputs, part1.maps, part2.inputs, part2.maps)
+    loops.run_tile(both, tables, _buffers(plan), (plan.frame, diagonal), flags, sums)
     sums /= plan.n_averaged
     if plan.ends_as_sum and kind == "ntk":
         sums[1] -= sums[0]

@@ -4,7 +4,7 @@ One pair of items at a time, all layers of one offset picture while it is in cac
 `core.kernels.plan`). Pictures are float32 and flat: a row of w positions is followed by `frame` zeros, which serve as
 the right edge of this row and the left edge of the next; `frame` rows of zeros stand above and below. So a box filter
 is a sum of shifted flat arrays, which compiles to plain vector code. The loops work on slices that start at zero and
-touch few arrays each, because that is what the vectoriser can prove independent.
+never on the same array in and out, because that is what the vectoriser can prove independent.
 
 Arc-cosine without trigonometry. With rho = K / sqrt(v v'), a = |rho|, q = sqrt(1 - a):
     ReLU       K <- max(K, 0) / 2 + sqrt(v v') q^3 R(a)
@@ -12,6 +12,7 @@ Arc-cosine without trigonometry. With rho = K / sqrt(v v'), a = |rho|, q = sqrt(
 where P(a) = acos(a) / (2 pi q) and R(a) = (sqrt(1 - a^2) - a acos(a)) / (2 pi q^3) are smooth on [0, 1]: polynomials
 of degree 6 and 5 are exact to 3e-8. Correlations within 4e-7 of one are taken as one, which is what float32 can tell.
 
+place: (height, width, dy, dx, frame) of a picture, cropped to the positions that have a partner at the offset.
 All compiled code stands in this one file: numba's cache notices changes of the file it belongs to, not of others.
 """
 
@@ -24,44 +25,29 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
-from core.kernels.plan import (
-    ADD,
-    CODE,
-    CONV,
-    CONVERT,
-    DST,
-    FACTOR,
-    FIRST,
-    HEIGHT,
-    RELU,
-    SIGN,
-    SIZE,
-    SLOT,
-    SRC,
-    STRIDE,
-    WIDTH,
-)
+from core.kernels.plan import ADD, CODE, CONV, CONVERT, DST, FACTOR, FIRST, HEIGHT, RELU, SIZE, SLOT, SRC, STRIDE, WIDTH
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Array = Any  # flat or stacked pictures; numba works the types out from what is passed
+Place = tuple[int, int, int, int, int]
 
 _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 _SAME = np.float32(4e-7)
-_P0, _P1, _P2, _P3 = np.float32(0.249999968), np.float32(-0.0341517843), np.float32(0.0141199226), np.float32(-0.00774198606)
-_P4, _P5, _P6 = np.float32(0.00423317076), np.float32(-0.00173155328), np.float32(0.000351359364)
-_R0, _R1, _R2 = np.float32(0.15915492), np.float32(-0.0112658735), np.float32(0.00297210357)
-_R3, _R4, _R5 = np.float32(-0.00113455957), np.float32(0.00040890751), np.float32(-0.0000827927512)
+_P0, _P1, _P2 = np.float32(0.249999968), np.float32(-0.0341517843), np.float32(0.0141199226)
+_P3, _P4, _P5 = np.float32(-0.00774198606), np.float32(0.00423317076), np.float32(-0.00173155328)
+_P6, _R0, _R1 = np.float32(0.000351359364), np.float32(0.15915492), np.float32(-0.0112658735)
+_R2, _R3, _R4 = np.float32(0.00297210357), np.float32(-0.00113455957), np.float32(0.00040890751)
+_R5 = np.float32(-0.0000827927512)
 
 
 def compiled(function: Function) -> Function:
     """`function` compiled at its first call, outside the interpreter lock; kept on disk where a folder can be written.
 
-    Reordering sums and fused multiply-add are allowed; approximate division and square root are not.
+    Reordering sums and fused multiply-add are allowed; approximate division and square root are not. Arrays are not
+    reference-counted (`_nrt`): no function here makes or returns one, and counting costs as much as a small picture.
     """
-    options: dict[str, Any] = {
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"reassoc", "contract", "nsz", "nnan", "ninf"},
-    }
+    fastmath = {"reassoc", "contract", "nsz", "nnan", "ninf"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "_nrt": False}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither the package nor the user's cache folder can be written
@@ -69,141 +55,164 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def _clear_frame(picture, height, width, frame):  # type: ignore[no-untyped-def]
-    """Zeros around and between the rows."""
-    pitch = width + frame
-    first = frame + frame * pitch
-    picture[:first] = _ZERO
-    picture[first + height * pitch : first + (height + frame) * pitch + frame] = _ZERO
-    for y in range(height):
-        end = first + y * pitch + width
-        for x in range(frame):
-            picture[end + x] = _ZERO
+def _clear_edges(picture: Array, place: Place) -> None:
+    """Zeros in the rows above and below the picture."""
+    frame, pitch = place[4], place[1] + place[4]
+    n, end = frame + frame * pitch, frame + (place[0] + frame) * pitch
+    above, below = picture[:n], picture[end : end + n]
+    for e in range(n):
+        above[e] = _ZERO
+    for e in range(n):
+        below[e] = _ZERO
 
 
 @compiled
-def _shifted_sum(source, out, start, step, taps):  # type: ignore[no-untyped-def]
-    """out[e] = sum over t < taps of source[start + e + t * step]."""
+def _clear_frame(picture: Array, place: Place) -> None:
+    """Zeros after each row, and above and below the picture."""
+    _clear_edges(picture, place)
+    width, frame = place[1], place[4]
+    pitch = width + frame
+    for x in range(frame):
+        gap = picture[frame + frame * pitch + width + x :]
+        for y in range(place[0]):
+            gap[y * pitch] = _ZERO
+
+
+@compiled
+def _shifted_sum(source: Array, out: Array, step: int, taps: int, weights: Any) -> None:
+    """out[e] = weight * (sum over t < taps of source[e + t * step]) + bias."""
+    weight, bias = weights
     n = out.size
-    a = source[start : start + n]
+    a = source[:n]
     if taps == 3:
-        b, c = source[start + step : start + step + n], source[start + 2 * step : start + 2 * step + n]
+        b, c = source[step : step + n], source[2 * step : 2 * step + n]
         for e in range(n):
-            out[e] = a[e] + b[e] + c[e]
+            out[e] = weight * (a[e] + b[e] + c[e]) + bias
     elif taps == 5:
-        b, c = source[start + step : start + step + n], source[start + 2 * step : start + 2 * step + n]
-        d, g = source[start + 3 * step : start + 3 * step + n], source[start + 4 * step : start + 4 * step + n]
+        b, c = source[step : step + n], source[2 * step : 2 * step + n]
+        d, g = source[3 * step : 3 * step + n], source[4 * step : 4 * step + n]
         for e in range(n):
-            out[e] = (a[e] + b[e]) + (c[e] + d[e]) + g[e]
+            out[e] = weight * ((a[e] + b[e]) + (c[e] + d[e]) + g[e]) + bias
     else:
         for e in range(n):
-            out[e] = a[e]
+            out[e] = weight * a[e] + bias
         for t in range(1, taps):
-            b = source[start + t * step : start + t * step + n]
+            b = source[t * step : t * step + n]
             for e in range(n):
-                out[e] += b[e]
+                out[e] += weight * b[e]
 
 
 @compiled
-def _strided_row(source, out, stride, taps, weight, bias):  # type: ignore[no-untyped-def]
-    """out[x] = weight * sum over t < taps of source[x * stride + t] + bias."""
-    n = out.size
-    for x in range(n):
-        out[x] = _ZERO
+def _strided_sum(source: Array, out: Array, stride: int, taps: int, weights: Any) -> None:
+    """out[x] = weight * (sum over t < taps of source[x * stride + t]) + bias."""
+    weight, bias = weights
+    for x in range(out.size):
+        out[x] = bias
     for t in range(taps):
         shifted = source[t:]
         if stride == 2:
-            for x in range(n):
-                out[x] += shifted[2 * x]
+            for x in range(out.size):
+                out[x] += weight * shifted[2 * x]
         else:
-            for x in range(n):
-                out[x] += shifted[x * stride]
-    for x in range(n):
-        out[x] = weight * out[x] + bias
+            for x in range(out.size):
+                out[x] += weight * shifted[x * stride]
 
 
 @compiled
-def _box(source, out, column, size, shape, weights):  # type: ignore[no-untyped-def]
-    """out = weight * (size x size box sum of source, SAME) + bias. shape: (h, w, stride, pad_y, pad_x, frame, ho, wo).
-
-    `column` takes the vertical sums: rows of the input's pitch, `frame` zeros before and after.
-    """
-    height, width, stride, pad_y, pad_x, frame, out_height, out_width = shape
+def _box(source: Array, out: Array, column: Array, op: Array, weights: Array, place: Place) -> None:
+    """out = weight * (box sum of source, SAME padding) + bias. `column` takes the vertical sums, without edge rows."""
+    height, width, dy, dx, frame = place
+    size, stride = op[SIZE], op[STRIDE]
+    out_rows, out_columns = -(-op[HEIGHT] // stride), -(-op[WIDTH] // stride)
+    pad_y = max((out_rows - 1) * stride + size - op[HEIGHT], 0) // 2
+    pad_x = max((out_columns - 1) * stride + size - op[WIDTH], 0) // 2
+    out_height, out_width = out_rows - abs(dy) // stride, out_columns - abs(dx) // stride
     pitch, out_pitch = width + frame, out_width + frame
     first, out_first = frame + frame * pitch, frame + frame * out_pitch
-    column[:frame] = _ZERO
-    column[frame + out_height * pitch : 2 * frame + out_height * pitch] = _ZERO
+    affine = (weights[0], weights[1])
+    for x in range(frame):
+        column[x] = _ZERO
+        column[frame + out_height * pitch + x] = _ZERO
     if stride == 1:
         n = height * pitch
-        _shifted_sum(source, column[frame : frame + n], first - pad_y * pitch, pitch, size)
-        inner = out[out_first : out_first + n]
-        _shifted_sum(column, inner, frame - pad_x, 1, size)
-        weight, bias = weights[0], weights[1]
-        for e in range(n):
-            inner[e] = weight * inner[e] + bias
+        _shifted_sum(source[first - pad_y * pitch :], column[frame : frame + n], pitch, size, (_ONE, _ZERO))
+        _shifted_sum(column[frame - pad_x :], out[out_first : out_first + n], 1, size, affine)
     else:
         for y in range(out_height):
-            begin = frame + y * pitch
-            row = column[begin : begin + pitch]
-            _shifted_sum(source, row, first + (y * stride - pad_y) * pitch, pitch, size)
+            begin, line = first + (y * stride - pad_y) * pitch, column[frame + y * pitch :]
+            _shifted_sum(source[begin:], line[:pitch], pitch, size, (_ONE, _ZERO))
         for y in range(out_height):
-            begin = out_first + y * out_pitch
-            _strided_row(
-                column[frame + y * pitch - pad_x :], out[begin : begin + out_width], stride, size, weights[0], weights[1]
-            )
-    _clear_frame(out, out_height, out_width, frame)
+            begin, line = out_first + y * out_pitch, column[frame + y * pitch - pad_x :]
+            _strided_sum(line, out[begin : begin + out_width], stride, size, affine)
+    _clear_frame(out, (out_height, out_width, dy // stride, dx // stride, frame))
 
 
 @compiled
-def _convolve(registers, column, op, weights, place, frame, tangent):  # type: ignore[no-untyped-def]
-    """Convolution op: K from K, T from U. place: the op's input (height, width) after cropping, and (dy, dx) there."""
-    height, width = place[0], place[1]
-    size, stride = op[SIZE], op[STRIDE]
-    full_height, full_width = op[HEIGHT], op[WIDTH]
-    total_y = max((-(-full_height // stride) - 1) * stride + size - full_height, 0)
-    total_x = max((-(-full_width // stride) - 1) * stride + size - full_width, 0)
-    out_height = -(-full_height // stride) - abs(place[2]) // stride
-    out_width = -(-full_width // stride) - abs(place[3]) // stride
-    shape = (height, width, stride, total_y // 2, total_x // 2, frame, out_height, out_width)
+def _convolve(buffers: Any, op: Array, weights: Array, place: Place, tangent: bool) -> None:
+    """Convolution op: K from K, T from U (which equals K while T is zero)."""
+    registers, column = buffers[0], buffers[1]
     source, out = registers[op[SRC]], registers[op[DST]]
-    _box(source[0], out[0], column, size, shape, weights)
-    if tangent:
-        if op[FIRST]:
-            n = 2 * frame + (out_height + 2 * frame) * (out_width + frame)
-            k, t = out[0, :n], out[1, :n]
-            for e in range(n):
-                t[e] = k[e]
-        else:
-            _box(source[1], out[1], column, size, shape, weights)
+    _box(source[0], out[0], column, op, weights, place)
+    if tangent and op[FIRST]:
+        _add(out[0], out[1], place, True)  # the input's size bounds the output's
+    elif tangent:
+        _box(source[1], out[1], column, op, weights, place)
 
 
 @compiled
-def _scale(map1, map2, out, place, full_width, frame):  # type: ignore[no-untyped-def]
-    """out = map1[p] * map2[p + d] in the layout of the offset's picture, without its frame rows."""
-    height, width, dy, dx = place
-    pitch, full_pitch = width + frame, full_width + frame
-    if dy == 0 and dx == 0:
-        n = height * pitch
-        a, b, c = map1[:n], map2[:n], out[:n]
+def _add(source: Array, out: Array, place: Place, fresh: bool) -> None:
+    """out = source where fresh, else out + source."""
+    n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
+    a, b = source[:n], out[:n]
+    if fresh:
         for e in range(n):
-            c[e] = a[e] * b[e]
-        return
-    begin1 = max(0, -dy) * full_pitch + max(0, -dx)
-    begin2 = max(0, dy) * full_pitch + max(0, dx)
-    for y in range(height):
-        a, b = map1[begin1 + y * full_pitch :], map2[begin2 + y * full_pitch :]
-        c = out[y * pitch :]
-        for x in range(width):
-            c[x] = a[x] * b[x]
-        for x in range(frame):
-            c[width + x] = _ZERO
+            b[e] = a[e]
+    else:
+        for e in range(n):
+            b[e] += a[e]
 
 
 @compiled
-def _arc_cosine(k, scale, inverse, out):  # type: ignore[no-untyped-def]
-    """out = ReLU covariance of k; `scale` (sqrt(v v')) is replaced by the derivative's factor. inverse = 1 / scale."""
+def _convert(registers: Array, op: Array, place: Place) -> None:
+    """K as it is; the second picture plus (T to U) or minus (U to T) K."""
+    n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
+    source, out = registers[op[SRC]], registers[op[DST]]
+    k, t, new_t = source[0, :n], source[1, :n], out[1, :n]
+    sign = np.float32(op[SIZE])
+    for e in range(n):
+        new_t[e] = t[e] + sign * k[e]
+    _add(source[0], out[0], place, True)
+
+
+@compiled
+def _crop(ops: Array, span: tuple[int, int], maps: Array, out: Array, offset: tuple[int, int, int]) -> None:
+    """out = one item's maps without the columns that have no partner at this offset, rows close together.
+
+    offset: (dx, side, frame), side +1 for the first item of the pair and -1 for the second. All rows stay, so the
+    result serves every dy.
+    """
+    frame = offset[2]
+    for o in range(span[0], span[1]):
+        op = ops[o]
+        if op[CODE] == RELU:
+            dx = offset[0] // op[FACTOR]
+            full_pitch, height, width = op[WIDTH] + frame, op[HEIGHT], op[WIDTH] - abs(dx)
+            pitch, skipped = width + frame, max(0, -offset[1] * dx)
+            for start in (op[SLOT], op[SLOT] + height * full_pitch):
+                for y in range(height):
+                    a, c = maps[start + y * full_pitch + skipped :], out[start + y * pitch :]
+                    for x in range(width):
+                        c[x] = a[x]
+                    for x in range(frame):
+                        c[width + x] = _ZERO
+
+
+@compiled
+def _arc_cosine(k: Array, t: Array, roots: Any, out_k: Array, out_u: Array) -> None:
+    """(K, T) to (K, U) of ReLU. roots: sqrt(v) and 1 / sqrt(v) of item 1, then of item 2."""
+    root1, inverse1, root2, inverse2 = roots
     for e in range(k.size):
-        rho = k[e] * inverse[e]
+        rho = k[e] * (inverse1[e] * inverse2[e])
         a = abs(rho)
         rest = _ONE - a
         rest = rest if rest > _SAME else _ZERO
@@ -211,44 +220,34 @@ def _arc_cosine(k, scale, inverse, out):  # type: ignore[no-untyped-def]
         P = _P0 + a * (_P1 + a * (_P2 + a * (_P3 + a * (_P4 + a * (_P5 + a * _P6)))))
         R = _R0 + a * (_R1 + a * (_R2 + a * (_R3 + a * (_R4 + a * _R5))))
         qP = q * P
-        out[e] = _HALF * max(k[e], _ZERO) + scale[e] * (q * rest * R)
-        scale[e] = _HALF - qP if rho >= _ZERO else qP
+        new = _HALF * max(k[e], _ZERO) + (root1[e] * root2[e]) * (q * rest * R)
+        out_k[e] = new
+        out_u[e] = new + (_HALF - qP if rho >= _ZERO else qP) * t[e]
 
 
 @compiled
-def _rectify(registers, scratch, op, maps1, maps2, place, frame, tangent):  # type: ignore[no-untyped-def]
-    """ReLU op: (K, T) to (K, U)."""
-    height, width = place[0], place[1]
-    full_width = op[WIDTH]
+def _rectify(registers: Array, op: Array, maps1: Array, maps2: Array, place: Place) -> None:
+    """ReLU op: (K, T) to (K, U). Maps are cropped to the picture's columns."""
+    height, width, dy, _, frame = place
     pitch = width + frame
-    n, area, slot = height * pitch, op[HEIGHT] * (full_width + frame), op[SLOT]
-    scale, inverse = scratch[0, :n], scratch[1, :n]
-    _scale(maps1[slot:], maps2[slot:], scale, place, full_width, frame)
-    _scale(maps1[slot + area :], maps2[slot + area :], inverse, place, full_width, frame)
-    first = frame + frame * pitch
+    n, area = height * pitch, op[HEIGHT] * (op[WIDTH] + frame)
+    a, b = op[SLOT] + max(0, -dy) * pitch, op[SLOT] + max(0, dy) * pitch
+    roots1, inverses1 = maps1[a : a + n], maps1[a + area : a + area + n]
+    roots2, inverses2 = maps2[b : b + n], maps2[b + area : b + area + n]
     source, out = registers[op[SRC]], registers[op[DST]]
+    first = frame + frame * pitch
     k, t = source[0, first : first + n], source[1, first : first + n]
     new_k, new_u = out[0, first : first + n], out[1, first : first + n]
-    _arc_cosine(k, scale, inverse, new_k)
-    if tangent:
-        if op[FIRST]:
-            for e in range(n):
-                new_u[e] = new_k[e]
-        else:
-            for e in range(n):
-                new_u[e] = new_k[e] + scale[e] * t[e]
-    if op[SRC] != op[DST]:
-        _clear_frame(out[0], height, width, frame)
-        if tangent:
-            _clear_frame(out[1], height, width, frame)
+    _arc_cosine(k, t, (roots1, inverses1, roots2, inverses2), new_k, new_u)
+    _clear_edges(out[0], place)
+    _clear_edges(out[1], place)
 
 
 @compiled
-def _record(registers, op, maps, frame):  # type: ignore[no-untyped-def]
+def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
     """ReLU op on the variance of an item itself: keeps sqrt(v) and 1 / sqrt(v), and halves v."""
-    height, width = op[HEIGHT], op[WIDTH]
-    pitch = width + frame
-    n, first, slot = height * pitch, frame + frame * pitch, op[SLOT]
+    frame, pitch = place[4], place[1] + place[4]
+    n, first, slot = place[0] * pitch, frame + frame * pitch, op[SLOT]
     source, out = registers[op[SRC], 0], registers[op[DST], 0]
     for e in range(n):
         v = source[first + e]
@@ -256,201 +255,136 @@ def _record(registers, op, maps, frame):  # type: ignore[no-untyped-def]
         maps[slot + e] = root
         maps[slot + n + e] = _ONE / root if root > _ZERO else _ZERO
         out[first + e] = _HALF * v
-    if op[SRC] != op[DST]:
-        _clear_frame(out, height, width, frame)
+    _clear_edges(out, place)
 
 
 @compiled
-def _load_inputs(x1, x2, picture, place, frame):  # type: ignore[no-untyped-def]
+def _load_inputs(x1: Array, x2: Array, picture: Array, place: Place) -> None:
     """picture = <x1[p], x2[p + d]> / C. x1, x2: (C, H * (W + frame)) with zeros after each row."""
-    height, width, dy, dx = place
-    full_pitch = width + abs(dx) + frame
-    pitch = width + frame
-    first = frame + frame * pitch
+    height, width, dy, dx, frame = place
+    pitch, full_pitch = width + frame, width + abs(dx) + frame
     begin1 = max(0, -dy) * full_pitch + max(0, -dx)
     begin2 = max(0, dy) * full_pitch + max(0, dx)
-    channels = x1.shape[0]
-    share = _ONE / np.float32(channels)
+    share = _ONE / np.float32(x1.shape[0])
     for y in range(height):
-        row = picture[first + y * pitch : first + y * pitch + width]
+        row = picture[frame + (frame + y) * pitch : frame + (frame + y) * pitch + width]
         for x in range(width):
             row[x] = _ZERO
-        for c in range(channels):
+        for c in range(x1.shape[0]):
             a, b = x1[c, begin1 + y * full_pitch :], x2[c, begin2 + y * full_pitch :]
             for x in range(width):
-                row[x] += a[x] * b[x]
-        for x in range(width):
-            row[x] *= share
-    _clear_frame(picture, height, width, frame)
+                row[x] += share * (a[x] * b[x])
+    _clear_frame(picture, place)
 
 
 @compiled
-def _load_pooled(pooled, picture, place, frame):  # type: ignore[no-untyped-def]
-    """picture = the offset's picture out of a pooled covariance (2H-1, 2W-1, H, W)."""
-    height, width, dy, dx = place
-    full_height, full_width = pooled.shape[2], pooled.shape[3]
+def _load_pooled(pooled: Array, stage: Array, picture: Array, place: Place) -> None:
+    """picture = one offset out of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped alike."""
+    height, width, dy, dx, frame = place
     pitch = width + frame
-    first = frame + frame * pitch
-    source = pooled[dy + full_height - 1, dx + full_width - 1]
+    begin = stage[9] + ((dy + stage[2] - 1) * (2 * stage[3] - 1) + dx + stage[3] - 1) * stage[2] * stage[3]
     for y in range(height):
         for x in range(width):
-            picture[first + y * pitch + x] = source[y, x]
-    _clear_frame(picture, height, width, frame)
+            picture[frame + (frame + y) * pitch + x] = pooled[begin + y * stage[3] + x]
+    _clear_frame(picture, place)
 
 
 @compiled
-def _pool(picture, pooled, place, block, frame):  # type: ignore[no-untyped-def]
-    """Adds an offset's picture to the block means. pooled: (2H-1, 2W-1, H, W), positions cropped as in pictures."""
-    height, width, dy, dx = place
-    full_height, full_width = pooled.shape[2], pooled.shape[3]
-    pitch = width + frame
-    first = frame + frame * pitch
+def _pool(picture: Array, pooled: Array, stage: Array, place: Place, block: int) -> None:
+    """Adds an offset's picture to the block means that `stage`, the one that follows, reads."""
+    height, width, dy, dx, frame = place
+    pitch, rows, columns = width + frame, stage[2], stage[3]
     share = _ONE / np.float32(block**4)
     for y in range(height):
-        y1 = (y + max(0, -dy)) // block
-        y2 = (y + max(0, dy)) // block
-        if y1 >= full_height or y2 >= full_height:
+        y1, y2 = (y + max(0, -dy)) // block, (y + max(0, dy)) // block
+        if max(y1, y2) >= rows:
             continue
+        begin = stage[9] + (y2 - y1 + rows - 1) * (2 * columns - 1) * rows * columns
         for x in range(width):
-            x1 = (x + max(0, -dx)) // block
-            x2 = (x + max(0, dx)) // block
-            if x1 >= full_width or x2 >= full_width:
-                continue
-            # the cropped picture of offset d starts at the first position whose partner exists
-            row, column = min(y1, y2), min(x1, x2)
-            pooled[y2 - y1 + full_height - 1, x2 - x1 + full_width - 1, row, column] += (
-                share * picture[first + y * pitch + x]
-            )
+            x1, x2 = (x + max(0, -dx)) // block, (x + max(0, dx)) // block
+            if max(x1, x2) < columns:
+                # a cropped picture starts at the first position whose partner exists: the smaller of the two
+                at = (x2 - x1 + columns - 1) * rows * columns + min(y1, y2) * columns + min(x1, x2)
+                pooled[begin + at] += share * picture[frame + (frame + y) * pitch + x]
 
 
 @compiled
-def _convert(registers, op, place, frame):  # type: ignore[no-untyped-def]
-    """Second picture plus (T to U) or minus (U to T) the first; also copies K when the register changes."""
-    n = 2 * frame + (place[0] + 2 * frame) * (place[1] + frame)
-    source, out = registers[op[SRC]], registers[op[DST]]
-    k, t, new_k, new_t = source[0, :n], source[1, :n], out[0, :n], out[1, :n]
-    sign = np.float32(op[SIGN])
-    for e in range(n):
-        new_t[e] = t[e] + sign * k[e]
-    if op[SRC] != op[DST]:
-        for e in range(n):
-            new_k[e] = k[e]
-
-
-@compiled
-def _copy(source, out, place, frame):  # type: ignore[no-untyped-def]
-    n = 2 * frame + (place[0] + 2 * frame) * (place[1] + frame)
-    a, b = source[:n], out[:n]
-    for e in range(n):
-        b[e] = a[e]
-
-
-@compiled
-def _add(source, out, place, frame):  # type: ignore[no-untyped-def]
-    n = 2 * frame + (place[0] + 2 * frame) * (place[1] + frame)
-    a, b = source[:n], out[:n]
-    for e in range(n):
-        b[e] += a[e]
-
-
-@compiled
-def _total(picture, place, frame):  # type: ignore[no-untyped-def]
-    n = 2 * frame + (place[0] + 2 * frame) * (place[1] + frame)
-    part = picture[:n]
+def _total(picture: Array, place: Place) -> float:
+    part = picture[: 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])]
     total = _ZERO
-    for e in range(n):
+    for e in range(part.size):
         total += part[e]
     return np.float64(total)
 
 
 @compiled
-def _run_ops(tables, buffers, maps1, maps2, span, offset, frame, tangent, alone):  # type: ignore[no-untyped-def]
-    """The ops of one stage on one offset. alone: the pair is an item with itself at offset zero."""
-    ops, weights = tables[0], tables[1]
-    registers, column, scratch = buffers[0], buffers[1], buffers[2]
-    for o in range(span[0], span[1]):
+def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int, int, int], flags: Any) -> None:
+    """The ops of one stage on one offset (dy, dx, frame). flags: T is wanted; an item meets itself at offset zero."""
+    ops, weights, stage = tables[0], tables[1], tables[2][index]
+    registers = buffers[0]
+    for o in range(stage[0], stage[1]):
         op = ops[o]
-        factor = op[FACTOR]
-        dy, dx = offset[0] // factor, offset[1] // factor
-        place = (op[HEIGHT] - abs(dy), op[WIDTH] - abs(dx), dy, dx)
+        dy, dx = offset[0] // op[FACTOR], offset[1] // op[FACTOR]
+        place = (op[HEIGHT] - abs(dy), op[WIDTH] - abs(dx), dy, dx, offset[2])
         if op[CODE] == CONV:
-            _convolve(registers, column, op, weights[o], place, frame, tangent)
+            _convolve(buffers, op, weights[o], place, flags[0])
+        elif op[CODE] == RELU and flags[1]:
+            _record(registers, op, maps[0], place)
         elif op[CODE] == RELU:
-            if alone:
-                _record(registers, op, maps1, frame)
-            else:
-                _rectify(registers, scratch, op, maps1, maps2, place, frame, tangent)
+            _rectify(registers, op, maps[0], maps[1], place)
         elif op[CODE] == ADD:
-            _add(registers[op[SRC], 0], registers[op[DST], 0], place, frame)
-            if tangent:
-                _add(registers[op[SRC], 1], registers[op[DST], 1], place, frame)
+            for c in range(2):
+                _add(registers[op[SRC], c], registers[op[DST], c], place, False)
         elif op[CODE] == CONVERT:
-            _convert(registers, op, place, frame)
+            _convert(registers, op, place)
 
 
 @compiled
-def _run_pair(x1, x2, maps1, maps2, tables, buffers, frame, tangent, same):  # type: ignore[no-untyped-def]
+def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, flags: Any) -> tuple[float, float]:
     """Sums of K and of the second picture over all needed position pairs after the last spatial layer."""
     stages, offsets = tables[2], tables[3]
-    registers, pooled_k, pooled_t = buffers[0], buffers[3], buffers[4]
+    registers, cropped, pooled = buffers[0], buffers[2], buffers[3]
     total_k = total_t = 0.0
-    pooled_k[:] = _ZERO
-    pooled_t[:] = _ZERO
+    pooled[:] = _ZERO
     for o in range(offsets.shape[0]):
-        index, dy, dx = np.int64(offsets[o, 0]), np.int64(offsets[o, 1]), np.int64(offsets[o, 2])
+        index, dy, dx = offsets[o, 0], offsets[o, 1], offsets[o, 2]
         stage = stages[index]
-        height, width = np.int64(stage[2]), np.int64(stage[3])
-        place = (height - abs(dy), width - abs(dx), dy, dx)
+        place = (stage[2] - abs(dy), stage[3] - abs(dx), dy, dx, frame)
         if index == 0:
-            _load_inputs(x1, x2, registers[0, 0], place, frame)
-            if tangent:
-                _copy(registers[0, 0], registers[0, 1], place, frame)
+            _load_inputs(inputs[0], inputs[1], registers[0, 0], place)
+            _add(registers[0, 0], registers[0, 1], place, True)
         else:
-            area = (2 * height - 1) * (2 * width - 1) * height * width
-            shape = (2 * height - 1, 2 * width - 1, height, width)
-            _load_pooled(pooled_k[stage[9] : stage[9] + area].reshape(shape), registers[0, 0], place, frame)
-            if tangent:
-                _load_pooled(pooled_t[stage[9] : stage[9] + area].reshape(shape), registers[0, 1], place, frame)
-        alone = same and dy == 0 and dx == 0
-        _run_ops(tables, buffers, maps1, maps2, (stage[0], stage[1]), (dy, dx), frame, tangent, alone)
+            for c in range(2):
+                _load_pooled(pooled[c], stage, registers[0, c], place)
+        if dx == 0:
+            _run_ops(tables, buffers, maps, index, (dy, dx, frame), (flags[0], flags[1] and dy == 0))
+        else:
+            if dx != offsets[o - 1, 2]:
+                _crop(tables[0], (stage[0], stage[1]), maps[0], cropped[0], (dx, 1, frame))
+                _crop(tables[0], (stage[0], stage[1]), maps[1], cropped[1], (dx, -1, frame))
+            _run_ops(tables, buffers, (cropped[0], cropped[1]), index, (dy, dx, frame), (flags[0], False))
         dy, dx = dy // stage[8], dx // stage[8]
-        place = (np.int64(stage[6]) - abs(dy), np.int64(stage[7]) - abs(dx), dy, dx)
+        place = (stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame)
         result = registers[stage[5]]
         if stage[4] == 0:
-            total_k += _total(result[0], place, frame)
-            total_t += _total(result[1], place, frame) if tangent else 0.0
+            total_k += _total(result[0], place)
+            total_t += _total(result[1], place)
         else:
-            following = stages[index + 1]
-            height, width = np.int64(following[2]), np.int64(following[3])
-            area = (2 * height - 1) * (2 * width - 1) * height * width
-            shape = (2 * height - 1, 2 * width - 1, height, width)
-            begin = following[9]
-            _pool(result[0], pooled_k[begin : begin + area].reshape(shape), place, stage[4], frame)
-            if tangent:
-                _pool(result[1], pooled_t[begin : begin + area].reshape(shape), place, stage[4], frame)
+            for c in range(2):
+                _pool(result[c], pooled[c], stages[index + 1], place, stage[4])
     return total_k, total_t
 
 
 @compiled
-def run_tile(side1, side2, tables, buffers, frame, diagonal, out):  # type: ignore[no-untyped-def]
-    """out[c, i, j] = sums for items i of side1 and j of side2; c = 0 for K, c = 1 for the second picture (if asked).
+def run_tile(sides: Any, tables: Any, buffers: Any, places: tuple[int, int], flags: Any, out: Array) -> None:
+    """out[0, i, j], out[1, i, j] = sums of K and of the second picture for items i of side 1 and j of side 2.
 
-    A side is (inputs (n, C, H * (W + frame)), maps (n, maps_size)). Entries with j < i + diagonal are left alone.
+    sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. places: (frame,
+    diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is wanted; whether to
+    pair each item with itself alone and fill its maps.
     """
-    tangent = out.shape[0] == 2
+    inputs1, maps1, inputs2, maps2 = sides
     for i in range(out.shape[1]):
-        for j in range(max(0, i + diagonal), out.shape[2]):
-            k, t = _run_pair(
-                side1[0][i], side2[0][j], side1[1][i], side2[1][j], tables, buffers, frame, tangent, False
-            )
-            out[0, i, j] = k
-            if tangent:
-                out[1, i, j] = t
-
-
-@compiled
-def run_items(inputs, maps, tables, buffers, frame, out):  # type: ignore[no-untyped-def]
-    """Fills `maps` (n, maps_size) with each item's scales; out[i] = sum of its variances after the last layer."""
-    for i in range(inputs.shape[0]):
-        k, _ = _run_pair(inputs[i], inputs[i], maps[i], maps[i], tables, buffers, frame, False, True)
-        out[i] = k
+        for j in range(max(0, i + places[1]), i + 1 if flags[1] else out.shape[2]):
+            pair, maps = (inputs1[i], inputs2[j]), (maps1[i], maps2[j])
+            out[0, i, j], out[1, i, j] = _run_pair(pair, maps, tables, buffers, places[0], flags)

@@ -32,8 +32,8 @@ from core.kernels.networks import (
 )
 
 CONV, RELU, ADD, CONVERT = range(4)
-CODE, SRC, DST, SIZE, STRIDE, SLOT, HEIGHT, WIDTH, FACTOR, FIRST, SIGN = range(11)
-OP_FIELDS = 11
+CODE, SRC, DST, SIZE, STRIDE, SLOT, HEIGHT, WIDTH, FACTOR, FIRST = range(10)
+OP_FIELDS = 10
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,22 @@ class Plan:
     A register holds two pictures: K and either the tangent part T or the sum U = K + T. Convolution reads (K, U) and
     writes (K, T), as T_new = W^2 mean(K + T) + b^2; ReLU reads (K, T) and writes (K, U); CONVERT changes the form.
 
-    ops (n_ops, 11): the columns named above; HEIGHT and WIDTH are those of the op's input without cropping, FACTOR the
+    ops (n_ops, 10): the columns named above; HEIGHT and WIDTH are those of the op's input without cropping, FACTOR the
     product of strides since the stage began, SLOT where the ReLU's scale maps start in an item's `maps`, FIRST whether
-    T is zero on input, SIGN that of CONVERT (+1: T to U, -1: U to T). weights (n_ops, 2): W_std^2 / size^2 and b_std^2
-    of convolutions.
+    T is zero on input, SIZE the window's side, or the sign of CONVERT (+1: T to U, -1: U to T). weights (n_ops, 2):
+    W_std^2 / size^2 and b_std^2 of convolutions.
     stages (n_stages, 10): first op, end of ops, input height and width, block of the pooling that ends the stage (0 =
-    last stage), register, height, width and FACTOR of its result, where its input starts among the pooled covariances.
-    offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first; those for a pair of
-    different items and those that the variances of one item need.
+    last stage), register, height, width and FACTOR of its result, where its input starts among the pooled
+    covariances (-1: it reads the images).
+    offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first, then equal dx together;
+    those for a pair of different items, and those that the variances of one item need.
     """
 
-    ops: NDArray[np.int32]
+    ops: NDArray[np.int64]
     weights: NDArray[np.float32]
-    stages: NDArray[np.int32]
-    offsets: NDArray[np.int32]
-    self_offsets: NDArray[np.int32]
+    stages: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    self_offsets: NDArray[np.int64]
     frame: int  # zero rows and columns around each picture
     n_registers: int
     maps_size: int  # floats in one item's scale maps
@@ -104,7 +105,7 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
             continue
         block = layer.size if isinstance(layer, AveragePool) else 0
         result = (cursor.register, cursor.height, cursor.width, cursor.factor)
-        stages.append([begin, len(tables.ops), *size, block, *result, pooled_size])
+        stages.append([begin, len(tables.ops), *size, block, *result, pooled_size if stages else -1])
         pooled_size += _pooled_size(*size) if len(stages) > 1 else 0
         if block:
             size = (cursor.height // block, cursor.width // block)
@@ -117,9 +118,9 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
     tail = network.layers[network.bridge + 1 :]
     tail_variance = everywhere and any(isinstance(layer, Relu) for layer in tail)
     return Plan(
-        ops=np.array(tables.ops, np.int32).reshape(-1, OP_FIELDS),
+        ops=np.array(tables.ops, np.int64).reshape(-1, OP_FIELDS),
         weights=np.array(tables.weights, np.float32).reshape(-1, 2),
-        stages=np.array(stages, np.int32),
+        stages=np.array(stages, np.int64),
         offsets=_offsets(stages, last, everywhere),
         self_offsets=_offsets(stages, last, tail_variance),
         frame=tables.frame,
@@ -159,7 +160,7 @@ def _compile(layer: Layer, cursor: _Cursor, tables: _Tables, kept: frozenset[int
         return _Cursor(row[DST], height, width, cursor.factor * layer.stride, False, False)
     row[CODE], row[SLOT] = RELU, tables.maps_size
     tables.maps_size += 2 * cursor.height * (cursor.width + tables.frame)
-    row[DST] = _free_register(tables, kept) if cursor.register in kept else cursor.register
+    row[DST] = _free_register(tables, kept | {cursor.register})
     _append(tables, row)
     return dataclasses.replace(cursor, register=row[DST], is_sum=True)
 
@@ -184,8 +185,8 @@ def _converted(cursor: _Cursor, to_sum: bool, tables: _Tables, kept: frozenset[i
     if cursor.is_sum == to_sum:
         return cursor
     row = _row_at(cursor)
-    row[CODE], row[SIGN] = CONVERT, 1 if to_sum else -1
-    row[DST] = _free_register(tables, kept) if cursor.register in kept else cursor.register
+    row[CODE], row[SIZE] = CONVERT, 1 if to_sum else -1
+    row[DST] = _free_register(tables, kept | {cursor.register})
     _append(tables, row)
     return dataclasses.replace(cursor, register=row[DST], is_sum=to_sum)
 
@@ -212,7 +213,7 @@ def _pooled_size(height: int, width: int) -> int:
     return (2 * height - 1) * (2 * width - 1) * height * width
 
 
-def _offsets(stages: list[list[int]], last: tuple[int, int], everywhere: bool) -> NDArray[np.int32]:
+def _offsets(stages: list[list[int]], last: tuple[int, int], everywhere: bool) -> NDArray[np.int64]:
     """Rows (stage, dy, dx) that are needed, found backwards from the bridge layer."""
     reach = [side - 1 if everywhere else 0 for side in last]
     needed = [set(range(-r, r + 1)) for r in reach]
@@ -224,6 +225,6 @@ def _offsets(stages: list[list[int]], last: tuple[int, int], everywhere: bool) -
             needed = [{block * d + e for d in axis for e in spread} for axis in needed]
         needed = [{stages[stage][8] * d for d in axis} for axis in needed]
         needed = [{d for d in axis if abs(d) < side} for axis, side in zip(needed, (height, width), strict=True)]
-        here = sorted(((dy, dx) for dy in needed[0] for dx in needed[1]), key=lambda d: (d != (0, 0), d))
+        here = sorted(((dy, dx) for dy in needed[0] for dx in needed[1]), key=lambda d: (d != (0, 0), d[1], d[0]))
         rows = [(stage, dy, dx) for dy, dx in here] + rows
-    return np.array(rows, np.int32).reshape(-1, 3)
+    return np.array(rows, np.int64).reshape(-1, 3)
