@@ -31,7 +31,6 @@ from core.errors import StoreUnusable
 from storage import locations, opening
 from storage.artifacts import ArtifactFolder
 from storage.file_lock import file_lock
-from storage.schema import Table
 
 if TYPE_CHECKING:
     from storage.media_folder import MediaFolder
@@ -138,7 +137,7 @@ def explained(error: OperationalError, url: str) -> Exception:
     return error
 
 
-def insert_for(connection: Connection, table: type[Table]) -> Any:
+def insert_for(connection: Connection, table: Any) -> Any:
     """An INSERT of the connection's own dialect, which has `on_conflict_do_nothing` and `on_conflict_do_update`."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
