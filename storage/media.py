@@ -51,6 +51,7 @@ def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] =
         if media_type == "audio/wav" and (plain := plain_wav(data)) is not None:
             n_frames, sample_rate, channels = plain
             return _audio(media_type, n_frames, sample_rate, channels, limits)
+        _load_decoder(media_type)
         before_decoding()
         if media_kind(media_type) == "audio":
             return _decode_audio(data, media_type, limits)
@@ -64,6 +65,17 @@ def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] =
         return Measures("unreadable", reason_text, media_type)
     except Exception as problem:  # decoders raise anything on damaged data; none of it may stop a batch
         return Measures("unreadable", f"It does not decode: {_one_line(problem)}.", media_type)
+
+
+def _load_decoder(media_type: str) -> None:
+    """Import what decodes this type, so that the time a file may take is not spent on that."""
+    if media_kind(media_type) == "audio":
+        import numpy  # noqa: F401
+        import soundfile  # noqa: F401
+    else:
+        from PIL import Image, WebPImagePlugin  # noqa: F401
+
+        Image.preinit()
 
 
 def _one_line(problem: Exception) -> str:

@@ -178,7 +178,7 @@ def _alive(name: str) -> bool:
         return True
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -1,0 +1,55 @@
+"""Small media files made for tests: valid ones, and ones that only look valid."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+
+def wav(seed: int = 0, n_samples: int = 800, rate: int = 8_000, channels: int = 1) -> bytes:
+    """16-bit PCM, written by hand so that impossible headers can be made too."""
+    rng = np.random.default_rng(seed)
+    data = rng.integers(-3000, 3000, n_samples * channels, dtype=np.int16).tobytes()
+    return riff(struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16), data)
+
+
+def riff(form: bytes, data: bytes) -> bytes:
+    chunks = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+def sound(form: str, seed: int = 0, rate: int = 8_000, n_samples: int = 4_000, subtype: str | None = None) -> bytes:
+    """Encoded by libsndfile: FLAC, OGG, MP3, WAV."""
+    rng = np.random.default_rng(seed)
+    stream = io.BytesIO()
+    stream.name = f"x.{form.lower()}"
+    soundfile.write(stream, rng.uniform(-0.3, 0.3, n_samples), rate, format=form, subtype=subtype)
+    return stream.getvalue()
+
+
+def picture(form: str = "PNG", seed: int = 0, size: tuple[int, int] = (12, 8)) -> bytes:
+    rng = np.random.default_rng(seed)
+    stream = io.BytesIO()
+    pixels = rng.integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, form)
+    return stream.getvalue()
+
+
+def write_files(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def zip_of(path: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
