@@ -45,6 +45,7 @@ class Deck extends EventTarget {
     this.handled = new Set(); // labeled or skipped here and not undone; the server may not know yet
     this.state = null;
     this.problem = "";
+    this.preparing = 0;
     this.filling = false;
     this.again = false;
     this.closed = false;
@@ -116,6 +117,7 @@ class Deck extends EventTarget {
 
   prepare(card) {
     if (card.ready) return card.ready;
+    this.preparing += 1;
     const pictures = this.api.media(card.media.picture, (r) => r.blob()).then(async (blob) => {
       const image = new Image();
       image.src = URL.createObjectURL(blob);
@@ -142,7 +144,11 @@ class Deck extends EventTarget {
         if (error.status === 0 && !this.closed) setTimeout(() => this.prepare(card).then(() => this.redraw(card)), 1000);
       },
     );
-    card.ready.then(() => this.redraw(card));
+    card.ready.then(() => {
+      this.preparing -= 1;
+      this.redraw(card);
+      this.dispatchEvent(new Event("prepared"));
+    });
     return card.ready || Promise.resolve();
   }
 

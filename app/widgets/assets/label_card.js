@@ -58,6 +58,7 @@ class LabelCard {
     on(this.deck, "media", () => this.showMedia());
     on(this.deck, "state", () => this.showState());
     on(this.deck, "changed", () => this.showEmpty());
+    for (const name of ["prepared", "card", "changed"]) on(this.deck, name, () => this.showReadiness());
     on(this.root, "pointerdown", (e) => {
       if (e.target.closest && e.target.closest("button")) e.preventDefault(); // a click leaves no focus behind for Space to press
     });
@@ -113,6 +114,12 @@ class LabelCard {
     const { current } = this.deck;
     this.view.media(current, this.data.kind);
     if (current.audio && this.player.audio !== current.audio) this.player.load(current.audio, current.sound ? current.sound.seconds : 0);
+  }
+
+  // For those who watch: how many cards lie ahead, and how many of them still load their media.
+  showReadiness() {
+    this.view.screen.dataset.ahead = String(this.deck.ahead.length);
+    this.view.screen.dataset.preparing = String(this.deck.preparing);
   }
 
   showEmpty() {

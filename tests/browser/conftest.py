@@ -1,0 +1,213 @@
+"""A real server on a free loopback port, a real Chromium, and a person who labels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from app import tickets
+from app.access import SESSION_COOKIE
+from app.server_command import HEALTH_PATH, ROOT, command, environment
+from storage.annotators import AnnotatorRow, annotator_named
+from storage.classes import ClassRow, list_classes
+from storage.database import Store
+from storage.pool import LabelEventRow, Pool
+from storage.projects import ProjectRow
+from tests.app import sample_store
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--mute-audio"]
+FIRST_START_SECONDS = 90
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(item.fspath).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.browser)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """The page server as users start it, with its own home folder."""
+
+    home: Path
+    port: int = field(default_factory=free_port)
+    extra: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> Server:
+        values = environment("127.0.0.1", self.port, self.home) | {"OMP_NUM_THREADS": "1"} | self.extra
+        with (self.home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command("127.0.0.1", self.port), cwd=ROOT, env=values, stdout=log, stderr=subprocess.STDOUT
+            )
+        end = time.monotonic() + FIRST_START_SECONDS
+        while time.monotonic() < end:
+            assert self.process.poll() is None, (self.home / "server.log").read_text()
+            try:
+                urllib.request.urlopen(self.url + HEALTH_PATH, timeout=2).read()
+                return self
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError("the server did not start")
+
+    def stop(self, hard: bool = False) -> None:
+        if self.process is not None:
+            self.process.kill() if hard else self.process.terminate()
+            self.process.wait(20)
+            self.process = None
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("winnow-home")
+
+
+@pytest.fixture(scope="session")
+def store(home: Path) -> Iterator[Store]:
+    with Store.open(home=home, url=None) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server(home: Path, store: Store) -> Iterator[Server]:
+    running = Server(home).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    require_chromium()
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        yield opened
+        opened.close()
+
+
+def require_chromium() -> None:
+    if CHROMIUM is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("Chromium is not installed; CI must drive it.")
+        pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+
+
+@dataclass
+class Desk:
+    """One person before one project, with as many tabs as wanted."""
+
+    server: Server
+    store: Store
+    project: ProjectRow
+    person: AnnotatorRow
+    context: BrowserContext
+    outside: list[str] = field(default_factory=list)  # requests that left for another host
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(self.store, self.project.id)
+
+    @property
+    def classes(self) -> list[ClassRow]:
+        return list_classes(self.store, self.project.id)
+
+    def tab(self, screen: str = "") -> Page:
+        page = self.context.new_page()
+        page.goto(f"{self.server.url}/{screen}?project={self.project.id}", wait_until="domcontentloaded")
+        return page
+
+    def label_tab(self) -> Page:
+        page = self.tab()
+        wait_for_card(page)
+        return page
+
+    def grid_tab(self) -> Page:
+        page = self.tab("grid")
+        page.wait_for_selector(".tile", timeout=30_000)
+        return page
+
+    def events(self, kind: str | None = "label") -> list[LabelEventRow]:
+        """What is stored for this person in this project, oldest first."""
+        found = self.pool.recent(self.person.id, 10_000)[::-1]
+        return [event for event in found if kind is None or event.kind == kind]
+
+
+def wait_for_card(page: Page) -> None:
+    page.wait_for_selector(".screen[data-view='card'] .frame img", timeout=30_000)
+    page.wait_for_function(AHEAD_READY, timeout=30_000)
+
+
+# The widget keeps the number of cards that are ready beside the card, for people who watch the network; tests wait on it.
+AHEAD_READY = """() => {
+  const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot).map((e) => e.shadowRoot);
+  const screen = roots.map((r) => r.querySelector('.screen')).find(Boolean);
+  return screen && screen.dataset.ahead !== undefined && screen.dataset.preparing === '0';
+}"""
+
+
+def current_item(page: Page) -> int:
+    return int(page.locator(".screen").get_attribute("data-item-id") or 0)
+
+
+def saved(page: Page, timeout: float = 20_000) -> None:
+    page.wait_for_selector(".saved[data-state='saved']", timeout=timeout)
+
+
+@pytest.fixture
+def desks(server: Server, store: Store, chromium: Browser) -> Iterator[Callable[..., Desk]]:
+    """`desks(project, name, **context options)` seats someone before a project; all leave when the test ends."""
+    opened: list[BrowserContext] = []
+
+    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> Desk:
+        person = annotator_named(store, name)
+        viewport = options.pop("viewport", {"width": 1280, "height": 800})
+        context = chromium.new_context(viewport=viewport, **options)
+        opened.append(context)
+        ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
+        context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
+        desk = Desk(server, store, project, person, context)
+        context.on("request", lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None)
+        return desk
+
+    yield seat
+    for context in opened:
+        context.close()
+
+
+def leaves(url: str, server: Server) -> bool:
+    return not url.startswith((server.url, "data:", "blob:", f"ws://127.0.0.1:{server.port}"))
+
+
+_numbers = iter(range(1, 1_000_000))
+
+
+@pytest.fixture
+def audio(store: Store) -> ProjectRow:
+    """A fresh audio project with 24 short clips and ten classes."""
+    return sample_store.audio_project(store, f"Spoken digits {next(_numbers)}", 24)
+
+
+@pytest.fixture
+def images(store: Store) -> ProjectRow:
+    return sample_store.image_project(store, f"Handwritten digits {next(_numbers)}", 30)

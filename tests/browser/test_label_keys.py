@@ -1,0 +1,206 @@
+"""One key = one label on the item that was on screen, whatever the hands and the network do."""
+
+from __future__ import annotations
+
+import time
+
+from playwright.sync_api import Page, Route
+
+from storage.projects import ProjectSettings, create_project
+from tests.app import sample_store
+from tests.browser.conftest import current_item, saved, wait_for_card
+
+
+def delay_labels(page: Page, seconds: float) -> None:
+    def later(route: Route) -> None:
+        time.sleep(seconds)
+        route.continue_()
+
+    page.route("**/api/projects/*/labels", later)
+
+
+def test_ten_keys_at_20_ms_with_a_slow_server_label_ten_items_in_order(desks, audio):
+    """FAULTS B1. The order of items is read from the screen itself, key by key."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    keys = [row.key for row in desk.classes]
+    shown = page.evaluate(
+        """async ([keys, gap]) => {
+          const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot);
+          const screen = roots.map((e) => e.shadowRoot.querySelector('.screen')).find(Boolean);
+          const fetched = window.fetch;
+          window.fetch = async (address, options) => {
+            if (String(address).endsWith('/labels')) await new Promise((r) => setTimeout(r, 500));
+            return fetched(address, options);
+          };
+          const shown = [];
+          for (const key of keys) {
+            shown.push(Number(screen.dataset.itemId));
+            document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, composed: true }));
+            await new Promise((r) => setTimeout(r, gap));
+          }
+          return shown;
+        }""",
+        [keys, 20],
+    )
+    saved(page)
+    stored = desk.events()
+    assert len(set(shown)) == 10
+    assert [event.item_id for event in stored] == shown
+    assert [event.class_id for event in stored] == [row.id for row in desk.classes]
+
+
+def test_real_key_presses_at_20_ms_land_too(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    for row in desk.classes:
+        page.keyboard.press(row.key)
+        page.wait_for_timeout(20)
+    saved(page)
+    assert [event.class_id for event in desk.events()] == [row.id for row in desk.classes]
+
+
+def test_a_held_key_labels_one_item(desks, audio):
+    """FAULTS B2: the browser repeats a held key; repeats do not count."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    for _ in range(40):
+        page.keyboard.down("3")
+        page.wait_for_timeout(50)
+    page.keyboard.up("3")
+    saved(page)
+    assert len(desk.events()) == 1
+
+
+def test_a_double_click_and_enter_with_a_click_give_one_label(desks, audio):
+    """FAULTS B4."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    button = page.locator(".class").nth(2)
+    button.dblclick()
+    saved(page)
+    assert len(desk.events()) == 1
+    page.wait_for_timeout(300)
+    button.focus()
+    page.keyboard.press("Enter")
+    button.click()
+    saved(page)
+    page.wait_for_timeout(200)
+    assert [event.class_id for event in desk.events()] == [desk.classes[2].id] * 2
+    page.wait_for_timeout(300)
+    assert len(desk.events()) == 2
+
+
+def test_typing_a_note_is_text_and_no_label(desks, audio):
+    """FAULTS B3: digits and letters typed into a field are text only."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    item = current_item(page)
+    page.keyboard.press("n")
+    page.keyboard.type("12 noise 3s u")
+    assert page.locator("dialog.note textarea").input_value() == "12 noise 3s u"
+    assert desk.events(None) == []
+    page.locator("dialog.note .save").click()
+    saved(page)
+    assert [(event.kind, event.note, event.item_id) for event in desk.events(None)] == [("note", "12 noise 3s u", item)]
+    assert current_item(page) == item
+
+
+def test_with_many_classes_a_name_is_searched_and_typing_labels_nothing(desks, store):
+    """FAULTS B3 for the search field; Enter takes the first match."""
+    names = [f"species {i:02d}" for i in range(25)]
+    project = create_project(store, "Many classes", "audio", names)
+    sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(70_000 + i)) for i in range(4)])
+    desk = desks(project)
+    page = desk.label_tab()
+    page.keyboard.press("/")
+    page.keyboard.type("species 17")
+    assert page.locator(".class:visible").count() == 1
+    assert desk.events(None) == []
+    page.keyboard.press("Enter")
+    saved(page)
+    assert [event.class_id for event in desk.events()] == [desk.classes[17].id]
+
+
+def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    shown = []
+    for key in "1234":
+        shown.append(current_item(page))
+        page.keyboard.press(key)
+    saved(page)
+    page.keyboard.press("u")
+    page.wait_for_selector(f".screen[data-item-id='{shown[3]}']")
+    page.keyboard.press("u")
+    page.wait_for_selector(f".screen[data-item-id='{shown[2]}']")
+    saved(page)
+    page.reload()
+    wait_for_card(page)
+    page.keyboard.press("u")
+    page.wait_for_selector(f".screen[data-item-id='{shown[1]}']")
+    page.keyboard.press("u")
+    page.wait_for_selector(f".screen[data-item-id='{shown[0]}']")
+    saved(page)
+    assert desk.pool.counts().labeled == 0
+    page.keyboard.press("7")
+    saved(page)
+    assert desk.pool.item(shown[0]).class_id == desk.classes[6].id
+
+
+def test_back_shows_the_label_given_and_a_key_changes_it(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    first = current_item(page)
+    page.keyboard.press("1")
+    second = current_item(page)
+    page.keyboard.press("ArrowLeft")
+    assert current_item(page) == first
+    assert page.locator(".class[data-given='true']").get_attribute("title") == "zero"
+    page.keyboard.press("5")
+    assert current_item(page) == second
+    saved(page)
+    assert desk.pool.item(first).class_id == desk.classes[4].id
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowRight")
+    assert current_item(page) == second
+
+
+def test_skip_and_flag_are_stored_and_can_be_taken_back(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    first = current_item(page)
+    page.keyboard.press("f")
+    page.keyboard.press("s")
+    saved(page)
+    assert (desk.pool.item(first).flagged, desk.pool.item(first).skipped) == (True, True)
+    page.keyboard.press("u")
+    page.keyboard.press("u")
+    saved(page)
+    assert (desk.pool.item(first).flagged, desk.pool.item(first).skipped) == (False, False)
+    assert current_item(page) == first
+
+
+def test_a_class_key_that_is_also_a_command_wins_and_the_command_needs_shift(desks, store):
+    project = create_project(store, "Letters", "audio", ["stop", "yes"], settings=ProjectSettings())
+    sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(80_000 + i)) for i in range(4)])
+    from storage.classes import style_class
+
+    desk = desks(project)
+    style_class(store, project.id, desk.classes[0].id, key="s")
+    page = desk.label_tab()
+    page.keyboard.press("s")
+    page.keyboard.press("Shift+S")
+    saved(page)
+    assert [event.kind for event in desk.events(None)] == ["label", "skip"]
+
+
+def test_time_to_decide_is_measured_and_plausible(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    page.keyboard.press("1")
+    page.wait_for_timeout(700)
+    page.keyboard.press("2")
+    saved(page)
+    second = desk.events()[1].seconds
+    assert second is not None and 0.6 < second < 5
