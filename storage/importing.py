@@ -20,7 +20,7 @@ from sqlalchemy import insert, select, update
 
 from core.errors import Cancelled, Conflict, InvalidInput, StoreUnusable
 from core.types import Progress, Report, ignore
-from storage import projects
+from storage import classes, projects
 from storage.annotators import annotator_named
 from storage.database import Store, now
 from storage.import_preview import ClassRule, ClassRules, Preview, preview, wrong_kind
@@ -72,7 +72,7 @@ def run_import(
     rules = None if options.labels == "ignore" else ClassRules.of_project(store, project_id, options.classes)
     seen = preview(source, rules, look=False, report=report)
     _refuse_problems(seen, source.strict, options.skip_problems)
-    run = _start(store, project_id, source, options)
+    run = _start(store, project_id, source, options, seen.new_classes)
     rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
     importer = _Importer(store, project_id, project.kind, source, options)
     try:
@@ -101,9 +101,14 @@ def _refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     )
 
 
-def _start(store: Store, project_id: int, source: Source, options: ImportOptions) -> ImportReport:
+def _start(
+    store: Store, project_id: int, source: Source, options: ImportOptions, new_classes: list[str]
+) -> ImportReport:
+    """The row of the run, and all its classes at once: a run that goes on after a kill finds the same ones."""
     with store.write() as connection:
         projects.touch(connection, project_id)
+        for name in new_classes:
+            classes.add_in(connection, project_id, name)
         interrupted = (
             ImportRun.project_id == project_id,
             ImportRun.source == source.description,
@@ -119,7 +124,7 @@ def _start(store: Store, project_id: int, source: Source, options: ImportOptions
             "started_at": now(),
         }
         run_id = connection.execute(insert(ImportRun).values(values).returning(ImportRun.id)).scalar_one()
-    return ImportReport(run_id, source.description)
+    return ImportReport(run_id, source.description, new_classes=new_classes)
 
 
 def _finish(store: Store, run: ImportReport, status: str) -> None:
@@ -143,7 +148,6 @@ class _Importer:
     def run(self, run: ImportReport, total: int, rules: ClassRules | None, report: Report) -> None:
         started = time.monotonic()
         media = self.store.media
-        media.make_folders()
         details_path = self.store.home / "imports" / f"{run.run_id}.jsonl"
         with (
             media.incoming() as incoming,
@@ -269,11 +273,13 @@ class _Importer:
 
     def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str]) -> Written:
         """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
-        if group and self.options.storage == "copy":
-            self.store.media.sync()
+        if self.options.storage == "copy":
+            self.store.media.sync([arrival.examined.sha256 for arrival in group])
         with self.store.write() as connection:
-            projects.touch(connection, self.project_id)
-            written = self.writer.write(connection, group, names)
+            project = projects.lock(connection, self.project_id)
+            if project.archived_at is not None:
+                raise Conflict(f"The project {project.name} was archived. What was imported until then is kept.")
+            written = self.writer.write(connection, project, group, names)
             row = (
                 update(ImportRun)
                 .where(ImportRun.id == run.run_id)

@@ -22,6 +22,7 @@ from storage.database import insert_for, now
 from storage.import_sources import Entry, GivenLabel
 from storage.labels import chunks
 from storage.media_workers import Examined
+from storage.projects import ProjectRow
 from storage.schema import NOT_QUEUED, Item, ItemName, ItemState, LabelEvent
 
 LabelUse = Literal["given", "hidden", "ignore"]
@@ -78,8 +79,10 @@ class ItemWriter:
     def __init__(self, project_id: int, labels: LabelUse, annotators: dict[str, int]) -> None:
         self.project_id, self.labels, self.annotators = project_id, labels, annotators
 
-    def write(self, connection: Connection, group: Sequence[Arrival], class_names: dict[str, str]) -> Written:
-        """`class_names` maps labels to the classes they count as; the transaction already holds the project."""
+    def write(
+        self, connection: Connection, project: ProjectRow, group: Sequence[Arrival], class_names: dict[str, str]
+    ) -> Written:
+        """`class_names` maps labels to the classes they count as; `project` is locked in this transaction."""
         written = Written()
         class_ids = self._class_ids(connection, class_names.values())
         ids_of = {label: class_ids[name] for label, name in class_names.items()}
@@ -96,7 +99,8 @@ class ItemWriter:
         self._repeat(connection, again, known | rows, ids_of, written)
         if self.labels == "given":
             item_ids = {sha256: row.id for sha256, row in (known | rows).items()}
-            self._label(connection, group, item_ids, ids_of, written)
+            labeled = [(item_ids[one.examined.sha256], one.entry) for one in group]
+            self._label(connection, project, labeled, ids_of, written)
         return written
 
     def _class_ids(self, connection: Connection, names: Iterable[str]) -> dict[str, int]:
@@ -201,19 +205,20 @@ class ItemWriter:
     def _label(
         self,
         connection: Connection,
-        group: Sequence[Arrival],
-        item_ids: dict[str, int],
+        project: ProjectRow,
+        labeled: Sequence[tuple[int, Entry]],
         ids_of: dict[str, int],
         written: Written,
     ) -> None:
         """Labels as events, in the order they were given; those that are there already are not given again."""
         given = [
-            (item_ids[arrival.examined.sha256], one)
-            for arrival in group
-            if arrival.entry.split != "test"
-            for one in arrival.entry.labels
+            (item_id, one)
+            for item_id, entry in labeled
+            if entry.split != "test"
+            for one in entry.labels
             if one.label in ids_of
         ]
+        given.sort(key=lambda pair: pair[1].sequence)
         stored = self._stored(connection, [one.uuid for _, one in given if one.uuid])
         events = [
             (self.annotators[one.annotator], self._event(item_id, one, ids_of))
@@ -221,7 +226,7 @@ class ItemWriter:
             if one.uuid not in stored
         ]
         for annotator, part in itertools.groupby(events, key=lambda pair: pair[0]):
-            answers = applying.apply_events(connection, self.project_id, [event for _, event in part], annotator)
+            answers = applying.apply_events(connection, project, [event for _, event in part], annotator)
             written.labels += sum(answer.accepted for answer in answers)
             reasons = {answer.reason for answer in answers if not answer.accepted}
             written.notes += [("", reason) for reason in sorted(reasons)]

@@ -15,9 +15,8 @@ import platform
 import re
 import shutil
 import stat
-import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,7 +64,7 @@ class MediaFolder:
             final = self.path(digest.hexdigest())
             final.parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged, final)
-            _sync_folder(final.parent)
+            _sync(final.parent)
         return digest.hexdigest()
 
     def locate(self, sha256: str, link_path: str | None = None) -> Path:
@@ -118,23 +117,23 @@ class MediaFolder:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def make_folders(self) -> None:
-        """All 256 of them, so that writers need not look."""
-        for number in range(256):
-            (self.root / f"{number:02x}").mkdir(parents=True, exist_ok=True)
+    def sync(self, hashes: Sequence[str]) -> None:
+        """The bytes with these hashes are on disk when this returns: file by file when they are few, else at once."""
+        if len(hashes) <= FEW:
+            for path in {self.path(sha256) for sha256 in hashes}:
+                with contextlib.suppress(FileNotFoundError):  # linked, or renamed by a repair
+                    _sync(path)
+                    _sync(path.parent)
+            return
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            if _syncfs is None or _syncfs(descriptor) != 0:
+                os.sync()
+        finally:
+            os.close(descriptor)
 
-    def sync(self) -> None:
-        """Everything written below this folder is on disk when this returns: one call for many files."""
-        with _sync_lock:
-            descriptor = os.open(self.root, os.O_RDONLY)
-            try:
-                if _syncfs is None or _syncfs(descriptor) != 0:
-                    os.sync()
-            finally:
-                os.close(descriptor)
 
-
-_sync_lock = threading.Lock()
+FEW = 16
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:  # Linux only; elsewhere os.sync does more than is needed
@@ -158,8 +157,8 @@ def _open_regular(path: str, flags: int) -> int:
     return descriptor
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
