@@ -1,0 +1,163 @@
+"""The rivals of bilevel coresets for replay memories: every one gives rows in order, best first.
+
+    uniform                a random order
+    k-means, k-center      rows nearest to cluster centers (largest clusters first); farthest-first traversal,
+                           on raw features, on last-layer embeddings, or on gradients
+    gradient matching      orthogonal matching pursuit of the mean gradient: rows whose gradients span it best
+    max entropy, hardest   largest entropy of the prediction; largest loss
+    iCaRL                  herding: the running mean of the chosen embeddings follows the class mean, classes in turn
+    FRCL                   the rows whose kernel columns leave the least trace of variance unexplained (inducing points
+                           of a Gaussian process on the embeddings), one by one
+
+`Evidence` is what they may look at; gradients are those of the last layer, (P_i - Y_i) x embedding_i, flattened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from core.errors import InvalidInput
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The rows of one task as the trained model sees them."""
+
+    features: Array  # (n, d) raw inputs, flattened
+    embeddings: Array  # (n, e) last layer
+    probabilities: Array  # (n, C) predictions
+    labels: Rows  # (n,) class positions
+    seed: int = 0
+
+    @property
+    def gradients(self) -> Array:
+        """(n, C e): of the loss in the last layer's weights."""
+        error = self.probabilities - np.eye(self.probabilities.shape[1])[self.labels]
+        return (error[:, :, None] * self.embeddings[:, None, :]).reshape(len(error), -1)
+
+    @property
+    def losses(self) -> Array:
+        """(n,) cross-entropy of every row."""
+        return -np.log(np.maximum(self.probabilities[np.arange(len(self.labels)), self.labels], 1e-12))
+
+
+Summarize = Callable[[Evidence, int], Rows]
+
+
+def uniform(evidence: Evidence, size: int) -> Rows:
+    return np.random.default_rng(evidence.seed).permutation(len(evidence.labels))[:size]
+
+
+def k_means(x: Array, size: int, seed: int) -> Rows:
+    """The row nearest to each of `size` centers, largest cluster first; filled up at random where two share a row."""
+    clusters = KMeans(size, n_init=1, random_state=seed).fit(x)
+    order = np.argsort(-np.bincount(clusters.labels_, minlength=size), kind="stable")
+    nearest = clusters.transform(x).argmin(0)[order]
+    rows = list(dict.fromkeys(nearest.tolist()))
+    rest = np.setdiff1d(np.arange(len(x)), rows)
+    filled = np.random.default_rng(seed).permutation(rest)[: size - len(rows)]
+    return np.array([*rows, *filled], dtype=np.int64)
+
+
+def k_center(x: Array, size: int, seed: int) -> Rows:
+    """Farthest-first traversal from a random row."""
+    rows = [int(np.random.default_rng(seed).integers(len(x)))]
+    distance = ((x - x[rows[0]]) ** 2).sum(1)
+    while len(rows) < size:
+        distance[rows] = -1.0
+        rows.append(int(distance.argmax()))
+        distance = np.minimum(distance, ((x - x[rows[-1]]) ** 2).sum(1))
+    return np.array(rows, dtype=np.int64)
+
+
+def gradient_matching(gradients: Array, size: int) -> Rows:
+    """Orthogonal matching pursuit of the mean gradient; once it is matched, the largest gradients left."""
+    norms = np.linalg.norm(gradients, axis=1) + 1e-12
+    target = gradients.mean(0)
+    residual, rows = target, list[int]()
+    for _ in range(size):
+        match = gradients @ residual / norms
+        match[rows] = -np.inf
+        rows.append(int(match.argmax()))
+        basis = gradients[rows].T
+        coefficients = np.linalg.lstsq(basis, target, rcond=None)[0]
+        residual = target - basis @ coefficients
+        if np.linalg.norm(residual) <= 1e-9 * np.linalg.norm(target):
+            left = np.argsort(-norms, kind="stable")
+            rows += [int(row) for row in left if int(row) not in set(rows)][: size - len(rows)]
+            break
+    return np.array(rows, dtype=np.int64)
+
+
+def max_entropy(evidence: Evidence, size: int) -> Rows:
+    p = np.clip(evidence.probabilities, 1e-12, 1)
+    return np.argsort((p * np.log(p)).sum(1), kind="stable")[:size]
+
+
+def hardest(evidence: Evidence, size: int) -> Rows:
+    return np.argsort(-evidence.losses, kind="stable")[:size]
+
+
+def herding(evidence: Evidence, size: int) -> Rows:
+    """iCaRL: within each class the next row brings the mean of the chosen ones nearest to the class mean."""
+    z = evidence.embeddings / (np.linalg.norm(evidence.embeddings, axis=1, keepdims=True) + 1e-12)
+    orders = []
+    for label in np.unique(evidence.labels):
+        rows = np.flatnonzero(evidence.labels == label)
+        mean, total, chosen = z[rows].mean(0), np.zeros(z.shape[1]), list[int]()
+        for count in range(1, min(size, len(rows)) + 1):
+            gap = ((mean - (total + z[rows]) / count) ** 2).sum(1)
+            gap[chosen] = np.inf
+            chosen.append(int(gap.argmin()))
+            total = total + z[rows[chosen[-1]]]
+        orders.append(rows[chosen])
+    turns = [order[k] for k in range(max(map(len, orders))) for order in orders if k < len(order)]
+    return np.array(turns[:size], dtype=np.int64)
+
+
+def inducing_points(evidence: Evidence, size: int, noise: float = 1e-3) -> Rows:
+    """FRCL: greedy choice of the row that explains most of the trace of the embeddings' kernel."""
+    z = evidence.embeddings - evidence.embeddings.mean(0)
+    z = np.concatenate([z / (z.std() + 1e-12), np.ones((len(z), 1))], 1)
+    K = z @ z.T
+    rest, rows = K.copy(), list[int]()
+    for _ in range(size):
+        gain = (rest * rest).sum(0) / (np.diag(rest) + noise * np.trace(K) / len(K))
+        gain[rows] = -np.inf
+        rows.append(int(gain.argmax()))
+        column = rest[:, rows[-1]]
+        rest = rest - np.outer(column, column) / (column[rows[-1]] + noise * np.trace(K) / len(K))
+    return np.array(rows, dtype=np.int64)
+
+
+SUMMARIES: dict[str, Summarize] = {
+    "uniform": uniform,
+    "k-means features": lambda e, m: k_means(e.features, m, e.seed),
+    "k-means embeddings": lambda e, m: k_means(e.embeddings, m, e.seed),
+    "k-means gradients": lambda e, m: k_means(e.gradients, m, e.seed),
+    "k-center features": lambda e, m: k_center(e.features, m, e.seed),
+    "k-center embeddings": lambda e, m: k_center(e.embeddings, m, e.seed),
+    "k-center gradients": lambda e, m: k_center(e.gradients, m, e.seed),
+    "gradient matching": lambda e, m: gradient_matching(e.gradients, m),
+    "max entropy": max_entropy,
+    "hardest": hardest,
+    "iCaRL": herding,
+    "FRCL": inducing_points,
+}
+
+
+def summarize(name: str, evidence: Evidence, size: int) -> Rows:
+    """`size` distinct rows by the named rival, best first."""
+    if name not in SUMMARIES:
+        raise InvalidInput(f"There is no summary called {name!r}. Known: {', '.join(SUMMARIES)}.")
+    if not 1 <= size <= len(evidence.labels):
+        raise InvalidInput(f"Asked for {size} of {len(evidence.labels)} rows; give at least 1 and at most all.")
+    return SUMMARIES[name](evidence, size)
