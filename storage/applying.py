@@ -18,7 +18,8 @@ from core.errors import InvalidInput
 from storage import labels, queue
 from storage.database import now
 from storage.labels import chunks
-from storage.schema import Annotator, Item, LabelClass, LabelEvent, Pick, Project
+from storage.projects import ProjectRow, row_in
+from storage.schema import Annotator, Item, LabelClass, LabelEvent, Pick
 from storage.text import storable
 
 Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
@@ -81,8 +82,14 @@ class _Batch:
         self.known = _stored(connection, [event.uuid for event in events])
         self.targets = _stored(connection, named)
         self.undone = {row.undoes for row in _rows(connection, LabelEvent.undoes, named)}
-        items = {event.item_id for event in events if -(2**63) <= event.item_id < 2**63}
-        self.items = {row.id for row in _rows(connection, Item.id, sorted(items)) if row.project_id == project_id}
+        items = sorted({event.item_id for event in events if -(2**63) <= event.item_id < 2**63})
+        self.items = {
+            item_id
+            for chunk in chunks(items)
+            for item_id in connection.execute(
+                select(Item.id).where(Item.id.in_(chunk), Item.project_id == project_id)
+            ).scalars()
+        }
         query = select(LabelClass.id, LabelClass.name, LabelClass.effective_id, LabelClass.retired_at)
         rows = connection.execute(query.where(LabelClass.project_id == project_id))
         self.classes = {row.id: row for row in rows}
@@ -140,12 +147,15 @@ class _Target:
 
 
 def apply_events(
-    connection: Connection, project_id: int, events: Sequence[LabelInput], annotator: int
+    connection: Connection, project: ProjectRow | int, events: Sequence[LabelInput], annotator: int
 ) -> list[Applied]:
-    """Inside a write transaction that holds the project (`projects.touch`), or finds why it must not write."""
+    """Inside a write transaction that holds the project (`projects.lock`, which gives its row, or `touch`)."""
+    if isinstance(project, int):
+        project = row_in(connection, project)
     events = [_checked(event) for event in events]
+    project_id = project.id
     batch = _Batch(connection, project_id, events)
-    closed = _closed(connection, project_id, annotator)
+    closed = _closed(connection, project, annotator)
     answers, rows = [], []
     for event in events:
         reason = "" if event.uuid in batch.known else closed or batch.refusal(event, annotator)
@@ -157,7 +167,10 @@ def apply_events(
     if rows:
         connection.execute(insert(LabelEvent), rows)
         touched = sorted({row["item_id"] for row in rows})
-        labels.refresh_states(connection, project_id, touched)
+        effective = {row.id: row.effective_id or row.id for row in batch.classes.values()}
+        labels.refresh_states(
+            connection, project_id, touched, labels.Rules(effective, project.settings.labels_per_item)
+        )
         for chunk in chunks(touched):
             queue.release_items(connection, annotator, chunk)
     return answers
@@ -209,11 +222,10 @@ def _row(event: LabelInput, project_id: int, annotator: int, round_id: int | Non
     }
 
 
-def _closed(connection: Connection, project_id: int, annotator: int) -> str:
+def _closed(connection: Connection, project: ProjectRow, annotator: int) -> str:
     """Why nobody, or not this annotator, can label now ("" when they can)."""
-    row = connection.execute(select(Project.name, Project.archived_at).where(Project.id == project_id)).one()
-    if row.archived_at is not None:
-        return f"The project {row.name} is archived; the label was not stored."
+    if project.archived_at is not None:
+        return f"The project {project.name} is archived; the label was not stored."
     who = connection.execute(select(Annotator.removed_at).where(Annotator.id == annotator)).one_or_none()
     if who is None or who.removed_at is not None:
         return "The annotator was removed; the label was not stored. Continue under another name."

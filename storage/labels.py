@@ -118,29 +118,36 @@ def start_states(connection: Connection, project_id: int, item_ids: Sequence[int
             queue.move_cursors_back(connection, project_id, waiting)
 
 
-def refresh_states(connection: Connection, project_id: int, item_ids: Iterable[int]) -> None:
-    """Derive the projections of these items again from their events; call after adding events or changing items."""
-    effective = effective_ids(connection, project_id)
-    wanted = labels_per_item(connection, project_id)
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the meaning of events depends on besides the events."""
+
+    effective: Mapping[int, int]  # class id -> the class it counts as
+    wanted: int  # labels per item
+
+
+def rules_of(connection: Connection, project_id: int) -> Rules:
+    return Rules(effective_ids(connection, project_id), labels_per_item(connection, project_id))
+
+
+def refresh_states(connection: Connection, project_id: int, item_ids: Iterable[int], rules: Rules | None = None) -> int:
+    """Derive the projections of these items again from their events; call after adding events or changing items.
+    Returns how many rows differed."""
+    rules = rules or rules_of(connection, project_id)
+    changed = 0
     for chunk in chunks(sorted(set(item_ids))):
         events = _events_by_item(connection, LabelEvent.item_id.in_(chunk))
         rows = connection.execute(_state_query(project_id).where(Item.id.in_(chunk))).all()
-        _write(connection, project_id, [(row, derive(events.get(row.item_id, ()), effective)) for row in rows], wanted)
+        derived = [(row, derive(events.get(row.item_id, ()), rules.effective)) for row in rows]
+        changed += _write(connection, project_id, derived, rules.wanted)
+    return changed
 
 
 def rebuild(connection: Connection, project_id: int) -> int:
     """Derive all projections of the project again; returns how many items or labels differed (0 in a sound store)."""
-    effective = effective_ids(connection, project_id)
-    wanted = labels_per_item(connection, project_id)
     item_ids = list(connection.execute(select(Item.id).where(Item.project_id == project_id)).scalars())
     start_states(connection, project_id, item_ids)
-    changed = 0
-    for chunk in chunks(item_ids):
-        events = _events_by_item(connection, LabelEvent.item_id.in_(chunk))
-        rows = connection.execute(_state_query(project_id).where(Item.id.in_(chunk))).all()
-        derived = [(row, derive(events.get(row.item_id, ()), effective)) for row in rows]
-        changed += _write(connection, project_id, derived, wanted)
-    return changed
+    return refresh_states(connection, project_id, item_ids)
 
 
 def refresh_contested(connection: Connection, project_id: int) -> None:

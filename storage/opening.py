@@ -51,7 +51,7 @@ def _prepare_server(url: str, home: Path, engine: Engine, migrate: bool) -> tupl
             version = connection.dialect.server_version_info or (0,)
     except OperationalError as error:
         raise StoreUnusable(
-            f"PostgreSQL at {locations.shown(url)} cannot be reached: {str(error.orig).strip()} "
+            f"PostgreSQL at {locations.shown(url)} cannot be reached: {' '.join(str(error.orig).split())} "
             "Start the server or correct WINNOW_DATABASE_URL."
         ) from error
     if version < (15,):
@@ -160,7 +160,7 @@ def check_health(path: Path, limit: int = CHECK_LIMIT_BYTES) -> None:
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(_damaged(path, str(error))) from error
     if found != "ok":
-        raise StoreUnusable(_damaged(path, found))
+        raise StoreUnusable(_damaged(path, " ".join(found.split())))
 
 
 def _damaged(path: Path, finding: str) -> str:

@@ -87,8 +87,8 @@ class Pool:
         if not events:
             return []
         with self.store.write() as connection:
-            projects.lock(connection, self.project_id)
-            return apply_events(connection, self.project_id, events, annotator)
+            project = projects.lock(connection, self.project_id)
+            return apply_events(connection, project, events, annotator)
 
     def label(self, item_id: int, class_id: int, *, annotator: int, **more: Any) -> Applied:
         """One label now; `more` are further fields of `LabelInput`."""
@@ -100,7 +100,7 @@ class Pool:
     def undo(self, *, annotator: int) -> LabelEventRow | None:
         """Take back the annotator's newest action that stands, and return it; again to walk further back."""
         with self.store.write() as connection:
-            projects.touch(connection, self.project_id)
+            project = projects.lock(connection, self.project_id)
             undoing = aliased(LabelEvent)
             newest = connection.execute(
                 self._events()
@@ -112,7 +112,7 @@ class Pool:
             if newest is None:
                 return None
             event = LabelInput(uuid=str(uuid.uuid4()), item_id=newest.item_id, kind="undo", undoes=newest.uuid)
-            answer = apply_events(connection, self.project_id, [event], annotator)[0]
+            answer = apply_events(connection, project, [event], annotator)[0]
             return LabelEventRow(**newest._asdict()) if answer.accepted else None
 
     # Reading
@@ -168,7 +168,7 @@ class Pool:
             if found is None:
                 return BatchProgress()
             handled = func.count().filter(~ItemState.waiting)
-            query = select(func.count(), handled).join(ItemState, ItemState.item_id == Pick.item_id)
+            query = select(func.count(), handled).join_from(Pick, ItemState, ItemState.item_id == Pick.item_id)
             total, done = connection.execute(query.where(Pick.round_id == found.id)).one()
         return BatchProgress(round_id=found.id, number=found.number, total=total, done=done)
 

@@ -148,25 +148,24 @@ def _set_archived(store: Store, project_id: int, at: datetime | None) -> Project
 
 def touch(connection: Connection, project_id: int) -> int:
     """`lock`, for changes that an archived project refuses."""
-    revision, archived_name = lock(connection, project_id)
-    if archived_name is not None:
-        raise Conflict(f"The project {archived_name} is archived. Restore it to change it.")
-    return revision
+    project = lock(connection, project_id)
+    if project.archived_at is not None:
+        raise Conflict(f"The project {project.name} is archived. Restore it to change it.")
+    return project.revision
 
 
-def lock(connection: Connection, project_id: int) -> tuple[int, str | None]:
+def lock(connection: Connection, project_id: int) -> ProjectRow:
     """First statement of every change below a project: locks its row, so that changes to one project come one after
-    another and `label_events.sequence` grows in the order of commits. Returns the new revision and, when the project
-    is archived, its name."""
+    another and `label_events.sequence` grows in the order of commits. Returns it with its new revision."""
     row = connection.execute(
         update(Project)
         .where(Project.id == project_id)
         .values(revision=Project.revision + 1)
-        .returning(Project.revision, Project.archived_at, Project.name)
+        .returning(*Project.__table__.columns)
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no project {project_id}.")
-    return int(row.revision), row.name if row.archived_at is not None else None
+    return project_row(row)
 
 
 def project_row(row: Row[Any]) -> ProjectRow:

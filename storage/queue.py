@@ -188,7 +188,7 @@ def _advance_cursor(
     )
     columns = (QueueCursor.queue_rank, QueueCursor.shuffle, QueueCursor.item_id)
     row = connection.execute(select(*columns).where(mine)).one_or_none()
-    known: Place = row._tuple() if row is not None else START
+    known: Place = (row[0], row[1], row[2]) if row is not None else START
     first = connection.execute(_from(query, known, queued).limit(1)).one_or_none()
     if first is None:
         return None
