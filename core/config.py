@@ -81,12 +81,21 @@ class SelectionConfig:
     batch_size: int = 10
     penalty: float = 1e-4
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
-    max_candidates: int = 100_000
+    max_candidates: int = 100_000  # above this many unlabeled items a seeded sample stands for the pool
     proxy: Literal["kernel", "embedding"] = "kernel"
+    max_pairwise: int = 8_192  # items of a matrix of all pairs; more are sampled (prob_cover, herding, typiclust)
+    near_duplicate: float = 0.05  # share of the typical distance below which two items count as one; 0: only equals
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"The batch size is {self.batch_size}; use at least 1.")
         require(self.penalty > 0, f"The penalty is {self.penalty}; it must be above 0.")
+        require(self.n_views >= 0, f"{self.n_views} views were asked for; use 0 (none) or more.")
+        require(self.max_candidates >= 100, f"At most {self.max_candidates} candidates is too few; use 100 or more.")
+        require(self.max_pairwise >= 100, f"At most {self.max_pairwise} pairwise items is too few; use 100 or more.")
+        require(
+            0 <= self.near_duplicate < 1,
+            f"Near-duplicates at {self.near_duplicate} of the typical distance; use 0 to below 1.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ class PickReason:
     outer_before: float | None = None  # mean loss on the whole pool before and after this pick joins (bico)
     outer_after: float | None = None
     gradient_rank: int | None = None  # rank of its implicit gradient among candidates at that step, 1 = best (bico)
+    first_gradient_rank: int | None = None  # the same before the batch's first pick (bico)
     nearest_labeled: int | None = None  # item_id
     nearest_distance: float | None = None  # in embedding space (kernel features before the first model)
     stands_for: int | None = None  # pool items nearer to this pick than to any other pick of the batch

@@ -137,6 +137,10 @@ class Pool:
             gradient = torch.cat([gradient, errors.sum(1, keepdim=True)], 1)
         return loss, self.scale * gradient, errors
 
+    def loss(self, W: Tensor) -> Tensor:
+        """G ()."""
+        return self.scale * cross_entropy(self.apply(W), self.targets).sum()
+
     def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
         """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""
         return inner_scale * (errors * self.apply(V)).sum(0)
@@ -164,22 +168,48 @@ def greedy(  # noqa: PLR0913 - the plain-array face: two sets of rows, how many,
     soft (rows sum to 1). The arithmetic follows the pool's device and precision. `views(row)` gives the (A, q)
     features that a chosen row joins with; without it, the row itself joins.
     """
-    settings = settings or Settings()
+    search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
+    if m > int(search.open.sum()):
+        raise InvalidInput(f"Asked for {m} rows but only {int(search.open.sum())} may be chosen. Lower the batch size.")
+    return search.run(m, views)
+
+
+def _prepare(
+    base_features: Any, base_targets: Any, pool_features: Any, pool_targets: Any, penalty: float, settings: Settings
+) -> _Search:
     pool_features, pool_targets = _floating(pool_features), _floating(pool_targets)
     like = {"dtype": pool_features.dtype, "device": pool_features.device}
     base_features = _floating(base_features).to(**like)
     base_targets, pool_targets = _floating(base_targets).to(**like), pool_targets.to(**like)
     _check(base_features, base_targets, pool_features, pool_targets, penalty)
-    search = _Search(
+    return _Search(
         Pool(pool_features, pool_targets.T.contiguous(), settings.objective),
         _join_bias(base_features, settings.objective),
         base_targets.T.contiguous(),
         penalty,
         settings,
     )
-    if m > int(search.open.sum()):
-        raise InvalidInput(f"Asked for {m} rows but only {int(search.open.sum())} may be chosen. Lower the batch size.")
-    return search.run(m, views)
+
+
+def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already
+    base_features: Any,
+    base_targets: Any,
+    pool_features: Any,
+    pool_targets: Any,
+    rows: NDArray[np.int64],
+    penalty: float,
+    views: Views | None = None,
+    settings: Settings | None = None,
+) -> NDArray[np.float64]:
+    """(m + 1,) outer losses before any of the pool rows `rows` (m,) joined and after each, in their order."""
+    search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
+    losses = []
+    for row in [None, *rows.tolist()]:
+        if row is not None:
+            search.join(row, views)
+        search.solve()
+        losses.append(float(search.pool.loss(search.inner.lift())))
+    return np.array(losses)
 
 
 class _Search:
@@ -203,7 +233,9 @@ class _Search:
         self.V: Tensor | None = None
 
     def run(self, m: int, views: Views | None) -> Greedy:
-        rows, scores, ranks, outer, inner, systems, kept = [], [], [], [], [], [], []
+        rows: list[int] = []
+        ranks: list[int] = []
+        scores, outer, inner, systems, kept = [], [], [], [], []
         first_scores, first_ranked = torch.empty(0), self.ranked.clone()
         inner.append(SolverStatus.of(self.solve()))
         loss, gradient, errors = self.pool.outer(self.inner.lift())
@@ -221,7 +253,7 @@ class _Search:
             if self.settings.keep_scores:
                 kept.append(gains.double().cpu().numpy())
             scores.append(float(gains[row]))
-            ranks.extend(_ranks(gains, self.ranked, [row]))
+            ranks.extend(_ranks(gains, self.ranked, [row]).tolist())
             self.close(row, errors)
             self.join(row, views)
             inner.append(SolverStatus.of(self.solve()))

@@ -1,0 +1,102 @@
+"""What may be chosen, for every strategy alike: exclusions, a region, a share for a region, no near-duplicates twice.
+
+A constraint becomes a smaller set of eligible rows before a strategy runs. A batch that is spent in parts (first in the
+region, then anywhere) runs the strategy once per part; picks of earlier parts count as labeled with their
+pseudo-labels, so that later parts know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.acquisition import duplicates
+from core.acquisition.duplicates import Twins
+from core.acquisition.pool_view import Rows, is_cold
+from core.config import SelectionConfig
+from core.errors import InvalidInput
+from core.runtime import seed_for
+from core.types import SelectionRequest
+
+Mask = NDArray[np.bool_]
+
+
+def exclude(request: SelectionRequest, item_ids: Iterable[int]) -> SelectionRequest:
+    """The request without the given items among the eligible."""
+    return replace(request, eligible=request.eligible & ~np.isin(request.item_ids, list(item_ids)))
+
+
+def restrict(request: SelectionRequest, item_ids: Iterable[int]) -> SelectionRequest:
+    """The request with only the given items eligible, such as those inside a lasso on the map."""
+    return replace(request, eligible=request.eligible & np.isin(request.item_ids, list(item_ids)))
+
+
+def check(request: SelectionRequest) -> None:
+    """Refuse what no strategy can serve, with the numbers."""
+    open_rows = request.eligible & ~request.labeled
+    n_open, n_labeled = int(open_rows.sum()), int(request.labeled.sum())
+    if request.batch_size > n_open:
+        closed = len(open_rows) - n_open - n_labeled
+        raise InvalidInput(
+            f"Asked for {request.batch_size} items but only {n_open} can be selected "
+            f"({n_labeled} labeled, {closed} not eligible). Lower the batch size or import more."
+        )
+    if request.region is not None and request.region_share == 1.0:
+        inside = int((open_rows & request.region).sum())
+        if request.batch_size > inside:
+            raise InvalidInput(
+                f"Asked for {request.batch_size} items from a region where only {inside} can be selected. "
+                "Lower the batch size, widen the region, or spend only a part of the batch there."
+            )
+    for name in ("probabilities", "embeddings", "features"):
+        values = getattr(request, name)
+        if not np.isfinite(values.sum(dtype=np.float64)):
+            raise InvalidInput(f"The {name} contain values that are not finite numbers; nothing was selected.")
+
+
+def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
+    """How many items to choose from which rows, in order. Together they are the batch."""
+    open_rows = request.eligible & ~request.labeled
+    m = request.batch_size
+    if request.region is None:
+        return [(m, open_rows)]
+    inside = open_rows & request.region
+    in_region = min(int(np.ceil(request.region_share * m - 1e-9)), int(inside.sum()))
+    return [(k, rows) for k, rows in ((in_region, inside), (m - in_region, open_rows)) if k > 0]
+
+
+def find_twins(request: SelectionRequest, config: SelectionConfig) -> Twins:
+    """Near-duplicates by kernel features, which see the input and not what a model made of it."""
+    x = request.features if request.features.shape[1] else request.embeddings
+    return duplicates.find_twins(x, config.near_duplicate, seed_for(request.seed, "near-duplicates"))
+
+
+def distinct_first(
+    request: SelectionRequest, twins: Twins, allowed: Mask, chosen: Rows, m: int
+) -> list[tuple[int, Mask]]:
+    """How many of which rows to choose, in order, for m of the `allowed`.
+
+    First rows that are near-duplicates neither of each other nor of labeled or `chosen` ones; when these are fewer than
+    m, the rest from all that are allowed.
+    """
+    distinct = twins.distinct(allowed, np.union1d(np.flatnonzero(request.labeled), chosen))
+    k = min(m, int(distinct.sum()))
+    return [(count, rows) for count, rows in ((k, distinct), (m - k, allowed)) if count > 0]
+
+
+def part_request(request: SelectionRequest, m: int, allowed: Mask, chosen: Rows) -> SelectionRequest:
+    """The request of one part: m of the `allowed` rows, with earlier picks `chosen` counted as labeled."""
+    labeled = request.labeled.copy()
+    labeled[chosen] = True
+    return replace(
+        request,
+        labeled=labeled,
+        eligible=allowed & ~labeled,
+        batch_size=m,
+        region=None,
+        region_share=1.0,
+        has_model=not is_cold(request),
+    )

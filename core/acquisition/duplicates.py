@@ -1,0 +1,96 @@
+"""Near-duplicates in a pool, so that no two items of a batch ask the same question.
+
+Two rows are near-duplicates when their distance is at most `share` times the typical distance between two rows of the
+pool (the median over seeded pairs). Rows are projected onto a few orthonormal directions, which never lengthens a
+distance; a tree finds the pairs that are close there, and the full rows decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.spatial import cKDTree
+
+DIRECTIONS, SAMPLE, MAX_PAIRS, BLOCK = 8, 4_096, 5_000_000, 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Which rows of a pool are near-duplicates of which."""
+
+    group: NDArray[np.int64]  # (n,) a number per set of equal rows
+    near: csr_matrix  # (g, g) sets whose rows are near-duplicates
+    complete: bool  # False: the pool is so dense that only equal rows were looked for
+
+    def distinct(self, allowed: NDArray[np.bool_], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) a part of `allowed` (n,) in which no two rows are near-duplicates, and none is one of a `taken` row.
+
+        The part cannot be enlarged: every other allowed row is a near-duplicate of one in it or of a taken one.
+        """
+        blocked = np.zeros(self.near.shape[0], bool)
+        for group in np.unique(self.group[taken]):
+            blocked[group] = True
+            blocked[self._neighbors(group)] = True
+        rows = np.flatnonzero(allowed)
+        groups, first = np.unique(self.group[rows], return_index=True)
+        kept = np.zeros(len(allowed), bool)
+        for group, row in zip(groups, rows[first], strict=True):
+            if not blocked[group]:
+                kept[row] = True
+                blocked[self._neighbors(group)] = True
+        return kept
+
+    def _neighbors(self, group: int) -> NDArray[np.int32]:
+        return np.asarray(self.near.indices[self.near.indptr[group] : self.near.indptr[group + 1]])
+
+
+def find_twins(x: NDArray[np.floating], share: float, seed: int) -> Twins:
+    """The near-duplicates among the rows of x (n, d); with share 0 only equal rows are."""
+    equal = _equal_rows(x)
+    firsts = np.unique(equal, return_index=True)[1]  # one row per set of equal rows
+    none = csr_matrix((len(firsts), len(firsts)), dtype=bool)
+    if share <= 0 or len(firsts) < 2 or x.shape[1] == 0:
+        return Twins(equal, none, True)
+    draw = np.random.default_rng(seed)
+    radius = share * typical_distance(x, draw)
+    tree = cKDTree(leading_projection(x, draw)[firsts])
+    if radius <= 0 or tree.count_neighbors(tree, radius) > 2 * MAX_PAIRS + len(firsts):
+        return Twins(equal, none, False)
+    pairs = tree.query_pairs(radius, output_type="ndarray")
+    blocks = np.array_split(pairs, len(pairs) // BLOCK + 1)
+    kept = np.concatenate([block[_within(x, firsts, block, radius)] for block in blocks])
+    both = np.concatenate([kept, kept[:, ::-1]])
+    near = coo_matrix((np.ones(len(both), bool), (both[:, 0], both[:, 1])), shape=none.shape)
+    return Twins(equal, near.tocsr(), True)
+
+
+def typical_distance(x: NDArray[np.floating], draw: np.random.Generator) -> float:
+    """The median distance between two rows, over seeded pairs."""
+    first, second = draw.integers(len(x), size=(2, SAMPLE))
+    apart = first != second
+    return float(np.median(np.linalg.norm(x[first[apart]] - x[second[apart]], axis=1))) if apart.any() else 0.0
+
+
+def leading_projection(x: NDArray[np.floating], draw: np.random.Generator) -> NDArray[np.floating]:
+    """(n, k) coordinates along orthonormal directions that hold most of the spread of a small sample."""
+    rows = x[draw.choice(len(x), min(len(x), 256), replace=False)].astype(np.float64)
+    _, _, directions = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    return np.asarray(x @ directions[:DIRECTIONS].T.astype(x.dtype))
+
+
+def _within(
+    x: NDArray[np.floating], firsts: NDArray[np.int64], pairs: NDArray[np.int64], radius: float
+) -> NDArray[np.bool_]:
+    difference = x[firsts[pairs[:, 0]]] - x[firsts[pairs[:, 1]]]
+    return np.asarray(np.linalg.norm(difference, axis=1) <= radius)
+
+
+def _equal_rows(x: NDArray[np.floating]) -> NDArray[np.int64]:
+    """(n,) a number per set of equal rows, by their bytes: linear in n, where sorting whole rows is not."""
+    if x.shape[1] == 0:
+        return np.arange(len(x))
+    seen: dict[bytes, int] = {}
+    return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in np.ascontiguousarray(x)], np.int64)
