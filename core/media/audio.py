@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 
-import librosa
 import numpy as np
 import soundfile
+import soxr
 from numpy.typing import NDArray
 
 from core.config import MediaConfig
@@ -76,7 +76,7 @@ def to_clip(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDA
     """
     length = clip_length(config)
     if rate != config.sample_rate:
-        samples = librosa.resample(samples, orig_sr=rate, target_sr=config.sample_rate, res_type="soxr_hq")
+        samples = resample(samples, rate, config.sample_rate)
     if len(samples) > length:
         start = loudest_stretch(samples, length)
         samples = samples[start : start + length]
@@ -84,6 +84,12 @@ def to_clip(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDA
     clip = np.pad(samples, (before, length - len(samples) - before)).astype(np.float32)
     peak = np.abs(clip).max(initial=0.0)
     return clip / peak if peak > 0 else clip
+
+
+def resample(samples: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
+    """(samples,) at `target_rate`: the resampler behind librosa's "soxr_hq", without the seconds its import takes."""
+    resampled: NDArray[np.float32] = soxr.resample(samples, rate, target_rate, quality="HQ")
+    return resampled
 
 
 def loudest_stretch(samples: NDArray[np.float32], length: int) -> int:

@@ -6,13 +6,12 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-import librosa
 import numpy as np
 from numpy.typing import NDArray
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
-from core.media.audio import clip_length, decode_audio
+from core.media.audio import clip_length, decode_audio, resample
 
 NOISE_SECONDS = 10.0
 MOST_FILES = 64
@@ -58,7 +57,7 @@ def _noise_from(path: Path, length: int, sample_rate: int) -> NDArray[np.float32
         samples, rate = decode_audio(path.read_bytes())
     except InvalidInput as error:
         raise InvalidInput(f"Background noise {path.name}: {error}") from error
-    samples = librosa.resample(samples, orig_sr=rate, target_sr=sample_rate, res_type="soxr_hq")[:length]
+    samples = resample(samples, rate, sample_rate)[:length]
     repeated = np.resize(samples, length)
     power = float(np.mean(repeated.astype(np.float64) ** 2))
     if power <= 0:

@@ -1,0 +1,149 @@
+"""Augmentation against hand computation, numpy and librosa on known signals."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import librosa
+import numpy as np
+import pytest
+import torch
+
+from core.config import MediaConfig
+from core.errors import InvalidInput
+from core.media.augment_audio import (
+    add_noise,
+    augment_waveforms,
+    mask_pictures,
+    move_in_time,
+    pick_noise,
+    warp_pictures,
+)
+from core.media.augment_images import distort, hide_rectangle, shift_and_flip
+from core.media.noise import colored_noise, noise_clips, noise_key
+from tests.core.media.samples import tone, wav
+
+ONE = torch.ones(1)
+
+
+def test_a_shifted_click_is_where_it_should_be():
+    click = torch.zeros(1, 1_000)
+    click[0, 500] = 1
+    moved = move_in_time(click, ONE, torch.tensor([120.0]))
+    assert moved[0].argmax() == 620 and moved[0, 620] == pytest.approx(1, abs=1e-2)
+    gone = move_in_time(click, ONE, torch.tensor([600.0]))
+    assert gone.abs().max() == 0
+
+
+def test_speed_is_interpolation_about_the_center_as_numpy_has_it():
+    x = np.random.default_rng(0).standard_normal(801).astype(np.float32)
+    moved = move_in_time(torch.from_numpy(x)[None], torch.tensor([1.2]), torch.zeros(1))[0].numpy()
+    source = 400 + 1.2 * (np.arange(801) - 400)
+    expected = np.interp(source, np.arange(801), x)
+    inside = (source >= 0) & (source <= 800)
+    np.testing.assert_allclose(moved[inside], expected[inside], atol=2e-3)
+    assert np.abs(moved[(source < -1) | (source > 801)]).max() == 0
+
+
+def test_speed_raises_the_pitch_in_librosas_spectrogram():
+    x = torch.from_numpy(tone(400, seconds=1.0))[None]
+    fast = move_in_time(x, torch.tensor([1.25]), torch.zeros(1))[0].numpy()
+    loudest = np.abs(librosa.stft(fast, n_fft=4096)).mean(1).argmax()
+    assert librosa.fft_frequencies(sr=16_000, n_fft=4096)[loudest] == pytest.approx(500, abs=5)
+
+
+@pytest.mark.parametrize("snr", [0.0, 13.0, 40.0])
+def test_noise_comes_at_the_asked_signal_to_noise_ratio(snr):
+    x = torch.from_numpy(tone())[None]
+    noise = torch.from_numpy(colored_noise(1.0, x.shape[1], np.random.default_rng(0)))[None]
+    added = add_noise(x, noise, torch.tensor([snr])) - x
+    assert 10 * torch.log10(x.square().sum() / added.square().sum()) == pytest.approx(snr, abs=1e-3)
+
+
+def test_silence_stays_silent_under_noise():
+    assert add_noise(torch.zeros(1, 100), torch.ones(1, 100), torch.zeros(1)).abs().max() == 0
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
+def test_noise_has_its_color(exponent):
+    noise = colored_noise(exponent, 2**17, np.random.default_rng(0))
+    power = np.abs(np.fft.rfft(noise)) ** 2
+    frequency = np.arange(len(power))
+    bins = np.geomspace(20, len(power) // 2, 20).astype(int)
+    levels = [power[a:b].mean() for a, b in pairwise(bins)]
+    centers = [frequency[a:b].mean() for a, b in pairwise(bins)]
+    slope = np.polyfit(np.log(centers), np.log(levels), 1)[0]
+    assert slope == pytest.approx(-exponent, abs=0.1)
+    assert np.mean(noise**2) == pytest.approx(1, rel=1e-3)
+
+
+def test_a_folder_of_noise_replaces_the_generated_noise(tmp_path):
+    (tmp_path / "hum.wav").write_bytes(wav(tone(50, seconds=3.0)))
+    config = MediaConfig(noise_folder=str(tmp_path))
+    clips = noise_clips(config)
+    assert clips.shape == (1, 160_000) and np.abs(np.fft.rfft(clips[0])).argmax() == pytest.approx(500, abs=2)
+    assert noise_key(config) != noise_key(MediaConfig())
+    with pytest.raises(InvalidInput, match="does not exist"):
+        noise_clips(MediaConfig(noise_folder=str(tmp_path / "none")))
+
+
+def test_each_augmentation_has_probability_one_half_and_its_range():
+    config = MediaConfig(seconds=0.25)
+    x = torch.from_numpy(np.pad(tone(seconds=0.05), (1_600, 1_600)))[None].repeat(400, 1)
+    draws = torch.from_numpy(np.random.default_rng(0).random((400, 10), dtype=np.float32))
+    noise = torch.from_numpy(noise_clips(config))
+    made = augment_waveforms(x, draws, noise, config)
+    untouched = (draws[:, [0, 2, 4, 6]] >= 0.5).all(1)
+    assert untouched.float().mean() == pytest.approx(1 / 16, abs=0.04)
+    torch.testing.assert_close(made[untouched], x[untouched], atol=5e-3, rtol=0)
+    only_amplitude = (draws[:, 0] < 0.5) & (draws[:, [2, 4, 6]] >= 0.5).all(1)
+    gain = made[only_amplitude].abs().amax(1) / x[only_amplitude].abs().amax(1)
+    torch.testing.assert_close(gain, 0.8 + 0.4 * draws[only_amplitude, 1], atol=5e-3, rtol=0)
+
+
+def test_a_result_does_not_depend_on_the_rest_of_the_batch():
+    config = MediaConfig()
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.standard_normal((6, 16_000)).astype(np.float32))
+    draws = torch.from_numpy(rng.random((6, 10), dtype=np.float32))
+    noise = torch.from_numpy(noise_clips(config))
+    together = augment_waveforms(x, draws, noise, config)
+    alone = augment_waveforms(x[2:3], draws[2:3], noise, config)
+    torch.testing.assert_close(together[2:3], alone)
+    assert pick_noise(noise, draws[:, 8:], 100).shape == (6, 100)
+
+
+def test_no_warp_is_no_change_and_a_warp_keeps_silence():
+    pictures = torch.from_numpy(np.random.default_rng(0).uniform(-1.5, 1.5, (4, 1, 32, 32)).astype(np.float32))
+    draws = torch.from_numpy(np.random.default_rng(1).random((4, 16), dtype=np.float32))
+    torch.testing.assert_close(warp_pictures(pictures, draws, 0.0), pictures, atol=1e-5, rtol=0)
+    assert (warp_pictures(torch.full((4, 1, 32, 32), -1.5), draws, 1.0) == -1.5).all()
+    assert (warp_pictures(pictures, draws, 1.0) - pictures).abs().max() > 0.1
+
+
+def test_masks_hide_one_band_and_one_stretch():
+    draws = torch.tensor([[0.0, 1.0, 1.0, 0.5]])
+    masked = mask_pictures(torch.zeros(1, 1, 32, 32), draws, widest=0.25)[0, 0]
+    expected = torch.zeros(32, 32)
+    expected[:8] = -1.5
+    expected[:, 28:] = -1.5
+    torch.testing.assert_close(masked, expected)
+
+
+def test_pictures_shift_by_whole_pixels_mirrored_at_the_border_as_numpy_pads():
+    picture = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    padded = np.pad(picture, ((0, 0), (0, 0), (4, 4), (4, 4)), mode="reflect")
+    draws = torch.tensor([[0.95, 0.0, 0.9]])  # 4 down, 4 left
+    moved = shift_and_flip(torch.from_numpy(picture), draws, flip=False).numpy()
+    np.testing.assert_array_equal(moved, padded[:, :, 0:32, 8:40])
+    flipped = shift_and_flip(torch.from_numpy(picture), torch.tensor([[0.5, 0.5, 0.1]]), flip=True).numpy()
+    np.testing.assert_array_equal(flipped, picture[..., ::-1])
+
+
+def test_the_neutral_distortion_changes_nothing_and_a_rectangle_is_hidden():
+    picture = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32))
+    neutral = torch.full((2, 16), 0.5)
+    neutral[:, [10, 12]] = 0  # a rectangle without extent
+    torch.testing.assert_close(distort(picture, neutral), picture, atol=1e-4, rtol=0)
+    hidden = hide_rectangle(torch.ones(1, 1, 20, 20), torch.tensor([[0.0, 1.0, 0.0, 0.5]]), widest=0.5)
+    assert hidden.sum() == 400 - 10 * 5
