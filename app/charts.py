@@ -194,7 +194,8 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
     """Labels given for each class, as bars."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, height))
-    bars = go.Bar(x=[markup(name) for name in class_names], y=list(counts), marker={"color": look.accent, "cornerradius": 4})
+    names = [markup(name) for name in class_names]
+    bars = go.Bar(x=names, y=list(counts), marker={"color": look.accent, "cornerradius": 4})
     figure.add_trace(bars.update(hovertemplate="%{x}: %{y:,}<extra></extra>"))
     figure.update_xaxes(showgrid=False, type="category", showticklabels=len(class_names) <= 20)
     figure.update_yaxes(rangemode="tozero", tickformat=",d", nticks=5)
