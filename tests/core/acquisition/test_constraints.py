@@ -1,0 +1,188 @@
+"""Exclusions, regions, near-duplicates, reasons, comparisons and hindsight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.acquisition import bico, constraints, duplicates, hindsight, reasons
+from core.acquisition.compare import compare
+from core.acquisition.registry import select
+from core.config import SelectionConfig
+from core.coresets import bilevel
+from core.types import UNLABELED
+
+
+def rows_of(request, selection) -> np.ndarray:
+    return np.array([int(np.flatnonzero(request.item_ids == i)[0]) for i in selection.item_ids])
+
+
+def test_excluded_items_are_not_eligible_and_a_set_can_be_the_whole_choice(request_of):
+    request = request_of()
+    ids = request.item_ids[request.eligible][:7]
+    without, only = constraints.exclude(request, ids), constraints.restrict(request, ids)
+    assert not np.isin(request.item_ids[without.eligible], ids).any()
+    assert set(request.item_ids[only.eligible].tolist()) == set(ids.tolist())
+    assert request.eligible.sum() == without.eligible.sum() + only.eligible.sum()
+
+
+def test_a_share_for_a_region_is_rounded_up_and_capped_by_what_is_there(request_of):
+    region = np.zeros(120, bool)
+    region[np.flatnonzero(request_of().eligible)[:2]] = True
+    counts = [k for k, _ in constraints.parts(request_of(region=region, region_share=0.1))]
+    assert counts == [1, 5]
+    assert [k for k, _ in constraints.parts(request_of(region=region, region_share=0.9))] == [2, 4]
+
+
+def test_the_second_part_of_a_batch_knows_the_first(request_of):
+    """A batch that is spent in two parts of one region is the batch that is spent at once."""
+    request = request_of()
+    for strategy in ("bico", "k_center", "max_herding"):
+        config = SelectionConfig(strategy=strategy, near_duplicate=0.0, n_views=3)
+        whole = select(request, config)
+        halves = select(replace(request, region=np.ones(120, bool), region_share=0.5), config)
+        np.testing.assert_array_equal(halves.item_ids, whole.item_ids)
+
+
+def test_near_duplicates_are_found_whatever_the_order_and_far_rows_are_not():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 40)).astype(np.float32)
+    x[200:] = x[:100] + 0.01 * draw.normal(size=(100, 40))
+    x[150] = x[149]
+    twins = duplicates.find_twins(x, 0.05, 0)
+    kept = twins.distinct(np.ones(300, bool), np.array([], np.int64))
+    assert kept.sum() == 199 and not kept[150] and not kept[200:].any()
+    assert twins.complete
+
+
+def test_rows_near_taken_ones_are_left_out_and_no_two_kept_rows_are_near():
+    x = np.linspace(0, 10, 501)[:, None].astype(np.float32)
+    twins = duplicates.find_twins(x, 0.05, 0)
+    radius = 0.05 * duplicates.typical_distance(x, np.random.default_rng(0))
+    kept = np.flatnonzero(twins.distinct(np.ones(501, bool), np.array([250])))
+    assert np.diff(x[kept, 0]).min() > radius * 0.999
+    assert np.abs(x[kept, 0] - x[250, 0]).min() > radius * 0.999
+
+
+def test_a_pool_of_one_repeated_item_is_one_group():
+    twins = duplicates.find_twins(np.ones((5_000, 8), np.float32), 0.05, 0)
+    assert twins.distinct(np.ones(5_000, bool), np.array([], np.int64)).sum() == 1
+
+
+def test_near_duplicates_of_labeled_items_are_not_chosen(request_of):
+    request = request_of()
+    features = request.features.copy()
+    copies = np.flatnonzero(request.eligible)[:10]
+    features[copies] = features[np.flatnonzero(request.labeled)[0]] + 1e-4
+    selection = select(replace(request, features=features, view_features=None), SelectionConfig(strategy="margin"))
+    assert not np.isin(rows_of(request, selection), copies).any()
+
+
+def test_reasons_are_what_the_arrays_say(request_of):
+    request = request_of()
+    selection = select(request, SelectionConfig(strategy="k_center"))
+    rows = rows_of(request, selection)
+    first, row = selection.reasons[0], rows[0]
+    labeled = np.flatnonzero(request.labeled)
+    distances = np.linalg.norm(request.embeddings[labeled] - request.embeddings[row], axis=1)
+    p = request.probabilities[row].astype(float)
+    assert first.guess == p.argmax() and first.confidence == pytest.approx(p.max())
+    assert first.entropy == pytest.approx(-(p * np.log(p)).sum(), rel=1e-5)
+    assert first.nearest_labeled == request.item_ids[labeled[distances.argmin()]]
+    assert first.nearest_distance == pytest.approx(distances.min(), rel=1e-4)
+    pool = np.flatnonzero(~request.labeled)
+    nearest = np.linalg.norm(request.embeddings[pool][:, None] - request.embeddings[rows][None], axis=2).argmin(1)
+    assert [reason.stands_for for reason in selection.reasons] == np.bincount(nearest, minlength=6).tolist()
+
+
+def test_the_outer_loss_along_a_batch_is_continuous_and_the_same_for_any_way_of_asking(request_of):
+    request = request_of()
+    config = SelectionConfig(strategy="bico", n_views=3)
+    selection = select(request, config)
+    path = reasons.outer_path(request, config, rows_of(request, selection))
+    for k, reason in enumerate(selection.reasons):
+        assert reason.outer_before == pytest.approx(path[k], abs=1e-3)
+        assert reason.outer_after == pytest.approx(path[k + 1], abs=1e-3)
+        assert reason.gradient_rank >= 1 and reason.first_gradient_rank >= 1
+
+
+def test_bico_trains_on_views_of_the_labeled_and_judges_the_whole_pool(request_of):
+    """Eq. 17: inner on labeled and chosen items' views, outer on labeled and unlabeled items."""
+    request = request_of()
+    config = SelectionConfig(strategy="bico", n_views=3, near_duplicate=0.0)
+    base = np.concatenate([request.view_features(int(row)) for row in np.flatnonzero(request.labeled)])
+    targets = np.repeat(request.probabilities[request.labeled], 3, 0)
+    found = bilevel.greedy(
+        base,
+        targets,
+        request.features,
+        request.probabilities,
+        6,
+        config.penalty,
+        views=request.view_features,
+        settings=bilevel.Settings(candidates=request.eligible & ~request.labeled),
+    )
+    np.testing.assert_array_equal(select(request, config).item_ids, request.item_ids[found.rows])
+
+
+def test_bico_can_use_the_last_layer_as_its_proxy(request_of):
+    request = request_of()
+    config = SelectionConfig(strategy="bico", proxy="embedding")
+    features = bico.proxy_features(request, config)
+    assert np.square(features).sum(1).mean() == pytest.approx(1.0, rel=1e-4)
+    assert len(select(request, config).item_ids) == 6
+
+
+def test_a_cold_start_covers_far_clusters_with_its_first_picks(cold_request_of):
+    centers = 5 * np.eye(6, 24)
+    x = (np.repeat(centers, 20, 0) + 0.1 * np.random.default_rng(0).normal(size=(120, 24))).astype(np.float32)
+    request = cold_request_of(features=x, eligible=np.ones(120, bool))
+    selection = select(request, SelectionConfig())
+    assert sorted(rows_of(request, selection) // 20) == [0, 1, 2, 3, 4, 5]
+    assert any("V-optimal design" in note for note in selection.notes)
+
+
+def test_solves_that_stop_short_appear_in_the_notes(request_of, monkeypatch):
+    short = bilevel.Settings.__init__.__kwdefaults__ | {"max_cg_steps": 1}
+    monkeypatch.setattr(bilevel.Settings.__init__, "__kwdefaults__", short)
+    notes = select(request_of(), SelectionConfig(n_views=3, penalty=1e-6)).notes
+    assert any(note.startswith("The implicit gradient stopped before its tolerance") for note in notes)
+
+
+def test_comparing_strategies_gives_picks_overlap_and_coverage(request_of):
+    request = request_of()
+    seen = []
+    found = compare(request, ["margin", "k_center", "margin"], SelectionConfig(), seen.append)
+    assert found.overlap[0].tolist() == [6, found.overlap[1, 0], 6]
+    own = select(request, SelectionConfig(strategy="k_center"))
+    np.testing.assert_array_equal(found.selections["k_center"].item_ids, own.item_ids)
+    rows = np.concatenate([rows_of(request, own), np.flatnonzero(request.labeled)])
+    pool = request.embeddings[~request.labeled]
+    nearest = np.linalg.norm(pool[:, None] - request.embeddings[rows][None], axis=2).min(1)
+    coverage = found.coverage["k_center"]
+    assert coverage.mean_distance == pytest.approx(nearest.mean(), rel=1e-3)
+    assert coverage.distance_ratio < 1 and coverage.n_guessed_classes <= 4
+    assert (seen[-1].done, seen[-1].total) == (3, 3)
+
+
+def test_strategies_can_be_compared_before_the_first_label(cold_request_of):
+    found = compare(cold_request_of(), ["bico", "uniform"], SelectionConfig())
+    assert found.coverage["bico"].n_guessed_classes is None
+    assert found.coverage["bico"].mean_distance < found.coverage["uniform"].mean_distance * 1.2
+
+
+def test_hindsight_tells_wrong_guesses_and_changed_neighborhoods():
+    before = np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.1, 0.9]])
+    after = np.array([[0.0, 1.0], [0.3, 0.7], [0.7, 0.3], [0.2, 0.8]])
+    points = np.array([[0.0], [1.0], [2.0], [10.0]])
+    around = hindsight.neighborhood(points, np.array([0, 3]), 2, np.ones(4, bool))
+    assert around.tolist() == [[1, 2], [2, 1]]
+    first, second = hindsight.look_back(before, after, np.array([0, 3]), np.array([1, UNLABELED]), around)
+    assert (first.guess, first.label, first.guess_was_wrong) == (0, 1, True)
+    assert first.label_probability == pytest.approx(0.1)
+    assert (first.n_neighbors, first.n_changed, first.n_changed_to_label) == (2, 1, 1)
+    assert first.mean_shift == pytest.approx((0.5 + 0.1) / 2)
+    assert first.confidence_gain == pytest.approx((0.7 - 0.8 + 0.7 - 0.6) / 2)
+    assert (second.label, second.guess_was_wrong, second.n_changed_to_label) == (None, None, None)
