@@ -38,6 +38,7 @@ def address(store: Store) -> str:
 
 def migrate(store: Store) -> None:
     """Create or update the engine's tables. Processes that do so at once take turns, so that none of them fails."""
+    logging.getLogger("dbos").setLevel(logging.ERROR)
     if store.is_sqlite:
         with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
             DBOS.migrate(address(store))
@@ -47,9 +48,8 @@ def migrate(store: Store) -> None:
             DBOS.migrate(address(store))
 
 
-def launch(store: Store, worker_id: str, polling_seconds: float = 1.0, serve: bool = True) -> None:
+def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:
     """Start the engine in this process under the worker's name, on tables that `migrate` made."""
-    quiet = logging.getLogger("dbos")
     config: DBOSConfig = {
         "name": NAME,
         "system_database_url": address(store),
@@ -63,9 +63,6 @@ def launch(store: Store, worker_id: str, polling_seconds: float = 1.0, serve: bo
         "scheduler_polling_interval_sec": 3600.0,
     }
     DBOS(config=config)
-    quiet.propagate = False
-    if not serve:
-        DBOS.listen_queues([])
     DBOS.launch()
     DBOS.register_queue(ROUNDS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")
     DBOS.register_queue(UNITS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")

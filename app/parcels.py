@@ -13,9 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from core.types import PickReason, PoolSnapshot, Selection
+from core.config import KernelConfig
+from core.kernels.networks import by_name
+from core.kernels.nystrom import KernelFeatures, Nystrom
+from core.types import PickReason, PoolSnapshot, RowCache, Selection
+from core.work import Landmarks
 from storage.artifacts import ArtifactFolder, ArtifactRef
 from storage.rounds import finite
 
@@ -37,8 +42,11 @@ def put_array(folder: ArtifactFolder, array: NDArray[Any]) -> Parcel:
 
 
 def open_array(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> NDArray[Any]:
-    """Memory-mapped."""
-    return folder.open_array(to_ref(parcel))
+    """Memory-mapped; what is written into it stays in memory (torch wants arrays it could write to)."""
+    ref = to_ref(parcel)
+    if 0 in ref.shape:
+        return folder.open_array(ref)
+    return np.asarray(np.load(folder.path(ref), mmap_mode="c", allow_pickle=False))
 
 
 def put_json(folder: ArtifactFolder, value: Any) -> Parcel:
@@ -94,3 +102,33 @@ def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selecti
         reasons=tuple(PickReason(**reason) for reason in value["reasons"]),
         notes=tuple(value["notes"]),
     )
+
+
+def put_kernel(folder: ArtifactFolder, kernel: KernelFeatures, landmarks: Landmarks) -> Parcel:
+    """The fitted feature map: one .npz, so that every worker computes features with the same one."""
+    about = {"names": landmarks.names, "pool_size": landmarks.pool_size, "key": landmarks.key, "cache_key": kernel.key}
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+        landmarks=kernel.nystrom.landmarks,
+        root=kernel.nystrom.root,
+        spectrum=kernel.nystrom.spectrum,
+    )
+    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
+
+
+def open_kernel(
+    folder: ArtifactFolder, parcel: Mapping[str, Any], config: KernelConfig, cache: RowCache, device: torch.device
+) -> KernelFeatures:
+    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
+        about = json.loads(file["about"].tobytes())
+        network = by_name(config.network, block_size=config.block_size)
+        nystrom = Nystrom(network, file["landmarks"], file["root"], file["spectrum"], config.tolerance, device)
+    return KernelFeatures(nystrom, tuple(about["names"]), cache, about["cache_key"])
+
+
+def open_landmarks(folder: ArtifactFolder, ref: ArtifactRef) -> Landmarks:
+    with np.load(folder.path(ref), allow_pickle=False) as file:
+        about = json.loads(file["about"].tobytes())
+    return Landmarks(names=tuple(about["names"]), pool_size=about["pool_size"], key=about["key"])

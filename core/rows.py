@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.types import Rows
+
 
 class ArrayRows:
     """`Rows` over an array that is already there (in memory or memory-mapped)."""
@@ -22,6 +24,38 @@ class ArrayRows:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         return np.asarray(self.array[rows])
+
+
+class SomeRows:
+    """Some rows of larger `Rows`, in the order given; nothing is copied until it is taken."""
+
+    def __init__(self, rows: Rows, positions: NDArray[np.int64]) -> None:
+        self.rows, self.positions = rows, positions
+        self.shape = (len(positions), *rows.shape[1:])
+        self.dtype = rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return self.rows.take(self.positions[rows])
+
+
+class LazyRows:
+    """`Rows` that are made, all at once, when the first of them is taken."""
+
+    def __init__(self, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> None:
+        self.shape, self._make = shape, make
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self._made: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        if self._made is None:
+            self._made = self._make()
+        return np.asarray(self._made[rows])
 
 
 class MemoryRowCache:
