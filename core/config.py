@@ -59,18 +59,39 @@ class MediaConfig:
         require(8 <= self.image_size <= 512, f"An image size of {self.image_size} is not supported; use 8 to 512.")
 
 
+# What people read beside the choice. Costs are CPU time per kernel entry at 32x32, as `benchmarks.kernels` prints them.
+KERNEL_NETWORKS: dict[str, str] = {
+    "scnn": "Two 5x5 convolutions. The default and the cheapest convolutional kernel: its cost is the unit below.",
+    "fnn": "Two dense layers on the flattened input: a fraction of scnn's cost, and blind to where things are.",
+    "wrn": "Wide residual network that flattens, the authors' proxy for active learning. About 7 times scnn.",
+    "wrn-gap": "The same with global average pooling. On a CPU about 700 times scnn: hours where scnn takes a minute.",
+    "cntk6": "Six 3x3 convolutions that flatten. About 3 times scnn.",
+    "cntk6-gap": "Six 3x3 convolutions with global average pooling. On a CPU about 3,000 times scnn: for a few hundred "
+    "items and landmarks, or for a GPU.",
+    "myrtle5": "Four convolutions with average pooling. On a CPU about 4,500 times scnn: for a few hundred items and "
+    "landmarks, or for a GPU.",
+    "rbf": "Gaussian of the distance between inputs: next to no cost.",
+    "linear": "Inner product of inputs: next to no cost.",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:
-    """The proxy's kernel and its Nyström features."""
+    """The proxy's kernel and its Nyström features. What each network costs: `KERNEL_NETWORKS`."""
 
     network: str = "scnn"
+    block_size: int = 4  # blocks in each group of wrn and wrn-gap
     n_landmarks: int = 2048
     landmarks: Literal["uniform", "leverage"] = "uniform"
     landmark_seed: int = 0
     tolerance: float = 1e-6  # directions of K_QQ below tolerance * largest eigenvalue are dropped
 
     def __post_init__(self) -> None:
+        known = ", ".join(KERNEL_NETWORKS)
+        require(self.network in KERNEL_NETWORKS, f"There is no kernel called {self.network!r}; choose one of {known}.")
+        require(1 <= self.block_size <= 16, f"The kernel's block size is {self.block_size}; use 1 to 16.")
         require(self.n_landmarks >= 1, f"{self.n_landmarks} landmarks were asked for; use at least 1.")
+        require(0 < self.tolerance < 1, f"The kernel's tolerance is {self.tolerance}; use more than 0 and less than 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

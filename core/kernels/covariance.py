@@ -116,7 +116,8 @@ def _window_mean(a: Tensor, layer: Conv, lead: int) -> Tensor:
             part = padded
             for axis in axes:
                 part = part.narrow(axis, tap, (n_out - 1) * layer.stride + 1)
-                part = part[(slice(None),) * axis + (slice(None, None, layer.stride),)]
+                if layer.stride > 1:
+                    part = part.unfold(axis, 1, layer.stride).squeeze(-1)  # every stride-th position
             total = part if total is None else total + part
         assert total is not None
         a = total / layer.size
@@ -125,13 +126,13 @@ def _window_mean(a: Tensor, layer: Conv, lead: int) -> Tensor:
 
 def _rectify(c: Covariance) -> Covariance:
     v1, v2 = (_variance(own) for own in (c.own1, c.own2))
-    n_positions = c.own1.dim() - 1
-    full = n_positions == 4
-    K, factor = _arc_cosine(c.K, _spread(v1, "a", full), _spread(v2, "b", full))
-    if not full:
+    size = v1.shape[1:]
+    if c.own1.dim() < 5:
+        K, factor = _arc_cosine(c.K, v1.unsqueeze(1), v2.unsqueeze(0))
         return Covariance(K, c.T * factor, c.own1 / 2, c.own2 / 2)
+    K, factor = _arc_cosine(c.K, v1.view(-1, 1, *size, 1, 1), v2.view(1, -1, 1, 1, *size))
     own1, own2 = (
-        _arc_cosine(own, v[:, :, :, None, None], v[:, None, None])[0] for own, v in ((c.own1, v1), (c.own2, v2))
+        _arc_cosine(own, v.view(-1, *size, 1, 1), v.view(-1, 1, 1, *size))[0] for own, v in ((c.own1, v1), (c.own2, v2))
     )
     return Covariance(K, c.T * factor, own1, own2)
 
@@ -140,14 +141,7 @@ def _variance(own: Tensor) -> Tensor:
     """(n, H, W) or (n,): the variances at each position."""
     if own.dim() < 5:
         return own
-    return torch.einsum("ahwhw->ahw", own)
-
-
-def _spread(v: Tensor, item: str, full: bool) -> Tensor:
-    """Variances shaped to multiply K: item "a" stands on the first axis, "b" on the second."""
-    if not full:
-        return v[:, None] if item == "a" else v[None]
-    return v[:, None, :, :, None, None] if item == "a" else v[None, :, None, None]
+    return torch.diagonal(own.flatten(3).flatten(1, 2), dim1=1, dim2=2).reshape(own.shape[:3])
 
 
 def _arc_cosine(K: Tensor, v1: Tensor, v2: Tensor) -> tuple[Tensor, Tensor]:

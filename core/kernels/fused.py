@@ -7,6 +7,7 @@ after flattening are applied to whole blocks in float64.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -34,7 +35,8 @@ _TILE_WORK = 3e8  # position updates in one tile: well below a second, so that p
 class Side:
     """Items ready for pairing."""
 
-    inputs: NDArray[np.float32]  # (n, C, H * (W + frame))
+    size: tuple[int, int]  # (H, W)
+    inputs: NDArray[Any]  # (n, C, H * (W + frame)) float32; the images themselves for networks that flatten them first
     maps: NDArray[np.float32]  # (n, maps_size)
     own: NDArray[np.float64]  # (n,) variance after the bridge layer
 
@@ -45,8 +47,8 @@ def default_threads() -> int:
 
 
 def fused_kernel(
-    x1: NDArray[Any],
-    x2: NDArray[Any] | None,
+    x1: NDArray[Any] | Side,
+    x2: NDArray[Any] | Side | None,
     network: Network,
     kind: Kind = "ntk",
     n_threads: int | None = None,
@@ -54,22 +56,32 @@ def fused_kernel(
 ) -> NDArray[np.float32]:
     """(n1, n2) kernel of images (n, H, W, C); x2 None means x1 with itself, of which one half is computed.
 
-    `on_progress(done, total)` is called from this thread, tile by tile, and may raise to stop the work.
+    Either may be a `Side` made before by `prepare_side` with the same network. `on_progress(done, total)` is called
+    from this thread, tile by tile, and may raise to stop the work.
     """
     if network.bridge == 0:
         return _dense_kernel(x1, x1 if x2 is None else x2, network, kind)
-    plan = plan_for(network, x1.shape[1], x1.shape[2])
+    side1 = x1 if isinstance(x1, Side) else prepare_side(x1, network, n_threads)
+    side2 = side1 if x2 is None else x2 if isinstance(x2, Side) else prepare_side(x2, network, n_threads)
+    plan = plan_for(network, *side1.size)
+    out = np.zeros((len(side1.own), len(side2.own)), np.float32)
+    tiles = list(_tiles(plan, side1, side2, symmetric=x2 is None))
+    work = (functools.partial(_fill, out, tile, (side1, side2), plan, kind) for tile in tiles)
     with ThreadPoolExecutor(n_threads or default_threads(), thread_name_prefix="kernel") as pool:
-        side1 = _prepare(x1, plan, pool)
-        side2 = side1 if x2 is None else _prepare(x2, plan, pool)
-        out = np.zeros((len(side1.own), len(side2.own)), np.float32)
-        tiles = list(_tiles(plan, side1, side2, symmetric=x2 is None))
-        work = (lambda tile=tile: _fill(out, tile, (side1, side2), plan, kind) for tile in tiles)
         _run(pool, work, len(tiles), on_progress)
     if x2 is None:
         below = np.tril_indices(len(out), -1)
         out[below] = out.T[below]
     return out
+
+
+def prepare_side(x: NDArray[Any], network: Network, n_threads: int | None = None) -> Side:
+    """Items ready to be paired many times: their variances at every layer, computed once."""
+    if network.bridge == 0:
+        return Side(x.shape[1:3], np.asarray(x), np.empty((0, 0), np.float32), np.empty(len(x)))
+    plan = plan_for(network, x.shape[1], x.shape[2])
+    with ThreadPoolExecutor(n_threads or default_threads(), thread_name_prefix="kernel") as pool:
+        return _prepare(x, plan, pool)
 
 
 def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
@@ -89,7 +101,7 @@ def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
         own[rows] = np.diagonal(sums[0])
 
     list(pool.map(run, range(0, n, 16)))
-    return Side(flat, maps, own / _own_averaged(plan))
+    return Side((height, width), flat, maps, own / _own_averaged(plan))
 
 
 def _own_averaged(plan: Plan) -> int:
@@ -148,7 +160,7 @@ def _fill(
 
 
 def _part(side: Side, begin: int, end: int) -> Side:
-    return Side(side.inputs[begin:end], side.maps[begin:end], side.own[begin:end])
+    return Side(side.size, side.inputs[begin:end], side.maps[begin:end], side.own[begin:end])
 
 
 def _run(
@@ -182,8 +194,11 @@ def _collect(pending: set[Future[None]]) -> int:
     return len(done)
 
 
-def _dense_kernel(x1: NDArray[Any], x2: NDArray[Any], network: Network, kind: Kind) -> NDArray[np.float32]:
+def _dense_kernel(
+    x1: NDArray[Any] | Side, x2: NDArray[Any] | Side, network: Network, kind: Kind
+) -> NDArray[np.float32]:
     """A network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
+    x1, x2 = (x.inputs if isinstance(x, Side) else x for x in (x1, x2))
     right = torch.from_numpy(np.asarray(x2, np.float64))
     out = np.empty((len(x1), len(x2)), np.float32)
     for begin in range(0, len(x1), 256):

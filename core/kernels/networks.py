@@ -203,22 +203,22 @@ def linear() -> Linear:
     return Linear()
 
 
-_PLAIN: dict[str, Callable[[], AnyNetwork]] = {
-    "fnn": fnn,
-    "scnn": scnn,
-    "myrtle5": myrtle5,
-    "rbf": rbf,
-    "linear": linear,
+_BY_NAME: dict[str, Callable[[int], AnyNetwork]] = {
+    "scnn": lambda block_size: scnn(),
+    "fnn": lambda block_size: fnn(),
+    "wrn": lambda block_size: wrn(block_size),
+    "wrn-gap": lambda block_size: wrn(block_size, "gap"),
+    "cntk6": lambda block_size: cntk6(),
+    "cntk6-gap": lambda block_size: cntk6("gap"),
+    "myrtle5": lambda block_size: myrtle5(),
+    "rbf": lambda block_size: rbf(),
+    "linear": lambda block_size: linear(),
 }
-NAMES: tuple[str, ...] = ("fnn", "scnn", "wrn", "cntk6", "myrtle5", "rbf", "linear")
+NAMES: tuple[str, ...] = tuple(_BY_NAME)
 
 
-def by_name(name: str, *, block_size: int = 4, pooling: Pooling = "flatten") -> AnyNetwork:
-    """The network called `name`; `block_size` is read by wrn, `pooling` by wrn and cntk6."""
-    if name == "wrn":
-        return wrn(block_size, pooling)
-    if name == "cntk6":
-        return cntk6(pooling)
-    if name not in _PLAIN:
+def by_name(name: str, *, block_size: int = 4) -> AnyNetwork:
+    """The network that settings call `name`; "-gap" names end in global average pooling. wrn reads `block_size`."""
+    if name not in _BY_NAME:
         raise InvalidInput(f"There is no network called {name!r}; choose one of {', '.join(NAMES)}.")
-    return _PLAIN[name]()
+    return _BY_NAME[name](block_size)

@@ -79,32 +79,35 @@ def _as_tensor(x: NDArray[Any] | Tensor) -> Tensor:
 
 def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: Kind, symmetric: bool) -> Tensor:
     """The torch path, in blocks that bound its memory."""
-    n1, n2 = len(x1), len(x2)
-    out = torch.empty((n1, n2), dtype=x1.dtype, device=x1.device)
-    rows, columns = _block_shape(x1, network)
-    for i in range(0, n1, rows):
-        for j in range(0, n2, columns):
-            if symmetric and j + columns <= i:
-                continue
-            block = _block(x1[i : i + rows], x2[j : j + columns], network, kind)
-            out[i : i + rows, j : j + columns] = block
+    side = _block_side(x1, network)
+    right = x2.split(side)
+    rows = []
+    for i, left in enumerate(x1.split(side)):
+        blocks = [
+            x1.new_zeros((len(left), len(other)))
+            if symmetric and j < i
+            else _block(left, other, network, kind)
+            for j, other in enumerate(right)
+        ]
+        rows.append(torch.cat(blocks, dim=1))
+    out = torch.cat(rows)
     return torch.triu(out) + torch.triu(out, 1).T if symmetric else out
 
 
-def _block_shape(x: Tensor, network: AnyNetwork) -> tuple[int, int]:
+def _block_side(x: Tensor, network: AnyNetwork) -> int:
+    """Items on each side of a block."""
     positions = 1
     if isinstance(network, Network) and network.bridge > 0:
         positions = (x.shape[1] * x.shape[2]) ** (2 if network.needs_position_pairs else 1)
     pairs = max(1, _BLOCK_BYTES // (x.element_size() * positions))
-    side = max(1, int(pairs**0.5))
-    return side, side
+    return max(1, int(pairs**0.5))
 
 
 def _block(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: Kind) -> Tensor:
     if isinstance(network, Linear):
         return flat_covariance(x1, x2).K
     if isinstance(network, Rbf):
-        gamma = 1.0 / x1[0].numel() if network.gamma is None else network.gamma
+        gamma = len(x1) / x1.numel() if network.gamma is None else network.gamma
         return torch.exp(-gamma * torch.cdist(x1.flatten(1), x2.flatten(1), compute_mode=_EXACT) ** 2)
     if network.bridge == 0:
         after = propagate(network.layers[1:], flat_covariance(x1, x2))

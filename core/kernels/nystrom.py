@@ -1,0 +1,229 @@
+"""Nyström features of a kernel, computed once per item.
+
+    phi(x) = k(x, Q) K_QQ^(-1/2)         so that  <phi(x), phi(x')>  is about  k(x, x')
+
+Q are the landmarks (q of them). K_QQ is factorised in float64; directions whose eigenvalue is below `tolerance` times
+the largest are dropped (their inverse root is zero), because dividing by a rounding error makes noise, not features.
+The symmetric root is taken rather than eigenvectors: it does not depend on their signs or on how near-equal ones turn,
+so rows computed on another day, or by another process, fit the rows that are already there. phi has q columns and rank
+at most the number of directions kept.
+
+What is remembered (`core.types.RowCache`): under (network, inputs' key, landmarks) the landmarks' inputs, the root and
+one row of features per name. A name is an item's hash, or that of an augmented view such as "<hash>:view3:<settings>":
+when items join a pool, only theirs are computed. How landmarks last while a pool grows: `core.kernels.landmarks`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from core.config import KernelConfig
+from core.errors import InvalidInput
+from core.kernels.fused import OnProgress, Side, fused_kernel, prepare_side
+from core.kernels.networks import AnyNetwork, Network, by_name
+from core.kernels.ntk import kernel
+from core.types import Progress, Report, RowCache, Rows, ignore
+
+VERSION = 1  # of what is computed here; raise it when the same settings give other numbers
+_REPORT_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Nystrom:
+    """A fitted feature map. `spectrum` holds the eigenvalues of K_QQ, largest first."""
+
+    network: AnyNetwork
+    landmarks: NDArray[np.float32]  # (q, H, W, C)
+    root: NDArray[np.float64]  # (q, q) symmetric
+    spectrum: NDArray[np.float64]  # (q,)
+    tolerance: float
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _ready: list[Side] = field(default_factory=list, repr=False)  # the landmarks, prepared at the first transform
+
+    @property
+    def rank(self) -> int:
+        """Directions kept."""
+        return int((self.spectrum > self.tolerance * max(float(self.spectrum[0]), 0.0)).sum())
+
+    def transform(self, x: NDArray[Any], on_progress: OnProgress | None = None) -> NDArray[np.float32]:
+        """(n, q) features of images (n, H, W, C)."""
+        return (self.against_landmarks(x, on_progress).astype(np.float64) @ self.root).astype(np.float32)
+
+    def against_landmarks(self, x: NDArray[Any], on_progress: OnProgress | None = None) -> NDArray[np.float32]:
+        """(n, q) kernel entries k(x, Q)."""
+        x = np.asarray(x, np.float32)
+        if self.device.type != "cpu" or not isinstance(self.network, Network):
+            return _on_device(x, self.landmarks, self.network, self.device)
+        if not self._ready:
+            self._ready.append(prepare_side(self.landmarks, self.network))
+        return fused_kernel(x, self._ready[0], self.network, on_progress=on_progress)
+
+
+def fit(
+    landmarks: NDArray[Any],
+    network: AnyNetwork,
+    tolerance: float = 1e-6,
+    device: torch.device | None = None,
+    on_progress: OnProgress | None = None,
+) -> Nystrom:
+    """The feature map of these landmark images (q, H, W, C)."""
+    device = device or torch.device("cpu")
+    landmarks = np.asarray(landmarks, np.float32)
+    if not len(landmarks):
+        raise InvalidInput("A kernel approximation needs at least one landmark.")
+    if device.type == "cpu" and isinstance(network, Network):
+        K = fused_kernel(landmarks, None, network, on_progress=on_progress)
+    else:
+        K = _on_device(landmarks, None, network, device)
+    if not np.isfinite(K).all():
+        raise InvalidInput("The kernel of the landmarks is not finite: their inputs hold values that are not numbers.")
+    root, spectrum = inverse_root(K, tolerance)
+    return Nystrom(network, landmarks, root, spectrum, tolerance, device)
+
+
+def inverse_root(K: NDArray[Any], tolerance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """K^(-1/2) on the directions above tolerance * largest eigenvalue, zero on the others; eigenvalues, descending."""
+    K64 = np.asarray(K, np.float64)
+    values, vectors = np.linalg.eigh((K64 + K64.T) / 2)
+    kept = values > tolerance * max(float(values[-1]), 0.0)
+    scaled = vectors[:, kept] / np.sqrt(np.sqrt(values[kept]))  # so that the product below is symmetric to the bit
+    return scaled @ scaled.T, values[::-1].copy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How well the features give the kernel back on a random block of items."""
+
+    n_landmarks: int
+    rank: int  # directions kept
+    relative_error: float  # |K - Phi Phi^T|_F / |K|_F on the block
+    block: int  # items in the block
+
+
+class KernelFeatures:
+    """Nyström features of one pool, one network and one set of landmarks, computed once per name."""
+
+    def __init__(self, nystrom: Nystrom, names: tuple[str, ...], cache: RowCache, key: str) -> None:
+        self.nystrom = nystrom
+        self.landmarks = names
+        self.cache = cache
+        self.key = key
+
+    @classmethod
+    def prepare(
+        cls,
+        inputs: Rows,
+        names: Sequence[str],
+        config: KernelConfig,
+        cache: RowCache,
+        scope: Scope,
+        report: Report = ignore,
+    ) -> KernelFeatures:
+        """Fits the feature map for `scope.landmarks`, or takes it from the cache.
+
+        inputs: (n, H, W, C) with one name per row; every landmark is among the names, or its input is in the cache.
+        """
+        network = by_name(config.network, block_size=config.block_size)
+        chosen = tuple(scope.landmarks)
+        identity = json.dumps([VERSION, network.identity(), scope.inputs_key, config.tolerance, chosen])
+        key = f"nystrom/{network.name}/{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
+        rows = {name: row for row, name in enumerate(names)}
+        stored = cache.rows(f"{key}/landmarks", chosen, lambda positions: _inputs_of(chosen, positions, rows, inputs))
+        images = stored.take(np.arange(len(chosen)))
+        meter = _Meter("landmarks", len(chosen), report)
+        fitted: list[Nystrom] = []
+
+        def factors(positions: Sequence[int]) -> NDArray[np.float64]:
+            fitted.append(fit(images, network, config.tolerance, scope.device, meter.of_block(0, len(chosen))))
+            return np.concatenate([fitted[0].root, fitted[0].spectrum[None]])[None]
+
+        both = cache.rows(f"{key}/root", ["root"], factors).take(np.array([0]))[0]
+        device = scope.device or torch.device("cpu")
+        return cls(Nystrom(network, images, both[:-1], both[-1], config.tolerance, device), chosen, cache, key)
+
+    def rows(self, inputs: Rows, names: Sequence[str], report: Report = ignore, stage: str = "features") -> Rows:
+        """(n, q) features, row i for names[i]; only names never seen before are computed, block by block."""
+        meter = _Meter(stage, len(names), report)
+
+        def compute(positions: Sequence[int]) -> NDArray[np.float32]:
+            images = inputs.take(np.asarray(positions, np.int64))
+            return self.nystrom.transform(images, meter.of_block(meter.done, len(positions)))
+
+        return self.cache.rows(f"{self.key}/features", names, compute, meter.follow)
+
+    def quality(self, inputs: Rows, seed: int = 0, block: int = 256, n_landmarks: int | None = None) -> Quality:
+        """The relative Frobenius error on a random block; with `n_landmarks`, what the first so many would give."""
+        generator = np.random.default_rng(seed)
+        drawn = np.sort(generator.choice(len(inputs), min(block, len(inputs)), replace=False))
+        images = inputs.take(drawn.astype(np.int64))
+        nystrom = self.nystrom
+        if n_landmarks is not None and n_landmarks < len(self.landmarks):
+            nystrom = fit(nystrom.landmarks[:n_landmarks], nystrom.network, nystrom.tolerance, nystrom.device)
+        exact = dataclasses.replace(nystrom, landmarks=images, _ready=[]).against_landmarks(images).astype(np.float64)
+        phi = nystrom.transform(images).astype(np.float64)
+        error = float(np.linalg.norm(exact - phi @ phi.T) / max(float(np.linalg.norm(exact)), 1e-300))
+        return Quality(n_landmarks=len(nystrom.landmarks), rank=nystrom.rank, relative_error=error, block=len(images))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What features belong to besides the kernel's settings."""
+
+    landmarks: Sequence[str]  # names, from `core.kernels.landmarks`
+    inputs_key: str  # names the settings that the inputs were made with
+    device: torch.device | None = None  # None: the CPU
+
+
+def _inputs_of(
+    chosen: Sequence[str], positions: Sequence[int], rows: dict[str, int], inputs: Rows
+) -> NDArray[np.float32]:
+    missing = [chosen[p] for p in positions if chosen[p] not in rows]
+    if missing:
+        raise InvalidInput(
+            f"{len(missing)} landmarks are no longer in the pool (such as {missing[0]}) and their inputs were never "
+            "kept. Change the landmark seed to draw new ones."
+        )
+    return np.asarray(inputs.take(np.array([rows[chosen[p]] for p in positions], np.int64)), np.float32)
+
+
+def _on_device(
+    x1: NDArray[np.float32], x2: NDArray[np.float32] | None, network: AnyNetwork, device: torch.device
+) -> NDArray[np.float32]:
+    left = torch.from_numpy(np.ascontiguousarray(x1)).to(device)
+    right = None if x2 is None else torch.from_numpy(np.ascontiguousarray(x2)).to(device)
+    return np.asarray(kernel(left, right, network, backend="torch").cpu().numpy(), np.float32)
+
+
+class _Meter:
+    """Turns tiles of a block and blocks of a cache into progress by rows, a few times a second."""
+
+    def __init__(self, stage: str, total: int, report: Report) -> None:
+        self.stage, self.total, self.report = stage, total, report
+        self.done = 0
+        self._last = 0.0
+
+    def of_block(self, before: int, n_rows: int) -> Callable[[int, int], None]:
+        def tiles(done: int, total: int) -> None:
+            if time.monotonic() - self._last >= _REPORT_SECONDS:
+                self._tell(before + n_rows * done // total)
+
+        return tiles
+
+    def follow(self, done: int, total: int) -> None:
+        """What the cache says after each block: rows that were missing."""
+        self.done, self.total = done, total
+        self._tell(done)
+
+    def _tell(self, done: int) -> None:
+        self._last = time.monotonic()
+        self.report(Progress(self.stage, done, self.total, "kernel entries"))
