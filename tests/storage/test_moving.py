@@ -113,14 +113,14 @@ def test_a_move_killed_half_way_is_completed_by_running_it_again(
     elsewhere = tmp_path / "elsewhere"
     Store.open(postgres_url, elsewhere).close()
     command = [sys.executable, "-c", MOVER, str(sqlite_store.home), postgres_url, str(elsewhere)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()})
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("rows items"):
-            time.sleep(0.02)
-            break
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("rows items"):
+                time.sleep(0.02)
+                break
+        process.send_signal(signal.SIGKILL)
     with Store.open(postgres_url, elsewhere) as target:
         with target.read() as connection:
             assert connection.execute(select(func.count()).select_from(LabelEvent)).scalar_one() < 13

@@ -1,0 +1,447 @@
+"""Exports: every row with its provenance, safe, exact, complete or not there, and the way back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from sqlalchemy import select
+
+from core.config import RoundConfig
+from core.errors import Cancelled, Conflict, InvalidInput, NotFound
+from core.types import Progress, Selection
+from storage.annotators import annotator_named
+from storage.applying import LabelInput
+from storage.classes import add_class, list_classes, merge_classes, retire_class
+from storage.database import Store
+from storage.export_formats import is_formula
+from storage.export_rows import COLUMNS, ExportOptions
+from storage.exporting import FORMATS, export_project
+from storage.import_opening import open_source
+from storage.importing import ImportOptions, locator, run_import
+from storage.pool import Pool
+from storage.projects import ProjectSettings, create_project
+from storage.rounds import RoundLog
+from storage.schema import Annotator, Item, LabelEvent
+from tests.storage.made_media import picture, wav, write_files
+
+ROOT = Path(__file__).resolve().parents[2]
+START = datetime(2024, 3, 1, 12, 30, 15, 123456, UTC)
+
+
+class Shop:
+    """A project of pictures with people who label it."""
+
+    def __init__(self, store: Store, folder: Path, names: list[str], classes: list[str], wanted: int = 2) -> None:
+        self.store = store
+        name = f"shop {uuid.uuid4()}"
+        self.project = create_project(
+            store, name, "image", classes, settings=ProjectSettings(labels_per_item=wanted)
+        ).id
+        rows = []
+        for number, name in enumerate(names):
+            (folder / f"{number}.png").write_bytes(picture(seed=number))
+            rows.append(json.dumps({"path": f"{number}.png", "name": name}))
+        (folder / "manifest.jsonl").write_text("\n".join(rows))
+        run_import(store, self.project, open_source(folder), ImportOptions(labels="ignore"))
+        self.pool = Pool(store, self.project)
+        self.items = [item.id for item in self.pool.items()]
+        self.classes = [row.id for row in list_classes(store, self.project)]
+
+    def label(self, item: int, class_: int, who: str = "ann", at: datetime = START, **more) -> None:
+        event = LabelInput(
+            uuid=str(uuid.uuid4()),
+            item_id=self.items[item],
+            kind=more.pop("kind", "label"),
+            class_id=self.classes[class_],
+            at=at,
+            **more,
+        )
+        answers = self.pool.apply([event], annotator=annotator_named(self.store, who).id)
+        assert answers[0].accepted, answers
+
+
+def standing(store: Store, project: int) -> set[tuple]:
+    """Every standing label as (bytes, class, who, when, how), and the label that counts."""
+    names = {row.id: row.name for row in list_classes(store, project, include_inactive=True)}
+    counts = {row.id: names[row.effective_id or row.id] for row in list_classes(store, project, include_inactive=True)}
+    found: set[tuple] = set()
+    with store.read() as connection:
+        query = (
+            select(LabelEvent.__table__, Item.sha256, Item.name.label("item"), Annotator.name.label("who"))
+            .join(Item, Item.id == LabelEvent.item_id)
+            .join(Annotator, Annotator.id == LabelEvent.annotator_id)
+            .where(LabelEvent.project_id == project, LabelEvent.kind.in_(("label", "decide")))
+        )
+        for row in connection.execute(query):
+            found.add((
+                row.sha256, row.item, counts[row.class_id], row.who, row.at, row.kind, row.seconds, row.suggestion,
+                row.suggested_confidence, row.note,
+            ))  # fmt: skip
+    for item in Pool(store, project).items():
+        if item.class_id is not None:
+            found.add((item.sha256, "counts", counts[item.class_id]))
+    return found
+
+
+@pytest.fixture
+def shop(sqlite_store, tmp_path) -> Shop:
+    (tmp_path / "in").mkdir()
+    made = Shop(sqlite_store, tmp_path / "in", ["=1+1.png", "b.png", "c.png", "d.png"], ["cat", "-dog", "a/b", ".."])
+    made.label(0, 0, seconds=1.5, suggestion="shown", suggested_class_id=made.classes[1], suggested_confidence=0.75)
+    made.label(0, 1, "bob", START + timedelta(seconds=1), note="@note\nwith lines")
+    made.label(1, 1, "bob")
+    made.label(2, 2)
+    made.label(2, 3, "bob", kind="decide", at=START + timedelta(hours=1))
+    return made
+
+
+def test_every_row_carries_its_provenance(shop, tmp_path):
+    config = RoundConfig()
+    log = RoundLog(shop.store, shop.project)
+    row = log.request(config)
+    log.start(row.id)
+    picks = Selection(
+        item_ids=np.array([shop.items[3]]), scores=np.array([0.5], np.float32), strategy=config.selection.strategy
+    )
+    arrays = {"item_ids": np.array(shop.items), "probabilities": np.eye(4, dtype=np.float32)}
+    log.finish(row.id, arrays=arrays, selection=picks, metrics={})
+    shop.label(3, 0, "cleo", seconds=2.0)
+    report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl"))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    assert report.rows == 4 and [set(row) for row in rows] == [set(COLUMNS)] * 4
+    assert [row["name"] for row in rows] == ["=1+1.png", "b.png", "c.png", "d.png"]
+    last = rows[3]
+    assert (last["label"], last["annotator"], last["at"]) == ("cat", "cleo", START.isoformat())
+    assert (last["round"], last["strategy"], last["pick_order"], last["pick_score"]) == (1, "bico", 1, 0.5)
+    first = rows[0]
+    assert first["label"] == "-dog" and first["annotator"] == "bob"  # a tie: the newest
+    assert [other["annotator"] for other in first["other_labels"]] == ["ann"]
+    other = first["other_labels"][0]
+    assert (other["suggestion"], other["suggested_label"], other["suggested_confidence"]) == ("shown", "-dog", 0.75)
+    assert (rows[2]["label"], rows[2]["source"], rows[2]["annotator"]) == ("..", "decide", "bob")
+
+
+def test_the_manifest_says_what_is_inside(shop, tmp_path):
+    import hashlib
+
+    export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="csv", media=True))
+    said = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert said["counts"]["rows"] == 3 and said["counts"]["labels"] == {"-dog": 2, "..": 1}
+    assert [row["name"] for row in said["classes"]] == ["cat", "-dog", "a/b", ".."]
+    assert said["project"]["settings"]["labels_per_item"] == 2
+    table = (tmp_path / "out" / "labels.csv").read_bytes()
+    assert said["files"]["labels.csv"] == {"sha256": hashlib.sha256(table).hexdigest(), "n_bytes": len(table)}
+    assert said["counts"]["media_files"] == len(list((tmp_path / "out" / "media").iterdir())) == 3
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_export_and_import_give_everything_back(shop, tmp_path, format_, zipped):
+    """D7, for every format, into another project and (with the files) into another store."""
+    target = tmp_path / ("out.zip" if zipped else "out")
+    export_project(shop.store, shop.project, target, ExportOptions(format=format_, media=True))
+    expected = standing(shop.store, shop.project)
+    with Store.open(home=tmp_path / "other") as other:
+        project = create_project(other, "back", "image", settings=ProjectSettings(labels_per_item=2)).id
+        source = open_source(target)
+        report = run_import(other, project, source)
+        source.close()
+        assert (report.imported, report.n_refused) == (3, 0)
+        assert standing(other, project) == expected
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "label-studio"])
+def test_an_export_without_files_comes_back_where_the_bytes_are(shop, tmp_path, format_):
+    store = shop.store
+    export_project(store, shop.project, tmp_path / "out", ExportOptions(format=format_))
+    project = create_project(store, "back", "image", settings=ProjectSettings(labels_per_item=2)).id
+    run_import(store, project, open_source(tmp_path / "out", locate=locator(store)))
+    assert standing(store, project) == standing(store, shop.project)
+    with pytest.raises(InvalidInput, match="has no bytes with its hash"):
+        run_import(store, project, open_source(tmp_path / "out"))
+
+
+def test_an_export_imported_where_it_came_from_changes_nothing(shop, tmp_path):
+    before = standing(shop.store, shop.project)
+    export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl", media=True))
+    report = run_import(shop.store, shop.project, open_source(tmp_path / "out"))
+    assert (report.imported, report.labels) == (0, 0)
+    assert standing(shop.store, shop.project) == before
+
+
+words = st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",)), min_size=1, max_size=12)
+nasty = st.sampled_from(["=1+1", "+x", "-x", "@x", "\tx", "\rx", "＝x", "'x", " =x", "a,b;c", 'q"q', "a\r\nb", "..", "CON"])
+names = st.one_of(words, nasty)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(names, min_size=3, max_size=3),
+    st.lists(names.filter(str.strip), min_size=2, max_size=2, unique=True),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.sampled_from(["ann", "=bob"]), names), max_size=6),
+    st.sampled_from(FORMATS),
+)
+def test_any_names_labels_and_notes_survive_the_round_trip(
+    sqlite_store, tmp_path_factory, item_names, class_names, given_labels, format_
+):
+    """The property behind D7 and D5: whatever people type, every format gives it back exactly."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "in").mkdir()
+    shop = Shop(sqlite_store, folder / "in", item_names, class_names)
+    for second, (item, class_, who, note) in enumerate(given_labels):
+        shop.label(item, class_, who, START + timedelta(seconds=second), note=note)
+    export_project(sqlite_store, shop.project, folder / "out", ExportOptions(format=format_, media=True))
+    back = create_project(
+        sqlite_store, f"back {uuid.uuid4()}", "image", settings=ProjectSettings(labels_per_item=2)
+    ).id
+    run_import(sqlite_store, back, open_source(folder / "out"), ImportOptions(classes="add"))
+    kept = {one for one in standing(sqlite_store, shop.project)}
+    newest = latest_opinions(kept)
+    assert standing(sqlite_store, back) == newest
+
+
+def latest_opinions(found: set[tuple]) -> set[tuple]:
+    """Without labels that the same person replaced later; those are history, not part of an export."""
+    labels = [one for one in found if one[1] != "counts" or len(one) > 3]
+    last: dict[tuple, tuple] = {}
+    for one in sorted(labels, key=lambda one: one[4]):
+        last[one[0], one[3]] = one
+    return set(last.values()) | {one for one in found if len(one) == 3}
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠x", " =1", "\u200b=1"])
+def test_cells_that_a_spreadsheet_would_run_are_neutralised(cell):
+    """D5."""
+    assert is_formula(cell)
+    assert not is_formula("1=1") and not is_formula("cat")
+
+
+def test_the_csv_is_safe_and_the_exact_values_come_back(shop, tmp_path):
+    """D5: no text cell of the file starts with a formula sign; JSONL and Parquet are exact."""
+    export_project(shop.store, shop.project, tmp_path / "csv", ExportOptions(format="csv"))
+    with open(tmp_path / "csv" / "labels.csv", encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["name"] == "'=1+1.png" and rows[0]["label"] == "'-dog"
+    assert set(rows[0]["guarded_cells"].split()) == {"name", "label", "note"}
+    for row in rows:
+        assert not any(cell and cell[0] in "=+-@\t\r" for cell in row.values())
+    export_project(shop.store, shop.project, tmp_path / "pq", ExportOptions(format="parquet"))
+    exact = parquet.read_table(tmp_path / "pq" / "labels.parquet").to_pylist()
+    assert (exact[0]["name"], exact[0]["label"], exact[0]["note"]) == ("=1+1.png", "-dog", "@note\nwith lines")
+    assert exact[0]["at"] == START + timedelta(seconds=1)
+
+
+def test_class_folders_are_named_by_us_and_load_by_their_metadata(shop, tmp_path):
+    """The layout of Hugging Face datasets: a split folder, media below it, file_name relative to metadata.csv."""
+    shop.label(3, 0)
+    export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="folders"))
+    folder = tmp_path / "out" / "train"
+    with open(folder / "metadata.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[0] == "file_name"
+    for row in rows:
+        assert (folder / row["file_name"]).is_file()
+        assert ".." not in row["file_name"].split("/")
+    assert {path.name for path in folder.iterdir()} == {"metadata.csv", "cat", "class-1-dog", "class-2"}
+    said = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert {row["name"]: row["folder"] for row in said["classes"]}[".."] == "class-2"
+
+
+def test_pseudo_labels_come_only_above_the_confidence_and_never_come_back_as_labels(shop, tmp_path):
+    store, project = shop.store, shop.project
+    with pytest.raises(NotFound, match="no round has finished"):
+        export_project(store, project, tmp_path / "no", ExportOptions(pseudo_above=0.5))
+    log = RoundLog(store, project)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    guesses = np.full((4, 4), 0.1, np.float32)
+    guesses[3] = (0.02, 0.9, 0.05, 0.03)
+    empty = Selection(item_ids=np.array([], np.int64), scores=np.array([], np.float32), strategy="bico")
+    log.finish(row.id, arrays={"item_ids": np.array(shop.items), "probabilities": guesses}, selection=empty, metrics={})
+    for confidence, n_rows in ((0.95, 3), (0.5, 4)):
+        target = tmp_path / f"out{n_rows}"
+        report = export_project(store, project, target, ExportOptions(format="jsonl", pseudo_above=confidence, media=True))
+        assert report.rows == n_rows
+    last = json.loads((tmp_path / "out4" / "labels.jsonl").read_text().splitlines()[-1])
+    assert (last["label"], last["source"], last["round"]) == ("-dog", "pseudo", 1)
+    assert last["confidence"] == pytest.approx(0.9)
+    back = create_project(store, "back", "image").id
+    run_import(store, back, open_source(tmp_path / "out4"))
+    assert Pool(store, back).counts().labeled == 3
+
+
+def test_held_out_items_come_with_their_truth_when_asked_for(sqlite_store, tmp_path):
+    project = create_project(sqlite_store, "p", "audio").id
+    write_files(tmp_path / "in", {"train/dog/a.wav": wav(1), "test/dog/b.wav": wav(2)})
+    run_import(sqlite_store, project, open_source(tmp_path / "in"))
+    assert export_project(sqlite_store, project, tmp_path / "a").rows == 1
+    options = ExportOptions(format="folders", held_out=True)
+    assert export_project(sqlite_store, project, tmp_path / "b", options).sources == {"label": 1, "truth": 1}
+    back = create_project(sqlite_store, "back", "audio").id
+    report = run_import(sqlite_store, back, open_source(tmp_path / "b"))
+    assert (report.imported, report.held_out, report.labels) == (2, 1, 1)
+
+
+def test_merged_labels_count_as_their_successor_and_retired_ones_stay(shop, tmp_path):
+    store, project = shop.store, shop.project
+    added = add_class(store, project, "hound")
+    merge_classes(store, project, shop.classes[1], added.id)
+    retire_class(store, project, shop.classes[3])
+    export_project(store, project, tmp_path / "out", ExportOptions(format="jsonl"))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    assert [(row["label"], row["label_given"]) for row in rows] == [("hound", "-dog"), ("hound", "-dog"), ("..", None)]
+
+
+def test_two_exports_of_the_same_state_are_the_same_bytes(shop, tmp_path):
+    for name in ("a.zip", "b.zip"):
+        export_project(shop.store, shop.project, tmp_path / name, ExportOptions(format="folders"))
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.testzip() is None
+
+
+def test_an_export_shows_one_moment_while_people_label(sqlite_store, tmp_path, monkeypatch):
+    """D6: labels given while rows are written belong to the next export."""
+    monkeypatch.setattr("storage.export_rows.CHUNK", 2)
+    (tmp_path / "in").mkdir()
+    shop = Shop(sqlite_store, tmp_path / "in", [f"{k}.png" for k in range(9)], ["cat", "dog"], wanted=1)
+    for item in range(8):
+        shop.label(item, 0)
+    changed = []
+
+    def interfere(progress: Progress) -> None:
+        if not changed:
+            changed.append(True)
+            thread = threading.Thread(target=lambda: [shop.label(item, 1, "bob") for item in range(9)])
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr("storage.exporting.REPORT_EVERY", 1)
+    report = export_project(sqlite_store, shop.project, tmp_path / "out", report=interfere)
+    assert changed and report.labels == {"cat": 8}
+    assert export_project(sqlite_store, shop.project, tmp_path / "next").labels == {"dog": 9}
+
+
+def test_what_is_there_is_not_overwritten_unless_asked_and_only_exports_are(shop, tmp_path):
+    """D6."""
+    target = tmp_path / "out"
+    export_project(shop.store, shop.project, target)
+    before = (target / "labels.csv").read_bytes()
+    with pytest.raises(Conflict, match="already there"):
+        export_project(shop.store, shop.project, target)
+    shop.label(3, 0)
+    export_project(shop.store, shop.project, target, ExportOptions(overwrite=True))
+    assert (target / "labels.csv").read_bytes() != before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("do not touch")
+    with pytest.raises(Conflict, match="left alone"):
+        export_project(shop.store, shop.project, tmp_path / "mine", ExportOptions(overwrite=True))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_cancelled_export_leaves_nothing(shop, tmp_path):
+    def stop(progress: Progress) -> None:
+        raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        export_project(shop.store, shop.project, tmp_path / "x" / "out", report=stop)
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
+    """D6: one of them wins, the other is told."""
+    results: list[str] = []
+
+    def export() -> None:
+        try:
+            export_project(shop.store, shop.project, tmp_path / "out")
+            results.append("made")
+        except Conflict:
+            results.append("told")
+
+    threads = [threading.Thread(target=export) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count("made") == 1 and len(results) == 4
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["rows"] == 3
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from storage import exporting
+from storage.database import Store
+exporting.REPORT_EVERY = 1
+def report(progress):
+    if progress.done >= 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+exporting.export_project(Store.open(home=Path(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3]), report=report)
+"""
+
+
+def test_kill_9_during_an_export_leaves_no_half_file_and_the_next_one_clears_up(shop, tmp_path):
+    """D6, really killed."""
+    target = tmp_path / "x" / "out"
+    command = [sys.executable, "-c", KILLED, str(shop.store.home), str(shop.project), str(target)]
+    assert subprocess.run(command, cwd=ROOT).returncode == -9
+    assert not target.exists() and len(list(target.parent.iterdir())) == 1
+    export_project(shop.store, shop.project, target)
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+
+
+def test_missing_and_changed_files_are_counted_and_never_replaced_by_other_bytes(shop, tmp_path):
+    first, second = shop.pool.items()[:2]
+    shop.store.media.path(first.sha256).unlink()
+    shop.store.media.path(second.sha256).write_bytes(b"other")
+    report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl", media=True))
+    assert (report.rows, report.media_files, report.media_missing) == (3, 1, 2)
+    assert len(os.listdir(tmp_path / "out" / "media")) == 1
+
+
+def test_label_studio_tasks_have_its_own_form_and_foreign_tasks_can_be_read(shop, tmp_path):
+    export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="label-studio", media=True))
+    tasks = json.loads((tmp_path / "out" / "tasks.json").read_text())
+    assert [len(task["annotations"]) for task in tasks] == [2, 1, 2]
+    choice = tasks[0]["annotations"][0]["result"][0]
+    assert choice["type"] == "choices" and choice["value"]["choices"] == ["-dog"]
+    for task in tasks:
+        del task["meta"]
+        task["data"]["image"] = f"media/{task['data']['sha256']}.png"
+    (tmp_path / "out" / "tasks.json").write_text(json.dumps(tasks, indent=1))
+    back = create_project(shop.store, "back", "image", settings=ProjectSettings(labels_per_item=2)).id
+    report = run_import(shop.store, back, open_source(tmp_path / "out" / "tasks.json"), ImportOptions(classes="add"))
+    assert (report.imported, report.labels) == (3, 5)
+
+
+def test_an_empty_project_exports_an_empty_table(sqlite_store, tmp_path):
+    project = create_project(sqlite_store, "p", "audio").id
+    for format_ in FORMATS:
+        assert export_project(sqlite_store, project, tmp_path / format_, ExportOptions(format=format_)).rows == 0
+        source = open_source(tmp_path / format_)
+        assert list(source.entries()) == []
+
+
+def test_exports_work_on_every_database(store, tmp_path):
+    project = create_project(store, "p", "audio").id
+    write_files(tmp_path / "in", {f"{k % 2}/{k}.wav": wav(k) for k in range(6)})
+    run_import(store, project, open_source(tmp_path / "in"))
+    export_project(store, project, tmp_path / "out", ExportOptions(format="parquet", media=True))
+    back = create_project(store, "back", "audio").id
+    run_import(store, back, open_source(tmp_path / "out"))
+    assert standing(store, back) == standing(store, project)
