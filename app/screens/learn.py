@@ -1,16 +1,273 @@
-"""Learn: for now it says what there is."""
+"""Learn: start and watch a round, then see what it bought.
+
+The running card polls the store by itself; everything else is drawn once for each revision of the project.
+"""
 
 from __future__ import annotations
 
-from app import resources, state, theme
-from app.text import count
-from storage.rounds import RoundLog
+import dataclasses
+from datetime import datetime
+
+import streamlit as st
+
+from app import charts, estimates, resources, rounds, state, theme
+from app.learned import Learned, advice, learned, worst_confusion
+from app.screens.round_history import round_history
+from app.text import count, plain
+from core.acquisition import catalog
+from core.config import from_dict
+from storage import projects
+from storage.classes import list_classes
+from storage.database import now
+from storage.pool import Pool
+from storage.projects import ProjectSettings
+from storage.workers import WorkerRow
+
+POLL_SECONDS = 1.0
+STAGE_WORDS = {
+    "snapshot": "Snapshot",
+    "prepare": "Prepare",
+    "train": "Train",
+    "predict": "Pseudo-label",
+    "features": "Features",
+    "select": "Select",
+    "map": "Map",
+    "finish": "Finish",
+}
+PRESET_WORDS = {
+    "auto": "Best for this machine",
+    "laptop": "Laptop: minutes on two cores",
+    "paper": "Paper: WideResNet-28-10, needs a GPU",
+    "smoke": "Smoke: seconds, learns little",
+}
+
+
+def dark() -> bool:
+    return st.context.theme.type == "dark"
 
 
 def render() -> None:
-    rows = RoundLog(resources.store(), state.project().id).list()
-    theme.heading("Rounds", count(len(rows), "round"))
-    for row in rows:
-        theme.muted(f"Round {row.number} · {row.strategy} · {row.status}")
-    if not rows:
-        theme.empty_state("No round yet", "Rounds are started with `python -m app round` for now; this screen follows.")
+    project = state.project()
+    newest = rounds.view(resources.store(), project.id)
+    with theme.card("round-now"):
+        if newest is not None and newest.round.unfinished:
+            running(project.id)
+        else:
+            start(project, newest)
+    found = learned(resources.store(), project.id)
+    if found.rounds:
+        results(found)
+    counts_and_workers(project.id)
+    round_history(project.id)
+
+
+@st.fragment(run_every=POLL_SECONDS)
+def running(project_id: int) -> None:
+    """Stage, step, time left, loss, cancel. When the round ends the whole screen is drawn again."""
+    view = rounds.view(resources.store(), project_id)
+    if view is None or not view.round.unfinished:
+        st.rerun()
+        return
+    told, side, stop = st.columns([6, 2, 1], vertical_alignment="center")
+    with told:
+        since = view.round.started_at or view.round.requested_at
+        theme.heading(f"Round {view.round.number}", f"running · started {ago(since)}")
+        st.html(_stages(view.stage))
+        share = view.done / view.total if view.total else 0.0
+        st.progress(min(max(share, 0.0), 1.0))
+        theme.muted(_where(view))
+    with side:
+        losses = view.curves.get("loss", ())
+        if len(losses) > 1:
+            steps, values = zip(*losses, strict=True)
+            st.plotly_chart(charts.loss_line(steps, values, dark=dark()), key="loss-line", config=charts.PLOT_OPTIONS)
+    with stop:
+        asked = view.round.cancel_requested
+        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
+            rounds.cancel_round(resources.store(), project_id, view.round.id)
+            st.rerun()
+
+
+def _stages(current: str) -> str:
+    names = list(STAGE_WORDS)
+    at = names.index(current) if current in names else -1
+    parts = []
+    for place, name in enumerate(names):
+        kind = "done" if place < at else "now" if place == at else "next"
+        mark = "✓ " if kind == "done" else ""
+        current_mark = ' aria-current="step"' if kind == "now" else ""
+        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{STAGE_WORDS[name]}</li>')
+    return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
+
+
+def _where(view: rounds.RoundView) -> str:
+    parts = []
+    if view.waiting_for_worker and not view.stage:
+        parts.append("Waiting for a worker to take it")
+    elif view.total > 1:
+        parts.append(f"Step {view.done:,} of {view.total:,}")
+    if view.note and view.note != "finished":
+        parts.append(view.note)
+    if view.seconds_left is not None:
+        parts.append(f"about {duration(view.seconds_left)} left")
+    before = f" (trained before your last {view.labels_since:,})" if view.labels_since else ""
+    parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
+    if view.interruptions:
+        parts.append(f"taken over {count(view.interruptions, 'time')} after an interruption")
+    return " · ".join(parts)
+
+
+def start(project: projects.ProjectRow, newest: rounds.RoundView | None) -> None:
+    """Settings of the next round, what it will cost here, and the button."""
+    store, settings = resources.store(), project.settings
+    number = newest.round.number + 1 if newest else 1
+    counts = Pool(store, project.id).counts()
+    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {count(counts.waiting, 'item')} waiting")
+    if newest is not None and newest.round.status in ("failed", "cancelled"):
+        told = newest.round.error or "It was cancelled; the previous model and picks stay."
+        st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
+    fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
+    names = catalog.names()
+    with fields[0]:
+        strategy = st.selectbox(
+            "Strategy",
+            names,
+            index=names.index(settings.strategy) if settings.strategy in names else 0,
+            format_func=lambda name: catalog.entry(name).title,
+            key=f"strategy-{project.id}",
+            help="How the next batch is chosen.",
+        )
+    with fields[1]:
+        batch = st.number_input("Batch", 1, 10_000, settings.batch_size, key=f"batch-{project.id}")
+    with fields[2]:
+        presets = list(PRESET_WORDS)
+        preset = st.selectbox(
+            "Training",
+            presets,
+            index=presets.index(settings.preset),
+            format_func=PRESET_WORDS.__getitem__,
+            key=f"preset-{project.id}",
+        )
+    with fields[3]:
+        seed = st.number_input("Seed", 0, 2**31 - 1, settings.seed, key=f"seed-{project.id}")
+    with fields[4]:
+        nothing = not counts.waiting
+        go = st.button("Start the round", type="primary", key="start-round", width="stretch", disabled=nothing)
+    automatic = st.toggle(
+        "Start the next round by itself when a batch is done", settings.automatic_rounds, key=f"auto-{project.id}"
+    )
+    chosen = {"strategy": strategy, "batch_size": int(batch), "preset": preset, "seed": int(seed)}
+    wanted = from_dict(ProjectSettings, dataclasses.asdict(settings) | chosen | {"automatic_rounds": automatic})
+    _keep(project, wanted)
+    _cost(project, wanted, strategy, counts.labeled)
+    if go:
+        fresh = dataclasses.replace(project, settings=wanted)
+        config = rounds.round_config(fresh.settings, fresh.kind)
+        rounds.request_round(store, project.id, by=state.here().annotator.id, config=config)
+        st.rerun()
+
+
+def _keep(project: projects.ProjectRow, wanted: ProjectSettings) -> None:
+    if wanted != project.settings:
+        projects.update_project(resources.store(), project.id, settings=wanted)
+
+
+def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
+    found = estimates.estimate(resources.store(), project.id, rounds.round_config(wanted, project.kind))
+    source = "by the last round here" if found.source == "last round" else "by a rule for two CPU cores"
+    first = " Nothing is labeled yet: the first batch is chosen by the kernel features alone." if n_labeled == 0 else ""
+    theme.muted(f"{catalog.entry(strategy).description} About {duration(found.total)}, {source}.{first}")
+
+
+def results(found: Learned) -> None:
+    left, middle, right = st.columns([5, 4, 3])
+    with left, theme.card("curve", height="stretch"):
+        _curve(found)
+    with middle, theme.card("bought", height="stretch"):
+        _bought(found)
+    with right, theme.card("confusions", height="stretch"):
+        _confusions(found)
+
+
+def _curve(found: Learned) -> None:
+    if not found.curve:
+        theme.heading("Accuracy")
+        theme.muted("Nothing is measured yet: label the batch, or import items with split=test to hold some out.")
+        return
+    n = found.curve[-1].n
+    if found.judged_by == "held-out":
+        theme.heading("Held-out accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
+    else:
+        theme.heading("Guesses right on the picks", f"{count(n, 'answer')} in the last batch; picks are hard ones")
+    st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
+
+
+def _bought(found: Learned) -> None:
+    theme.heading("What the last batch bought")
+    answered = [row for row in found.rounds if row.id in found.guessing]
+    if found.gain is not None:
+        before, after = found.curve[-2].share, found.curve[-1].share
+        theme.figure(f"{found.gain:+.1f}", "points held-out", f"{100 * before:.1f} → {100 * after:.1f} %")
+    if answered:
+        last = found.guessing[answered[-1].id]
+        accuracy = answered[-1].metrics.get("accuracy")
+        average = f"held-out average {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
+        theme.figure(f"{last.wrong} of {last.answered}", "guesses were wrong", average)
+    if found.changed_nearby is not None:
+        theme.figure(f"{found.changed_nearby:,}", "pseudo-labels changed", "in their neighborhood")
+    if not answered and found.gain is None:
+        theme.muted("Label the batch and run another round: then this says what the labels changed.")
+    theme.note(advice(found))
+
+
+def _confusions(found: Learned) -> None:
+    theme.heading("Confusions", "held-out items" if found.confusion is not None else "")
+    if found.confusion is None:
+        theme.muted("Shown when some items are held out (split=test at import).")
+        return
+    figure = charts.confusion(found.confusion, found.class_names, dark=dark())
+    st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
+    worst = worst_confusion(found.confusion, found.class_names)
+    heard = "heard" if state.project().kind == "audio" else "seen"
+    theme.muted(f"Most often: {worst[0]} {heard} as {worst[1]} ({worst[2]})" if worst else "No mistakes.")
+
+
+def counts_and_workers(project_id: int) -> None:
+    left, right = st.columns([7, 5])
+    store = resources.store()
+    with left, theme.card("per-class", height="stretch"):
+        counts = Pool(store, project_id).counts()
+        known = list_classes(store, project_id)
+        theme.heading("Labels by class", count(counts.labeled, "label"))
+        if known:
+            values = [counts.per_class.get(row.id, 0) for row in known]
+            figure = charts.class_counts(values, [row.name for row in known], dark=dark(), height=180)
+            st.plotly_chart(figure, key="class-counts", config=charts.PLOT_OPTIONS)
+            missing = [row.name for row, value in zip(known, values, strict=True) if value == 0]
+            if counts.labeled and missing:
+                theme.note(f"No label yet for {', '.join(missing[:5])}: the model cannot guess what it has not seen.")
+    with right, theme.card("workers", height="stretch"):
+        theme.heading("Workers", "they run the rounds")
+        panel = rounds.workers_panel(store)
+        if not panel:
+            theme.muted("No worker is running. Start one with: python -m app worker")
+        for worker in panel:
+            theme.muted(_worker_line(worker))
+
+
+def _worker_line(worker: WorkerRow) -> str:
+    doing = STAGE_WORDS.get(worker.stage, worker.stage) or "idle"
+    return f"{worker.host} · {worker.device} · {doing} · seen {ago(worker.heartbeat_at)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def ago(moment: datetime) -> str:
+    seconds = max((now() - moment).total_seconds(), 0.0)
+    return "just now" if seconds < 2 else f"{duration(seconds)} ago"
+
+

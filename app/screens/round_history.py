@@ -1,0 +1,164 @@
+"""The rounds of a project as a table: open one, replay it, ask what other strategies would have picked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import streamlit as st
+
+from app import resources, rounds, state, theme
+from app.learned import guessing_of
+from app.text import plain, visible
+from core.acquisition import catalog
+from core.config import RoundConfig
+from storage.item_rows import PickRow
+from storage.pool import Pool
+from storage.rounds import RoundLog, RoundRow
+
+SHOWN = 12
+WIDTHS = (1, 3, 1, 2, 2, 1, 4)
+HEADINGS = ("Round", "Strategy", "Labels", "Held-out", "Wrong guesses", "Time")
+
+
+def round_history(project_id: int) -> None:
+    rows = RoundLog(resources.store(), project_id).list()
+    if not rows:
+        return
+    with theme.card("rounds"):
+        theme.heading("Rounds", f"{len(rows):,} in all" if len(rows) > SHOWN else "")
+        for place, words in zip(st.columns(WIDTHS), HEADINGS, strict=False):
+            with place:
+                theme.muted(words)
+        for row in rows[: st.session_state.get("rounds-shown", SHOWN)]:
+            _row(project_id, row)
+        if len(rows) > st.session_state.get("rounds-shown", SHOWN) and st.button("Show all rounds", type="tertiary"):
+            st.session_state["rounds-shown"] = len(rows)
+            st.rerun()
+
+
+def _row(project_id: int, row: RoundRow) -> None:
+    places = st.columns(WIDTHS, vertical_alignment="center")
+    guessing = guessing_of(resources.store(), row) if row.status == "finished" else None
+    accuracy = row.metrics.get("accuracy")
+    title = catalog.entry(row.strategy).title if row.strategy in catalog.names() else row.strategy
+    cells = (
+        f"{row.number}",
+        title + (" (replay)" if row.replay_of else ""),
+        f"{row.n_labeled:,}",
+        f"{100 * accuracy:.1f} %" if accuracy is not None else ("" if row.status == "finished" else row.status),
+        f"{guessing.wrong} of {guessing.answered}" if guessing else "",
+        _seconds(row),
+    )
+    for place, text in zip(places, cells, strict=False):
+        with place:
+            st.markdown(plain(text))
+    if row.unfinished:
+        return
+    with places[-1], st.container(horizontal=True, gap="small"):
+        if st.button("Open", key=f"open-{row.id}", type="tertiary"):
+            open_round(project_id, row.id)
+        if row.status == "finished":
+            if st.button("Replay", key=f"replay-{row.id}", type="tertiary", help="Same items, labels and seed again"):
+                rounds.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
+                st.rerun()
+            if st.button("Compare", key=f"compare-{row.id}", type="tertiary", help="What others would have picked"):
+                compare_round(project_id, row.id)
+
+
+def _seconds(row: RoundRow) -> str:
+    if row.started_at is None or row.finished_at is None:
+        return ""
+    seconds = (row.finished_at - row.started_at).total_seconds()
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@st.dialog("Round", width="large")
+def open_round(project_id: int, round_id: int) -> None:
+    """Everything a round left: notes, picks with their reasons, time, settings, the log of a failure."""
+    store = resources.store()
+    row = RoundLog(store, project_id).get(round_id)
+    facts = f"{row.strategy} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
+    theme.heading(f"Round {row.number}", facts)
+    if row.error:
+        st.error(plain(row.error))
+    for told in row.notes:
+        theme.muted(str(told))
+    picks = RoundLog(store, project_id).picks(round_id)
+    names = {item.id: item.name for item in Pool(store, project_id).items_by_id([pick.item_id for pick in picks])}
+    class_names = row.metrics.get("class_names", [])
+    if picks:
+        st.dataframe(
+            [_pick_line(pick, names, class_names) for pick in picks],
+            hide_index=True,
+            key=f"picks-{round_id}",
+        )
+    if seconds := row.metrics.get("seconds"):
+        theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))
+    with st.expander("Settings"):
+        st.code(_settings(row.config), language="json")
+    if row.log:
+        with st.expander("Log"):
+            st.code(visible_log(row.log), language=None)
+
+
+def _pick_line(pick: PickRow, names: dict[int, str], class_names: list[str]) -> dict[str, object]:
+    reason, hindsight = pick.reason, pick.hindsight
+    guess = reason.get("guess")
+    return {
+        "order": pick.position,
+        "item": visible(names.get(pick.item_id, "")),
+        "guess": class_names[guess] if guess is not None and guess < len(class_names) else "",
+        "confidence": reason.get("confidence"),
+        "loss before": reason.get("outer_before"),
+        "loss after": reason.get("outer_after"),
+        "stands for": reason.get("stands_for"),
+        "score": pick.score,
+        "guess was wrong": hindsight.get("guess_was_wrong"),
+        "changed nearby": hindsight.get("n_changed"),
+    }
+
+
+def _settings(config: RoundConfig) -> str:
+    return json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True)
+
+
+def visible_log(text: str) -> str:
+    return "\n".join(visible(line) for line in text.splitlines())
+
+
+@st.dialog("What would others have picked?", width="large")
+def compare_round(project_id: int, round_id: int) -> None:
+    """Shadow picks: other strategies on the state this round saw. No label is spent."""
+    store = resources.store()
+    row = RoundLog(store, project_id).get(round_id)
+    others = [name for name in catalog.names() if name != row.strategy]
+    known = rounds.comparison(store, round_id)
+    chosen = st.multiselect(
+        "Strategies",
+        others,
+        default=[name for name in (known.strategies if known else ("badge", "uniform")) if name in others],
+        format_func=lambda name: catalog.entry(name).title,
+        key=f"compare-with-{round_id}",
+    )
+    if st.button("Compare", type="primary", key=f"compare-go-{round_id}", disabled=not chosen):
+        rounds.request_comparison(store, project_id, round_id, chosen)
+    _comparison(round_id, row.config.selection.batch_size)
+    theme.muted("The picks of the others can be laid over the map.")
+
+
+@st.fragment(run_every=1.0)
+def _comparison(round_id: int, n_picks: int) -> None:
+    found = rounds.comparison(resources.store(), round_id)
+    if found is None:
+        return
+    if found.status == "failed":
+        st.error(plain(found.error))
+    elif found.status == "requested":
+        theme.muted("A worker is on it.")
+    else:
+        lines = [
+            {"strategy": catalog.entry(name).title, "shared picks": found.overlap.get(name, 0), "of": n_picks}
+            for name in found.picks
+        ]
+        st.dataframe(lines, hide_index=True, key=f"comparison-{round_id}")
