@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from core.errors import InvalidInput
 from core.kernels import loops
 from core.kernels.covariance import Covariance, flat_covariance, propagate
 from core.kernels.networks import Network
@@ -28,6 +29,7 @@ Kind = Literal["ntk", "nngp"]
 OnProgress = Callable[[int, int], None]
 
 _CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a usual second-level cache
+_LARGEST = 1e9  # products of inputs stay far inside float32
 _TILE_WORK = 3e8  # position updates in one tile: well below a second, so that progress and cancel are prompt
 
 
@@ -86,6 +88,9 @@ def prepare_side(x: NDArray[Any], network: Network, n_threads: int | None = None
 
 def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
     n, height, width, channels = x.shape
+    largest = float(np.abs(x).max(initial=0.0))
+    if not largest <= _LARGEST:  # also when it is not a number
+        raise InvalidInput(f"Images hold values that are not finite, or above {_LARGEST:g} (largest: {largest}).")
     inputs = np.zeros((n, channels, height, width + plan.frame), np.float32)
     inputs[..., :width] = np.moveaxis(x, 3, 1)
     flat = inputs.reshape(n, channels, -1)

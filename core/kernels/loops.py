@@ -33,6 +33,7 @@ Place = tuple[int, int, int, int, int]
 
 _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 _SAME = np.float32(4e-7)
+_TINY = np.float32(1e-18)  # a standard deviation below this is none: its inverse squared would leave float32
 _P0, _P1, _P2 = np.float32(0.249999968), np.float32(-0.0341517843), np.float32(0.0141199226)
 _P3, _P4, _P5 = np.float32(-0.00774198606), np.float32(0.00423317076), np.float32(-0.00173155328)
 _P6, _R0, _R1 = np.float32(0.000351359364), np.float32(0.15915492), np.float32(-0.0112658735)
@@ -252,8 +253,8 @@ def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
     for e in range(n):
         v = source[first + e]
         root = math.sqrt(max(v, _ZERO))
-        maps[slot + e] = root
-        maps[slot + n + e] = _ONE / root if root > _ZERO else _ZERO
+        maps[slot + e] = root if root > _TINY else _ZERO
+        maps[slot + n + e] = _ONE / root if root > _TINY else _ZERO
         out[first + e] = _HALF * v
     _clear_edges(out, place)
 

@@ -20,8 +20,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from core.types import Progress, Report, RowCache, Rows, ignore
 
 VERSION = 1  # of what is computed here; raise it when the same settings give other numbers
 _REPORT_SECONDS = 0.2
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def fit(
         K = _on_device(landmarks, None, network, device)
     if not np.isfinite(K).all():
         raise InvalidInput("The kernel of the landmarks is not finite: their inputs hold values that are not numbers.")
-    root, spectrum = inverse_root(K, tolerance)
+    root, spectrum = _patiently(lambda: inverse_root(K, tolerance), on_progress)
     return Nystrom(network, landmarks, root, spectrum, tolerance, device)
 
 
@@ -98,6 +100,20 @@ def inverse_root(K: NDArray[Any], tolerance: float) -> tuple[NDArray[np.float64]
     kept = values > tolerance * max(float(values[-1]), 0.0)
     scaled = vectors[:, kept] / np.sqrt(np.sqrt(values[kept]))  # so that the product below is symmetric to the bit
     return scaled @ scaled.T, values[::-1].copy()
+
+
+def _patiently(work: Callable[[], Result], on_progress: OnProgress | None) -> Result:
+    """The result of one long call that cannot report by itself: progress is told, and may cancel, while it runs."""
+    if on_progress is None:
+        return work()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="factorise")
+    try:
+        future = pool.submit(work)
+        while not wait([future], timeout=_REPORT_SECONDS).done:
+            on_progress(1, 1)
+        return future.result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

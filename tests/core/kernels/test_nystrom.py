@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,23 @@ def test_progress_is_reported_and_a_cancel_keeps_finished_blocks(computed: list[
     assert sum(computed) == 8
 
 
+def test_the_factorisation_reports_while_it_runs_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+        time.sleep(0.6)
+        return inverse_root(K, tolerance)
+
+    monkeypatch.setattr("core.kernels.nystrom.inverse_root", slow)
+    ticks: list[float] = []
+    fit(pictures(4), networks.linear(), on_progress=lambda done, total: ticks.append(time.monotonic()))
+    assert len(ticks) >= 2
+
+    def stop(done: int, total: int) -> None:
+        raise Cancelled("Stopped.")
+
+    with pytest.raises(Cancelled):
+        fit(pictures(4), networks.linear(), on_progress=stop)
+
+
 def test_another_device_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The meta device stands for a GPU: what matters is that kernels are asked of it, in float32."""
     asked: list[tuple[str, torch.dtype]] = []
@@ -229,5 +247,3 @@ def test_another_device_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) ->
     nystrom = fit(pictures(3), networks.scnn(), device=torch.device("meta"))
     assert nystrom.transform(pictures(2)).shape == (2, 3)
     assert asked == [("meta", torch.float32)] * 2
-
-

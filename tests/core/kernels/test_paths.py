@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -151,6 +154,34 @@ def test_what_cannot_be_compared_is_refused_by_name() -> None:
         ntk.kernel(pictures(2, height=3, width=3), None, networks.myrtle5())
     with pytest.raises(InvalidInput, match="differ in stride"):
         Network("bad", (Residual((Conv(3, 2),)), Flatten()))
+
+
+def test_tiny_huge_and_broken_values_never_become_wrong_numbers() -> None:
+    x = pictures(3)
+    x[1] *= 1e-19
+    x[2] *= 1e8
+    assert np.isfinite(ntk.kernel(x, x.copy(), networks.cntk6())).all()
+    for bad in (np.nan, np.inf, 1e12):
+        x[0, 2, 3, 0] = bad
+        with pytest.raises(InvalidInput, match="not finite"):
+            ntk.kernel(x, None, networks.scnn())
+
+
+def test_loops_compile_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = loops.numba.njit
+
+    def nowhere_to_cache(*, cache: bool = False, **options: object) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return original(**options)
+
+    monkeypatch.setattr(loops.numba, "njit", nowhere_to_cache)
+    assert loops.compiled(lambda x: x + 1)(2) == 3
+
+
+def test_nothing_is_compiled_at_import() -> None:
+    script = "from core.kernels import loops, nystrom; assert not loops.run_tile.signatures + loops._box.signatures"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_half_precision_and_whole_numbers_are_taken_as_float32() -> None:
