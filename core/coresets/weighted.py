@@ -34,11 +34,11 @@ def nonnegative(weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coreset:
-    """Rows in the order chosen, their weights, and the outer loss at every size on the way."""
+    """Rows in the order chosen, their weights, and the outer loss on the way."""
 
     rows: Tensor  # (m,) int64
     weights: Tensor  # (m,)
-    outer: tuple[float, ...]  # G at sizes len(start) .. m
+    outer: tuple[float, ...]  # G at the start and after every correction
     notes: tuple[str, ...] = ()
 
     def full_weights(self, n_rows: int) -> Tensor:
@@ -57,7 +57,12 @@ class PursuitConfig:
     initial_weight: float = 1.0
     first_step: float = 1.0  # length of the very first move, as a share of the largest weight
     shortlist: int = 1  # how many of the most influential candidates are tried; the one that lowers G most joins
+    batch: int = 1  # how many rows join between two corrections
     project: Projection = nonnegative
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.shortlist < 1 or (self.batch > 1 and self.shortlist > 1):
+            raise InvalidInput(f"batch {self.batch}, shortlist {self.shortlist}: both start at 1, one of them stays 1.")
 
 
 @dataclass(slots=True)
@@ -97,10 +102,12 @@ def build_coreset(
             allowed = torch.full_like(scores, -torch.inf)
             allowed[candidates(len(rows))] = 0.0
             scores = scores + allowed
-        promising = [int(row) for row in scores.topk(min(config.shortlist, problem.n_rows - len(rows))).indices]
-        joined = [(search.join(place, [*rows, row]), row) for row in promising if scores[row] > -torch.inf]
-        place, row = min(joined, key=lambda pair: pair[0].outer)
-        rows.append(row)
+        count = min(max(config.shortlist, config.batch), problem.n_rows - len(rows))
+        best = [int(row) for row in scores.topk(count).indices if scores[row] > -torch.inf]
+        groups = [best[: config.size - len(rows)]] if config.batch > 1 else [[row] for row in best]
+        joined = [(search.join(place, rows, group), group) for group in groups]
+        place, group = min(joined, key=lambda pair: pair[0].outer)
+        rows.extend(group)
         place = search.correct(place, rows)
         history.append(place.outer)
         report(Progress("coreset", len(rows), config.size, f"outer loss {place.outer:.4g}"))
@@ -141,18 +148,17 @@ class _Search:
             place.influence = found.scores.to(place.weights.dtype)
         return place.influence
 
-    def join(self, place: _Place, rows: list[int]) -> _Place:
-        """The newest row comes in at the mean weight; halved until the outer loss does not rise, at most 4 times."""
-        weight = float(place.weights[rows[:-1]].mean())
-        best = place
+    def join(self, place: _Place, rows: list[int], group: list[int]) -> _Place:
+        """`group` comes in at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times."""
+        weight = float(place.weights[rows].mean())
         for _ in range(5):
             weights = place.weights.clone()
-            weights[rows[-1]] = weight
+            weights[group] = weight
             tried = self.visit(self.project(weights), place)
-            if tried.outer <= best.outer:
+            if tried.outer <= place.outer:
                 return tried
             weight /= 2
-        return best
+        return place
 
     def correct(self, place: _Place, rows: list[int]) -> _Place:
         """At most `corrections` projected-gradient steps on the weights of `rows`, each of which lowers G."""

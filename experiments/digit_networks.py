@@ -1,0 +1,59 @@
+"""The networks and kernels of the replay and streaming experiments on MNIST."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from core.kernels.networks import fnn
+from core.kernels.ntk import kernel
+
+
+class Dense(nn.Module):
+    """784-100-100-10 with dropout 0.2: the paper's network for permuted MNIST."""
+
+    def __init__(self, width: int = 100) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(784, width), nn.ReLU(), nn.Dropout(0.2),
+            nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.2),
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Convolutional(nn.Module):
+    """Two 5 x 5 convolutions with pooling, then a dense layer; channels (32, 64) and 128 units are the paper's."""
+
+    def __init__(self, channels: tuple[int, int] = (32, 64), width: int = 128, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, channels[0], 5), nn.Dropout(dropout), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(channels[0], channels[1], 5), nn.Dropout(dropout), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(16 * channels[1], width), nn.Dropout(dropout), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def dense_ntk(x: Tensor) -> Tensor:
+    """(n, n) neural tangent kernel of a wide dense network on flattened rows, scaled to a mean diagonal of 1."""
+    found = kernel(x.reshape(len(x), 28, 28, 1).double(), None, fnn())
+    return found / found.diagonal().mean()
+
+
+def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    model.eval()
+    with torch.no_grad():
+        return float(torch.cat([model(part).argmax(1) for part in x.split(2000)]).eq(y).double().mean())

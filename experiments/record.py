@@ -1,0 +1,113 @@
+"""How an experiment is run and remembered: `python -m experiments.NAME --size small|full --out DIR`.
+
+A module gives `main(arguments) -> Record` and ends with `run("name", main)`. What is left behind: DIR/results.json
+(every row, settings, CPU seconds), DIR/plot.html and DIR/plot.png, and one JSON object as the last line of the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What was asked for on the command line."""
+
+    size: str
+    out: Path
+    data: Path
+
+    @property
+    def small(self) -> bool:
+        return self.size == "small"
+
+
+@dataclass
+class Record:
+    """Rows of a table (one dict each), the settings behind them, what they show, and a plot."""
+
+    rows: list[dict[str, Any]]
+    settings: dict[str, Any]
+    claims: dict[str, Any] = field(default_factory=dict)
+    figure: go.Figure | None = None
+
+
+def run(name: str, main: Callable[[Arguments], Record]) -> None:
+    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}")
+    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--out", type=Path, default=Path("results") / name)
+    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    given = parser.parse_args()
+    arguments = Arguments(given.size, given.out, given.data)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    began = time.process_time()
+    record = main(arguments)
+    summary = {
+        "experiment": name,
+        "size": arguments.size,
+        "cpu_seconds": round(time.process_time() - began, 1),
+        "threads": torch.get_num_threads(),
+        "claims": record.claims,
+    }
+    details = {**summary, "settings": record.settings, "rows": record.rows, "machine": machine()}
+    (arguments.out / "results.json").write_text(json.dumps(details, indent=1, default=plain))
+    if record.figure is not None:
+        summary["plot"] = save_plot(record.figure, arguments.out)
+    print(json.dumps(summary, default=plain))
+
+
+def save_plot(figure: go.Figure, out: Path) -> str:
+    """plot.html always; plot.png where a browser for it is installed."""
+    figure.write_html(out / "plot.html", include_plotlyjs="cdn")
+    try:
+        figure.write_image(out / "plot.png", width=900, height=520, scale=2)
+    except (RuntimeError, ValueError, OSError) as problem:
+        print(f"plot.png was not written: {problem}")
+        return "plot.html"
+    return "plot.png"
+
+
+def machine() -> dict[str, Any]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+
+
+def plain(value: Any) -> Any:
+    """numpy and torch scalars and arrays as JSON knows them."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def mean_and_deviation(values: list[float]) -> dict[str, float]:
+    return {"mean": float(np.mean(values)), "deviation": float(np.std(values)), "n": len(values)}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def curves(rows: list[dict[str, Any]], x: str, y: str, *, by: str, title: str) -> go.Figure:
+    """One line per method: the mean of `y` at each `x`, with the deviation as error bars."""
+    figure = go.Figure(layout={"title": title, "xaxis_title": x, "yaxis_title": y, "template": "plotly_white"})
+    for name in dict.fromkeys(row[by] for row in rows):
+        own = [row for row in rows if row[by] == name]
+        places = sorted({row[x] for row in own})
+        groups = [[row[y] for row in own if row[x] == place] for place in places]
+        figure.add_scatter(
+            x=places,
+            y=[float(np.mean(group)) for group in groups],
+            error_y={"type": "data", "array": [float(np.std(group)) for group in groups]},
+            name=str(name),
+        )
+    return figure
