@@ -33,7 +33,8 @@ DIGEST = 16
 DigestType = np.dtype((np.void, DIGEST))
 BLOCK_BYTES = 8 << 20
 MAX_BLOCK = 1024
-RELEASE_BYTES = 64 << 20
+MAPPED_BYTES = 128 << 20  # caches up to this size may be mapped as a whole
+ROWS_BETWEEN_RELEASES = 64  # in larger ones: the system maps up to a megabyte around every row that is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class StoredRows:
     def __init__(self, maps: list[NDArray[Any]], where: NDArray[np.int64], layout: Layout) -> None:
         self._maps = maps
         self._where = where  # (n, 2) shard and row in it
-        self._touched = 0
+        self._all_may_stay = sum(one.nbytes for one in maps) <= MAPPED_BYTES
         self.shape: tuple[int, ...] = (len(where), *layout.shape)
         self.dtype = layout.dtype
 
@@ -259,18 +260,20 @@ class StoredRows:
         """(len(rows), ...) copies, in the order asked."""
         where = self._where[np.asarray(rows)]
         taken = np.empty((len(where), *self.shape[1:]), self.dtype)
+        size = len(where) if self._all_may_stay else ROWS_BETWEEN_RELEASES
+        for start in range(0, len(where), max(1, size)):
+            self._gather(where[start : start + size], taken[start : start + size])
+            if not self._all_may_stay:
+                self._release()
+        return taken
+
+    def _gather(self, where: NDArray[np.int64], taken: NDArray[Any]) -> None:
         for shard in np.unique(where[:, 0]):
             here = np.flatnonzero(where[:, 0] == shard)
             taken[here] = self._maps[shard][where[here, 1]]
-        self._release(taken.nbytes)
-        return taken
 
-    def _release(self, n_bytes: int) -> None:
-        """Now and then tell the system that pages read so far need not stay in this process's memory."""
-        self._touched += n_bytes
-        if self._touched < RELEASE_BYTES:
-            return
-        self._touched = 0
+    def _release(self) -> None:
+        """Tell the system that pages read so far need not stay in this process; they stay in the file cache."""
         for one in self._maps:
             pages = getattr(one, "_mmap", None)
             if pages is not None and hasattr(mmap, "MADV_DONTNEED"):

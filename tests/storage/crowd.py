@@ -1,4 +1,4 @@
-"""`python -m tests.storage.crowd HOME SECONDS`: eight people labeling, an import and a trainer at once, one SQLite file.
+"""`python -m tests.storage.crowd HOME SECONDS`: eight people label, one imports, one trains, in one file.
 
 Prints one JSON object: how many labels each stored, what went wrong, and the 99th percentile of a write in seconds.
 """
