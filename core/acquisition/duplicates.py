@@ -56,8 +56,11 @@ def find_twins(x: NDArray[np.floating], share: float, seed: int) -> Twins:
         return Twins(equal, none, True)
     draw = np.random.default_rng(seed)
     radius = share * typical_distance(x, draw)
-    tree = cKDTree(leading_projection(x, draw)[firsts])
-    if radius <= 0 or tree.count_neighbors(tree, radius) > 2 * MAX_PAIRS + len(firsts):
+    projected = leading_projection(x, draw)[firsts]
+    tree = cKDTree(projected)
+    probes = projected[draw.choice(len(firsts), min(len(firsts), 1_000), replace=False)]
+    close_by = float(np.mean(tree.query_ball_point(probes, radius, return_length=True))) - 1.0
+    if radius <= 0 or close_by * len(firsts) > 2 * MAX_PAIRS:
         return Twins(equal, none, False)
     pairs = tree.query_pairs(radius, output_type="ndarray")
     blocks = np.array_split(pairs, len(pairs) // BLOCK + 1)

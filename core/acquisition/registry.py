@@ -75,6 +75,8 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     chosen = np.empty(0, np.int64)
     drafts: list[Selection] = []
     notes: list[str] = []
+    if not twins.complete:
+        notes.append("The pool is too dense to tell near-duplicates apart: only equal items count as duplicates.")
     for part, rows in constraints.parts(request):
         steps = constraints.distinct_first(request, twins, rows, chosen, part)
         if rows is steps[-1][1]:

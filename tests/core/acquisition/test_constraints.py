@@ -71,6 +71,16 @@ def test_a_pool_of_one_repeated_item_is_one_group():
     assert twins.distinct(np.ones(5_000, bool), np.array([], np.int64)).sum() == 1
 
 
+def test_a_pool_too_dense_to_tell_apart_keeps_all_but_equal_items(monkeypatch, request_of):
+    monkeypatch.setattr(duplicates, "MAX_PAIRS", 10)
+    request = request_of()
+    twins = duplicates.find_twins(request.features, 0.9, 0)
+    assert not twins.complete
+    assert twins.distinct(request.eligible, np.array([], np.int64)).sum() == request.eligible.sum()
+    notes = select(request, SelectionConfig(strategy="uniform", near_duplicate=0.9)).notes
+    assert any("too dense" in note for note in notes)
+
+
 def test_near_duplicates_of_labeled_items_are_not_chosen(request_of):
     request = request_of()
     features = request.features.copy()
