@@ -1,0 +1,249 @@
+"""The command line. Commands import what they need when they run, so that `--help` is quick.
+
+Every command prints its result on stdout (`--json`: one JSON document), progress on stderr, and when something is wrong
+one sentence on stderr with exit code 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from app.cli_output import complain, progress_bar, show, tell
+
+if TYPE_CHECKING:
+    from storage.database import Store
+
+app = typer.Typer(
+    name="winnow",
+    help="Winnow: label audio and images, with the next items chosen by what they teach the model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Project = Annotated[str, typer.Argument(help="The project's name, or its number.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Never shows a traceback (WINNOW_DEBUG=1 does)."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(list(sys.argv[1:] if arguments is None else arguments), "winnow", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.Exit as leave:
+        return int(leave.exit_code)
+    except typer.Abort:
+        return complain(KeyboardInterrupt())
+    except WrongUse as wrong:
+        tell(f"{wrong.format_message()} See: python -m app --help")
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (Exception, KeyboardInterrupt) as problem:
+        return complain(problem)
+
+
+def open_store() -> Store:
+    from storage.database import Store
+
+    store = Store.open()
+    for warning in store.warnings:
+        tell(warning)
+    return store
+
+
+def find_project(store: Store, name: str) -> Any:
+    """By name, else by number."""
+    from core.errors import NotFound
+    from storage.projects import get_project, list_projects
+
+    try:
+        return get_project(store, name)
+    except NotFound:
+        if name.isdigit():
+            return get_project(store, int(name))
+        known = ", ".join(repr(project.name) for project in list_projects(store)) or "none yet"
+        raise NotFound(f"There is no project {name!r}. There are: {known}.") from None
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (WINNOW_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (WINNOW_PORT).")] = None,
+    samples: Annotated[bool, typer.Option(help="Load the sample projects into a new store.")] = True,
+) -> int:
+    """Start the app and its worker; Ctrl-C ends both."""
+    from app.launch import launch
+
+    return launch(host=host, port=port, samples=samples)
+
+
+@app.command()
+def worker() -> int:
+    """Work on rounds until a signal comes. Several may run, on several machines."""
+    from app.worker import main as work
+
+    return work()
+
+
+@app.command("import")
+def import_(  # noqa: PLR0913 (one parameter for each option)
+    source: Annotated[Path, typer.Argument(help="A folder, a zip archive, a manifest (CSV, JSONL, …) or an export.")],
+    project: Annotated[str, typer.Option("--project", "-p", help="Name of the project; made when it is new.")],
+    kind: Annotated[Literal["audio", "image"] | None, typer.Option(help="Of a new project; else a file's.")] = None,
+    labels: Annotated[
+        Literal["given", "hidden", "ignore"],
+        typer.Option(help="Class folders and manifest labels become labels, hidden truth, or nothing."),
+    ] = "given",
+    link: Annotated[bool, typer.Option("--link", help="Leave the files where they are instead of copying.")] = False,
+    classes: Annotated[
+        Literal["ask", "add", "match"],
+        typer.Option(help="New classes: ask (stop), add as written, or match up to case and spaces."),
+    ] = "ask",
+    skip_problems: Annotated[bool, typer.Option(help="Import the rest when rows have problems.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what would happen, row by row.")] = False,
+    limit: Annotated[list[str] | None, typer.Option(help="A limit, such as max_pixels=1000000; repeatable.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Import media into a project. The same bytes are never imported twice, so it can be run again."""
+    from app.cli_import import import_source, preview_source
+    from storage.importing import ImportOptions
+    from storage.limits import limits_from
+
+    options = ImportOptions(
+        labels=labels,
+        storage="link" if link else "copy",
+        classes=classes,
+        skip_problems=skip_problems,
+        limits=limits_from(limit or ()),
+    )
+    with open_store() as store:
+        if preview:
+            return preview_source(store, source, project, options, as_json=as_json)
+        return import_source(store, source, project, options, kind=kind, as_json=as_json)
+
+
+@app.command()
+def export(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    target: Annotated[Path, typer.Argument(help="A new folder, or a file whose name ends in .zip.")],
+    format_: Annotated[
+        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
+    ] = "csv",
+    pseudo_above: Annotated[
+        float | None, typer.Option(help="Also the model's guesses with at least this confidence (0 to 1).")
+    ] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Also the test items with their truth.")] = False,
+    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write labels with their provenance as CSV, JSONL, Parquet, class folders or Label Studio tasks."""
+    from dataclasses import asdict
+
+    from storage.export_rows import ExportOptions
+    from storage.exporting import export_project
+
+    options = ExportOptions(
+        format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, overwrite=overwrite
+    )
+    with open_store() as store, progress_bar("Exporting") as report:
+        done = export_project(store, find_project(store, project).id, target, options, report)
+    missing = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
+    show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{missing}")
+
+
+@app.command()
+def projects(
+    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False, as_json: Json = False
+) -> None:
+    """List the projects and how far they are."""
+    from dataclasses import asdict
+
+    from storage.pool import Pool
+    from storage.projects import list_projects
+
+    with open_store() as store:
+        rows = []
+        for project in list_projects(store, include_archived=archived):
+            counts = Pool(store, project.id).counts()
+            rows.append({"id": project.id, "name": project.name, "kind": project.kind, **asdict(counts)})
+    about = "{id:>4}  {name}  ({kind}, {labeled:,} of {total:,} labeled)"
+    lines = [about.format(**row) for row in rows]
+    show(rows, as_json, "\n".join(lines) or "There are no projects yet. Import one: python -m app import --help")
+
+
+@app.command("round")
+def round_(
+    project: Project,
+    wait: Annotated[bool, typer.Option(help="Follow the round until it ends.")] = True,
+    as_json: Json = False,
+) -> int:
+    """Ask for a round (or join the one under way) and follow it."""
+    from app.cli_round import follow
+    from app.rounds import request_round
+
+    with open_store() as store:
+        found = find_project(store, project)
+        row = request_round(store, found.id)
+        if wait:
+            return follow(store, found.id, row.id, as_json)
+        show({"round": row.number, "id": row.id, "status": row.status}, as_json, f"Round {row.number} is {row.status}.")
+    return 0
+
+
+@app.command()
+def backup(
+    target: Annotated[Path | None, typer.Argument(help="File to write; else in WINNOW_HOME/backups.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the backups there are.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy the database while it is in use."""
+    from storage import backups
+
+    with open_store() as store:
+        if list_:
+            paths = [str(path) for path in sorted(backups.listed(store.home))]
+            show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
+            return
+        path = backups.backup(store, target=target.absolute() if target is not None else None)
+    show({"backup": str(path), "n_bytes": path.stat().st_size}, as_json, f"The backup is {path}.")
+
+
+@app.command()
+def restore(source: Annotated[Path, typer.Argument(help="A backup.")], as_json: Json = False) -> None:
+    """Make the store what a backup holds; what it was until now is backed up first."""
+    from storage import backups
+
+    with open_store() as store:
+        before = backups.restore(store, source.absolute())
+    show({"restored": str(source), "before": str(before)}, as_json, f"Restored. What was there before is {before}.")
+
+
+@app.command()
+def move(
+    target: Annotated[str, typer.Argument(help="The database to move to: postgresql://user:password@host/name")],
+    home: Annotated[Path | None, typer.Option(help="Another folder for media and arrays; else they stay.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Copy this store into PostgreSQL and compare; running it again goes on where it stopped."""
+    from dataclasses import asdict
+
+    from storage.database import Store
+    from storage.locations import database_url, shown
+    from storage.moving import move as move_store
+
+    with open_store() as store, progress_bar("Moving") as report:
+        folder = home.absolute() if home is not None else store.home
+        with Store.open(database_url(target, folder), folder) as other:
+            done = move_store(store, other, report)
+    sentence = f"Everything is in {shown(target)}, compared row by row. Set WINNOW_DATABASE_URL to use it."
+    show(asdict(done), as_json, sentence)
