@@ -1,9 +1,218 @@
-"""Map: for now it says what there is."""
+"""Map: where the picks of a round lie, what they stand for, and areas to work on."""
 
 from __future__ import annotations
 
-from app import theme
+import uuid
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from app import charts, resources, rounds, state, theme
+from app.guesses import opinion_of
+from app.map_figure import Coloring, map_figure
+from app.map_layers import NONE, Layers, inside, layers
+from app.media_routes import media_path, picture_path
+from app.text import count, markup, plain
+from core.acquisition import catalog
+from storage.classes import list_classes
+from storage.pool import LabelInput, Pool
+from storage.rounds import RoundLog, RoundRow
+
+COLORINGS: tuple[Coloring, ...] = ("Prediction", "Label", "Confidence", "Round", "Annotator")
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> Layers | None:
+    """Keyed on the project's revision: any label, class or round makes a new picture."""
+    return layers(resources.store(), project_id, round_id)
 
 
 def render() -> None:
-    theme.empty_state("Map", "This screen is not built yet; the command line (python -m app --help) does its work.")
+    project, store = state.project(), resources.store()
+    done = [row for row in RoundLog(store, project.id).list() if row.status == "finished" and row.replay_of is None]
+    if not done:
+        theme.empty_state("No map yet", "The first round draws it. Label a few items, then start a round.")
+        if st.button("Go to Learn", type="primary", key="map-to-learn"):
+            st.switch_page(st.session_state["pages"]["learn"])
+        return
+    head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
+    body = st.container()
+    row = chosen_round(done)  # drawn below the map, read before it
+    compared = rounds.comparison(store, row.id)
+    beside = f"{compared.ticket} {compared.status}" if compared else ""
+    found = _layers(store.url, project.id, row.id, project.revision, beside)
+    if found is None:
+        theme.empty_state("No map", f"Round {row.number} left no map.")
+        return
+    with head:
+        coloring, shadows = controls(found)
+    left, right = body.columns([3, 1])
+    with left, theme.card("map"):
+        event = draw(found, coloring, shadows)
+    with right, theme.card("map-side", height="stretch"):
+        side(found, event)
+
+
+def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
+    coloring = st.segmented_control(
+        "Color", COLORINGS, default="Prediction", key="map-color", label_visibility="collapsed"
+    )
+    shadows: list[str] = []
+    if found.shadows:
+        shadows = st.pills(
+            "Show beside",
+            list(found.shadows),
+            selection_mode="multi",
+            format_func=lambda name: f"beside: {catalog.entry(name).title}",
+            key="map-shadows",
+            label_visibility="collapsed",
+        )
+    drawn = f"{len(found.drawn):,} of {found.n_items:,} drawn · " if len(found.drawn) < found.n_items else ""
+    theme.muted(f"{drawn}{count(found.n_items, 'item')} · last layer · UMAP · round {found.round.number}")
+    return coloring or "Prediction", tuple(shadows)
+
+
+def chosen_round(done: list[RoundRow]) -> RoundRow:
+    """A slider through the rounds; points keep their place from one to the next."""
+    if len(done) == 1:
+        return done[0]
+    by_number = {row.number: row for row in done}
+    numbers = sorted(by_number)
+    key = "map-round"
+    if st.session_state.get(key) not in by_number:
+        st.session_state[key] = numbers[-1]
+    number = st.select_slider("Round", numbers, key=key)
+    return by_number[number]
+
+
+def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> Any:
+    figure = map_figure(found, coloring, shadows, dark=st.context.theme.type == "dark")
+    event = st.plotly_chart(
+        figure,
+        key=f"map-{found.round.id}-{st.session_state.get('map-cleared', 0)}",
+        on_select="rerun",
+        selection_mode=("points", "lasso"),
+        config=charts.MAP_OPTIONS,
+    )
+    st.html(legend(found, coloring))
+    return event
+
+
+def legend(found: Layers, coloring: Coloring) -> str:
+    """What color and shape mean, in words."""
+    if coloring in ("Prediction", "Label"):
+        names = found.class_names[:24]
+    else:
+        names = found.annotator_names[:24] if coloring == "Annotator" else ()
+    dots = "".join(
+        f'<span class="winnow-legend-item"><span aria-hidden="true" style="color:{color}">●</span>{markup(name)}</span>'
+        for name, color in zip(names, charts.class_colors(len(names)), strict=True)
+    )
+    words = {"Confidence": "darker: surer", "Round": "darker: labeled later"}.get(coloring, "")
+    shapes = "▲ labeled · ◯ picked now, in order"
+    return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
+
+
+def side(found: Layers, event: Any) -> None:
+    """An area, a point, or how to begin."""
+    selection = event.selection if event is not None else None
+    if selection is not None and selection.get("lasso"):
+        rows = lassoed(found, selection["lasso"])
+        area(found, rows)
+    elif selection is not None and selection.get("points"):
+        item_id = selection["points"][0].get("customdata")
+        row = found.row_of(int(item_id[0] if isinstance(item_id, list) else item_id)) if item_id is not None else None
+        if row is not None:
+            point(found, row)
+    else:
+        theme.heading(f"Round {found.round.number}", catalog.entry(found.round.strategy).title)
+        theme.muted("Click a point to open it. Draw around points to label them together, put them first, or spend the "
+                    "next batch there.")  # fmt: skip
+        theme.figure(f"{len(found.picks)}", "picks", f"of {int((~found.held_out).sum()):,} in the pool")
+        theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
+
+
+def lassoed(found: Layers, lassos: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows in any of the drawn areas, among all items of the round, held-out ones left out."""
+    within = np.zeros(found.n_items, np.bool_)
+    for one in lassos:
+        within |= inside(found.points, one["x"], one["y"])
+    return np.flatnonzero(within & ~found.held_out)
+
+
+def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    project, store = state.project(), resources.store()
+    n_labeled = int((found.label[rows] != NONE).sum())
+    theme.heading("Selected area")
+    theme.figure(f"{len(rows):,}", "items", f"{n_labeled:,} of them labeled")
+    ids = found.item_ids[rows]
+    open_ids = ids[found.label[rows] == NONE]
+    none = not len(open_ids)
+    if st.button("Label these in the grid", type="primary", key="area-grid", width="stretch", disabled=none):
+        state.send_to_grid([int(one) for one in open_ids], "Area on the map")
+        st.switch_page(st.session_state["pages"]["grid"])
+    if st.button("Put first in the queue", key="area-first", width="stretch", disabled=none):
+        Pool(store, project.id).put_first([int(one) for one in open_ids])
+        st.toast(f"{count(len(open_ids), 'item')} are first in the queue now.")
+    if st.button("Spend half the next batch here", key="area-batch", width="stretch", disabled=none):
+        constraint = rounds.region_constraint(store, [int(one) for one in open_ids], 0.5)
+        row = rounds.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
+        took = row.constraint == constraint
+        st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
+    if st.button("Clear the selection", key="area-clear", type="tertiary"):
+        st.session_state["map-cleared"] = st.session_state.get("map-cleared", 0) + 1
+        st.rerun()
+
+
+def point(found: Layers, row: int) -> None:
+    """The item itself: look, listen, see why, label."""
+    project, store = state.project(), resources.store()
+    pool = Pool(store, project.id)
+    item = pool.item(int(found.item_ids[row]))
+    order = np.flatnonzero(found.picks == row)
+    theme.heading(f"Pick {int(order[0]) + 1}" if len(order) else "Item", "")
+    sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
+    st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
+    theme.muted(item.name[:120])
+    opinion = opinion_of(store, found.round)
+    known = list_classes(store, project.id, include_inactive=True)
+    if opinion is not None and found.guess[row] != NONE:
+        theme.muted("Model's guess")
+        for guess in opinion.guesses(item.id, known):
+            st.html(
+                f'<div class="winnow-bar" style="--share:{100 * guess.share:.1f}%"><span>{markup(guess.name)}</span>'
+                f"<span>{100 * guess.share:.0f} %</span></div>"
+            )
+    if len(order):
+        reason = RoundLog(store, project.id).picks(found.round.id)[int(order[0])].reason
+        if reason.get("stands_for") is not None:
+            theme.figure(f"{reason['stands_for']:,}", "items it stands for")
+    also = [catalog.entry(name).title for name, rows in found.shadows.items() if row in rows]
+    if also:
+        theme.muted(f"Also picked by {', '.join(also)}")
+    if found.held_out[row]:
+        theme.muted("Held out: it is never labeled or chosen.")
+        return
+    label_here(found, row, pool)
+
+
+def label_here(found: Layers, row: int, pool: Pool) -> None:
+    current = int(found.label[row])
+    if current != NONE:
+        theme.muted(f"Labeled {found.class_names[current]}")
+    name = st.selectbox(
+        "Label",
+        found.class_names,
+        index=current if current != NONE else None,
+        format_func=lambda one: plain(one),
+        key=f"map-label-{found.item_ids[row]}-{current}",
+        placeholder="Choose a class",
+    )
+    if name is not None and (current == NONE or name != found.class_names[current]):
+        class_id = found.class_ids[found.class_names.index(name)]
+        event = LabelInput(uuid=str(uuid.uuid4()), item_id=int(found.item_ids[row]), kind="label", class_id=class_id)
+        applied = pool.apply([event], annotator=state.here().annotator.id)[0]
+        if applied.accepted:
+            st.rerun()
+        st.error(plain(applied.reason))

@@ -1,0 +1,105 @@
+"""The map as a figure: circles for the pool, triangles for labeled items, numbered rings for picks. No Streamlit.
+
+Only the item id travels with a point (`customdata`); areas come back as geometry and are resolved on the server.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from app.charts import base_layout, class_colors, tokens
+from app.map_layers import NONE, Layers
+from app.text import markup
+
+Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
+SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
+HEIGHT = 520
+NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
+
+
+def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, dark: bool) -> go.Figure:
+    """`shadows` names the other strategies whose picks are laid over."""
+    look = tokens(dark)
+    figure = go.Figure(layout=base_layout(dark, HEIGHT))
+    labeled = found.label[found.drawn] != NONE
+    others, triangles = found.drawn[~labeled], found.drawn[labeled]
+    colors = point_colors(found, coloring, dark)
+    figure.add_trace(
+        go.Scattergl(
+            **_at(found, others),
+            marker={"color": colors[others].tolist(), "size": 6, "opacity": 0.8, "line": {"width": 0}},
+            name="not labeled",
+        )
+    )
+    if len(triangles):
+        marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
+        marker["line"] = {"width": 1.4, "color": look.text}
+        figure.add_trace(go.Scattergl(**_at(found, triangles), marker=marker, name="labeled"))
+    for k, name in enumerate(shadows):
+        rows = found.shadows.get(name, np.empty(0, np.int64))
+        symbol = SHADOW_SYMBOLS[k % len(SHADOW_SYMBOLS)]
+        marker = {"symbol": symbol, "size": 15, "color": look.muted, "line": {"width": 2}}
+        figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, name=name))
+    if len(found.picks):
+        at = _at(found, found.picks) | {"mode": "markers+text"}
+        ring = {"symbol": "circle-open", "size": 20, "color": look.accent, "line": {"width": 2.5, "color": look.accent}}
+        order = [f"<b>{place}</b>" for place in range(1, len(found.picks) + 1)]
+        font = {"color": look.text, "size": 12}
+        figure.add_trace(
+            go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
+        )
+    figure.update_layout(dragmode="lasso", margin=NO_MARGIN, uirevision=f"round-{found.round.id}")
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False, scaleanchor="x")
+    return figure
+
+
+def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:
+    return {
+        "x": found.points[rows, 0],
+        "y": found.points[rows, 1],
+        "mode": "markers",
+        "customdata": found.item_ids[rows],
+        "hovertext": [hover(found, int(row)) for row in rows],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def hover(found: Layers, row: int) -> str:
+    """Name, label or guess: what a point is, in words."""
+    parts = [markup(found.names[row][:80])]
+    if found.label[row] != NONE:
+        parts.append(f"labeled {markup(found.class_names[found.label[row]])}")
+    elif found.guess[row] != NONE:
+        parts.append(f"guess {markup(found.class_names[found.guess[row]])}, {100 * found.confidence[row]:.0f} %")
+    if found.held_out[row]:
+        parts.append("held out")
+    return "<br>".join(parts)
+
+
+def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.object_]:
+    """(n,) a color for each item."""
+    look = tokens(dark)
+    if coloring == "Confidence":
+        return _ramp(found.confidence, look.line, look.accent)
+    if coloring == "Round":
+        last = max(int(found.label_round.max(initial=0)), 1)
+        shade = _ramp(np.clip(found.label_round / last, 0.25, 1.0), look.line, look.accent)
+        return np.where(found.label_round == NONE, look.line, shade).astype(object)
+    chosen, count = {
+        "Prediction": (np.where(found.label != NONE, found.label, found.guess), len(found.class_names)),
+        "Label": (found.label, len(found.class_names)),
+        "Annotator": (found.annotator, len(found.annotator_names)),
+    }[coloring]
+    palette = np.array([*class_colors(count), look.muted if coloring == "Prediction" else look.line], object)
+    return palette[chosen]
+
+
+def _ramp(values: NDArray[np.floating], low: str, high: str) -> NDArray[np.object_]:
+    ends = [np.array([int(color[k : k + 2], 16) for k in (1, 3, 5)], np.float64) for color in (low, high)]
+    mixed = ends[0] + np.clip(values, 0, 1)[:, None] * (ends[1] - ends[0])
+    return np.array(["#{:02X}{:02X}{:02X}".format(*row) for row in mixed.round().astype(int)], object)
