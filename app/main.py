@@ -62,7 +62,7 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
                 with st.container(key="tab-current" if page is current else f"tab-{name}", width="content"):
                     st.page_link(page, query_params={state.PROJECT: str(here.project.id)} if here.project else None)
         session_badge(here, key="session-badge")
-        with st.popover(plain(people.initials(here.annotator.name)), key="person", help="Who is labeling"):
+        with st.popover(plain(people.initials(here.annotator.name)), key="person"):
             theme.muted(f"Labeling as {here.annotator.name}")
             st.button("Sign out" if resources.sign_in() else "Someone else", on_click=people.leave, key="leave")
 

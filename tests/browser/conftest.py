@@ -123,6 +123,7 @@ class Desk:
     person: AnnotatorRow
     context: BrowserContext
     outside: list[str] = field(default_factory=list)  # requests that left for another host
+    listener: Callable[[Any], None] = lambda request: None
 
     @property
     def pool(self) -> Pool:
@@ -147,6 +148,13 @@ class Desk:
         page.wait_for_selector(".tile", timeout=30_000)
         return page
 
+    def leave(self) -> None:
+        self.context.remove_listener("request", self.listener)
+        self.context.set_offline(False)
+        for page in self.context.pages:
+            page.close()
+        self.context.clear_cookies()
+
     def events(self, kind: str | None = "label") -> list[LabelEventRow]:
         """What is stored for this person in this project, oldest first."""
         found = self.pool.recent(self.person.id, 10_000)[::-1]
@@ -158,10 +166,10 @@ def wait_for_card(page: Page) -> None:
     page.wait_for_function(AHEAD_READY, timeout=30_000)
 
 
-# The widget keeps the number of cards that are ready beside the card, for people who watch the network; tests wait on it.
+# The widget writes down how many cards lie ahead and how many of them still load their media; tests wait on it.
 AHEAD_READY = """() => {
-  const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot).map((e) => e.shadowRoot);
-  const screen = roots.map((r) => r.querySelector('.screen')).find(Boolean);
+  const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot);
+  const screen = roots.map((e) => e.shadowRoot.querySelector('.screen')).find(Boolean);
   return screen && screen.dataset.ahead !== undefined && screen.dataset.preparing === '0';
 }"""
 
@@ -174,25 +182,42 @@ def saved(page: Page, timeout: float = 20_000) -> None:
     page.wait_for_selector(".saved[data-state='saved']", timeout=timeout)
 
 
+@pytest.fixture(scope="session")
+def seats(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
+    """Browser contexts that tests use one after the other, so that Streamlit's own scripts are loaded once."""
+    kept: dict[str, list[BrowserContext]] = {}
+    yield kept
+    for context in [context for same in kept.values() for context in same]:
+        context.close()
+
+
 @pytest.fixture
-def desks(server: Server, store: Store, chromium: Browser) -> Iterator[Callable[..., Desk]]:
+def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list[BrowserContext]]) -> Iterator[Any]:
     """`desks(project, name, **context options)` seats someone before a project; all leave when the test ends."""
-    opened: list[BrowserContext] = []
+    taken: list[Desk] = []
 
     def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> Desk:
+        options.setdefault("viewport", {"width": 1280, "height": 800})
+        free = seats.setdefault(repr(sorted(options.items())), [])
+        used = [desk.context for desk in taken]
+        context = next((one for one in free if one not in used), None)
+        if context is None:
+            context = chromium.new_context(**options)
+            # Playwright's own calls count as gestures; only real keys and clicks shall.
+            context.add_init_script("delete Navigator.prototype.userActivation")
+            free.append(context)
         person = annotator_named(store, name)
-        viewport = options.pop("viewport", {"width": 1280, "height": 800})
-        context = chromium.new_context(viewport=viewport, **options)
-        opened.append(context)
         ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
         context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
         desk = Desk(server, store, project, person, context)
-        context.on("request", lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None)
+        desk.listener = lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None
+        context.on("request", desk.listener)
+        taken.append(desk)
         return desk
 
     yield seat
-    for context in opened:
-        context.close()
+    for desk in taken:
+        desk.leave()
 
 
 def leaves(url: str, server: Server) -> bool:

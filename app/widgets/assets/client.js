@@ -3,6 +3,7 @@
 const RETRY_MS = [400, 800, 1500, 3000, 5000];
 const TIMEOUT_MS = 20000;
 const CHUNK = 200;
+const KEEPALIVE_LIMIT = 15000; // characters; up to four bytes each
 
 function makeUuid() {
   const bytes = crypto.getRandomValues(new Uint8Array(16)); // randomUUID needs https beyond loopback
@@ -40,16 +41,17 @@ class Api {
   async post(path, body, { keepalive = false } = {}) {
     const stop = new AbortController();
     const timer = setTimeout(() => stop.abort(), TIMEOUT_MS);
+    const text = JSON.stringify(body);
     let response;
     try {
       response = await fetch(path, {
         method: "POST",
         headers: { "Content-Type": "application/json", "X-Winnow-Ticket": this.ticket },
-        body: JSON.stringify(body),
+        body: text,
         credentials: "same-origin",
         cache: "no-store",
         signal: stop.signal,
-        keepalive,
+        keepalive: keepalive && text.length < KEEPALIVE_LIMIT, // browsers refuse more than 64 KiB in flight
       });
     } catch (error) {
       throw new ApiError(0, "no connection");
@@ -150,7 +152,7 @@ class Outbox extends EventTarget {
     this.sending = true;
     const batch = this.waiting.slice(0, CHUNK);
     try {
-      const answer = await this.api.post(this.path, { events: batch }, { keepalive: batch.length < 60 });
+      const answer = await this.api.post(this.path, { events: batch }, { keepalive: true });
       this.settle(batch, answer);
     } catch (error) {
       this.failed(batch, error);

@@ -167,6 +167,7 @@ class Grid {
   showSelection() {
     const n = this.selection.chosen.size;
     for (const node of this.parts.tiles.children) node.setAttribute("aria-selected", String(this.selection.chosen.has(Number(node.dataset.itemId))));
+    this.parts.screen.dataset.selected = String(n);
     this.parts.n.textContent = n ? `${n.toLocaleString("en-US")} selected` : "None selected";
     this.parts.hint.textContent = n ? "Press a class key to label them all" : "Click, drag or press Space to select";
     for (const button of this.parts.keys.children) button.disabled = n === 0;

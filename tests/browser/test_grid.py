@@ -1,0 +1,114 @@
+"""Many at once: select with mouse and keys, one key labels them all, one undo takes them back."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.guesses import newest_opinion
+from storage.classes import list_classes
+from storage.pool import ItemFilter
+from tests.app import sample_store
+from tests.browser.conftest import saved
+
+
+@pytest.fixture
+def guessed(store, images):
+    sample_store.finish_round(store, images)
+    return images
+
+
+def ids_shown(page) -> list[int]:
+    return [int(i) for i in page.locator(".tile").evaluate_all("tiles => tiles.map(t => t.dataset.itemId)")]
+
+
+def selected(page) -> list[int]:
+    found = page.locator(".tile[aria-selected='true']").evaluate_all("tiles => tiles.map(t => t.dataset.itemId)")
+    return [int(i) for i in found]
+
+
+def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, guessed, store):
+    desk = desks(guessed)
+    page = desk.grid_tab()
+    shown = ids_shown(page)
+    page.locator(".tile").nth(1).click()
+    page.locator(".tile").nth(3).click(modifiers=["Shift"])
+    assert selected(page) == shown[1:4]
+    assert page.locator(".tray .n").inner_text() == "3 selected"
+    page.keyboard.press("4")
+    saved(page)
+    assert {(e.item_id, e.class_id) for e in desk.events()} == {(i, desk.classes[3].id) for i in shown[1:4]}
+    assert not set(ids_shown(page)) & set(shown[1:4])
+    page.keyboard.press("u")
+    saved(page)
+    assert desk.pool.counts().labeled == 0
+    assert set(selected(page)) == set(shown[1:4])
+    stored = desk.events()[0]
+    opinion = newest_opinion(store, guessed.id)
+    best = opinion.guesses(stored.item_id, list_classes(store, guessed.id))[0]
+    assert (stored.suggestion, stored.suggested_class_id) == ("shown", best.class_id)
+
+
+def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
+    desk = desks(guessed)
+    page = desk.grid_tab()
+    shares = [int(text.split()[0]) for text in page.locator(".tile .share").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    page.locator(".order").click()
+    page.wait_for_function("""() => {
+      const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot);
+      const tiles = roots.flatMap((e) => [...e.shadowRoot.querySelectorAll('.tile .share')]);
+      return tiles.length > 1 && parseInt(tiles[0].textContent) < parseInt(tiles[tiles.length - 1].textContent);
+    }""")
+    guess = page.locator(".tile .guess").first.inner_text()
+    page.locator(".filter button", has_text=guess).first.click()
+    page.wait_for_selector(f".filter button[aria-pressed='true']:text-is('{guess}')")
+    page.wait_for_timeout(400)
+    assert set(page.locator(".tile .guess").all_inner_texts()) == {guess}
+
+
+def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
+    desk = desks(guessed)
+    page = desk.grid_tab()
+    shown = ids_shown(page)
+    page.locator(".tile").first.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert selected(page) == shown[:3]
+    page.keyboard.press("Escape")
+    assert selected(page) == []
+    one, six = page.locator(".tile").nth(0).bounding_box(), page.locator(".tile").nth(5).bounding_box()
+    page.mouse.move(one["x"] + 20, one["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(six["x"] + 40, six["y"] + 60, steps=4)
+    page.mouse.up()
+    page.wait_for_timeout(100)
+    assert selected(page) == shown[:6]
+    page.keyboard.press("Control+a")
+    assert selected(page) == shown
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    page.wait_for_timeout(200)
+    assert desk.events(None) == []
+
+
+def test_sound_plays_on_focus_after_the_first_gesture(desks, audio):
+    desk = desks(audio)
+    page = desk.grid_tab()
+    page.locator(".tile").nth(2).hover()
+    page.wait_for_timeout(200)
+    assert page.locator(".tile[data-playing='true']").count() == 0
+    page.mouse.click(5, 400)
+    page.locator(".tile").nth(4).hover()
+    page.wait_for_selector(".tile[data-playing='true']", timeout=5000)
+
+
+def test_an_emptied_grid_says_so_and_offers_the_next_step(desks, store):
+    project = sample_store.image_project(store, "Small grid", 3)
+    desk = desks(project)
+    page = desk.grid_tab()
+    page.keyboard.press("Control+a")
+    page.keyboard.press("1")
+    saved(page)
+    page.wait_for_selector(".empty:not([hidden])")
+    assert desk.pool.count_items(ItemFilter(state="labeled")) == 3

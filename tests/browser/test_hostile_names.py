@@ -1,0 +1,131 @@
+"""Names that people type or files carry are shown as they are; nothing in them runs, styles or fetches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from storage.classes import list_classes
+from storage.projects import ProjectSettings, create_project
+from tests.app import sample_store
+from tests.browser.conftest import ROOT, free_port, saved
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "![x](http://203.0.113.7/a.png)",
+    "[a](javascript:alert(1))",
+    ":red[x] :material/home: :smile:",
+    "$x^2$ and `code` *b* _i_ ~~s~~",
+    "http://203.0.113.7/x www.example.org a@b.example",
+    "# heading | table | > quote",
+    "1. list - item + item",
+    "=1+1 -2 @x &amp; &#60;",
+    "<script>fetch('http://203.0.113.7/s')</script>",
+    "back\\\\slash \\\\* and |pipe|",
+    "émoji 🙂 " + "x" * 120,
+)
+PAGE = '''
+import streamlit as st
+from app.text import plain
+for i, text in enumerate({texts!r}):
+    with st.container(key=f"case-{{i}}"):
+        st.markdown(plain(text))
+        st.caption(plain(text))
+        st.button(plain(text), key=f"b{{i}}")
+        st.checkbox(plain(text), key=f"c{{i}}")
+        st.error(plain(text))
+'''
+
+
+@pytest.fixture(scope="module")
+def page_of_names(tmp_path_factory):
+    script = tmp_path_factory.mktemp("names") / "page.py"
+    script.write_text(PAGE.format(texts=HOSTILE))
+    port = free_port()
+    arguments = ["--server.address", "127.0.0.1", "--server.port", str(port), "--server.headless", "true"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamlit", "run", str(script), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(script.parent)},
+    )
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2).read()
+            break
+        except OSError:
+            time.sleep(0.2)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(20)
+
+
+def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, page_of_names):
+    """FAULTS A5: five kinds of element show exactly the text, hold no link, image or formula, and fetch nothing."""
+    context = chromium.new_context()
+    outside: list[str] = []
+    ours = (page_of_names, page_of_names.replace("http", "ws"), "data:")
+    context.on("request", lambda request: None if request.url.startswith(ours) else outside.append(request.url))
+    page = context.new_page()
+    page.goto(page_of_names)
+    page.wait_for_selector(f".st-key-case-{len(HOSTILE) - 1} [data-testid='stAlert']")
+    for lazy in ("button p", "label p"):
+        page.wait_for_function(f"() => document.querySelectorAll('.stMain {lazy}').length >= {len(HOSTILE)}")
+    for i, text in enumerate(HOSTILE):
+        shown = page.locator(f".st-key-case-{i} .stElementContainer").all_inner_texts()
+        assert [one.strip().replace("\u2060", "") for one in shown] == [text] * 5
+        made = page.locator(f".st-key-case-{i} :is(a, img, .katex, code, em, strong, del, script)")
+        assert made.evaluate_all("all => all.map(e => e.outerHTML)") == []
+    assert outside == []
+    context.close()
+
+
+def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
+    """FAULTS A5, B15 in the app itself: project, class, file, person and guidelines, on every screen."""
+    names = [text[:60] for text in HOSTILE]
+    files = [(text + ".png", sample_store.picture(90 + i)) for i, text in enumerate(HOSTILE)]
+    title = "<b>![p](http://203.0.113.7/p.png)</b>"
+    project = create_project(store, title, "image", names, settings=ProjectSettings(), guidelines=HOSTILE[0])
+    sample_store.add_items(store, project, files)
+    sample_store.finish_round(store, project)
+    desk = desks(project, "<img src=http://203.0.113.7/me.png>")
+    page = desk.label_tab()
+    alerts: list[str] = []
+    page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
+    assert page.locator(".class .name").all_inner_texts() == [row.name for row in list_classes(store, project.id)]
+    first = desk.pool.item(int(page.locator(".screen").get_attribute("data-item-id")))
+    assert page.locator(".filename").inner_text() == first.name
+    page.keyboard.press("g")
+    assert page.locator(".guidelines").inner_text() == HOSTILE[0]
+    page.keyboard.press("Escape")
+    page.locator(".st-key-person button").first.click()
+    page.get_by_text("Labeling as <img src=http://203.0.113.7/me.png>").wait_for(timeout=10_000)
+    grid = desk.grid_tab()
+    assert set(grid.locator(".tile .guess").all_inner_texts()) <= set(names)
+    for screen in ("learn", "collect", "deliver"):
+        desk.tab(screen).wait_for_selector(".st-key-topbar")
+    grid.wait_for_timeout(300)
+    assert desk.outside == [] and alerts == []
+
+
+def test_notes_are_stored_exactly_and_shown_inert(desks, audio):
+    """FAULTS B15: notes with markup, line breaks and 100 kB come back as they were typed."""
+    notes = ["<script>alert(1)</script>", "![x](http://203.0.113.7/n.png)", "é🙂\nsecond line", "é" * 100_000]
+    desk = desks(audio)
+    page = desk.label_tab()
+    for note in notes:
+        page.keyboard.press("n")
+        page.locator("dialog.note textarea").fill(note)
+        page.locator("dialog.note .save").click()
+        saved(page)
+        page.keyboard.press("n")
+        assert page.locator("dialog.note textarea").input_value() == note
+        page.locator("dialog.note .cancel").click()
+    assert [event.note for event in desk.events("note")] == notes
+    assert desk.outside == []

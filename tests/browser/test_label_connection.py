@@ -1,0 +1,245 @@
+"""Nothing shown as saved is ever lost, and nothing is counted twice, when connections, tabs, browsers or servers go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from playwright.sync_api import Error as PlaywrightError
+
+from app import tickets
+from app.access import SESSION_COOKIE
+from storage.annotators import remove_annotator
+from storage.classes import merge_classes, rename_class, retire_class
+from storage.projects import archive_project
+from tests.app import sample_store
+from tests.browser.conftest import (
+    CHROMIUM,
+    CHROMIUM_FLAGS,
+    Server,
+    current_item,
+    require_chromium,
+    saved,
+    wait_for_card,
+)
+
+
+def test_a_cut_connection_loses_and_doubles_nothing(desks, audio):
+    """FAULTS B7: labels go on while the line is cut, are shown as unsaved, and arrive once when it is back."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    page.keyboard.press("1")
+    saved(page)
+    desk.context.set_offline(True)
+    shown = []
+    for key in "234":
+        shown.append(current_item(page))
+        page.keyboard.press(key)
+    page.wait_for_selector(".saved[data-state='lost']")
+    assert page.locator(".saved .words").inner_text() == "3 unsaved — reconnecting"
+    page.wait_for_timeout(3000)
+    assert len(desk.events()) == 1
+    desk.context.set_offline(False)
+    saved(page)
+    assert [event.item_id for event in desk.events()][1:] == shown
+    page.wait_for_timeout(600)
+    assert len(desk.events()) == 4
+
+
+def test_an_answer_that_never_arrives_makes_the_retry_harmless(desks, audio):
+    """FAULTS B7, D4: the server stored the labels but its answer got lost; the same events come again."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    lost = []
+
+    def lose_first_answers(route):
+        route.fetch()
+        lost.append(route.request.post_data_json["events"])
+        route.abort() if len(lost) < 3 else route.continue_()
+
+    page.route("**/labels", lose_first_answers)
+    page.keyboard.press("1")
+    page.keyboard.press("2")
+    saved(page)
+    assert len(lost) >= 3
+    assert [event.class_id for event in desk.events()] == [row.id for row in desk.classes[:2]]
+
+
+def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(desks, audio):
+    """FAULTS B7: the tab dies with three unsaved labels; any other page of this browser sends them."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    page.route("**/labels", lambda route: route.abort())
+    for key in "123":
+        page.keyboard.press(key)
+    page.wait_for_selector(".saved[data-state='lost']")
+    with contextlib.suppress(PlaywrightError):  # the answer dies with the tab
+        desk.context.new_cdp_session(page).send("Page.crash", timeout=1500)
+    assert desk.events() == []
+    other = desk.tab("learn")
+    saved(other, 30_000)
+    end = time.monotonic() + 10
+    while len(desk.events()) < 3 and time.monotonic() < end:
+        other.wait_for_timeout(100)
+    assert [event.class_id for event in desk.events()] == [row.id for row in desk.classes[:3]]
+
+
+def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(desks, audio, server, tmp_path):
+    """FAULTS B7 with a browser profile on disk, as people have it."""
+    require_chromium()
+    desk = desks(audio, "Profile Person")
+    cookies = desk.context.cookies()
+
+    def open_browser():
+        options = {"executable_path": CHROMIUM, "args": CHROMIUM_FLAGS}
+        opened = desk.context.browser.browser_type.launch_persistent_context(tmp_path / "profile", **options)
+        opened.add_cookies(cookies)
+        page = opened.new_page()
+        page.goto(f"{server.url}/?project={audio.id}")
+        wait_for_card(page)
+        return opened, page
+
+    first, page = open_browser()
+    page.route("**/labels", lambda route: route.abort())
+    for key in "123":
+        page.keyboard.press(key)
+    page.wait_for_selector(".saved[data-state='lost']")
+    first.close()
+    assert desk.events() == []
+    second, page = open_browser()
+    saved(page)
+    second.close()
+    assert [event.class_id for event in desk.events()] == [row.id for row in desk.classes[:3]]
+
+
+@pytest.mark.timeout(200)
+def test_a_server_restart_under_an_open_tab_loses_nothing(desks, audio, store, home):
+    """FAULTS B7, B8: killed with -9 while labels are under way; the tab goes on and everything arrives once."""
+    own = Server(home).start()
+    try:
+        desk = desks(audio, "Restart Person")
+        desk.context.clear_cookies()
+        desk.server = own
+        ticket = tickets.issue(tickets.signing_key(home), desk.person.id, 3600)
+        desk.context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": own.url}])
+        page = desk.label_tab()
+        page.keyboard.press("1")
+        saved(page)
+        own.stop(hard=True)
+        for key in "234":
+            page.keyboard.press(key)
+        page.wait_for_selector(".saved[data-state='lost']")
+        own.start()
+        saved(page, 60_000)
+        assert [event.class_id for event in desk.events()] == [row.id for row in desk.classes[:4]]
+        wait_for_card(page)
+        page.keyboard.press("5")
+        saved(page, 30_000)
+        assert len(desk.events()) == 5
+    finally:
+        own.stop()
+
+
+def test_two_tabs_of_one_person_work_on_different_items_and_undo_their_own(desks, audio):
+    """FAULTS B5."""
+    desk = desks(audio)
+    one, two = desk.label_tab(), desk.label_tab()
+    assert current_item(one) != current_item(two)
+    a, b = current_item(one), current_item(two)
+    one.keyboard.press("1")
+    saved(one)
+    two.keyboard.press("2")
+    saved(two)
+    one.keyboard.press("u")
+    one.wait_for_selector(f".screen[data-item-id='{a}']")
+    saved(one)
+    assert desk.pool.item(a).class_id is None
+    assert desk.pool.item(b).class_id == desk.classes[1].id
+
+
+def test_two_people_never_get_the_same_item(desks, store):
+    """FAULTS B6: with fewer items than two tabs would hold, each item goes to one of them."""
+    project = sample_store.audio_project(store, "Two people", 16)
+    ana, ben = desks(project, "Ana Koller"), desks(project, "Ben Ott")
+    one, two = ana.label_tab(), ben.label_tab()
+    for _ in range(6):
+        one.keyboard.press("1")
+        if two.locator(".screen").get_attribute("data-view") == "card":
+            two.keyboard.press("2")
+        one.wait_for_timeout(30)
+    saved(one)
+    saved(two)
+    mine, theirs = {e.item_id for e in ana.events()}, {e.item_id for e in ben.events()}
+    assert mine and not (mine & theirs)
+
+
+def test_a_reload_comes_back_to_the_same_item(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    page.keyboard.press("1")
+    item = current_item(page)
+    saved(page)
+    page.reload()
+    wait_for_card(page)
+    assert current_item(page) == item
+
+
+def test_classes_renamed_merged_or_retired_while_on_screen(desks, audio, store):
+    """FAULTS B11: a rename keeps the label, a merge counts for the successor, a retired class is asked for again."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    zero, one, two = desk.classes[:3]
+    rename_class(store, audio.id, zero.id, "null")
+    merge_classes(store, audio.id, one.id, two.id)
+    first = current_item(page)
+    page.keyboard.press("1")
+    second = current_item(page)
+    page.keyboard.press("2")
+    saved(page)
+    assert desk.pool.item(first).class_id == zero.id
+    assert desk.pool.counts().per_class[two.id] == 1
+    retire_class(store, audio.id, desk.classes[-1].id)
+    third = current_item(page)
+    page.evaluate("() => 0")
+    page.keyboard.press("0")
+    page.wait_for_selector(".message:not([hidden])")
+    assert "'nine' was retired" in page.locator(".message .words").inner_text()
+    page.locator(".message .show").click()
+    page.wait_for_selector(f".screen[data-item-id='{third}']")
+    page.keyboard.press("4")
+    saved(page)
+    assert desk.pool.item(third).class_id is not None
+    assert second != third
+
+
+def test_an_archived_project_and_a_removed_person_are_told_and_nothing_is_half_stored(desks, audio, images, store):
+    """FAULTS B12."""
+    desk = desks(audio, "Leaving Person")
+    page = desk.label_tab()
+    archive_project(store, audio.id)
+    page.keyboard.press("1")
+    page.wait_for_selector(".message:not([hidden])")
+    assert "is archived; the label was not stored" in page.locator(".message .words").inner_text()
+    assert desk.events() == []
+    other = desks(images, "Removed Person")
+    page = other.label_tab()
+    remove_annotator(store, other.person.id)
+    page.keyboard.press("1")
+    page.wait_for_selector(".message:not([hidden])")
+    assert "The annotator was removed" in page.locator(".message .words").inner_text()
+    assert other.events() == []
+
+
+def test_labels_wait_for_the_next_sign_in_when_a_ticket_has_run_out(desks, audio):
+    """FAULTS B13: refused tickets keep the labels in the browser; with a valid one they arrive."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    page.route("**/labels", lambda route: route.fulfill(status=401, json={"error": "You are signed out."}))
+    page.keyboard.press("1")
+    page.keyboard.press("2")
+    page.wait_for_selector(".saved[data-state='lost']")
+    assert page.locator(".saved .words").inner_text() == "2 unsaved — sign in again"
+    page.unroute("**/labels")
+    saved(page)
+    assert len(desk.events()) == 2
