@@ -181,6 +181,19 @@ def projects(
     show(rows, as_json, "\n".join(lines) or "There are no projects yet. Import one: python -m app import --help")
 
 
+@app.command()
+def check(project: Project, as_json: Json = False) -> None:
+    """Compare every file of a project with what was imported; missing and changed ones are marked."""
+    from dataclasses import asdict
+
+    from storage.media_checks import verify_items
+
+    with open_store() as store, progress_bar("Checking") as report:
+        done = verify_items(store, find_project(store, project).id, report)
+    words = f"{done.checked:,} files checked: {done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} back."
+    show(asdict(done), as_json, words)
+
+
 @app.command("round")
 def round_(
     project: Project,
