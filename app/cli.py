@@ -190,8 +190,8 @@ def check(project: Project, as_json: Json = False) -> None:
 
     with open_store() as store, progress_bar("Checking") as report:
         done = verify_items(store, find_project(store, project).id, report)
-    words = f"{done.checked:,} files checked: {done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} back."
-    show(asdict(done), as_json, words)
+    found = f"{done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} back"
+    show(asdict(done), as_json, f"{done.checked:,} files checked: {found}.")
 
 
 @app.command("round")
@@ -260,3 +260,24 @@ def move(
             done = move_store(store, other, report)
     sentence = f"Everything is in {shown(target)}, compared row by row. Set WINNOW_DATABASE_URL to use it."
     show(asdict(done), as_json, sentence)
+
+
+@app.command()
+def simulate(  # noqa: PLR0913 (one parameter for each option)
+    data: Annotated[Path, typer.Argument(help="Labeled data with a test split: a folder, a zip or a manifest.")],
+    strategy: Annotated[list[str], typer.Option(help="A strategy; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Folder for results.json, tables and curves; run again to go on.")],
+    start: Annotated[int, typer.Option(help="Labels to start with; every class has one while there is room.")] = 10,
+    batch: Annotated[int, typer.Option(help="Labels added by each round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds after the first model; 0 trains once.")] = 6,
+    seeds: Annotated[int, typer.Option(help="How often everything is repeated, with other initial labels.")] = 3,
+    preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
+    wrong: Annotated[float, typer.Option(help="Share of the oracle's answers that are wrong.")] = 0.0,
+    processes: Annotated[int | None, typer.Option(help="Trials at one time; else one for each core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """See what strategies buy on labeled data, before a label is spent: an oracle answers in your place."""
+    from app.cli_simulate import Wish, run_simulation
+
+    wish = Wish(data=data, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset, processes=processes)
+    run_simulation(wish, {"start": start, "batch": batch, "rounds": rounds, "wrong_share": wrong}, as_json)

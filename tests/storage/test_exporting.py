@@ -32,9 +32,6 @@ from storage.export_rows import COLUMNS, ExportOptions
 from storage.exporting import FORMATS, export_project
 from storage.import_opening import open_source
 from storage.importing import ImportOptions, locator, run_import
-from storage.media import Measures
-from storage.media_child import Examiner
-from storage.media_workers import Examined, MediaWorkers
 from storage.pool import Pool
 from storage.projects import ProjectSettings, create_project
 from storage.rounds import RoundLog
@@ -45,16 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = datetime(2024, 3, 1, 12, 30, 15, 123456, UTC)
 
 
-@pytest.fixture(autouse=True)
-def examined_here(monkeypatch):
-    """Our own small pictures are examined in this process: these tests are not about hostile files."""
-
-    def examine(self: MediaWorkers, jobs: list[tuple[str, str]]) -> list[Examined]:
-        folders = Path(self._settings["media_root"]), Path(self._settings["incoming"])
-        replies = [Examiner(*folders, self.limits).reply(*job) for job in jobs]
-        return [Examined(Measures(*reply[:-3]), *reply[-3:]) for reply in replies]
-
-    monkeypatch.setattr(MediaWorkers, "_examine", examine)
+pytestmark = pytest.mark.usefixtures("examined_here")
 
 
 class Shop:

@@ -17,6 +17,8 @@ from storage.pool import Pool
 from storage.projects import create_project
 from tests.storage.made_media import wav, write_files
 
+pytestmark = pytest.mark.usefixtures("examined_here")
+
 
 @pytest.mark.parametrize("kept", ["copy", "link"])
 def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_path, kept):
