@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
 from core.kernels import loops
-from core.kernels.covariance import Covariance, flat_covariance, propagate
-from core.kernels.networks import Network
+from core.kernels.networks import Dense, Layer, Network
 from core.kernels.plan import Plan, plan_for
 
 Kind = Literal["ntk", "nngp"]
 OnProgress = Callable[[int, int], None]
+Matrix = NDArray[np.float64]
 
 _CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a usual second-level cache
 _LARGEST = 1e9  # products of inputs stay far inside float32
@@ -157,11 +156,7 @@ def _fill(
     sums /= plan.n_averaged
     if plan.ends_as_sum and kind == "ntk":
         sums[1] -= sums[0]
-    after = propagate(
-        plan.tail,
-        Covariance(*(torch.from_numpy(a) for a in (sums[0], sums[-1], part1.own, part2.own))),
-    )
-    out[begin1:end1, begin2:end2] = (after.T if kind == "ntk" else after.K).numpy()
+    out[begin1:end1, begin2:end2] = _tail(plan.tail, (sums[0], sums[1]), (part1.own, part2.own))[kind]
 
 
 def _part(side: Side, begin: int, end: int) -> Side:
@@ -204,10 +199,36 @@ def _dense_kernel(
 ) -> NDArray[np.float32]:
     """A network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
     x1, x2 = (x.inputs if isinstance(x, Side) else x for x in (x1, x2))
-    right = torch.from_numpy(np.asarray(x2, np.float64))
+    right = np.asarray(x2, np.float64).reshape(len(x2), -1)
+    size = right.shape[1]
+    own2 = (right * right).sum(1) / size
     out = np.empty((len(x1), len(x2)), np.float32)
     for begin in range(0, len(x1), 256):
-        left = torch.from_numpy(np.asarray(x1[begin : begin + 256], np.float64))
-        after = propagate(network.layers[1:], flat_covariance(left, right))
-        out[begin : begin + 256] = (after.T if kind == "ntk" else after.K).numpy()
+        left = np.asarray(x1[begin : begin + 256], np.float64).reshape(-1, size)
+        K = left @ right.T / size
+        own = ((left * left).sum(1) / size, own2)
+        out[begin : begin + 256] = _tail(network.layers[1:], (K, np.zeros_like(K)), own)[kind]
     return out
+
+
+def _tail(
+    layers: tuple[Layer, ...], pair: tuple[Matrix, Matrix], own: tuple[Matrix, Matrix]
+) -> dict[str, Matrix]:
+    """The layers after flattening, on K, T (n1, n2) and variances (n1,), (n2,); see `core.kernels.covariance`.
+
+    In numpy, one thread: the tiles already share the cores, and torch would start threads of its own for each.
+    """
+    (K, T), (v1, v2) = pair, own
+    for layer in layers:
+        if isinstance(layer, Dense):
+            W2, b2 = layer.W_std**2, layer.b_std**2
+            K = W2 * K + b2
+            T = K + W2 * T
+            v1, v2 = W2 * v1 + b2, W2 * v2 + b2
+        else:
+            sine = np.sqrt(np.maximum(np.multiply.outer(v1, v2) - K * K, 0.0))
+            rest = np.pi - np.arctan2(sine, K)
+            K = (sine + rest * K) / (2 * np.pi)
+            T = T * (rest / (2 * np.pi))
+            v1, v2 = v1 / 2, v2 / 2
+    return {"ntk": T, "nngp": K}
