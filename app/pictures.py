@@ -82,7 +82,7 @@ def listen(data: bytes) -> Sound:
 
 def _calm(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
     """Relative to the largest, each slice with its neighbors within 15 ms: the swings of a low voice leave no gaps."""
-    reach = min(int(np.ceil(0.015 / (2 * seconds / len(peaks)))), 8)
+    reach = min(int(0.015 / (2 * seconds / len(peaks))), 8)
     padded = np.pad(peaks, reach)
     widest = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(1)
     return (widest / max(float(peaks.max()), 1e-9)).astype(np.float32)

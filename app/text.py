@@ -19,7 +19,7 @@ def plain(text: object, limit: int | None = None) -> str:
     shown = visible(str(text))
     if limit is not None and len(shown) > limit:
         shown = shown[: limit - 1] + "…"
-    return _SPECIAL.sub(lambda match: "\\" + match[0] + (_JOINER if match[0] in ":.@" else ""), shown)
+    return _SPECIAL.sub(lambda match: (_JOINER if match[0] in ":.@" else "") + "\\" + match[0], shown)
 
 
 def visible(text: str) -> str:

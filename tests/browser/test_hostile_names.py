@@ -28,7 +28,7 @@ HOSTILE = (
     "back\\\\slash \\\\* and |pipe|",
     "émoji 🙂 " + "x" * 120,
 )
-PAGE = '''
+PAGE = """
 import streamlit as st
 from app.text import plain
 for i, text in enumerate({texts!r}):
@@ -38,7 +38,7 @@ for i, text in enumerate({texts!r}):
         st.button(plain(text), key=f"b{{i}}")
         st.checkbox(plain(text), key=f"c{{i}}")
         st.error(plain(text))
-'''
+"""
 
 
 @pytest.fixture(scope="module")

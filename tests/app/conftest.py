@@ -1,0 +1,65 @@
+"""The page process's shared things on a fresh store, and the routes as one app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from app import resources, tickets
+from app.access import SESSION_COOKIE, Gate
+from app.api_routes import api_routes
+from app.media_routes import media_routes
+from storage.annotators import annotator_named
+from storage.database import Store
+from tests.app.asgi_client import Answer, ask
+
+CACHED = (resources.locations, resources.store, resources.key, resources.rules, resources.sign_in)
+
+
+@pytest.fixture
+def page_store(tmp_path, monkeypatch) -> Iterator[Store]:
+    """`resources` on a store in a temporary folder, as the page server would have it on loopback."""
+    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
+    for name in ("WINNOW_HOST", "WINNOW_TOKEN", "WINNOW_DATABASE_URL", "WINNOW_ALLOWED_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    for cached in CACHED:
+        cached.cache_clear()
+    opened = resources.store()
+    yield opened
+    opened.close()
+    for cached in CACHED:
+        cached.cache_clear()
+
+
+@pytest.fixture
+def routes(page_store) -> Starlette:
+    made = [*api_routes(), *media_routes()]
+    return Starlette(routes=made, middleware=[Middleware(Gate, rules=resources.rules)])
+
+
+@pytest.fixture
+def post(routes, page_store) -> Callable[..., Answer]:
+    """`post(path, body, person="Ana")`: a request with that person's ticket."""
+
+    def send(path: str, body: Any = None, person: str = "Ana", **headers: str) -> Answer:
+        who = annotator_named(page_store, person)
+        ticket = {"x-winnow-ticket": tickets.issue(resources.key(), who.id, 60)}
+        return ask(routes, "POST", path, {} if body is None else body, ticket | headers)
+
+    return send
+
+
+@pytest.fixture
+def get(routes, page_store) -> Callable[..., Answer]:
+    """`get(path)` with the session cookie of someone who has a name here."""
+
+    def fetch(path: str, **headers: str) -> Answer:
+        who = annotator_named(page_store, "Ana")
+        cookie = {"cookie": f"{SESSION_COOKIE}={tickets.issue(resources.key(), who.id, 60)}"}
+        return ask(routes, "GET", path, None, cookie | {k.replace("_", "-"): v for k, v in headers.items()})
+
+    return fetch

@@ -1,0 +1,93 @@
+"""Media: only with a session, only the named bytes, never as something a browser would run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+
+from app.media_routes import media_path
+from storage.pool import Pool
+from tests.app import sample_store
+from tests.app.asgi_client import ask
+
+
+@pytest.fixture
+def clip(page_store):
+    project = sample_store.audio_project(page_store, n=2)
+    return Pool(page_store, project.id).items()[0]
+
+
+def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_store):
+    """FAULTS D9."""
+    data = page_store.media.read(clip.sha256)
+    whole = get(media_path(clip, "file"))
+    assert (whole.status, whole.body) == (200, data)
+    assert whole.headers["content-type"] == "audio/wav"
+    assert whole.headers["x-content-type-options"] == "nosniff"
+    assert whole.headers["content-security-policy"].startswith("sandbox")
+    assert whole.headers["cache-control"].startswith("private")
+    tag = whole.headers["etag"]
+    assert tag.startswith('"') and clip.sha256 in tag
+    part = get(media_path(clip, "file"), range="bytes=100-199")
+    assert (part.status, part.body) == (206, data[100:200])
+    assert part.headers["content-range"] == f"bytes 100-199/{len(data)}"
+    assert get(media_path(clip, "file"), range=f"bytes={len(data)}-").status == 416
+    assert get(media_path(clip, "file"), if_none_match=tag).status == 304
+
+
+def test_without_a_session_there_is_nothing(routes, clip):
+    """FAULTS D9."""
+    assert ask(routes, "GET", media_path(clip, "file")).status == 401
+    assert ask(routes, "GET", media_path(clip, "file"), None, {"cookie": "winnow_session=made.up"}).status == 401
+
+
+def test_another_project_hash_or_part_is_not_found(get, clip, page_store):
+    """FAULTS D9, D11."""
+    other = sample_store.image_project(page_store, "Other", 1)
+    base = f"/api/media/{clip.project_id}/{clip.id}/{clip.sha256}"
+    for address in (
+        media_path(clip, "file").replace(f"/media/{clip.project_id}/", f"/media/{other.id}/"),
+        base.replace(clip.sha256, "0" * 64) + "/file",
+        base + "/picture.png",
+        base + "/../../secret",
+        base + "/file.html",
+        f"/api/media/{clip.project_id}/{10**30}/{clip.sha256}/file",
+        f"/api/media/{10**30}/{clip.id}/{clip.sha256}/file",
+    ):
+        assert get(address).status == 404, address
+
+
+def test_pictures_are_drawn_once_and_served_as_png(get, clip, page_store):
+    drawn = get(media_path(clip, "spectrogram.png"))
+    assert drawn.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(drawn.body)).size == (900, 320)
+    kept = list((page_store.home / "cache" / "pictures").rglob("*spectrogram*"))
+    assert len(kept) == 1 and kept[0].read_bytes() == drawn.body
+    kept[0].write_bytes(b"kept")
+    assert get(media_path(clip, "spectrogram.png")).body == b"kept"
+    assert Image.open(io.BytesIO(get(media_path(clip, "thumb.png")).body)).size == (240, 136)
+    sound = get(media_path(clip, "sound.json")).json()
+    assert sound["seconds"] == pytest.approx(0.64) and len(sound["peaks"]) == 148 and max(sound["peaks"]) == 1.0
+
+
+def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, clip, page_store):
+    """FAULTS A13."""
+    path = page_store.media.path(clip.sha256)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, "file")).status == 404
+    assert get(media_path(clip, "spectrogram.png")).status == 404
+    path.unlink()
+    answer = get(media_path(clip, "file"))
+    assert answer.status == 404 and "cannot be read" in answer.json()["error"]
+
+
+def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
+    """FAULTS A8 on the way out."""
+    project = sample_store.create_project(page_store, "Broken", "image", ["a"])
+    broken = sample_store.picture(1)[:200]
+    [item] = sample_store.add_items(page_store, project, [("half.png", broken)])
+    answer = get(media_path(Pool(page_store, project.id).item(item), "picture.png"))
+    assert answer.status in (404, 422) and answer.json()["error"]

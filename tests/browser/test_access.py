@@ -1,0 +1,76 @@
+"""The real server against strangers: no session, foreign origins, absurd addresses, a page that fails."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import pytest
+from sqlalchemy import update
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from app.media_routes import media_path
+from core.config import RoundConfig
+from storage.rounds import RoundLog
+from storage.schema import Round
+from tests.browser.conftest import saved
+
+
+def status(address: str, **headers: str) -> int:
+    request = urllib.request.Request(address, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    try:
+        return urllib.request.urlopen(request, timeout=10).status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_nothing_private_is_served_without_a_session(server, desks, audio):
+    """FAULTS D9 on the running server, Streamlit's own routes included."""
+    item = desks(audio).pool.items()[0]
+    assert status(server.url + media_path(item, "file")) == 401
+    for path in ("/media/abc.png", f"/media/{item.sha256}.wav"):
+        assert status(server.url + path) == 401
+    for path in ("/app/static/winnow.sqlite", "/app/static/../winnow.sqlite"):
+        assert status(server.url + path) in (400, 404) or b"<!" in urllib.request.urlopen(server.url + path).read(20)
+    assert status(server.url + "/_stcore/health", Host="evil.example") == 421
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_websocket_from_another_page_is_refused(server, origin):
+    """FAULTS D10."""
+    address = server.url.replace("http", "ws") + "/_stcore/stream"
+    with pytest.raises(InvalidStatus) as refused:
+        connect(address, origin=origin, open_timeout=10)
+    assert refused.value.response.status_code == 403
+    with connect(address, origin=server.url, open_timeout=10):
+        pass
+
+
+def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
+    """FAULTS D11."""
+    desk = desks(audio)
+    page = desk.context.new_page()
+    for query in ("project=99999999999999999999999", "project=NaN&page=-1", "project=../../etc/passwd&project=%00"):
+        page.goto(f"{desk.server.url}/grid?{query}")
+        page.wait_for_selector(".st-key-topbar")
+        page.wait_for_selector(".tray")
+        assert page.locator("[data-testid='stException']").count() == 0
+
+
+def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images, store):
+    """FAULTS D12: a damaged round breaks one project's Learn screen; labeling and other sessions do not notice."""
+    row = RoundLog(store, audio.id).request(RoundConfig())
+    with store.write() as connection:
+        connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))
+    broken = desks(audio, "Unlucky Person")
+    page = broken.tab("learn")
+    page.wait_for_selector("[data-testid='stAlert']")
+    text = page.locator("[data-testid='stAlert']").inner_text()
+    assert "error" in text and "Traceback" not in text and "damaged" not in text
+    other = desks(images, "Lucky Person")
+    page = other.label_tab()
+    page.keyboard.press("1")
+    saved(page)
+    assert len(other.events()) == 1
