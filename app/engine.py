@@ -12,13 +12,16 @@ engine fences: what a superseded worker still finishes is refused, because each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
 from sqlalchemy.engine import URL, make_url
 
+from core.errors import StoreUnusable
 from storage.database import Store
 from storage.file_lock import file_lock
 
@@ -27,6 +30,7 @@ VERSION = "1"  # raise it when a workflow's steps change: workers of another ver
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 MIGRATE_SECONDS = 60.0
+LOCK = 7305809  # of the advisory lock on PostgreSQL
 
 
 def address(store: Store) -> str:
@@ -43,9 +47,24 @@ def migrate(store: Store) -> None:
         with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
             DBOS.migrate(address(store))
     else:
-        with store.engine.connect() as connection, connection.begin():
-            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7305809)")
+        with _turn_on_postgresql(store):
             DBOS.migrate(address(store))
+
+
+@contextmanager
+def _turn_on_postgresql(store: Store) -> Iterator[None]:
+    """An advisory lock, asked for again and again: who waits inside a statement would be waited for by the migration,
+    which builds indexes concurrently."""
+    deadline = time.monotonic() + MIGRATE_SECONDS
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({LOCK})").scalar():
+            if time.monotonic() > deadline:
+                raise StoreUnusable(f"The engine's tables have been locked for {MIGRATE_SECONDS:.0f} s; try again.")
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({LOCK})")
 
 
 def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:

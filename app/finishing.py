@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app import parcels as parcel_files
+from app.hindsight import look_back_at
 from app.parcels import Parcel
 from core import round as core_round
 from core.types import Selection
@@ -34,6 +35,7 @@ def finish_round(bench: Bench) -> Parcel:
     if bench.row.replay_of is not None:
         metrics["replay"], note = compare_with_original(bench, selection)
         told = (*told, note)
+    look_back_at(bench, work, guesses)
     bench.log.finish(
         bench.row.id,
         arrays={"item_ids": work.snapshot.item_ids, **files_of(bench)},

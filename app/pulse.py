@@ -64,9 +64,17 @@ class Questions:
 
 
 class Pulse(threading.Thread):
-    def __init__(self, store: Store, worker_id: str, questions: Questions, interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker_id: str,
+        questions: Questions,
+        interval: float = 1.0,
+        beat_seconds: float = BEAT_SECONDS,
+    ) -> None:
         super().__init__(name="winnow-pulse", daemon=True)
-        self.store, self.worker_id, self.questions, self.interval = store, worker_id, questions, interval
+        self.store, self.worker_id, self.questions = store, worker_id, questions
+        self.interval, self.beat_seconds = interval, beat_seconds
         self._activities: list[Activity] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -130,7 +138,7 @@ class Pulse(threading.Thread):
 
     def _beat(self, activities: list[Activity]) -> None:
         shown = (activities[-1].round_id, activities[-1].stage) if activities else (None, "")
-        if shown == self._shown and time.monotonic() - self._beaten < BEAT_SECONDS:
+        if shown == self._shown and time.monotonic() - self._beaten < self.beat_seconds:
             return
         workers.beat(self.store, self.worker_id, round_id=shown[0], stage=shown[1])
         self._shown, self._beaten = shown, time.monotonic()

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from app import desk, engine, rounds
-from app.pulse import Pulse, Questions
+from app.pulse import BEAT_SECONDS, Pulse, Questions
 from storage import workers
 from storage.database import Store
 from storage.workers import WorkerRow
@@ -80,7 +80,8 @@ class Worker:
         self.tempo = tempo or Tempo()
         self.device = device or describe_device()
         self.id = new_worker_id()
-        self.pulse = Pulse(store, self.id, self._questions(), self.tempo.pulse)
+        beat_seconds = min(BEAT_SECONDS, self.tempo.stale / 4)
+        self.pulse = Pulse(store, self.id, self._questions(), self.tempo.pulse, beat_seconds)
         self._stopped = threading.Event()
 
     def _questions(self) -> Questions:

@@ -28,7 +28,7 @@ from core.errors import Cancelled, WinnowError
 from core.types import Progress
 from storage import comparisons
 from storage.database import Store
-from storage.rounds import RoundLog, RoundRow
+from storage.rounds import ProgressRow, RoundLog, RoundRow
 
 LOG = logging.getLogger("winnow.worker")
 MOST_DEATHS = 5  # of workers in the same stage of a round
@@ -111,8 +111,7 @@ def _begin(project_id: int, round_id: int) -> str:
         return log.mark_cancelled(round_id).status
     log.start(round_id, round_workflow_id(round_id))
     steps = log.progress_of(round_id, limit=10_000)
-    finished = sum(step.note == stages.FINISHED for step in steps)
-    deaths = sum(step.stage == rounds.START and step.metrics.get("finished") == finished for step in steps)
+    deaths = _deaths(steps)
     if deaths >= MOST_DEATHS:
         stage = next((step.stage for step in reversed(steps) if step.stage != rounds.START), "snapshot")
         error = (
@@ -120,8 +119,18 @@ def _begin(project_id: int, round_id: int) -> str:
             "landmarks, views or candidates, or start a worker on a larger machine."
         )
         return log.fail(round_id, error).status
-    log.progress(round_id, Progress(rounds.START, deaths + 1, 1, at.worker_id, {"finished": finished}))
+    log.progress(round_id, Progress(rounds.START, deaths + 1, 1, at.worker_id))
     return ""
+
+
+def _deaths(steps: Sequence[ProgressRow]) -> int:
+    """Workers lost since a stage was last finished; the one that finished it is lost too, or it would still work."""
+    after = 0
+    for step in reversed(steps):
+        if step.note == stages.FINISHED:
+            return after + 1
+        after += step.stage == rounds.START
+    return after
 
 
 def _perform(

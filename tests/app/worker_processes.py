@@ -9,18 +9,32 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 from core.config import KernelConfig, MapConfig, MediaConfig, RoundConfig, SelectionConfig, TrainingConfig
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["app.workflows", "app.worker", "torch"])
+CONTEXT.set_forkserver_preload(["tests.app.warm", "app.workflows", "app.worker"])
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def start_fork_server() -> None:
+    """With one thread for arithmetic: a process must not be forked while others compute in it."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ |= ONE_THREAD
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
 def quick_config(**selection: Any) -> RoundConfig:
@@ -45,12 +59,13 @@ class Place:
     slow: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds before and after its work
     unit_rows: int | None = None
     stale_seconds: float = 1.5
+    memory_bytes: int | None = None  # beyond what the process has when it starts to work
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def work(place: Place, log: Path) -> None:
     """What the process runs; ends by a signal."""
-    os.environ |= {"OMP_NUM_THREADS": "1", **place.environment}
+    os.environ |= {**ONE_THREAD, **place.environment}
     if place.unit_rows:
         os.environ["WINNOW_UNIT_ROWS"] = str(place.unit_rows)
     import torch
@@ -69,6 +84,10 @@ def work(place: Place, log: Path) -> None:
         store.artifacts_address = place.artifacts
     worker = Worker(store, Tempo(loop=0.1, pulse=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
     worker.start()
+    if place.memory_bytes:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + place.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     worker.run()
 
 
@@ -93,6 +112,7 @@ def lingering(function: Callable[..., Any], seconds: float) -> Callable[..., Any
 class WorkerProcess:
     def __init__(self, place: Place, log: Path) -> None:
         self.log = log
+        start_fork_server()
         self.process = CONTEXT.Process(target=work, args=(place, log), daemon=True)
         self.process.start()
 

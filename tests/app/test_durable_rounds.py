@@ -1,0 +1,248 @@
+"""Rounds in real worker processes: joined, killed, paused, cancelled, failed and repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from app import rounds, stages
+from core.round import run_round
+from core.rows import MemoryRowCache
+from core.runtime import Runtime
+from storage import workers
+from storage.pool import Pool
+from storage.rounds import RoundLog, RoundRow
+from tests.app.worker_processes import Crew, Place, WorkerProcess, crew_in, quick_config, until
+from tests.round_pools import Drawn, draw_project
+
+PATIENCE = 90.0  # seconds; a busy machine is slow, not wrong
+
+
+@pytest.fixture
+def crew(tmp_path):
+    with crew_in(tmp_path) as crew:
+        yield crew
+
+
+@pytest.fixture
+def drawn(sqlite_store) -> Drawn:
+    drawn = draw_project(sqlite_store, n_items=45, n_held_out=6)
+    drawn.label(drawn.item_ids[6:15])
+    return drawn
+
+
+def place(drawn: Drawn, **more) -> Place:
+    return Place(home=drawn.store.home, **more)
+
+
+def log_of(drawn: Drawn) -> RoundLog:
+    return RoundLog(drawn.store, drawn.project_id)
+
+
+def ask(drawn: Drawn, **selection) -> RoundRow:
+    return rounds.request_round(drawn.store, drawn.project_id, config=quick_config(**selection))
+
+
+def ended(drawn: Drawn, round_id: int) -> RoundRow:
+    log = log_of(drawn)
+    until(lambda: not log.get(round_id).unfinished, PATIENCE, f"the end of round {round_id}")
+    return log.get(round_id)
+
+
+def picks_of(drawn: Drawn, round_id: int) -> list[int]:
+    return [pick.item_id for pick in log_of(drawn).picks(round_id)]
+
+
+def begun(worker: WorkerProcess, stage: str) -> None:
+    until(lambda: worker.lines(f": {stage} begins"), PATIENCE, f"the beginning of {stage}")
+
+
+def first_round(drawn: Drawn, crew: Crew) -> tuple[WorkerProcess, RoundRow]:
+    worker = crew.start(place(drawn))
+    row = ended(drawn, ask(drawn).id)
+    assert row.status == "finished", row.error + row.log
+    return worker, row
+
+
+def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_of_it(drawn, crew):
+    asked = ask(drawn)
+    assert ask(drawn).id == asked.id  # a second request joins
+    crew.start(place(drawn))
+    row = ended(drawn, asked.id)
+    assert row.status == "finished", row.error + row.log
+    snapshot = drawn.pool.snapshot(row)
+    read = drawn.store.media.read
+    pure = run_round(snapshot, quick_config(), read=read, cache=MemoryRowCache(), runtime=Runtime.create(0, "cpu"))
+    assert picks_of(drawn, row.id) == pure.selection.item_ids.tolist()
+    log = log_of(drawn)
+    np.testing.assert_array_equal(log.arrays(row.id, "item_ids"), snapshot.item_ids)
+    np.testing.assert_allclose(log.arrays(row.id, "probabilities"), pure.probabilities, atol=1e-5)
+    np.testing.assert_allclose(log.arrays(row.id, "map"), pure.map_points, atol=1e-3)
+    assert row.metrics["accuracy"] == pure.metrics["accuracy"]
+    assert set(row.metrics["seconds"]) == set(stages.ORDER) - {"finish"}
+    assert Pool(drawn.store, drawn.project_id).batch().total == 4
+    queue = drawn.pool.next_to_label(annotator=drawn.annotator, limit=4)
+    assert [item.id for item in queue] == picks_of(drawn, row.id)  # the picks are served first, in their order
+    shown = rounds.view(drawn.store, drawn.project_id)
+    assert shown is not None and shown.interruptions == 0 and shown.curves["loss"]
+
+
+@pytest.mark.slow
+def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(drawn, crew):
+    """FAULTS C2, C4: kill -9 at a random moment of every stage; each replay is compared with the undisturbed round."""
+    worker, original = first_round(drawn, crew)
+    worker.kill()
+    moments = random.Random(7)
+    for stage in stages.ORDER:
+        row = rounds.request_replay(drawn.store, drawn.project_id, original.id)
+        victim = crew.start(place(drawn, slow={stage: 0.3}))
+        begun(victim, stage)
+        time.sleep(moments.uniform(0.0, 0.6))
+        victim.kill()
+        heir = crew.start(place(drawn))
+        row = ended(drawn, row.id)
+        assert row.status == "finished", (stage, row.error, row.log)
+        assert row.metrics["replay"]["same"], (stage, row.notes)
+        done_before = set(stages.ORDER[: stages.ORDER.index(stage)])
+        redone = {line.split(": ")[1].removesuffix(" begins") for line in heir.lines(" begins")}
+        assert not redone & done_before, (stage, redone)  # finished stages are not computed again
+        heir.kill()
+    labels = drawn.pool.counts().labeled
+    assert labels == 9  # and no label was touched
+
+
+def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew):
+    """SIGSTOP ... SIGCONT, as a laptop that sleeps."""
+    asked = ask(drawn)
+    sleeper = crew.start(place(drawn, slow={"train": 0.5}))
+    begun(sleeper, "train")
+    sleeper.signal(signal.SIGSTOP)
+    heir = crew.start(place(drawn))
+    row = ended(drawn, asked.id)
+    assert row.status == "finished" and heir.lines(": finish ends")
+    finished_at, picks = row.finished_at, picks_of(drawn, row.id)
+    n_steps = len(log_of(drawn).progress_of(row.id))
+    shown = rounds.view(drawn.store, drawn.project_id)
+    assert shown is not None and shown.interruptions == 1
+    sleeper.signal(signal.SIGCONT)
+    until(lambda: len(workers.living_workers(drawn.store, 1.5)) == 2, PATIENCE, "the sleeper's return")
+    time.sleep(1.5)
+    after = log_of(drawn).get(asked.id)
+    assert (after.finished_at, picks_of(drawn, asked.id)) == (finished_at, picks)
+    assert len(log_of(drawn).progress_of(row.id)) == n_steps
+    assert not sleeper.lines(": train ends") and not sleeper.lines(": select begins")
+    heir.kill()
+    replay = rounds.request_replay(drawn.store, drawn.project_id, row.id)  # the sleeper works again, and right
+    assert ended(drawn, replay.id).metrics["replay"]["same"]
+
+
+def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_picks_stay(drawn, crew):
+    """FAULTS C3."""
+    worker, first = first_round(drawn, crew)
+    worker.kill()
+    before = picks_of(drawn, first.id)
+    for stage in ("snapshot", "prepare", "train", "predict", "features", "select", "map"):
+        asked = ask(drawn)
+        worker = crew.start(place(drawn, slow={stage: 30.0}))
+        begun(worker, stage)
+        told = time.monotonic()
+        rounds.cancel_round(drawn.store, drawn.project_id, asked.id)
+        row = ended(drawn, asked.id)
+        assert row.status == "cancelled" and time.monotonic() - told < 5.0, stage
+        worker.kill()
+    assert Pool(drawn.store, drawn.project_id).batch().round_id == first.id
+    assert picks_of(drawn, first.id) == before
+
+
+def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, crew):
+    asked = ask(drawn)
+    assert rounds.cancel_round(drawn.store, drawn.project_id, asked.id).status == "cancelled"
+    worker, second = first_round(drawn, crew)
+    assert second.number == asked.number + 1
+    assert not worker.lines(f"round {asked.id}:")
+
+
+def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
+    """FAULTS C5, C7: a loss that is not a number; memory that is not there."""
+    worker, first = first_round(drawn, crew)
+    config = quick_config()
+    wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, warm_steps=40))
+    row = ended(drawn, rounds.request_round(drawn.store, drawn.project_id, config=wild).id)
+    assert row.status == "failed" and "not a number" in row.error and "\n" not in row.error
+    assert "TrainingFailed" in row.log
+    greedy = quick_config(n_views=300_000)  # 230 MB of views for each labeled item
+    worker.kill()
+    worker = crew.start(place(drawn, memory_bytes=150 << 20))
+    row = ended(drawn, rounds.request_round(drawn.store, drawn.project_id, config=greedy).id)
+    assert row.status == "failed" and row.error.startswith("Not enough memory: ") and "iB" in row.error
+    assert log_of(drawn).latest("finished").id == first.id
+    assert Pool(drawn.store, drawn.project_id).batch().round_id == first.id
+    assert not rounds.request_automatic(drawn.store)  # after a failure a person decides
+    assert ended(drawn, ask(drawn).id).status == "finished"  # in the same worker
+
+
+def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_sentence(drawn, crew):
+    """FAULTS C7: the kernel of the operating system kills what eats its memory."""
+    asked = ask(drawn)
+    for _ in range(5):
+        worker = crew.start(place(drawn, slow={"prepare": 5.0}))
+        begun(worker, "prepare")
+        until(lambda: any(s.stage == "start" for s in log_of(drawn).progress_of(asked.id)), PATIENCE)
+        worker.kill()
+    crew.start(place(drawn))
+    row = ended(drawn, asked.id)
+    assert row.status == "failed" and row.error.startswith("5 workers were lost in the stage prepare")
+
+
+def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_starts_it(drawn, crew):
+    from storage.projects import update_project
+
+    asked = ask(drawn)
+    worker = crew.start(place(drawn, slow={"train": 0.5}))
+    begun(worker, "train")
+    drawn.label(drawn.item_ids[20:23])
+    row = ended(drawn, asked.id)
+    assert row.metrics["n_labeled"] == 9
+    shown = rounds.view(drawn.store, drawn.project_id)
+    assert shown is not None and shown.labels_since == 3
+    settings = dataclasses.replace(drawn.settings, automatic_rounds=True)
+    update_project(drawn.store, drawn.project_id, settings=settings)
+    waiting = [i for i in picks_of(drawn, row.id) if i not in drawn.item_ids[20:23]]
+    drawn.label(waiting)
+    until(lambda: log_of(drawn).latest().id != row.id, PATIENCE, "the automatic round")
+    second = ended(drawn, log_of(drawn).latest().id)
+    assert second.status == "finished" and second.metrics["n_labeled"] == 12 + len(waiting)
+    assert second.metrics["previous_round"] == row.id
+    told = [pick.hindsight for pick in log_of(drawn).picks(row.id)]
+    assert all(one["round"] == second.number and one["guess_was_wrong"] in (True, False) for one in told)
+
+
+def test_a_round_survives_the_loss_of_the_engine_file(drawn, crew):
+    asked = ask(drawn)
+    worker = crew.start(place(drawn, slow={"train": 3.0}))
+    begun(worker, "train")
+    worker.kill()
+    (drawn.store.home / "engine.sqlite").unlink()
+    crew.start(place(drawn))
+    assert ended(drawn, asked.id).status == "finished"
+
+
+def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
+    _, row = first_round(drawn, crew)
+    rounds.request_comparison(drawn.store, drawn.project_id, row.id, ["bico", "uniform", "consistency", "k_center"])
+    answer = until(
+        lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
+    )
+    assert answer.status == "finished", answer.error
+    assert answer.picks["bico"] == picks_of(drawn, row.id) and answer.overlap["bico"] == 4
+    assert all(len(item_ids) == 4 for item_ids in answer.picks.values())
+    rounds.request_comparison(drawn.store, drawn.project_id, row.id, ["no such strategy"])
+    answer = until(
+        lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
+    )
+    assert answer.status == "failed" and "no such strategy" in answer.error
