@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from storage.media_folder import MediaFolder
 
 WAIT_SECONDS = 60.0  # for another writer
+TRIES = 5
+DEADLOCKS = ("40P01", "40001")  # PostgreSQL: deadlock detected, serialization failure
+Result = TypeVar("Result")
 
 
 def now() -> datetime:
@@ -94,9 +99,24 @@ class Store:
             with self._turn(), self.engine.connect() as connection, connection.begin():
                 yield connection
         except OperationalError as error:
-            raise explained(error, self.url) from error
+            if (sentence := explained(error, self.url)) is None:
+                raise
+            raise StoreUnusable(sentence) from error
         finally:
             self._writing.busy = False
+
+    def run(self, work: Callable[[Connection], Result]) -> Result:
+        """`work` in one write transaction, begun again when PostgreSQL ends it to resolve a deadlock."""
+        tries_left = TRIES
+        while True:
+            tries_left -= 1
+            try:
+                with self.write() as connection:
+                    return work(connection)
+            except OperationalError as error:
+                if not tries_left or getattr(error.orig, "sqlstate", None) not in DEADLOCKS:
+                    raise
+            time.sleep(random.uniform(0.0, 0.1))  # so that the two do not meet again at once
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
@@ -125,16 +145,16 @@ class Store:
         self.close()
 
 
-def explained(error: OperationalError, url: str) -> Exception:
-    """A full disk, a read-only file and a lost server as sentences; other errors as they are."""
+def explained(error: OperationalError, url: str) -> str | None:
+    """A full disk, a read-only file and a lost server as sentences; None for anything else."""
     text = str(error.orig).lower()
     if "disk is full" in text or "no space left" in text:
-        return StoreUnusable("The disk is full, so nothing was saved. Free some space and try again.")
+        return "The disk is full, so nothing was saved. Free some space and try again."
     if "readonly" in text or "read-only" in text:
-        return StoreUnusable(f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable.")
+        return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
     if error.connection_invalidated or "connection" in text:
-        return StoreUnusable(f"The database at {locations.shown(url)} went away before it answered: {error.orig}")
-    return error
+        return f"The database at {locations.shown(url)} went away before it answered: {error.orig} Try again."
+    return None
 
 
 def insert_for(connection: Connection, table: Any) -> Any:
@@ -170,6 +190,10 @@ def make_engine(url: str, read_only: bool = False) -> Engine:
     )
 
 
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
 def _listen_sqlite(engine: Engine, read_only: bool) -> None:
     """Take transactions into our own hands: the driver's implicit ones begin too late and in the wrong mode."""
 
@@ -177,6 +201,7 @@ def _listen_sqlite(engine: Engine, read_only: bool) -> None:
         raw.isolation_level = None
         for pragma in ("foreign_keys=ON", "synchronous=FULL", "mmap_size=0", "temp_store=MEMORY"):
             raw.execute(f"PRAGMA {pragma}")
+        raw.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
         if read_only:
             raw.execute("PRAGMA query_only=ON")
 

@@ -161,7 +161,8 @@ def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> Non
     readable = select(Item.id).where(Item.project_id == project_id, Item.condition == "ok", ~Item.held_out)
     state = ItemState.__table__.c
     waits = state.item_id.in_(readable) & ~state.skipped & ~state.decided & (state.n_labels < wanted)
-    connection.execute(update(ItemState).where(ItemState.project_id == project_id).values(waiting=waits))
+    which = (ItemState.project_id == project_id, ItemState.waiting != waits)
+    connection.execute(update(ItemState).where(*which).values(waiting=waits))
     queue.forget_cursors(connection, project_id)
 
 

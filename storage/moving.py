@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from storage.schema import Lease, Project, QueueCursor, Setting, Table, Worker
 LEFT_BEHIND = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
 BLOCK = 1_000
 IDENTITY, MARK = "store", "moving"
+HASH_NAME = re.compile(r"[0-9a-f]{64}(\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
     n_files = 0
     for part in ("media", "artifacts"):
         root = source.home / part
-        files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.parent.name != "incoming"]
+        files = [path for path in sorted(root.glob("??/*")) if HASH_NAME.match(path.name) and path.is_file()]
         for done, path in enumerate(files):
             report(Progress(part, done, len(files)))
             n_files += _copy_file(path, target.home / part / path.relative_to(root))

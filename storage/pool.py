@@ -54,7 +54,8 @@ class Pool:
     def next_to_label(self, *, annotator: int, holder: str = "", limit: int = 1) -> list[ItemRow]:
         """Items for one tab of one annotator: picks first in their order, then the shuffled rest. Each is leased to
         the tab (`holder`) for the project's `lease_seconds`; those it holds come first, renewed."""
-        with self.store.write() as connection:
+
+        def claim_rows(connection: Connection) -> list[ItemRow]:
             project = projects.row_in(connection, self.project_id)
             if project.archived_at is not None:
                 return []
@@ -68,6 +69,8 @@ class Pool:
             )
             item_ids = queue.claim_items(connection, claim, limit)
             return item_rows.rows_by_id(connection, self.project_id, item_ids)
+
+        return self.store.run(claim_rows)
 
     def release(self, *, annotator: int, holder: str | None = None) -> None:
         """Give back what the tab holds; without `holder`, what all of the annotator's tabs hold."""
@@ -86,9 +89,12 @@ class Pool:
         """All events in one transaction, on disk when this returns; one answer each, in order."""
         if not events:
             return []
-        with self.store.write() as connection:
+
+        def apply_all(connection: Connection) -> list[Applied]:
             project = projects.lock(connection, self.project_id)
             return apply_events(connection, project, events, annotator)
+
+        return self.store.run(apply_all)
 
     def label(self, item_id: int, class_id: int, *, annotator: int, **more: Any) -> Applied:
         """One label now; `more` are further fields of `LabelInput`."""

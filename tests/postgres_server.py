@@ -81,7 +81,7 @@ def running_server(binaries: Path) -> Iterator[Server]:
     control = [*prefix, str(binaries / "pg_ctl"), "-D", str(data), "-w"]
     try:
         _run([*prefix, str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8",
-              "--locale=C", "--no-sync"], folder)  # fmt: skip
+              "--locale=C.UTF-8", "--no-sync"], folder)  # fmt: skip
         _run([*control, "-l", str(folder / "log"), "-o", options, "start"], folder)
         try:
             yield Server(folder)

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from core.errors import StoreUnusable
 from storage import file_lock
@@ -44,6 +45,47 @@ def test_the_same_name_asked_for_at_once_makes_one_annotator(store: Store) -> No
         thread.join()
     assert len(found) == 8 and len(set(found)) == 1
     assert [row.name for row in list_annotators(store)] == ["Ann"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+def test_a_deadlock_is_resolved_by_beginning_again(store: Store) -> None:
+    """Two transactions that lock two rows in opposite order: the server ends one, and it runs again."""
+    rows = [annotator_named(store, name).id for name in ("Ann", "Bob")]
+    barrier, attempts = threading.Barrier(2), []
+
+    def swap(first: int, second: int) -> None:
+        def work(connection) -> None:  # type: ignore[no-untyped-def]
+            attempts.append(first)
+            statement = text("UPDATE annotators SET name = name || 'x' WHERE id = :id")
+            connection.execute(statement, {"id": first})
+            if len(attempts) <= 2:
+                barrier.wait(30)
+            connection.execute(statement, {"id": second})
+
+        store.run(work)
+
+    threads = [threading.Thread(target=swap, args=pair) for pair in (rows, rows[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(attempts) > 2
+    assert [row.name for row in list_annotators(store)] == ["Annxx", "Bobxx"]
+
+
+def test_a_full_disk_is_a_sentence_and_nothing_is_stored(sqlite_store: Store) -> None:
+    """SQLite's own limit on pages answers as a full disk does."""
+    made = make_pool(sqlite_store)
+    with sqlite_store.engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreUnusable, match=r"The disk is full, so nothing was saved\. Free some space"):
+        made.pool.label(made.items[0], made.classes[0], annotator=made.ann, note="x" * 100_000)
+    with sqlite_store.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count=1000000")
+    assert made.pool.history(made.items[0]) == []
+    assert made.pool.label(made.items[0], made.classes[0], annotator=made.ann).accepted
 
 
 def test_stores_opened_at_once_on_an_empty_folder_migrate_once(tmp_path: Path) -> None:
