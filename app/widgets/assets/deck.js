@@ -1,7 +1,7 @@
 // The cards ahead and behind. Media of the next cards are fetched and decoded before they are needed, so that the next card
 // is on screen in the frame after the key, whatever the server does meanwhile.
 
-const DEPTH = 12;
+const DEPTH = 20; // cards held ready: a second of slow server must not empty the table for the fastest hands
 const KEEP_BEHIND = 20;
 
 // Leases are held under a name made for each page load. The load before, if its page is gone (nobody holds its lock; a
@@ -59,7 +59,7 @@ class Deck extends EventTarget {
   }
 
   needs() {
-    return this.ahead.length < DEPTH - 3;
+    return this.ahead.length < DEPTH - 4;
   }
 
   async fill({ release = false } = {}) {
