@@ -143,7 +143,7 @@ class PickReason:
     guess: int | None = None  # pseudo-label, class position
     confidence: float | None = None
     entropy: float | None = None  # nats
-    outer_before: float | None = None  # mean loss on the whole pool before and after this pick joins (bico)
+    outer_before: float | None = None  # the proxy's mean loss on the whole pool before and after this pick joins
     outer_after: float | None = None
     gradient_rank: int | None = None  # rank of its implicit gradient among candidates at that step, 1 = best (bico)
     first_gradient_rank: int | None = None  # the same before the batch's first pick (bico)
