@@ -6,12 +6,17 @@ import contextlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from core.errors import Cancelled, WinnowError
 from core.types import Progress, Report
+
+PROGRESS_FOLDER = "WINNOW_PROGRESS_FOLDER"  # set for jobs that a page started: progress goes to files
+PROGRESS_SECONDS = 0.5
 
 
 def show(result: dict[str, Any] | list[Any], as_json: bool, sentence: str | Callable[[], str]) -> None:
@@ -37,6 +42,9 @@ def progress_bar(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
+    if folder := os.environ.get(PROGRESS_FOLDER):
+        yield folder_report(Path(folder))
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda progress: None
@@ -59,6 +67,25 @@ def progress_bar(title: str) -> Iterator[Report]:
             )
 
         yield report
+
+
+def folder_report(folder: Path) -> Report:
+    """Progress as a file, at most twice a second; a file named `cancel` beside it ends the work."""
+    last = 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last < PROGRESS_SECONDS and progress.done != progress.total:
+            return
+        last = time.monotonic()
+        if (folder / "cancel").exists():
+            raise Cancelled("Someone cancelled it.")
+        draft = folder / "progress.part"
+        told = {"stage": progress.stage, "done": progress.done, "total": progress.total, "note": progress.note}
+        draft.write_text(json.dumps(told))
+        os.replace(draft, folder / "progress.json")
+
+    return report
 
 
 def explain(problem: BaseException) -> tuple[str, int]:

@@ -17,8 +17,10 @@ from starlette.middleware import Middleware
 from app import resources
 from app.access import Gate
 from app.api_routes import api_routes
+from app.export_routes import export_routes
 from app.media_routes import media_routes
 from app.text import plain
+from app.upload_routes import upload_routes
 from core.errors import WinnowError
 
 log = logging.getLogger("winnow.pages")
@@ -51,7 +53,7 @@ def on_script_error(error: Exception) -> bool:
 
 app = st.App(
     Path(__file__).with_name("main.py"),
-    routes=[*api_routes(), *media_routes()],
+    routes=[*api_routes(), *media_routes(), *upload_routes(), *export_routes()],
     middleware=[Middleware(Gate, rules=resources.rules)],
     lifespan=lifespan,
     on_script_error=on_script_error,

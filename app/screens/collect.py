@@ -1,9 +1,227 @@
-"""Collect: for now it says what there is."""
+"""Collect: a new project in under a minute, more files for one that exists, and its classes."""
 
 from __future__ import annotations
 
-from app import theme
+import dataclasses
+from pathlib import Path
+
+import streamlit as st
+
+from app import jobs, resources, state, theme
+from app.access import is_loopback
+from app.jobs import JobView
+from app.screens.class_editor import class_editor
+from app.screens.job_list import job_list
+from app.text import count, plain, visible
+from app.upload_routes import upload_path
+from app.widgets.uploads import uploads
+from core.config import from_dict
+from core.errors import WinnowError
+from storage import projects
+from storage.pool import Pool
+
+LABEL_WORDS = {
+    "given": "are labels",
+    "hidden": "are hidden truth, to measure against",
+    "ignore": "mean nothing",
+}
+RULE_WORDS = {"add": "are added", "match": "are matched up to case and spaces", "ask": "stop the import"}
+GUESS_WORDS = {"show": "is shown", "hide": "is hidden", "random": "is hidden on a share of items"}
+KINDS = {"audio": "Audio clips", "image": "Pictures"}
+SHOWN_PROBLEMS = 50
 
 
 def render() -> None:
-    theme.empty_state("Collect", "This screen is not built yet; the command line (python -m app --help) does its work.")
+    project = state.here().project
+    if project is None or st.session_state.get("new-project"):
+        with theme.card("new-project"):
+            new_project(project is not None)
+        return
+    counts = Pool(resources.store(), project.id).counts()
+    left, right = st.columns([3, 2])
+    with left:
+        with theme.card("import"):
+            about = f"{count(counts.total, 'item')}, {counts.held_out:,} held out, {counts.unreadable:,} unreadable"
+            theme.heading(f"Add files to {visible(project.name)}", about)
+            add_files(project)
+        job_list(project.id, "Import", _import_sentence)
+    with right:
+        with theme.card("classes"):
+            class_editor(project, counts.per_class)
+        with theme.card("project"):
+            project_settings(project)
+
+
+def new_project(can_go_back: bool) -> None:
+    theme.heading("New project", "name it, say what it holds; files come next")
+    with st.form("new-project-form", border=False):
+        name = st.text_input("Name", placeholder="Garden birds")
+        kind = st.radio("It holds", list(KINDS), format_func=KINDS.__getitem__, horizontal=True)
+        listed = st.text_area(
+            "Classes", placeholder="One on each line; more can be added any time", height=140, help="Paste a list."
+        )
+        guidelines = st.text_area("Guidelines", placeholder="What annotators should know (optional)", height=90)
+        made = st.form_submit_button("Create the project", type="primary")
+    if made:
+        names = list(dict.fromkeys(line.strip() for line in listed.splitlines() if line.strip()))
+        try:
+            row = projects.create_project(resources.store(), name.strip(), kind, names, guidelines=guidelines)
+        except WinnowError as error:
+            st.error(plain(error))
+            return
+        st.session_state.pop("new-project", None)
+        state.open_project(row.id)
+        st.rerun()
+    if can_go_back and st.button("Back", type="tertiary", key="new-project-back"):
+        st.session_state.pop("new-project", None)
+        st.rerun()
+
+
+def add_files(project: projects.ProjectRow) -> None:
+    """Choose a source, say what its labels mean, look through it, then import: nothing is written before."""
+    source = _source(project)
+    options = st.columns(2)
+    with options[0]:
+        labels = st.selectbox(
+            "Class folders or a manifest's labels",
+            list(LABEL_WORDS),
+            format_func=LABEL_WORDS.__getitem__,
+            key=f"labels-{project.id}",
+        )
+    with options[1]:
+        rule = st.selectbox(
+            "Classes the project does not have",
+            list(RULE_WORDS),
+            format_func=RULE_WORDS.__getitem__,
+            key=f"rule-{project.id}",
+        )
+    if source is None:
+        theme.muted("Audio: WAV, FLAC, OGG, MP3. Pictures: PNG, JPEG, WebP, BMP, GIF. Or a zip, or a manifest with "
+                    "path, label and split; split=test holds items out.")  # fmt: skip
+        return
+    arguments = ["import", str(source), f"--project={project.name}", f"--labels={labels}", f"--classes={rule}"]
+    if st.session_state.get(f"link-{project.id}"):
+        arguments.append("--link")
+    looked = _looked(project, arguments)
+    if looked is None:
+        if st.button("Look through it", type="primary", key="look-through"):
+            job = jobs.start(resources.locations().home, "Look through", [*arguments, "--preview"], project.id)
+            st.session_state[f"looking-{project.id}"] = (job.id, tuple(arguments))
+            st.rerun()
+        return
+    _preview(project, looked, arguments)
+
+
+def _source(project: projects.ProjectRow) -> Path | None:
+    """An upload that is complete, or a folder, archive or manifest on the server."""
+    ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
+    way = st.segmented_control("Files from", ways, default="Upload", key=f"way-{project.id}") or "Upload"
+    if way == "Upload":
+        upload = uploads(state.here(), key=f"upload-{project.id}")
+        return upload_path(upload) if upload and upload_path(upload).exists() else None
+    text = st.text_input("Folder, zip or manifest on the server", key=f"path-{project.id}", placeholder="/data/birds")
+    st.checkbox("Leave the files where they are instead of copying them", key=f"link-{project.id}")
+    if not text.strip():
+        return None
+    path = Path(text.strip()).expanduser()
+    if not path.is_absolute() or not path.exists():
+        st.error(f"{plain(str(path), 200)} is not there. Give the whole path of a folder, a zip or a manifest.")
+        return None
+    return path
+
+
+def server_folders_allowed() -> bool:
+    """Whoever may name a path may read it, so this is for those who sit at the machine."""
+    return is_loopback(resources.locations().host)
+
+
+def _looked(project: projects.ProjectRow, arguments: list[str]) -> JobView | None:
+    """The finished look at exactly this source with exactly these options."""
+    job_id, asked = st.session_state.get(f"looking-{project.id}", ("", ()))
+    if asked != tuple(arguments):
+        return None
+    return jobs.look(resources.locations().home, job_id)
+
+
+@st.fragment(run_every=0.7)
+def _wait_for(job_id: str) -> None:
+    view = jobs.look(resources.locations().home, job_id)
+    if view is None or view.status != "running":
+        st.rerun()
+        return
+    st.progress(view.done / view.total if view.total else 0.0)
+    theme.muted(f"Looked at {count(view.done, 'file')}" if view.done else "Looking")
+    if st.button("Cancel", key=f"stop-{job_id}"):
+        jobs.cancel(resources.locations().home, job_id)
+
+
+def _preview(project: projects.ProjectRow, view: JobView, arguments: list[str]) -> None:
+    if view.status == "running":
+        _wait_for(view.job.id)
+        return
+    if view.status != "finished" or view.result is None:
+        st.error(plain(view.error or "It could not be looked through; try again."))
+        st.session_state.pop(f"looking-{project.id}", None)
+        return
+    seen = view.result
+    good = seen["n_entries"] - seen["n_problems"]
+    theme.figure(f"{good:,}", "files can be imported", f"{seen['n_test']:,} of them held out")
+    if seen["labels"]:
+        few = ", ".join(f"{name} {n:,}" for name, n in list(seen["labels"].items())[:12])
+        theme.muted(f"Labels: {few}{' …' if len(seen['labels']) > 12 else ''}")
+    if seen["n_problems"]:
+        st.warning(f"{count(seen['n_problems'], 'file')} will be left out:")
+        shown = [{"name": visible(one["name"]), "reason": one["problem"]} for one in seen["problems"][:SHOWN_PROBLEMS]]
+        st.dataframe(shown, hide_index=True, key="problems")
+    if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=good == 0):
+        more = ["--skip-problems"] if seen["n_problems"] else []
+        jobs.start(resources.locations().home, f"Import into {project.name}", [*arguments, *more], project.id)
+        st.session_state.pop(f"looking-{project.id}", None)
+        st.rerun()
+
+
+def _import_sentence(view: JobView) -> str:
+    done = view.result or {}
+    parts = [f"**{done.get('imported', 0):,}** imported", f"{done.get('n_duplicates', 0):,} duplicates"]
+    parts += [f"{done.get('already', 0):,} already there", f"{done.get('n_refused', 0):,} refused"]
+    if done.get("n_unreadable"):
+        parts.append(f"{done['n_unreadable']:,} unreadable")
+    refused = [f"{plain(name, 80)}: {plain(why)}" for name, why in done.get("refused", [])[:5]]
+    return ", ".join(parts) + "." + "".join(f"\n- {one}" for one in refused)
+
+
+def project_settings(project: projects.ProjectRow) -> None:
+    theme.heading("Project")
+    with st.form(f"project-form-{project.id}", border=False):
+        name = st.text_input("Name", project.name)
+        guidelines = st.text_area("Guidelines", project.guidelines, height=90)
+        per_item = st.number_input("Labels for each item", 1, 20, project.settings.labels_per_item)
+        suggestions = st.selectbox(
+            "The model's guess while labeling",
+            list(GUESS_WORDS),
+            index=list(GUESS_WORDS).index(project.settings.suggestions),
+            format_func=GUESS_WORDS.__getitem__,
+        )
+        share = st.slider("Share of items without the guess", 0.0, 1.0, project.settings.hidden_share, 0.05)
+        saved = st.form_submit_button("Save")
+    if saved:
+        chosen = {"labels_per_item": int(per_item), "suggestions": suggestions, "hidden_share": float(share)}
+        try:
+            settings = from_dict(projects.ProjectSettings, dataclasses.asdict(project.settings) | chosen)
+            projects.update_project(
+                resources.store(), project.id, name=name.strip(), guidelines=guidelines, settings=settings
+            )
+            st.rerun()
+        except WinnowError as error:
+            st.error(plain(error))
+    places = st.columns(2)
+    with places[0]:
+        if st.button("New project", key="new-project-button"):
+            st.session_state["new-project"] = True
+            st.rerun()
+    with places[1], st.popover("Archive this project"):
+        theme.muted("It disappears from the list; nothing is deleted, and the command line shows it with --archived.")
+        if st.button("Archive", key="archive-project"):
+            projects.archive_project(resources.store(), project.id)
+            state.open_project(None)
+            st.rerun()

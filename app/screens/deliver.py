@@ -1,9 +1,82 @@
-"""Deliver: for now it says what there is."""
+"""Deliver: labeled sets with their provenance, as files."""
 
 from __future__ import annotations
 
-from app import theme
+import re
+import secrets
+
+import streamlit as st
+
+from app import jobs, resources, state, theme
+from app.export_routes import export_folder
+from app.guesses import newest_opinion
+from app.jobs import JobView
+from app.screens.job_list import job_list
+from app.text import count
+from storage.classes import list_classes
+from storage.pool import Pool
+from storage.projects import ProjectRow
+
+FORMATS = {
+    "csv": "CSV: opens in any spreadsheet; formulas are neutralised",
+    "jsonl": "JSON lines: exact, one object a line",
+    "parquet": "Parquet: exact, for pandas, DuckDB and Spark",
+    "folders": "Class folders with metadata.csv: loads with Hugging Face datasets",
+    "label-studio": "Label Studio tasks (JSON)",
+}
 
 
 def render() -> None:
-    theme.empty_state("Deliver", "This screen is not built yet; the command line (python -m app --help) does its work.")
+    project = state.project()
+    counts = Pool(resources.store(), project.id).counts()
+    left, right = st.columns([3, 2])
+    with left, theme.card("export"):
+        theme.heading("Export", f"{count(counts.labeled, 'label')} of {count(counts.total, 'item')}")
+        if counts.labeled == 0 and counts.held_out == 0:
+            theme.muted("Nothing is labeled yet; an export now would only hold guesses.")
+        options(project, counts.labeled)
+    with right, theme.card("holds"):
+        theme.heading("What every row carries")
+        theme.muted("The item's SHA-256 and original name, its label, who gave it and when, the round and strategy "
+                    "that asked for it with its place and score, whether a guess was shown, and what others said. "
+                    "manifest.json adds counts, classes, settings and the hash of every file.")  # fmt: skip
+        theme.muted("An export is a snapshot: labels given meanwhile are in the next one. Importing it again gives the "
+                    "same items and labels.")  # fmt: skip
+    job_list(project.id, "Export", _sentence)
+
+
+def options(project: ProjectRow, n_labeled: int) -> None:
+    chosen = st.radio("Format", list(FORMATS), format_func=FORMATS.__getitem__, key="export-format")
+    guesses = newest_opinion(resources.store(), project.id)
+    pseudo = None
+    if guesses is not None and guesses.round.metrics.get("has_model"):
+        if st.checkbox("Also the model's guesses", key="export-pseudo"):
+            pseudo = st.slider("With a confidence of at least", 0.5, 1.0, 0.95, 0.01, key="export-above")
+            shares = guesses.shares(list_classes(resources.store(), project.id, include_inactive=True))
+            sure = int((shares.max(1) >= pseudo).sum()) if shares.size else 0
+            theme.muted(f"{sure:,} of {len(shares):,} items of round {guesses.round.number} reach it.")
+    else:
+        theme.muted("Guesses can be added after the first round with a model.")
+    held_out = st.checkbox("Also held-out items with their truth", key="export-held-out")
+    media = st.checkbox("The files too", key="export-media", value=chosen == "folders", disabled=chosen == "folders")
+    if st.button("Prepare the export", type="primary", key="export-now"):
+        name = f"{slug(project.name)}-{chosen}-{secrets.token_hex(4)}.zip"
+        export_folder().mkdir(parents=True, exist_ok=True)
+        arguments = ["export", str(project.id), str(export_folder() / name), f"--format={chosen}"]
+        arguments += [f"--pseudo-above={pseudo}"] if pseudo is not None else []
+        arguments += ["--held-out"] if held_out else []
+        arguments += ["--media"] if media and chosen != "folders" else []
+        jobs.start(resources.locations().home, f"Export as {chosen}", arguments, project.id)
+        st.rerun()
+
+
+def slug(name: str) -> str:
+    """A plain part of a file name; the project's real name is in the manifest."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "project"
+
+
+def _sentence(view: JobView) -> str:
+    done = view.result or {}
+    name = str(done.get("target", "")).rsplit("/", 1)[-1]
+    missing = f", {done['media_missing']:,} files missing" if done.get("media_missing") else ""
+    return f"{done.get('rows', 0):,} rows{missing}. [Download {name}](/api/exports/{name})"

@@ -1,0 +1,101 @@
+"""Classes: add, rename, merge, retire, keys, colors. What is done to a class with labels can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from app import resources, state, theme
+from app.text import count, plain, visible
+from core.errors import WinnowError
+from storage import classes
+from storage.classes import ClassRow
+from storage.projects import ProjectRow
+
+
+def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
+    store = resources.store()
+    known = classes.list_classes(store, project.id, include_inactive=True)
+    active = [row for row in known if row.active]
+    theme.heading("Classes", count(len(active), "class", "classes"))
+    st.html(_chips(active, per_class))
+    with st.form(f"add-class-{project.id}", border=False, clear_on_submit=True):
+        places = st.columns([3, 1], vertical_alignment="bottom")
+        name = places[0].text_input("New class", placeholder="Name")
+        if places[1].form_submit_button("Add", width="stretch") and name.strip():
+            _do(classes.add_class, store, project.id, name.strip(), by=state.here().annotator.id)
+    if not active:
+        return
+    by_id = {row.id: row for row in known}
+    chosen = st.selectbox(
+        "Change a class",
+        [row.id for row in known],
+        index=None,
+        placeholder="Choose one",
+        format_func=lambda one: _title(by_id[one], by_id),
+        key=f"class-{project.id}",
+    )
+    if chosen is not None and chosen in by_id:
+        change(project.id, by_id[chosen], active, per_class.get(chosen, 0))
+
+
+def _chips(active: list[ClassRow], per_class: Mapping[int, int]) -> str:
+    parts = [
+        f'<span class="winnow-chip"><kbd>{theme.markup(row.key or " ")}</kbd>'
+        f'<span aria-hidden="true" style="color:{theme.markup(row.color or "#888888")}">●</span>'
+        f"{theme.markup(row.name)} <small>{per_class.get(row.id, 0):,}</small></span>"
+        for row in active[:200]
+    ]
+    return f'<div class="winnow-chips">{"".join(parts)}</div>'
+
+
+def _title(row: ClassRow, by_id: Mapping[int, ClassRow]) -> str:
+    if row.effective_id is not None and row.effective_id in by_id:
+        return f"{visible(row.name)} (merged into {visible(by_id[row.effective_id].name)})"
+    return visible(row.name) + (" (retired)" if row.retired_at is not None else "")
+
+
+def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int) -> None:
+    store, by = resources.store(), state.here().annotator.id
+    if row.effective_id is not None:
+        if st.button("Undo the merge", key=f"unmerge-{row.id}"):
+            _do(classes.unmerge_class, store, project_id, row.id, by=by)
+        return
+    if row.retired_at is not None:
+        if st.button("Bring it back", key=f"restore-{row.id}"):
+            _do(classes.restore_class, store, project_id, row.id, by=by)
+        return
+    places = st.columns([3, 1, 1], vertical_alignment="bottom")
+    name = places[0].text_input("Name", row.name, key=f"name-{row.id}-{row.name}")
+    key = places[1].text_input("Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}")
+    color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}")
+    buttons = st.columns(3)
+    if buttons[0].button("Save", key=f"save-{row.id}", width="stretch"):
+        if name.strip() != row.name:
+            _do(classes.rename_class, store, project_id, row.id, name.strip(), by=by, rerun=False)
+        _do(classes.style_class, store, project_id, row.id, key=key.strip(), color=color)
+    with buttons[1].popover("Merge into", width="stretch"):
+        others = {other.id: other.name for other in active if other.id != row.id}
+        target = st.selectbox(
+            "Its labels count as", list(others), format_func=lambda one: visible(others[one]), key=f"merge-{row.id}"
+        )
+        theme.muted(f"{count(n_labels, 'label')} of it will count there. It can be undone.")
+        if st.button("Merge", key=f"merge-now-{row.id}", disabled=target is None) and target is not None:
+            _do(classes.merge_classes, store, project_id, row.id, target, by=by)
+    with buttons[2].popover("Retire", width="stretch"):
+        theme.muted("It cannot be given any more; labels it has stay.")
+        if st.button("Retire", key=f"retire-{row.id}"):
+            _do(classes.retire_class, store, project_id, row.id, by=by)
+
+
+def _do(verb: Callable[..., Any], *arguments: Any, rerun: bool = True, **named: Any) -> None:
+    """One verb of the store; a refusal is shown as it is said."""
+    try:
+        verb(*arguments, **named)
+    except WinnowError as error:
+        st.error(plain(error))
+        return
+    if rerun:
+        st.rerun()

@@ -1,0 +1,86 @@
+// Files go one by one to our own route; the screen is told when all of them are on the server's disk.
+
+async function droppedFiles(transfer) {
+  const entries = Array.from(transfer.items || [], (item) => item.webkitGetAsEntry && item.webkitGetAsEntry()).filter(Boolean);
+  if (!entries.length) return Array.from(transfer.files, (file) => ({ file, name: file.name }));
+  const found = [];
+  const walk = async (entry, path) => {
+    if (entry.isFile) {
+      const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
+      found.push({ file, name: path + entry.name });
+      return;
+    }
+    const reader = entry.createReader();
+    for (;;) {
+      const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+      if (!some.length) break;
+      for (const one of some) await walk(one, `${path}${entry.name}/`);
+    }
+  };
+  for (const entry of entries) await walk(entry, "");
+  return found;
+}
+
+async function send(api, upload, one, alone) {
+  const headers = { "X-Winnow-Ticket": api.ticket, "X-Winnow-Name": encodeURIComponent(one.name), "X-Winnow-Alone": alone ? "yes" : "no" };
+  const response = await fetch(`/api/uploads/${upload}`, { method: "PUT", headers, body: one.file, credentials: "same-origin" });
+  if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || `The server answered ${response.status}.`);
+}
+
+export default function (component) {
+  const { parentElement, data, setStateValue } = component;
+  const { api } = winnowClient(data);
+  const drop = parentElement.querySelector(".drop");
+  const bar = parentElement.querySelector(".bar");
+  const state = parentElement.querySelector(".state");
+
+  const take = async (chosen) => {
+    const files = chosen.filter((one) => one.name);
+    if (!files.length || drop.dataset.busy) return;
+    drop.dataset.busy = "yes";
+    const upload = makeUuid().replaceAll("-", "");
+    const alone = files.length === 1 && files[0].name.toLowerCase().endsWith(".zip");
+    bar.hidden = false;
+    try {
+      for (let i = 0; i < files.length; i += 1) {
+        state.textContent = `${(i + 1).toLocaleString("en")} of ${files.length.toLocaleString("en")} files`;
+        bar.value = i / files.length;
+        await send(api, upload, files[i], alone);
+      }
+      await api.post(`/api/uploads/${upload}/done`, {});
+      bar.value = 1;
+      state.textContent = `${files.length.toLocaleString("en")} ${files.length === 1 ? "file is" : "files are"} on the server; nothing is imported yet.`;
+      setStateValue("upload", upload);
+    } catch (error) {
+      state.textContent = error.status === 0 || !error.status ? "The connection was lost. Choose the files again." : error.message;
+      bar.hidden = true;
+    } finally {
+      delete drop.dataset.busy;
+    }
+  };
+  const picked = (event) => {
+    take(Array.from(event.target.files, (file) => ({ file, name: file.webkitRelativePath || file.name })));
+    event.target.value = "";
+  };
+  const over = (event) => {
+    event.preventDefault();
+    drop.dataset.over = "yes";
+  };
+  const away = () => delete drop.dataset.over;
+  const dropped = async (event) => {
+    event.preventDefault();
+    away();
+    take(await droppedFiles(event.dataTransfer));
+  };
+  const inputs = parentElement.querySelectorAll("input");
+  inputs.forEach((input) => input.addEventListener("change", picked));
+  drop.addEventListener("dragover", over);
+  drop.addEventListener("dragleave", away);
+  drop.addEventListener("drop", dropped);
+  return remount(parentElement, () => {
+    inputs.forEach((input) => input.removeEventListener("change", picked));
+    drop.removeEventListener("dragover", over);
+    drop.removeEventListener("dragleave", away);
+    drop.removeEventListener("drop", dropped);
+  });
+}
