@@ -76,6 +76,7 @@ class MixtureProblem:
     prior: Prior = Prior()
     max_steps: int = 300
     tolerance: float = 1e-7  # on the change of the means and covariances
+    warm: bool = True  # False: every inner problem starts at `initial`, so that a coreset is made for that start
 
     @property
     def n_rows(self) -> int:
@@ -88,7 +89,7 @@ class MixtureProblem:
     def solve(self, weights: Tensor, start: Mixture | None = None) -> Inner:
         rows = torch.nonzero(weights).flatten()
         x, w = self.x[rows], weights[rows].to(self.x.dtype)
-        mixture = start or self.initial
+        mixture = start if start is not None and self.warm else self.initial
         for _ in range(self.max_steps):
             updated = self._maximize(x, w, responsibilities(mixture, x))
             change = max(

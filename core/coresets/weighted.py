@@ -59,6 +59,7 @@ class PursuitConfig:
     shortlist: int = 1  # how many of the most influential candidates are tried; the one that lowers G most joins
     batch: int = 1  # how many rows join between two corrections
     project: Projection = nonnegative
+    relative: bool = False  # steps in proportion to the weights (a diagonal metric; for the cone w >= 0 only)
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.shortlist < 1 or (self.batch > 1 and self.shortlist > 1):
@@ -166,7 +167,7 @@ class _Search:
         length = None
         for _ in range(self.config.corrections):
             downhill = torch.zeros_like(place.weights)
-            downhill[support] = self.influence(place)[support]
+            downhill[support] = self.influence(place)[support] * self._metric(place.weights[support])
             steepest = float(downhill.abs().max())
             if steepest == 0.0:
                 break
@@ -178,16 +179,24 @@ class _Search:
             shift = moved.weights - place.weights
             turn = self.influence(place)[support] - self.influence(moved)[support]
             curvature = float((shift[support] * turn).sum())
-            length = float((shift * shift).sum()) / curvature if curvature > 0 else 2 * length
+            squared = float((shift[support] ** 2 / self._metric(place.weights[support])).sum())
+            length = squared / curvature if curvature > 0 else 2 * length
             place = moved
         return place
+
+    def _metric(self, weights: Tensor) -> Tensor:
+        """The squared length scale of every weight: all alike, or the weight's own (a tenth of the mean or more)."""
+        if not self.config.relative:
+            return torch.ones_like(weights)
+        mean = weights.mean().clamp_min(torch.finfo(weights.dtype).tiny)
+        return (weights / mean).clamp_min(0.1) ** 2
 
     def _line_search(self, place: _Place, downhill: Tensor, length: float) -> _Place | None:
         """Project(w + length * downhill) for the first halving of `length` that lowers G enough, else None."""
         for _ in range(12):
             weights = self.project(place.weights + length * downhill, downhill)
             shift = weights - place.weights
-            gain = float((shift * downhill).sum())
+            gain = float((shift * self.influence(place)).sum())
             if gain <= 0:
                 return None
             tried = self.visit(weights, place)
