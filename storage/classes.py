@@ -10,7 +10,7 @@ from __future__ import annotations
 import colorsys
 import string
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -89,7 +89,7 @@ def add_in(connection: Connection, project_id: int, name: str, by: int | None = 
         "project_id": project_id,
         "name": name,
         "position": position,
-        "key": next((key for key in KEYS if key not in taken), None),
+        "key": default_key(name, taken),
         "color": color_of(position),
     }
     class_id = connection.execute(insert(LabelClass).values(values).returning(LabelClass.id)).scalar_one()
@@ -178,6 +178,13 @@ def style_class(
             _set(connection, class_id, **values)
             _record(connection, project_id, class_id, "style", values, None)
         return replace(row, **values)
+
+
+def default_key(name: str, taken: Collection[str | None]) -> str | None:
+    """A name of one character is its own key where that is free (the class "3" has the key 3), else the next free."""
+    own = name.strip().lower()
+    free = [key for key in KEYS if key not in taken]
+    return own if own in free else next(iter(free), None)
 
 
 def color_of(position: int) -> str:
