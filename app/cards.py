@@ -98,7 +98,7 @@ def suggestion(
     item_id: int, annotator: int, settings: ProjectSettings, opinion: RoundOpinion | None, known: list[ClassRow]
 ) -> dict[str, Any]:
     guesses = opinion.guesses(item_id, known) if opinion is not None else []
-    if opinion is None or not guesses:
+    if opinion is None or not guesses or guesses[0].share * len(opinion.column_classes) < 1.001:  # knows nothing yet
         return {"state": "none", "item_id": item_id, "class_id": None, "confidence": None, "guesses": []}
     hidden = settings.suggestions == "hide" or (
         settings.suggestions == "random" and draw(item_id, annotator, opinion.round.id) < settings.hidden_share

@@ -41,11 +41,16 @@ class RoundOpinion:
     column_classes: tuple[int, ...]
     order: NDArray[np.int64] = field(repr=False)  # rows sorted by item id
 
+    def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each item, −1 for those the round did not know."""
+        if not len(self.order):
+            return np.full(len(item_ids), -1, np.int64)
+        at = np.searchsorted(self.item_ids, item_ids, sorter=self.order).clip(max=len(self.order) - 1)
+        return np.where(self.item_ids[self.order[at]] == item_ids, self.order[at], -1)
+
     def row(self, item_id: int) -> int | None:
-        at = int(np.searchsorted(self.item_ids, item_id, sorter=self.order))
-        if at == len(self.order) or self.item_ids[self.order[at]] != item_id:
-            return None
-        return int(self.order[at])
+        found = int(self.rows(np.array([item_id]))[0])
+        return found if found >= 0 else None
 
     def shares(self, now: list[ClassRow]) -> NDArray[np.float32]:
         """(n, active classes now): every item's shares, in the order of the active classes of `now`."""
@@ -77,9 +82,8 @@ class RoundOpinion:
         row = self.row(item_id)
         if row is None or self.embeddings is None or not len(among):
             return []
-        rows = [r for r in (self.row(int(other)) for other in among if other != item_id) if r is not None]
-        if not rows:
-            return []
+        rows = self.rows(among[among != item_id])
+        rows = rows[rows >= 0]
         distances = np.linalg.norm(self.embeddings[rows] - self.embeddings[row], axis=1)
         return [int(self.item_ids[rows[i]]) for i in np.argsort(distances, kind="stable")[:limit]]
 

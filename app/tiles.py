@@ -76,12 +76,10 @@ def _sorted(
     guess, confidence = np.full(len(ids), -1), np.zeros(len(ids), np.float32)
     active = [row.id for row in known if row.active]
     if opinion is not None and active and len(ids):
-        at = np.searchsorted(opinion.item_ids, ids, sorter=opinion.order).clip(max=len(opinion.order) - 1)
-        rows = opinion.order[at]
-        found = opinion.item_ids[rows] == ids
+        rows = opinion.rows(ids)
         shares = opinion.shares(known)[rows]
-        guess = np.where(found, shares.argmax(1), -1)
-        confidence = np.where(found, shares.max(1), 0)
+        guess = np.where(rows >= 0, shares.argmax(1), -1)
+        confidence = np.where(rows >= 0, shares.max(1), 0)
     if query.class_id is not None:
         wanted = active.index(query.class_id) if query.class_id in active else -2
         keep = guess == wanted
