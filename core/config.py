@@ -63,10 +63,10 @@ class MediaConfig:
 KERNEL_NETWORKS: dict[str, str] = {
     "scnn": "Two 5x5 convolutions. The default and the cheapest convolutional kernel: its cost is the unit below.",
     "fnn": "Two dense layers on the flattened input: a fraction of scnn's cost, and blind to where things are.",
-    "wrn": "Wide residual network that flattens, the authors' proxy for active learning. About 7 times scnn.",
+    "wrn": "Wide residual network that flattens, the authors' proxy for active learning. About 8 times scnn.",
     "wrn-gap": "The same with global average pooling. On a CPU about 700 times scnn: hours where scnn takes a minute.",
     "cntk6": "Six 3x3 convolutions that flatten. About 3 times scnn.",
-    "cntk6-gap": "Six 3x3 convolutions with global average pooling. On a CPU about 3,000 times scnn: for a few hundred "
+    "cntk6-gap": "Six 3x3 convolutions with global average pooling. On a CPU about 3,500 times scnn: for a few hundred "
     "items and landmarks, or for a GPU.",
     "myrtle5": "Four convolutions with average pooling. On a CPU about 4,500 times scnn: for a few hundred items and "
     "landmarks, or for a GPU.",
@@ -158,6 +158,7 @@ class TrainingConfig:
     calibrate: bool = True
     amp: bool = True  # mixed precision and channels_last; on CUDA only
     compile: bool = False  # torch.compile
+    processes: int = 0  # that share every batch; 0: one per GPU, and one where there is none
 
     def __post_init__(self) -> None:
         require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")
@@ -170,6 +171,7 @@ class TrainingConfig:
         require(self.sharpening > 0, f"The sharpening temperature is {self.sharpening}; it must be above 0.")
         require(self.n_guesses >= 1, f"{self.n_guesses} guesses were asked for; use at least 1.")
         require(self.mix_alpha > 0, f"The mixing alpha is {self.mix_alpha}; it must be above 0.")
+        require(0 <= self.processes <= 64, f"{self.processes} processes are not supported; use 0 to 64.")
         require(0 <= self.bank_views <= 128, f"A bank of {self.bank_views} views is not supported; use 0 to 128.")
 
 

@@ -16,6 +16,8 @@ from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.alignment import class_prior
 from core.learning.calibration import ENOUGH, fitted_temperature
 from core.learning.distributed import World
+from core.learning.job_files import Job
+from core.learning.launch import n_processes, train_in_processes
 from core.learning.learner import Learner, TrainingData
 from core.learning.models import TrainedModel, load_model, save_model
 from core.learning.networks import NetworkShape
@@ -72,6 +74,12 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     if warm_start is not None and config.warm_steps:
         config = dataclasses.replace(config, steps=config.warm_steps)
     rows = _usable_rows(inputs, labels, held_out)
+    if (n := n_processes(config, runtime)) > 1:
+        job = Job(
+            inputs=inputs, labels=labels, n_classes=n_classes, config=config, seed=runtime.seed, held_out=held_out,
+            checkpoint_dir=checkpoint_dir,
+        )  # fmt: skip
+        return train_in_processes(job, n, runtime, warm_start, report)
     shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
     data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
     learner = Learner(shape, data, config, runtime)

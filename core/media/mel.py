@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.config import MediaConfig
-from core.media.torchaudio_clean import transforms
+from core.media.torchaudio_clean import functional, transforms
 
 SILENCE = 1e-10  # power
 
@@ -26,22 +27,30 @@ def n_frames(config: MediaConfig) -> int:
 
 
 @lru_cache(maxsize=8)
-def _mel_transform(config: MediaConfig, device: str) -> torch.nn.Module:
-    transform = transforms.MelSpectrogram(
+def _transform(config: MediaConfig) -> Any:
+    return transforms.MelSpectrogram(
         sample_rate=config.sample_rate, n_fft=config.n_fft, hop_length=config.hop, n_mels=config.n_mels,
         f_min=config.f_min, f_max=min(config.f_max, config.sample_rate / 2),
         power=2.0, norm="slaney", mel_scale="slaney", pad_mode="constant",
     )  # fmt: skip
-    for module in transform.modules():  # both parts hold only buffers: the window and the filters
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.to(device))
-    return transform
+
+
+@lru_cache(maxsize=8)
+def tables_on(device: torch.device, config: MediaConfig) -> tuple[Tensor, Tensor]:
+    """The window (n_fft,) and the mel filters (n_fft / 2 + 1, n_mels), made on the host and moved once."""
+    transform = _transform(config)
+    return transform.spectrogram.window.to(device), transform.mel_scale.fb.to(device)
 
 
 def mel_power(waveforms: Tensor, config: MediaConfig) -> Tensor:
     """(B, T) -> (B, n_mels, frames) mel power."""
-    power: Tensor = _mel_transform(config, str(waveforms.device))(waveforms)
-    return power
+    window, filters = tables_on(waveforms.device, config)
+    power = functional.spectrogram(
+        waveforms, pad=0, window=window, n_fft=config.n_fft, hop_length=config.hop, win_length=config.n_fft,
+        power=2.0, normalized=False, pad_mode="constant",
+    )  # fmt: skip
+    mel: Tensor = filters.T @ power
+    return mel
 
 
 def log_mel(waveforms: Tensor, config: MediaConfig) -> Tensor:

@@ -21,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 CUDA, META = 1, 14  # c10::DeviceType
 REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
-waits: list[str] = []  # names of operations that made the host wait for the device, for tests that count them
 
 
 @contextmanager
@@ -54,7 +53,10 @@ def _gradients_without_engine(loss: torch.Tensor, *args: object, **kwargs: objec
 @contextmanager
 def fake_cuda() -> Iterator[torch.device]:
     """The device cuda:0, with every tensor made inside being fake."""
-    patches = [mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)]
+    patches = [
+        mock.patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
+        mock.patch("torch.cuda.is_bf16_supported", lambda *args, **kwargs: True),
+    ]
     if torch.version.cuda is None:
         patches.append(mock.patch.object(torch.Tensor, "backward", _gradients_without_engine))
     with _lent_guard(), FakeTensorMode(allow_non_fake_inputs=True):
