@@ -12,12 +12,14 @@ for the next round where a batch is done, and, in the longest-serving living wor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +27,15 @@ from types import FrameType
 
 from app import desk, engine, rounds
 from app.pulse import BEAT_SECONDS, Pulse, Questions
-from storage import workers
+from core.errors import Cancelled
+from core.types import Progress
+from storage import shared_media, workers
 from storage.database import Store
+from storage.rounds import RoundLog
 from storage.workers import WorkerRow
 
 LOG = logging.getLogger("winnow.worker")
+SHARING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,22 @@ class Worker:
                 workers.leave(self.store, gone)
             rounds.request_automatic(self.store)
         workflows.hand_over(self.store)
+        self.share_media()
+
+    def share_media(self) -> None:
+        """Copy media that a worker elsewhere waits for into the artifact folder, a few seconds at a time."""
+        if not (shared_media.is_shared(self.store) and shared_media.holds_media(self.store)):
+            return
+        until = time.monotonic() + SHARING_SECONDS
+
+        def patience(progress: Progress) -> None:
+            if time.monotonic() > until:
+                raise Cancelled("The rest is shared the next time.")
+
+        for project_id, round_id in rounds.unfinished(self.store):
+            last_item_id = RoundLog(self.store, project_id).get(round_id).last_item_id
+            with contextlib.suppress(Cancelled):
+                shared_media.share(self.store, project_id, last_item_id, patience)
 
     def stop(self) -> None:
         self._stopped.set()

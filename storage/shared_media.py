@@ -78,9 +78,9 @@ def _copy(store: Store, project_id: int, after: int, last_item_id: int, report: 
         if not _has(store, item.sha256):
             with contextlib.suppress(NotFound):  # missing or changed here: unreadable for every worker alike
                 store.artifacts.put_bytes(store.media.read(item.sha256, item.link_path), SUFFIX)
-        report(Progress("snapshot", number, len(items), "sharing media"))
         if number % NOTED == 0:
             _note(store, project_id, item.id)
+        report(Progress("snapshot", number, len(items), "sharing media"))
     _note(store, project_id, last_item_id)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import rounds
-from storage import workers
+from storage import shared_media, workers
 from storage.database import Store
 from storage.rounds import RoundLog
 from tests.app.worker_processes import Place, crew_in, quick_config, until
@@ -103,17 +103,13 @@ def test_a_round_works_with_artifacts_in_an_object_store(s3, tmp_path):
         store = Store(opened.url, home, address)
         drawn = draw_project(store, n_items=48)
         drawn.label(drawn.item_ids[:9])
-        elsewhere = Place(home=tmp_path / "elsewhere", url=store.url, artifacts=address, environment=s3)
-        crew.start(Place(home=home, artifacts=address, environment=s3))
+        shared_media.share(store, drawn.project_id, drawn.item_ids[-1])
+        crew.start(Place(home=tmp_path / "elsewhere", url=store.url, artifacts=address, environment=s3))
         row = rounds.request_round(store, drawn.project_id, config=quick_config())
         log = RoundLog(store, drawn.project_id)
         until(lambda: not log.get(row.id).unfinished, PATIENCE, "the end of the round")
         assert log.get(row.id).status == "finished", log.get(row.id).error + log.get(row.id).log
         assert [drawn.item_ids.index(pick.item_id) for pick in log.picks(row.id)] == expected
-        fresh = Store(opened.url, tmp_path / "reader", address)
-        array = RoundLog(fresh, drawn.project_id).arrays(row.id, "probabilities")
-        assert array.shape == (48, 3) and hasattr(array, "filename")  # memory-mapped from the cache
-        assert Path(array.filename).is_relative_to(tmp_path / "reader")
-        assert elsewhere.artifacts == address
+        array = log.arrays(row.id, "probabilities")
+        assert array.shape == (48, 3) and Path(array.filename).is_relative_to(home)  # mapped from the local cache
         store.close()
-        fresh.close()
