@@ -1,8 +1,7 @@
-"""The variants of Fig. 1: forward one by one, forward in batches, exchange, elimination, regularized; against uniform.
+"""The unweighted variants of Fig. 1: forward one by one, forward in batches, exchange, elimination; against uniform.
 
 Softmax regression on principal components of MNIST. The paper's order: one by one is at least as good as batches at
-small sizes and equal after a quarter of the data; elimination stays below uniform until 90 % of the data are kept; a
-weighted coreset of at most 10 % reaches the test accuracy of all data.
+small sizes and equal after a quarter of the data; elimination stays below uniform until 90 % of the data are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 
 from core.coresets.linear import SoftmaxProblem, one_hot, with_bias
-from core.coresets.regularized import ShrinkConfig, shrink_coreset
 from core.coresets.variants import eliminate, exchange, forward
 from experiments.datasets import mnist, rows_per_class
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
@@ -40,9 +38,9 @@ def study(arguments: Arguments, n: int, seed: int, one_by_one_until: float) -> l
     )
     rows: list[dict] = []
 
-    def record(method: str, share: float, chosen, weights=None) -> None:
+    def record(method: str, share: float, chosen) -> None:
         w = torch.zeros(n, dtype=torch.float64)
-        w[torch.as_tensor(chosen)] = 1.0 if weights is None else weights * len(weights) / weights.sum()
+        w[torch.as_tensor(chosen)] = 1.0
         inner = problem.solve(w)
         accuracy = problem.accuracy(inner.parameters, tests, yt)
         rows.append({"seed": seed, "method": method, "share": share, "accuracy": accuracy,
@@ -63,10 +61,6 @@ def study(arguments: Arguments, n: int, seed: int, one_by_one_until: float) -> l
         record("elimination", share, gone[:size])
         swapped = exchange(problem, start=generator.permutation(n)[:size].tolist(), batch=n // 20, rounds=10).rows
         record("exchange", share, swapped)
-    sums = SoftmaxProblem(features=features, targets=problem.targets, penalty=PENALTY, tolerance=1e-3)
-    for share in (0.05, 0.1):
-        small = shrink_coreset(sums, ShrinkConfig(size=int(share * n), corrections=10))
-        record("regularized, weighted", share, small.rows, small.weights)
     return rows
 
 

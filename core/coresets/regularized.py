@@ -33,8 +33,8 @@ class ShrinkConfig:
     size: int
     total: float = 1.0
     first_beta: float = 0.1
-    steps_per_beta: int = 3
-    step: float = 0.5
+    steps_per_beta: int = 8
+    step: float = 0.2
     corrections: int = 20  # weight steps without the penalty, at the end
     max_doublings: int = 40
 
