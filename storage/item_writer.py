@@ -219,11 +219,12 @@ class ItemWriter:
             if one.label in ids_of
         ]
         given.sort(key=lambda pair: pair[1].sequence)
-        stored = self._stored(connection, [one.uuid for _, one in given if one.uuid])
+        made = {event.uuid: (one, event) for one, event in ((one, self._event(i, one, ids_of)) for i, one in given)}
+        stored = self._stored(connection, [*made, *(one.uuid for _, one in given if one.uuid)])
         events = [
-            (self.annotators[one.annotator], self._event(item_id, one, ids_of))
-            for item_id, one in given
-            if one.uuid not in stored
+            (self.annotators[one.annotator], event)
+            for key, (one, event) in made.items()
+            if key not in stored and one.uuid not in stored
         ]
         for annotator, part in itertools.groupby(events, key=lambda pair: pair[0]):
             answers = applying.apply_events(connection, project, [event for _, event in part], annotator)
