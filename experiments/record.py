@@ -29,6 +29,7 @@ class Arguments:
     size: str
     out: Path
     data: Path
+    only: tuple[str, ...] = ()  # parts of the experiment by name; empty: all
 
     @property
     def small(self) -> bool:
@@ -50,8 +51,9 @@ def run(name: str, main: Callable[[Arguments], Record]) -> None:
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--out", type=Path, default=Path("results") / name)
     parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the experiment by name; all when left out")
     given = parser.parse_args()
-    arguments = Arguments(given.size, given.out, given.data)
+    arguments = Arguments(given.size, given.out, given.data, tuple(given.only))
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.process_time()
     record = main(arguments)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, augment_waveforms, mask_pictures, warp_pictures
+from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, augment_waveforms, warp_pictures
 from core.media.augment_images import STRONG_DRAWS, WEAK_DRAWS, distort, shift_and_flip
 from core.media.inputs import Inputs
 from core.media.mel import log_mel
@@ -22,7 +22,6 @@ from core.types import Report, Rows, ignore
 
 RESIDENT_BYTES = 1 << 30  # pools up to this size are kept on the device
 LOAD_BLOCK = 1_024
-MASK_DRAWS = 4
 WEAK_WARP = 0.5  # strength of the picture warp beside the waveform's augmentation
 STRONG_WARP = 1.0
 
@@ -85,20 +84,19 @@ class AudioFeed:
         else:
             self._source = DeviceRows(inputs.sources, device)
             self._noise = noise_on(device, inputs)
-        self.n_weak_draws = (1 if bank_views else WAVEFORM_DRAWS) + WARP_DRAWS
-        self.n_strong_draws = self.n_weak_draws + MASK_DRAWS
+        self.n_weak_draws = self.n_strong_draws = (1 if bank_views else WAVEFORM_DRAWS) + WARP_DRAWS
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor:
         return self._clean.take(rows).permute(0, 3, 1, 2)
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        warp = on_device(draws[:, -WARP_DRAWS:], self.device)
-        return warp_pictures(self._view(rows, draws), warp, WEAK_WARP)
+        return self._warped(rows, draws, WEAK_WARP)
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        last = on_device(draws[:, -WARP_DRAWS - MASK_DRAWS :], self.device)
-        warped = warp_pictures(self._view(rows, draws), last[:, :WARP_DRAWS], STRONG_WARP)
-        return mask_pictures(warped, last[:, WARP_DRAWS:])
+        return self._warped(rows, draws, STRONG_WARP)
+
+    def _warped(self, rows: NDArray[np.int64], draws: NDArray[np.float32], strength: float) -> Tensor:
+        return warp_pictures(self._view(rows, draws), on_device(draws[:, -WARP_DRAWS:], self.device), strength)
 
     def _view(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         """(B, 1, M, W): a view of the bank, or freshly augmented waveforms."""

@@ -1,0 +1,155 @@
+"""Semi-supervised learning with few labels: the shape of the paper's table, on sound and on images.
+
+Held-out accuracy at 10, 30 and 60 uniformly drawn labels (at least one per class) of: supervised training without and
+with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with augmentation < semi-supervised.
+
+    python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, minutes on two cores
+    python -m experiments.ssl_table --size full --out DIR                   WRN-28-10, 30 epochs, 5 seeds: on a GPU
+
+small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 pool items. full: the `paper` preset.
+Data sets: fsdd, speech_commands (with its background noise), mnist, cifar10.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from core.config import MediaConfig, TrainingConfig, preset
+from core.learning.training import train
+from core.media.inputs import Inputs, prepare
+from core.rows import MemoryRowCache
+from core.runtime import Runtime
+from core.types import UNLABELED
+from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+
+BUDGETS = (10, 30, 60)
+SMALL_STEPS = 1_000
+SMALL_POOL, SMALL_TEST = 2_700, 1_000
+METHODS = {
+    "supervised, no augmentation": {"method": "supervised", "augment": False},
+    "supervised": {"method": "supervised"},
+    "mixmatch": {"method": "mixmatch", "lambda_u": 10.0, "ramp": 1.0},
+    "fixmatch": {"method": "fixmatch", "lambda_u": 1.0, "ramp": 0.1},
+}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A data set as Winnow sees it: inputs of all items, their classes, and which are held out."""
+
+    inputs: Inputs
+    classes: NDArray[np.int64]
+    test_rows: NDArray[np.int64]
+
+
+def sound(folder: Path, small: bool) -> Pool:
+    """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one."""
+    with (folder / "manifest.csv").open(newline="") as lines:
+        listed = list(csv.DictReader(lines))
+    noise = folder / "_background_noise_"
+    config = MediaConfig(noise_folder=str(noise) if noise.is_dir() else "")
+    files = {hashlib.sha256((folder / row["path"]).read_bytes()).hexdigest(): row for row in listed}
+    hashes = list(files)
+    names = sorted({row["label"] for row in listed})
+    inputs = prepare(
+        hashes, lambda key: (folder / files[key]["path"]).read_bytes(), "audio", config, MemoryRowCache()
+    )
+    classes = np.array([names.index(files[key]["label"]) for key in hashes])
+    is_test = np.array([files[key]["split"] == "test" for key in hashes])
+    return Pool(inputs, classes, np.flatnonzero(is_test))
+
+
+def pictures(file: Path, small: bool) -> Pool:
+    """Arrays x_train, y_train, x_test, y_test as PNG bytes, so that they take the way of any imported image."""
+    z = np.load(file)
+    n_pool, n_test = (SMALL_POOL, SMALL_TEST) if small else (len(z["x_train"]), len(z["x_test"]))
+    arrays = np.concatenate([z["x_train"][:n_pool], z["x_test"][:n_test]])
+    classes = np.concatenate([z["y_train"][:n_pool], z["y_test"][:n_test]]).astype(np.int64)
+    config = MediaConfig(channels=1 if arrays.ndim == 3 else 3, flip=arrays.ndim == 4)
+
+    def read(name: str) -> bytes:
+        encoded = io.BytesIO()
+        Image.fromarray(arrays[int(name)]).save(encoded, format="PNG")
+        return encoded.getvalue()
+
+    inputs = prepare([str(row) for row in range(len(arrays))], read, "image", config, MemoryRowCache())
+    return Pool(inputs, classes, np.arange(min(n_pool, len(z["x_train"])), len(arrays)))
+
+
+def load(name: str, data: Path, small: bool) -> Pool:
+    if name in ("fsdd", "speech_commands"):
+        return sound(data / name, small)
+    return pictures(data / ("mnist/mnist.npz" if name == "mnist" else "cifar10/cifar10_exact_4k.npz"), small)
+
+
+def uniform_labels(pool: Pool, n_labels: int, seed: int) -> NDArray[np.int64]:
+    """(n,) labels of one random item per class and random others, UNLABELED elsewhere."""
+    order = np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(len(pool.classes)), pool.test_rows))
+    first = [int(order[np.flatnonzero(pool.classes[order] == c)[0]]) for c in np.unique(pool.classes)]
+    others = order[~np.isin(order, first)][: max(0, n_labels - len(first))]
+    labels = np.full(len(pool.classes), UNLABELED)
+    chosen = np.concatenate([first, others]).astype(np.int64)
+    labels[chosen] = pool.classes[chosen]
+    return labels
+
+
+def settings(method: str, small: bool) -> TrainingConfig:
+    if small:
+        return dataclasses.replace(preset("laptop").training, steps=SMALL_STEPS, **METHODS[method])
+    return dataclasses.replace(preset("paper").training, **METHODS[method])
+
+
+def main(arguments: Arguments) -> Record:
+    names = arguments.only or ("fsdd", "speech_commands", "mnist", "cifar10")
+    seeds = range(1 if arguments.small else 5)
+    rows = []
+    for name in names:
+        pool = load(name, arguments.data, arguments.small)
+        held_out = (pool.test_rows, pool.classes[pool.test_rows])
+        for seed in seeds:
+            for n_labels in BUDGETS:
+                labels = uniform_labels(pool, n_labels, seed)
+                for method in METHODS:
+                    model = train(
+                        pool.inputs, labels, int(pool.classes.max()) + 1, settings(method, arguments.small),
+                        runtime=Runtime.create(seed), held_out=held_out,
+                    )  # fmt: skip
+                    accuracy = 100 * model.metrics["held_out_accuracy"]
+                    rows.append({"data": name, "labels": n_labels, "method": method, "seed": seed,
+                                 "accuracy": accuracy, "temperature": model.temperature})  # fmt: skip
+                    say(f"{name}, {n_labels} labels, seed {seed}, {method}: {accuracy:.1f} %")
+    return Record(rows, {"config": dataclasses.asdict(settings("fixmatch", arguments.small))}, claims(rows), plot(rows))
+
+
+def claims(rows: list[dict]) -> dict:
+    table = {
+        f"{data}, {n_labels} labels": {
+            method: mean_and_deviation([r["accuracy"] for r in rows
+                                        if (r["data"], r["labels"], r["method"]) == (data, n_labels, method)])
+            for method in METHODS
+        }
+        for data in dict.fromkeys(row["data"] for row in rows)
+        for n_labels in BUDGETS
+    }  # fmt: skip
+    none, some, mix, fix = METHODS
+    in_order = [cell[none]["mean"] < cell[some]["mean"] < max(cell[mix]["mean"], cell[fix]["mean"])
+                for cell in table.values()]  # fmt: skip
+    return {"table": table, "in_order": sum(in_order), "of": len(in_order)}
+
+
+def plot(rows: list[dict]):
+    lines = [{**row, "line": f"{row['data']}: {row['method']}"} for row in rows]
+    return curves(lines, "labels", "accuracy", by="line", title="Held-out accuracy with few labels, %")
+
+
+if __name__ == "__main__":
+    run("ssl_table", main)
