@@ -1,8 +1,9 @@
 """Spectrograms, waveforms and thumbnails, drawn on the server from a stream of blocks and kept on disk.
 
-Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 ms, shown from the clip's maximum down
-             to −80 dB in magma. Up to 24 kHz sampling the axis is linear from 0 to half the rate; above that it
-             follows the mel scale, so that speech in a 44.1 kHz file is not squeezed into the lowest fifth.
+Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 ms, in magma from the clip's maximum
+             down to its background (the 15th percentile, 40 to 80 dB below), which is shown black. Up to 24 kHz
+             sampling the axis is linear from 0 to half the rate; above that it follows the mel scale, so that speech
+             in a 44.1 kHz file is not squeezed into the lowest fifth.
 Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the clip's largest.
 
 However long a clip is, memory stays flat: it is read block by block and at most `N_COLUMNS` windows are drawn.
@@ -30,13 +31,14 @@ from storage.media_types import PILLOW_FORMATS
 N_COLUMNS = 900
 N_ROWS = 320
 N_PEAKS = 148
-RANGE_DB = 80.0
+RANGE_DB = 80.0  # at most this much below the maximum is shown
+QUIETEST_FLOOR_DB = 40.0  # and at least this much
 WINDOW_SECONDS = 0.064
 LINEAR_UP_TO = 24_000  # Hz sampling rate
 THUMB = (240, 136)
 PICTURE_SIDE = 1600
 MAX_PIXELS = 100_000_000
-VERSION = 1  # part of the file name: a new drawing never meets an old picture
+VERSION = 2  # part of the file name: a new drawing never meets an old picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,10 @@ def listen(data: bytes) -> Sound:
 def _calm(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
     """Relative to the largest, each slice with its neighbors within 15 ms: the swings of a low voice leave no gaps."""
     reach = min(int(0.015 / (2 * seconds / len(peaks))), 8)
-    padded = np.pad(peaks, reach)
-    widest = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(1)
-    return (widest / max(float(peaks.max()), 1e-9)).astype(np.float32)
+    if reach:
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(peaks, reach), 2 * reach + 1)
+        peaks = np.convolve(windows.max(1), [0.25, 0.5, 0.25], mode="same")
+    return (peaks / max(float(peaks.max()), 1e-9)).astype(np.float32)
 
 
 def _consume(
@@ -140,7 +143,8 @@ def _rows(decibels: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
 
 def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
     """A palette picture: one byte a pixel, magma."""
-    levels = np.clip((sound.decibels + RANGE_DB) / RANGE_DB * 255, 0, 255).astype(np.uint8)
+    floor = float(np.clip(np.percentile(sound.decibels, 15), -RANGE_DB, -QUIETEST_FLOOR_DB))
+    levels = np.clip((1 - sound.decibels / floor) * 255, 0, 255).astype(np.uint8)
     picture = Image.fromarray(levels).resize(size or (N_COLUMNS, N_ROWS), Image.Resampling.BICUBIC)
     picture = Image.frombytes("P", picture.size, picture.tobytes())
     picture.putpalette(magma().tobytes())

@@ -100,6 +100,7 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
     assert page.locator(".class .name").all_inner_texts() == [row.name for row in list_classes(store, project.id)]
     first = desk.pool.item(int(page.locator(".screen").get_attribute("data-item-id")))
+    page.locator(".file summary").click()
     assert page.locator(".filename").inner_text() == first.name
     page.keyboard.press("g")
     assert page.locator(".guidelines").inner_text() == HOSTILE[0]

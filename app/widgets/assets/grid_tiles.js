@@ -142,12 +142,12 @@ class Grid {
 
   tileNode(tile) {
     const share = tile.confidence === null ? "" : `${Math.round(tile.confidence * 100)} %`;
-    const words = tile.guess ? `${tile.guess}, ${share}, ${tile.name}` : tile.name;
+    const words = tile.guess ? `${tile.guess}, ${share}` : "no guess yet";
     return element(
       "div",
-      { class: "tile", role: "option", tabindex: "-1", "aria-selected": "false", "aria-label": words, title: tile.name, "data-item-id": tile.item_id },
+      { class: "tile", role: "option", tabindex: "-1", "aria-selected": "false", "aria-label": words, "data-item-id": tile.item_id },
       element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136 }),
-      element("div", { class: "caption" }, element("span", { class: "guess" }, tile.guess || tile.name), element("span", { class: "share" }, share)),
+      element("div", { class: "caption" }, element("span", { class: "guess" }, tile.guess || "no guess yet"), element("span", { class: "share" }, share)),
     );
   }
 

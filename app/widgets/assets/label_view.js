@@ -107,7 +107,7 @@ class LabelView {
     trouble.hidden = !(card && card.failure);
     trouble.textContent = card && card.failure ? card.failure : "";
     if (card && card.image) {
-      card.image.alt = kind === "audio" ? `Spectrogram of ${card.name}` : card.name;
+      card.image.alt = kind === "audio" ? "Spectrogram of the clip" : "The picture to label";
       frame.replaceChildren(card.image);
     } else {
       frame.replaceChildren(element("div", { class: "skeleton" }));
@@ -163,7 +163,8 @@ class LabelView {
       );
       rows.push(element("div", { class: "nearest" }, ...thumbs));
     }
-    rows.push(element("div", { class: "filename", title: card.name }, card.name));
+    // Folded: a name such as "nine_07.wav" would tell what the ear should decide.
+    rows.push(element("details", { class: "file" }, element("summary", {}, "File name"), element("div", { class: "filename" }, card.name)));
     this.parts.reasons.replaceChildren(...rows);
   }
 
