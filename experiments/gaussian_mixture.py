@@ -55,18 +55,18 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
             weights = torch.zeros(n, dtype=torch.float64)
             weights[drawn] = torch.tensor(values)
             record("sensitivity", size, weights)
-    start = np.random.default_rng(seed).permutation(n)[:START].tolist()
-    for size in sizes:
-        batch = max(1, (size - START) // steps)
+    coreset = np.random.default_rng(seed).permutation(n)[:START].tolist()
+    for before, size in zip([START, *sizes], sizes, strict=False):
+        batch = max(1, (size - before) // steps)
         config = PursuitConfig(size=size, corrections=corrections, initial_weight=n / START, batch=batch)
-        coreset = build_coreset(problem, start, config)
+        coreset = build_coreset(problem, coreset, config)
         record("bilevel", size, coreset.full_weights(n))
     return rows
 
 
 def main(arguments: Arguments) -> Record:
     n, sizes, seeds = (1000, [30, 60, 100], 2) if arguments.small else (10_000, [30, 50, 70, 100], 5)
-    corrections, steps = (8, 8) if arguments.small else (15, 40)
+    corrections, steps = (8, 6) if arguments.small else (15, 40)
     rows: list[dict] = []
     for seed in range(seeds):
         rows += study(n, sizes, seed, corrections, steps)

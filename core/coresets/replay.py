@@ -123,7 +123,7 @@ def bilevel_summary(
     labels: Tensor,
     size: int,
     *,
-    penalty: float = 1e-3,
+    penalty: float = 1e-4,
     outer_weights: Tensor | None = None,
     seed: int = 0,
 ) -> Rows:

@@ -78,21 +78,25 @@ class _Place:
 
 def build_coreset(
     problem: BilevelProblem,
-    start: Sequence[int],
+    start: Sequence[int] | Coreset,
     config: PursuitConfig,
     *,
     candidates: Callable[[int], Tensor] | None = None,
     report: Report = ignore,
 ) -> Coreset:
-    """Grow `start` to `config.size` rows. `candidates(size)` may limit who can join the set of that size."""
-    if not start or config.size > problem.n_rows:
+    """Grow `start` (rows, or a coreset with its weights) to `config.size` rows.
+
+    `candidates(size)` may limit who can join the set of that size.
+    """
+    rows = [int(row) for row in (start.rows if isinstance(start, Coreset) else start)]
+    if not rows or config.size > problem.n_rows:
         raise InvalidInput(
-            f"A coreset of {config.size} of {problem.n_rows} rows was asked for, from {len(start)} start rows. "
+            f"A coreset of {config.size} of {problem.n_rows} rows was asked for, from {len(rows)} start rows. "
             "Give at least one start row and a size of at most all rows."
         )
-    rows = [int(row) for row in start]
     weights = torch.zeros(problem.n_rows, dtype=torch.float64)
-    weights[rows] = config.initial_weight
+    given = start.weights.to(weights.dtype) if isinstance(start, Coreset) else config.initial_weight
+    weights[rows] = given
     search = _Search(problem, config)
     place = search.correct(search.visit(search.project(weights)), rows)
     history = [place.outer]
