@@ -35,6 +35,7 @@ SHORTEST_EPOCH, LONGEST_EPOCH = 25, 500  # steps, when training is counted in st
 LOOK_EVERY = 100  # steps between looks at the loss within a long epoch
 REPORT_SECONDS = 0.5
 MOST_HELD_OUT = 1_000  # evaluated after each epoch; all of them at the end
+SMALLEST_BANK = 4
 CHECKPOINT = "checkpoint.safetensors"
 
 
@@ -74,6 +75,7 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     if warm_start is not None and config.warm_steps:
         config = dataclasses.replace(config, steps=config.warm_steps)
     rows = _usable_rows(inputs, labels, held_out)
+    config = dataclasses.replace(config, bank_views=bank_size(config, len(rows)))
     if (n := n_processes(config, runtime)) > 1:
         job = Job(
             inputs=inputs, labels=labels, n_classes=n_classes, config=config, seed=runtime.seed, held_out=held_out,
@@ -89,6 +91,18 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     run.resume()
     run.go()
     return run.finished(shape, _notes(inputs, labels, n_classes, rows))
+
+
+def bank_size(config: TrainingConfig, n_rows: int) -> int:
+    """Views per clip worth making: as many as `bank_views`, halved while half still covers what the steps will draw of
+    an item, so that a pool of 100,000 clips does not wait for views that no step would see."""
+    if not config.steps:
+        return config.bank_views
+    drawn_per_item = 2 * config.steps * config.unlabeled_batch / n_rows
+    size = config.bank_views
+    while size >= 2 * SMALLEST_BANK and size // 2 >= drawn_per_item:
+        size //= 2
+    return size
 
 
 def _usable_rows(inputs: Inputs, labels: NDArray[np.int64], held_out: HeldOut | None) -> NDArray[np.int64]:
