@@ -17,12 +17,13 @@ from storage.rounds import RoundLog, RoundRow
 from storage.schema import Item
 
 STAGES = ("snapshot", "prepare", "train", "predict", "features", "select", "map", "finish")
-PER_ITEM = {"snapshot": 2e-5, "prepare": 4e-3, "predict": 1e-3, "map": 1.5e-3, "finish": 2e-5}  # seconds
-PER_ITEM_AND_LANDMARK = 5e-6
-PER_STEP = {"resnet-small": 0.035, "wrn-10-1": 0.1}
+PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
+PER_POINT = 6e-4  # of the map
+PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
+PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}
 OTHER_STEP = 2.0
-PER_PICK = 1.0
-START_SECONDS = {"map": 5.0}  # compiling umap's descent, once per worker
+PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
+MAP_START = 4.0  # loading and compiling umap's descent, once per worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,13 @@ def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow 
 def _by_rule(config: RoundConfig, n_items: int) -> dict[str, float]:
     candidates = min(n_items, config.selection.max_candidates)
     per_step = PER_STEP.get(config.training.network, OTHER_STEP)
-    seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items + START_SECONDS.get(stage, 0.0) for stage in STAGES}
+    n_landmarks = min(config.kernel.n_landmarks, n_items)
+    picks, n_views = config.selection.batch_size, config.selection.n_views
+    seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in STAGES}
     seconds["train"] = _steps(config, n_items) * per_step
-    seconds["features"] = candidates * config.kernel.n_landmarks * PER_ITEM_AND_LANDMARK
-    seconds["select"] = config.selection.batch_size * PER_PICK * max(candidates / 10_000, 0.1)
+    seconds["features"] = candidates * n_landmarks * PER_ENTRY
+    seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * PER_ENTRY)
+    seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     return seconds
 
 
