@@ -9,20 +9,23 @@ import os
 import sys
 from pathlib import Path
 
-from app import cli, cli_output, jobs
+from app import cli, cli_output
 
 
-def main(folder: Path) -> int:
-    with jobs.held(folder):
-        (folder / "began").touch()
-        asked = json.loads((folder / "job.json").read_text())
-        os.environ[cli_output.PROGRESS_FOLDER] = str(folder)
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            code = cli.main([*asked["arguments"], "--json"])
-        _put(folder / "result.json", printed.getvalue() or "null")
-        _put(folder / "ended.json", json.dumps({"code": code}))
-        return code
+def main(folder: Path, lock: int) -> int:
+    """`lock` is the descriptor that says this process lives; it stays open until the process ends."""
+    os.set_inheritable(lock, False)
+    asked = json.loads((folder / "job.json").read_text())
+    command, *options = asked["arguments"]
+    os.environ[cli_output.PROGRESS_FOLDER] = str(folder)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = cli.main([command, "--json", *options])
+    _put(folder / "result.json", printed.getvalue() or "null")
+    _put(folder / "ended.json", json.dumps({"code": code}))
+    if code == 0 and asked["uses"]:
+        Path(asked["uses"]).unlink(missing_ok=True)
+    return code
 
 
 def _put(path: Path, text: str) -> None:
@@ -32,4 +35,4 @@ def _put(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

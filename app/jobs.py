@@ -1,8 +1,9 @@
 """Long work that a page starts and does not wait for: imports and exports, each a command line of its own process.
 
 A job is a folder in `WINNOW_HOME/jobs`: `job.json` (what was asked), `progress.json`, `result.json` (what the command
-printed), `error.txt`, and `lock`, held by the process while it lives. So a reloaded page or a restarted server finds
-the job as it is, and a job whose process died is seen to be lost. Cancelling leaves a file that the job looks for.
+printed), `ended.json`, `error.txt`, and `lock`, held by the process from before its start until it ends, however it
+ends. So a reloaded page or a restarted server finds the job as it is, and a job whose process died is seen to be lost.
+Cancelling leaves a file that the job looks for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,8 +34,10 @@ class Job:
     id: str
     title: str
     project_id: int | None
-    arguments: tuple[str, ...]
+    arguments: tuple[str, ...]  # the command, then its options
     started_at: float  # seconds since the epoch
+    uses: str = ""  # a file that is removed when the job succeeds, such as an upload
+    makes: str = ""  # a file that is removed when the job is forgotten, such as an export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,29 +53,44 @@ class JobView:
     error: str = ""
 
 
-def start(home: Path, title: str, arguments: Sequence[str], project_id: int | None = None) -> Job:
-    """Run `python -m app ARGUMENTS --json` in a process of its own."""
+def start(
+    home: Path,
+    title: str,
+    arguments: Sequence[str],
+    project_id: int | None = None,
+    *,
+    uses: Path | None = None,
+    makes: Path | None = None,
+) -> Job:
+    """Run `python -m app ARGUMENTS` with `--json` in a process of its own."""
     job = Job(
         id=uuid.uuid4().hex[:12],
         title=title,
         project_id=project_id,
         arguments=tuple(arguments),
         started_at=time.time(),
+        uses=str(uses or ""),
+        makes=str(makes or ""),
     )
     folder = _folder(home, job.id)
     folder.mkdir(parents=True)
-    (folder / "job.json").write_text(json.dumps(asdict(job)))
-    (folder / "lock").touch()
-    environment = os.environ | {"WINNOW_HOME": str(home)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "app.job_process", str(folder)],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "error.txt").open("wb"),
-        start_new_session=True,
-    )
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try_lock(lock)  # handed on to the process: there is no moment at which nobody holds it
+        (folder / "job.json").write_text(json.dumps(asdict(job)))
+        with (folder / "error.txt").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "app.job_process", str(folder), str(lock)],
+                cwd=ROOT,
+                env=os.environ | {"WINNOW_HOME": str(home)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+    finally:
+        os.close(lock)
     threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
     _forget_old(home)
     return job
@@ -115,28 +133,16 @@ def cancel(home: Path, job_id: str) -> None:
 
 
 def dismiss(home: Path, job_id: str) -> None:
-    """Forget a job that has ended; one that runs stays."""
+    """Forget a job that has ended, and what it made; one that runs stays."""
     seen = look(home, job_id)
     if seen is not None and seen.status != "running":
+        if seen.job.makes:
+            Path(seen.job.makes).unlink(missing_ok=True)
         shutil.rmtree(_folder(home, job_id), ignore_errors=True)
 
 
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The sign of life of a job's process."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try_lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _alive(folder: Path) -> bool:
-    """Someone holds the lock, or the process has had no time to take it yet."""
-    asked = _read(folder / "job.json") or {}
-    if time.time() - float(asked.get("started_at", 0)) < 30 and not (folder / "began").exists():
-        return True
+    """Its process holds the lock, or has just ended properly."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -13,7 +14,7 @@ from app.jobs import JobView
 from app.screens.class_editor import class_editor
 from app.screens.job_list import job_list
 from app.text import count, plain, visible
-from app.upload_routes import upload_path
+from app.upload_routes import upload_folder, upload_path
 from app.widgets.uploads import uploads
 from core.config import from_dict
 from core.errors import WinnowError
@@ -99,17 +100,22 @@ def add_files(project: projects.ProjectRow) -> None:
         theme.muted("Audio: WAV, FLAC, OGG, MP3. Pictures: PNG, JPEG, WebP, BMP, GIF. Or a zip, or a manifest with "
                     "path, label and split; split=test holds items out.")  # fmt: skip
         return
-    arguments = ["import", str(source), f"--project={project.name}", f"--labels={labels}", f"--classes={rule}"]
-    if st.session_state.get(f"link-{project.id}"):
+    arguments = ["import", f"--project={project.name}", f"--labels={labels}", f"--classes={rule}"]
+    if st.session_state.get(f"link-{project.id}") and not _uploaded(source):
         arguments.append("--link")
-    looked = _looked(project, arguments)
-    if looked is None:
+    looked = _looked(project, [*arguments, str(source)])
+    if looked is not None and looked.status == "running":
+        _wait_for(looked.job.id)
+    elif looked is not None and looked.status == "finished" and looked.result is not None:
+        _preview(project, looked.result, arguments, source)
+    else:
+        if looked is not None and looked.status != "cancelled":
+            st.error(plain(looked.error or "It could not be looked through; try again."))
         if st.button("Look through it", type="primary", key="look-through"):
-            job = jobs.start(resources.locations().home, "Look through", [*arguments, "--preview"], project.id)
-            st.session_state[f"looking-{project.id}"] = (job.id, tuple(arguments))
+            asked = [*arguments, "--preview", "--", str(source)]
+            job = jobs.start(resources.locations().home, "Look through", asked, project.id)
+            st.session_state[f"looking-{project.id}"] = (job.id, (*arguments, str(source)))
             st.rerun()
-        return
-    _preview(project, looked, arguments)
 
 
 def _source(project: projects.ProjectRow) -> Path | None:
@@ -117,7 +123,7 @@ def _source(project: projects.ProjectRow) -> Path | None:
     ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
     way = st.segmented_control("Files from", ways, default="Upload", key=f"way-{project.id}") or "Upload"
     if way == "Upload":
-        upload = uploads(state.here(), key=f"upload-{project.id}")
+        upload = uploads(state.here(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
         return upload_path(upload) if upload and upload_path(upload).exists() else None
     text = st.text_input("Folder, zip or manifest on the server", key=f"path-{project.id}", placeholder="/data/birds")
     st.checkbox("Leave the files where they are instead of copying them", key=f"link-{project.id}")
@@ -128,6 +134,11 @@ def _source(project: projects.ProjectRow) -> Path | None:
         st.error(f"{plain(str(path), 200)} is not there. Give the whole path of a folder, a zip or a manifest.")
         return None
     return path
+
+
+def _uploaded(source: Path) -> bool:
+    """It is ours to remove after the import."""
+    return source.parent == upload_folder()
 
 
 def server_folders_allowed() -> bool:
@@ -155,15 +166,8 @@ def _wait_for(job_id: str) -> None:
         jobs.cancel(resources.locations().home, job_id)
 
 
-def _preview(project: projects.ProjectRow, view: JobView, arguments: list[str]) -> None:
-    if view.status == "running":
-        _wait_for(view.job.id)
-        return
-    if view.status != "finished" or view.result is None:
-        st.error(plain(view.error or "It could not be looked through; try again."))
-        st.session_state.pop(f"looking-{project.id}", None)
-        return
-    seen = view.result
+def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list[str], source: Path) -> None:
+    """What the import would take and what it would leave out, and why."""
     good = seen["n_entries"] - seen["n_problems"]
     theme.figure(f"{good:,}", "files can be imported", f"{seen['n_test']:,} of them held out")
     if seen["labels"]:
@@ -175,8 +179,11 @@ def _preview(project: projects.ProjectRow, view: JobView, arguments: list[str]) 
         st.dataframe(shown, hide_index=True, key="problems")
     if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=good == 0):
         more = ["--skip-problems"] if seen["n_problems"] else []
-        jobs.start(resources.locations().home, f"Import into {project.name}", [*arguments, *more], project.id)
+        uploaded = source if _uploaded(source) else None
+        asked = [*arguments, *more, "--", str(source)]
+        jobs.start(resources.locations().home, f"Import into {project.name}", asked, project.id, uses=uploaded)
         st.session_state.pop(f"looking-{project.id}", None)
+        st.session_state["uploads-taken"] = st.session_state.get("uploads-taken", 0) + 1
         st.rerun()
 
 

@@ -61,12 +61,14 @@ def options(project: ProjectRow, n_labeled: int) -> None:
     media = st.checkbox("The files too", key="export-media", value=chosen == "folders", disabled=chosen == "folders")
     if st.button("Prepare the export", type="primary", key="export-now"):
         name = f"{slug(project.name)}-{chosen}-{secrets.token_hex(4)}.zip"
-        export_folder().mkdir(parents=True, exist_ok=True)
-        arguments = ["export", str(project.id), str(export_folder() / name), f"--format={chosen}"]
+        target = export_folder() / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        arguments = ["export", f"--format={chosen}"]
         arguments += [f"--pseudo-above={pseudo}"] if pseudo is not None else []
         arguments += ["--held-out"] if held_out else []
         arguments += ["--media"] if media and chosen != "folders" else []
-        jobs.start(resources.locations().home, f"Export as {chosen}", arguments, project.id)
+        arguments += ["--", project.name, str(target)]
+        jobs.start(resources.locations().home, f"Export as {chosen}", arguments, project.id, makes=target)
         st.rerun()
 
 

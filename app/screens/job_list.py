@@ -44,10 +44,12 @@ def _row(view: JobView, sentence: Callable[[JobView], str]) -> None:
         if view.status == "running":
             st.progress(view.done / view.total if view.total else 0.0)
             theme.muted(f"{view.done:,} of {view.total:,} · {view.note}" if view.total else view.note or "Looking")
-        elif view.status == "finished":
-            st.markdown(sentence(view))
+        elif view.status == "cancelled":
+            theme.muted(view.error)
         elif view.error:
             st.error(plain(view.error))
+        elif view.result is not None:
+            st.markdown(sentence(view))
     with side:
         if view.status == "running":
             if st.button("Cancel", key=f"cancel-{job.id}"):
