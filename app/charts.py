@@ -141,7 +141,7 @@ def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 25
             "%{customdata[3]:,})<br>95 % interval %{customdata[4]:.1f} to %{customdata[5]:.1f} %<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="labels used", rangemode="normal", nticks=8)
+    figure.update_xaxes(title_text="labels used", **_label_ticks(x))
     figure.update_yaxes(ticksuffix=" %", range=[max(0.0, _floor(bounds)), 101])
     return figure
 
@@ -158,14 +158,16 @@ def loss_line(steps: Sequence[int], losses: Sequence[float], *, dark: bool, heig
     return figure
 
 
-def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bool, height: int = 260) -> go.Figure:
-    """Rows: the true class; columns: the guess; shade: the share of the row. Counts are on hover."""
+def confusion(
+    counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bool, verb: str = "heard", height: int = 250
+) -> go.Figure:
+    """Rows: the true class; columns: the guess; shade: the share of the row. Counts are on hover: "9 heard as 1"."""
     look = tokens(dark)
     totals = np.maximum(counts.sum(1, keepdims=True), 1)
     shares = counts / totals
     names = [markup(name) for name in class_names]  # plotly reads a little HTML in texts
     hover = [
-        [f"{names[i]} heard as {names[j]}" if i != j else f"{names[i]}, right" for j in range(len(names))]
+        [f"{names[i]} {verb} as {names[j]}" if i != j else f"{names[i]}, right" for j in range(len(names))]
         for i in range(len(names))
     ]
     figure = go.Figure(layout=base_layout(dark, height))
@@ -200,6 +202,13 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
     figure.update_xaxes(showgrid=False, type="category", showticklabels=len(class_names) <= 20)
     figure.update_yaxes(rangemode="tozero", tickformat=",d", nticks=5)
     return figure
+
+
+def _label_ticks(labels: Sequence[int]) -> dict[str, object]:
+    """Labels are whole: ticks at the rounds while there are few, else at round numbers."""
+    if len(set(labels)) <= 8:
+        return {"tickvals": sorted(set(labels)), "tickformat": ",d"}
+    return {"nticks": 8, "tickformat": ",d"}
 
 
 def _fade(color: str, alpha: float) -> str:

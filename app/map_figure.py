@@ -52,7 +52,7 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
         figure.add_trace(
             go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
         )
-    figure.update_layout(dragmode="lasso", margin=NO_MARGIN, uirevision=f"round-{found.round.id}")
+    figure.update_layout(dragmode="lasso", margin=NO_MARGIN, uirevision="map")
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, scaleanchor="x")
     return figure

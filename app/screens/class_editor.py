@@ -73,9 +73,7 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
     color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}")
     buttons = st.columns(3)
     if buttons[0].button("Save", key=f"save-{row.id}", width="stretch"):
-        if name.strip() != row.name:
-            _do(classes.rename_class, store, project_id, row.id, name.strip(), by=by, rerun=False)
-        _do(classes.style_class, store, project_id, row.id, key=key.strip(), color=color)
+        _do(_save, project_id, row, name.strip(), key.strip(), color)
     with buttons[1].popover("Merge into", width="stretch"):
         others = {other.id: other.name for other in active if other.id != row.id}
         target = st.selectbox(
@@ -90,12 +88,20 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
             _do(classes.retire_class, store, project_id, row.id, by=by)
 
 
-def _do(verb: Callable[..., Any], *arguments: Any, rerun: bool = True, **named: Any) -> None:
+def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> None:
+    """What was changed and nothing else: a name that is refused leaves key and color as they were."""
+    store = resources.store()
+    if name != row.name:
+        classes.rename_class(store, project_id, row.id, name, by=state.here().annotator.id)
+    if (key, color) != (row.key or "", row.color):
+        classes.style_class(store, project_id, row.id, key=key, color=color)
+
+
+def _do(verb: Callable[..., Any], *arguments: Any, **named: Any) -> None:
     """One verb of the store; a refusal is shown as it is said."""
     try:
         verb(*arguments, **named)
     except WinnowError as error:
         st.error(plain(error))
         return
-    if rerun:
-        st.rerun()
+    st.rerun()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
+from typing import Any
 
 import streamlit as st
 
@@ -57,8 +58,8 @@ def render() -> None:
     found = learned(resources.store(), project.id)
     if found.rounds:
         results(found)
-    counts_and_workers(project.id)
     round_history(project.id)
+    counts_and_workers(project.id)
 
 
 @st.fragment(run_every=POLL_SECONDS)
@@ -126,57 +127,60 @@ def start(project: projects.ProjectRow, newest: rounds.RoundView | None) -> None
     if newest is not None and newest.round.status in ("failed", "cancelled"):
         told = newest.round.error or "It was cancelled; the previous model and picks stay."
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
-    fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
-    names = catalog.names()
-    with fields[0]:
-        strategy = st.selectbox(
-            "Strategy",
-            names,
-            index=names.index(settings.strategy) if settings.strategy in names else 0,
-            format_func=lambda name: catalog.entry(name).title,
-            key=f"strategy-{project.id}",
-            help="How the next batch is chosen.",
-        )
-    with fields[1]:
-        batch = st.number_input("Batch", 1, 10_000, settings.batch_size, key=f"batch-{project.id}")
-    with fields[2]:
-        presets = list(PRESET_WORDS)
-        preset = st.selectbox(
-            "Training",
-            presets,
-            index=presets.index(settings.preset),
-            format_func=PRESET_WORDS.__getitem__,
-            key=f"preset-{project.id}",
-        )
-    with fields[3]:
-        seed = st.number_input("Seed", 0, 2**31 - 1, settings.seed, key=f"seed-{project.id}")
-    with fields[4]:
-        nothing = not counts.waiting
-        go = st.button("Start the round", type="primary", key="start-round", width="stretch", disabled=nothing)
-    automatic = st.toggle(
-        "Start the next round by itself when a batch is done", settings.automatic_rounds, key=f"auto-{project.id}"
-    )
-    chosen = {"strategy": strategy, "batch_size": int(batch), "preset": preset, "seed": int(seed)}
-    wanted = from_dict(ProjectSettings, dataclasses.asdict(settings) | chosen | {"automatic_rounds": automatic})
-    _keep(project, wanted)
-    _cost(project, wanted, strategy, counts.labeled)
+    go = _fields(project, nothing=not counts.waiting)
+    st.toggle("Start the next round by itself when a batch is done", **_setting(project, "automatic_rounds"))
+    _cost(project, settings, settings.strategy, counts.labeled)
     if go:
-        fresh = dataclasses.replace(project, settings=wanted)
-        config = rounds.round_config(fresh.settings, fresh.kind)
+        config = rounds.round_config(settings, project.kind)
         rounds.request_round(store, project.id, by=state.here().annotator.id, config=config)
         st.rerun()
 
 
-def _keep(project: projects.ProjectRow, wanted: ProjectSettings) -> None:
-    if wanted != project.settings:
-        projects.update_project(resources.store(), project.id, settings=wanted)
+def _fields(project: projects.ProjectRow, *, nothing: bool) -> bool:
+    """The settings of a round; whether the button was pressed."""
+    fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
+    with fields[0]:
+        st.selectbox(
+            "Strategy",
+            catalog.names(),
+            format_func=lambda name: catalog.entry(name).title,
+            help="How the next batch is chosen.",
+            **_setting(project, "strategy"),
+        )
+    with fields[1]:
+        st.number_input("Batch", 1, 10_000, **_setting(project, "batch_size"))
+    with fields[2]:
+        st.selectbox(
+            "Training", list(PRESET_WORDS), format_func=PRESET_WORDS.__getitem__, **_setting(project, "preset")
+        )
+    with fields[3]:
+        st.number_input("Seed", 0, 2**31 - 1, **_setting(project, "seed"))
+    with fields[4]:
+        return st.button("Start the round", type="primary", key="start-round", width="stretch", disabled=nothing)
+
+
+def _setting(project: projects.ProjectRow, name: str) -> dict[str, Any]:
+    """A widget that shows one setting as the store has it, and stores a change at once: two people who look at the
+    same project never write back what they saw earlier."""
+    key = f"{name}-{project.id}"
+    value = getattr(project.settings, name)
+    known = {"strategy": catalog.names(), "preset": tuple(PRESET_WORDS)}.get(name)
+    st.session_state[key] = value if known is None or value in known else known[0]
+    return {"key": key, "on_change": _keep, "args": (project.id, name, key)}
+
+
+def _keep(project_id: int, name: str, key: str) -> None:
+    settings = projects.get_project(resources.store(), project_id).settings
+    wanted = from_dict(ProjectSettings, dataclasses.asdict(settings) | {name: st.session_state[key]})
+    projects.update_project(resources.store(), project_id, settings=wanted)
 
 
 def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
     found = estimates.estimate(resources.store(), project.id, rounds.round_config(wanted, project.kind))
     source = "by the last round here" if found.source == "last round" else "by a rule for two CPU cores"
     first = " Nothing is labeled yet: the first batch is chosen by the kernel features alone." if n_labeled == 0 else ""
-    theme.muted(f"{catalog.entry(strategy).description} About {duration(found.total)}, {source}.{first}")
+    about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
+    theme.muted(f"{about}About {duration(found.total)}, {source}.{first}")
 
 
 def results(found: Learned) -> None:
@@ -225,10 +229,10 @@ def _confusions(found: Learned) -> None:
     if found.confusion is None:
         theme.muted("Shown when some items are held out (split=test at import).")
         return
-    figure = charts.confusion(found.confusion, found.class_names, dark=dark())
+    heard = "heard" if state.project().kind == "audio" else "seen"
+    figure = charts.confusion(found.confusion, found.class_names, dark=dark(), verb=heard)
     st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
     worst = worst_confusion(found.confusion, found.class_names)
-    heard = "heard" if state.project().kind == "audio" else "seen"
     theme.muted(f"Most often: {worst[0]} {heard} as {worst[1]} ({worst[2]})" if worst else "No mistakes.")
 
 
@@ -269,5 +273,3 @@ def duration(seconds: float) -> str:
 def ago(moment: datetime) -> str:
     seconds = max((now() - moment).total_seconds(), 0.0)
     return "just now" if seconds < 2 else f"{duration(seconds)} ago"
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -13,13 +14,15 @@ from app.guesses import opinion_of
 from app.map_figure import Coloring, map_figure
 from app.map_layers import NONE, Layers, inside, layers
 from app.media_routes import media_path, picture_path
-from app.text import count, markup, plain
+from app.text import count, markup, plain, visible
 from core.acquisition import catalog
 from storage.classes import list_classes
 from storage.pool import LabelInput, Pool
 from storage.rounds import RoundLog, RoundRow
 
 COLORINGS: tuple[Coloring, ...] = ("Prediction", "Label", "Confidence", "Round", "Annotator")
+
+STEP_SECONDS = 1.6  # a round on screen while playing
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -74,23 +77,53 @@ def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
 
 
 def chosen_round(done: list[RoundRow]) -> RoundRow:
-    """A slider through the rounds; points keep their place from one to the next."""
+    """A slider through the rounds, or a film of them; points keep their place from one to the next."""
     if len(done) == 1:
         return done[0]
     by_number = {row.number: row for row in done}
     numbers = sorted(by_number)
-    key = "map-round"
-    if st.session_state.get(key) not in by_number:
-        st.session_state[key] = numbers[-1]
-    number = st.select_slider("Round", numbers, key=key)
+    if (following := st.session_state.pop("map-next", None)) in by_number:
+        st.session_state["map-round"] = following
+    if st.session_state.get("map-round") not in by_number:
+        st.session_state["map-round"] = numbers[-1]
+    places = st.columns([5, 1], vertical_alignment="center")
+    with places[0]:
+        number = st.select_slider("Round", numbers, key="map-round")
+    with places[1]:
+        playing = st.session_state.get("map-playing", False)
+        words = "Stop" if playing else "Play through the rounds"
+        icon = ":material/stop:" if playing else ":material/play_arrow:"
+        st.button(words, icon=icon, key="map-play", type="tertiary", on_click=_play, args=(numbers[0], not playing))
+    if playing:
+        _next_round(numbers, number)
     return by_number[number]
+
+
+def _play(first: int, start: bool) -> None:
+    st.session_state["map-playing"] = start
+    if start:
+        st.session_state["map-next"] = first
+        st.session_state["map-shown-at"] = time.monotonic()
+
+
+@st.fragment(run_every=STEP_SECONDS / 2)
+def _next_round(numbers: list[int], current: int) -> None:
+    """Goes one round on when the current one was on screen long enough; stops at the last."""
+    if time.monotonic() - st.session_state.get("map-shown-at", 0.0) < STEP_SECONDS:
+        return
+    st.session_state["map-shown-at"] = time.monotonic()
+    later = [number for number in numbers if number > current]
+    if later:
+        st.session_state["map-next"] = later[0]
+    st.session_state["map-playing"] = len(later) > 1
+    st.rerun()
 
 
 def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> Any:
     figure = map_figure(found, coloring, shadows, dark=st.context.theme.type == "dark")
     event = st.plotly_chart(
         figure,
-        key=f"map-{found.round.id}-{st.session_state.get('map-cleared', 0)}",
+        key=f"map-{state.project().id}-{st.session_state.get('map-cleared', 0)}",
         on_select="rerun",
         selection_mode=("points", "lasso"),
         config=charts.MAP_OPTIONS,
@@ -205,7 +238,7 @@ def label_here(found: Layers, row: int, pool: Pool) -> None:
         "Label",
         found.class_names,
         index=current if current != NONE else None,
-        format_func=lambda one: plain(one),
+        format_func=visible,
         key=f"map-label-{found.item_ids[row]}-{current}",
         placeholder="Choose a class",
     )

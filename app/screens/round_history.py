@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 
 import streamlit as st
 
 from app import resources, rounds, state, theme
 from app.learned import guessing_of
-from app.text import plain, visible
+from app.text import markup, plain, visible
 from core.acquisition import catalog
 from core.config import RoundConfig
 from storage.item_rows import PickRow
@@ -17,7 +18,7 @@ from storage.pool import Pool
 from storage.rounds import RoundLog, RoundRow
 
 SHOWN = 12
-WIDTHS = (1, 3, 1, 2, 2, 1, 4)
+WIDTHS = (5, 2)
 HEADINGS = ("Round", "Strategy", "Labels", "Held-out", "Wrong guesses", "Time")
 
 
@@ -25,20 +26,28 @@ def round_history(project_id: int) -> None:
     rows = RoundLog(resources.store(), project_id).list()
     if not rows:
         return
+    shown = st.session_state.get("rounds-shown", SHOWN)
     with theme.card("rounds"):
         theme.heading("Rounds", f"{len(rows):,} in all" if len(rows) > SHOWN else "")
-        for place, words in zip(st.columns(WIDTHS), HEADINGS, strict=False):
-            with place:
-                theme.muted(words)
-        for row in rows[: st.session_state.get("rounds-shown", SHOWN)]:
-            _row(project_id, row)
-        if len(rows) > st.session_state.get("rounds-shown", SHOWN) and st.button("Show all rounds", type="tertiary"):
+        with st.container(key="rounds-head"):
+            st.columns(WIDTHS)[0].html(_line(HEADINGS))
+        for row in rows[:shown]:
+            with st.container(key=f"round-row-{row.id}"):
+                _row(project_id, row)
+        if len(rows) > shown and st.button("Show all rounds", type="tertiary", key="all-rounds"):
             st.session_state["rounds-shown"] = len(rows)
             st.rerun()
 
 
+def _line(cells: Sequence[str]) -> str:
+    parts = [
+        f'<span data-name="{markup(name)}">{markup(text)}</span>' if text else '<span class="winnow-none"></span>'
+        for name, text in zip(HEADINGS, cells, strict=True)
+    ]
+    return f'<div class="winnow-round">{"".join(parts)}</div>'
+
+
 def _row(project_id: int, row: RoundRow) -> None:
-    places = st.columns(WIDTHS, vertical_alignment="center")
     guessing = guessing_of(resources.store(), row) if row.status == "finished" else None
     accuracy = row.metrics.get("accuracy")
     title = catalog.entry(row.strategy).title if row.strategy in catalog.names() else row.strategy
@@ -50,12 +59,11 @@ def _row(project_id: int, row: RoundRow) -> None:
         f"{guessing.wrong} of {guessing.answered}" if guessing else "",
         _seconds(row),
     )
-    for place, text in zip(places, cells, strict=False):
-        with place:
-            st.markdown(plain(text))
+    told, verbs = st.columns(WIDTHS, vertical_alignment="center")
+    told.html(_line(cells))
     if row.unfinished:
         return
-    with places[-1], st.container(horizontal=True, gap="small"):
+    with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
         if st.button("Open", key=f"open-{row.id}", type="tertiary"):
             open_round(project_id, row.id)
         if row.status == "finished":
