@@ -18,6 +18,7 @@ from experiments.record import Arguments, Record, curves, mean_and_deviation, ru
 
 METHODS = ("bilevel", *SUMMARIES)
 PER_TASK, MEMORY = 1000, 100
+PENALTY = 1e-3  # of the proxy, as in the paper
 PAPER = {"permuted": 79.3, "split": 95.8}
 Task = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -56,7 +57,7 @@ def learn(tasks: list[Task], proxies: list[torch.Tensor], method: str, network, 
         learn_task(model, (x, y), memory, config, generator=generator)
         size = memory.next_slot_size
         if method == "bilevel":
-            rows = bilevel_summary(proxy, y, size, seed=seed)
+            rows = bilevel_summary(proxy, y, size, penalty=PENALTY, seed=seed)
         else:
             rows = summarize(method, evidence_of(model, x, y, seed), size)
         memory.add(x[rows], y[rows])

@@ -47,7 +47,8 @@ class Keeper:
 
             def reduce(rows, weights, size):
                 stands_for = torch.tensor(weights)
-                return bilevel_summary(dense_ntk(x[rows]), y[rows], size, outer_weights=stands_for, seed=seed)
+                proxy = dense_ntk(x[rows])
+                return bilevel_summary(proxy, y[rows], size, penalty=1e-3, outer_weights=stands_for, seed=seed)
 
             self.memory = MergeReduce(1, MEMORY, reduce)
 
