@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, func, select, text
 
 from storage.labels import chunks
-from storage.schema import CurrentLabel, Item, ItemState, LabelClass, Pick, Round
+from storage.schema import NOT_OK, CurrentLabel, Item, ItemState, LabelClass, Pick, Round
 
 State = Literal["all", "waiting", "labeled", "unlabeled", "skipped", "flagged", "held_out", "unreadable", "contested"]
 Order = Literal["id", "queue", "newest", "name"]
@@ -78,7 +78,7 @@ def item_query(project_id: int) -> Select[*tuple[Any, ...]]:
     return (
         select(*ITEM_COLUMNS)
         .join_from(Item, ItemState, ItemState.item_id == Item.id)
-        .where(ItemState.project_id == project_id)
+        .where(Item.project_id == project_id)
     )
 
 
@@ -92,7 +92,7 @@ def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
         "skipped": [ItemState.skipped],
         "flagged": [ItemState.flagged],
         "held_out": [Item.held_out],
-        "unreadable": [Item.condition != "ok"],
+        "unreadable": [text(NOT_OK)],
         "contested": [ItemState.n_labels > 1],
     }
     query = query.where(*conditions[which.state])
@@ -115,7 +115,7 @@ def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
 
 def ordered(query: Select[*tuple[Any, ...]], order: Order) -> Select[Any]:
     by: dict[str, tuple[Any, ...]] = {
-        "id": (ItemState.item_id,),
+        "id": (Item.id,),
         "queue": (ItemState.waiting.desc(), ItemState.queue_rank, ItemState.shuffle, ItemState.item_id),
         "newest": (func.coalesce(ItemState.sequence, -1).desc(), ItemState.item_id),
         "name": (Item.name, ItemState.item_id),

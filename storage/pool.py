@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, func, select, text
 from sqlalchemy.orm import aliased
 
 from core.errors import NotFound
@@ -17,7 +17,7 @@ from storage.applying import Applied, LabelEventRow, LabelInput, apply_events
 from storage.database import Store, now
 from storage.item_rows import ItemFilter, ItemRow, Order, PickRow
 from storage.rounds import RoundRow
-from storage.schema import Item, ItemState, LabelEvent, Pick, Project, Round
+from storage.schema import NOT_OK, Item, ItemState, LabelEvent, Pick, Project, Round
 
 __all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow", "LabelInput", "PickRow", "Pool"]
 
@@ -220,34 +220,31 @@ class Pool:
 
 
 def _counts(connection: Connection, project_id: int) -> PoolCounts:
-    def count(*conditions: Any) -> int:
-        query = select(func.count()).select_from(ItemState).where(ItemState.project_id == project_id, *conditions)
+    """Two passes over an index for the pool, and small indexes for what is rare."""
+
+    def count(table: Any, *conditions: Any) -> int:
+        query = select(func.count()).select_from(table).where(table.project_id == project_id, *conditions)
         return int(connection.execute(query).scalar_one())
 
-    def count_of_items(*conditions: Any) -> int:
-        query = select(func.count()).select_from(Item).where(Item.project_id == project_id, *conditions)
-        return int(connection.execute(query).scalar_one())
-
-    held_out = select(Item.id).where(Item.project_id == project_id, Item.held_out)
-    per_class = connection.execute(
-        select(ItemState.class_id, func.count())
-        .where(ItemState.project_id == project_id, ItemState.class_id.is_not(None), ItemState.item_id.not_in(held_out))
-        .group_by(ItemState.class_id)
-    ).all()
+    by_class = select(ItemState.class_id, func.count()).where(ItemState.project_id == project_id)
+    everything: dict[int | None, int] = dict(connection.execute(by_class.group_by(ItemState.class_id)).all())
+    of_tests = select(ItemState.class_id, func.count()).join(Item, Item.id == ItemState.item_id)
+    of_tests = of_tests.where(Item.project_id == project_id, Item.held_out).group_by(ItemState.class_id)
+    tests: dict[int | None, int] = dict(connection.execute(of_tests).all())
+    labeled = {one: n - tests.get(one, 0) for one, n in everything.items() if one is not None}
     rows = classes.rows_in(connection, project_id)
-    effective = {row.id: row.effective_id or row.id for row in rows}
     totals = {row.id: 0 for row in rows if row.active}
-    for class_id, n_items in per_class:
-        counts_as = effective.get(class_id or 0)
+    for row in rows:
+        counts_as = row.effective_id or row.id
         if counts_as in totals:
-            totals[counts_as] += n_items
+            totals[counts_as] += labeled.get(row.id, 0)
     return PoolCounts(
-        total=count_of_items(),
-        held_out=count_of_items(Item.held_out),
-        labeled=sum(n_items for _, n_items in per_class),
-        waiting=count(ItemState.waiting),
-        skipped=count(ItemState.skipped),
-        flagged=count(ItemState.flagged),
-        unreadable=count_of_items(Item.condition != "ok"),
+        total=sum(everything.values()),
+        held_out=sum(tests.values()),
+        labeled=sum(labeled.values()),
+        waiting=count(ItemState, ItemState.waiting),
+        skipped=count(ItemState, ItemState.skipped),
+        flagged=count(ItemState, ItemState.flagged),
+        unreadable=count(Item, text(NOT_OK)),
         per_class=totals,
     )

@@ -56,9 +56,12 @@ class Table(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON, int: BigId}  # noqa: RUF012
 
 
-def rare_rows(name: str, column: str) -> Index:
-    """An index of the few rows where `column` holds, so that counting them does not read the whole pool."""
-    return Index(name, "project_id", sqlite_where=text(column), postgresql_where=text(column))
+def rare_rows(name: str, fact: str) -> Index:
+    """An index of the few rows where the boolean column `fact` holds: counting them does not read the whole pool."""
+    return Index(name, "project_id", sqlite_where=text(f"{fact} = 1"), postgresql_where=text(fact))
+
+
+NOT_OK = "condition <> 'ok'"
 
 
 class Project(Table):
@@ -136,7 +139,12 @@ class Item(Table):
     condition: Mapped[str] = mapped_column(String(12), default="ok")  # ok | missing | changed | unreadable
     condition_note: Mapped[str] = mapped_column(Text, default="")
     imported_at: Mapped[datetime]
-    __table_args__ = (UniqueConstraint("project_id", "sha256", name="items_content"),)
+    __table_args__ = (
+        UniqueConstraint("project_id", "sha256", name="items_content"),
+        Index("items_order", "project_id", "id"),
+        rare_rows("items_held_out", "held_out"),
+        Index("items_unreadable", "project_id", sqlite_where=text(NOT_OK), postgresql_where=text(NOT_OK)),
+    )
 
 
 class ItemName(Table):

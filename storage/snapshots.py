@@ -12,11 +12,14 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, func, select
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Integer, case, func, select, type_coerce
 
 from core.types import UNLABELED, PoolSnapshot
 from storage import classes, labels
 from storage.schema import Item, ItemState, LabelEvent, Project
+
+NO_CLASS = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,46 +52,46 @@ def take(connection: Connection, project_id: int, moment: Moment | None = None) 
     active = [row for row in rows if row.active]
     positions = {row.id: position for position, row in enumerate(active)}
     position_of = {row.id: positions.get(row.effective_id or row.id, UNLABELED) for row in rows}
-    query = select(
-        Item.id, Item.sha256, Item.held_out, Item.truth_class_id, Item.condition, ItemState.class_id, ItemState.waiting
-    ).join(ItemState, ItemState.item_id == Item.id)
-    query = query.where(Item.project_id == project_id, Item.id <= moment.last_item_id).order_by(Item.id)
-    columns = _columns(connection, query)
+    columns = _columns(connection, project_id, moment.last_item_id)
     if past:
         _set_past(connection, project_id, moment, columns, {row.id: row.effective_id or row.id for row in rows})
     return _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
 
 
-def _columns(connection: Connection, query: Select[*tuple[Any, ...]]) -> dict[str, list[Any]]:
-    names = ("id", "sha256", "held_out", "truth", "condition", "class_id", "waiting")
+def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:
+    """One array (hashes: a tuple) per column, as plain integers: at a million rows every conversion counts."""
+    query = select(
+        Item.id,
+        Item.sha256,
+        type_coerce(Item.held_out, Integer),
+        type_coerce(ItemState.waiting, Integer),
+        case((Item.condition == "ok", 1), else_=0),
+        func.coalesce(Item.truth_class_id, NO_CLASS),
+        func.coalesce(ItemState.class_id, NO_CLASS),
+    ).join(ItemState, ItemState.item_id == Item.id)
+    query = query.where(Item.project_id == project_id, Item.id <= last_item_id).order_by(Item.id)
+    names = ("id", "sha256", "held_out", "waiting", "readable", "truth", "class_id")
     rows = connection.execute(query).all()
-    return (
-        {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-        if rows
-        else {name: [] for name in names}
-    )
+    found = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+    return {name: column if name == "sha256" else np.array(column, dtype=np.int64) for name, column in found.items()}
 
 
 def _set_past(
-    connection: Connection, project_id: int, moment: Moment, columns: dict[str, list[Any]], effective: dict[int, int]
+    connection: Connection, project_id: int, moment: Moment, columns: dict[str, Any], effective: dict[int, int]
 ) -> None:
     """Replace what counts now by what counted at `moment`, derived from the events up to it."""
     wanted = labels.labels_per_item(connection, project_id)
-    row_of = {item_id: row for row, item_id in enumerate(columns["id"])}
-    n = len(row_of)
-    columns["class_id"] = [None] * n
-    columns["waiting"] = [
-        condition == "ok" and not held_out
-        for condition, held_out in zip(columns["condition"], columns["held_out"], strict=True)
-    ]
+    row_of = {item_id: row for row, item_id in enumerate(columns["id"].tolist())}
+    columns["class_id"] = np.full(len(row_of), NO_CLASS, dtype=np.int64)
+    columns["waiting"] = columns["readable"] & (1 - columns["held_out"])
     for item_id, events in _events_until(connection, project_id, moment.label_sequence):
         row = row_of.get(item_id)
         if row is None:
             continue
         standing = labels.derive(events, effective)
-        columns["class_id"][row] = standing.class_id
+        columns["class_id"][row] = standing.class_id or NO_CLASS
         if standing.skipped or standing.decided or standing.n_labels >= wanted:
-            columns["waiting"][row] = False
+            columns["waiting"][row] = 0
 
 
 def _events_until(connection: Connection, project_id: int, sequence: int) -> Iterator[tuple[int, list[Any]]]:
@@ -103,22 +106,27 @@ def _events_until(connection: Connection, project_id: int, sequence: int) -> Ite
 
 
 def _snapshot(
-    kind: Any, class_names: tuple[str, ...], columns: dict[str, list[Any]], position_of: dict[int, int], sequence: int
+    kind: Any, class_names: tuple[str, ...], columns: dict[str, Any], position_of: dict[int, int], sequence: int
 ) -> PoolSnapshot:
-    held_out = np.array(columns["held_out"], dtype=np.bool_)
-    given = np.array([position_of.get(one, UNLABELED) for one in columns["class_id"]], dtype=np.int64)
-    truth = np.array([position_of.get(one, UNLABELED) for one in columns["truth"]], dtype=np.int64)
+    held_out = columns["held_out"].astype(np.bool_)
+    given, truth = (_positions(columns[name], position_of) for name in ("class_id", "truth"))
     known = np.where(given != UNLABELED, given, truth)
-    has_label = np.array([one is not None for one in columns["class_id"]], dtype=np.bool_)
-    waiting = np.array(columns["waiting"], dtype=np.bool_)
     return PoolSnapshot(
         kind=kind,
         class_names=class_names,
-        item_ids=np.array(columns["id"], dtype=np.int64),
+        item_ids=columns["id"],
         hashes=tuple(columns["sha256"]),
         labels=np.where(held_out, UNLABELED, given),
         held_out=held_out,
         held_out_labels=np.where(held_out, known, UNLABELED),
-        eligible=waiting & ~held_out & ~has_label,
+        eligible=columns["waiting"].astype(np.bool_) & ~held_out & (columns["class_id"] == NO_CLASS),
         label_sequence=sequence,
     )
+
+
+def _positions(class_ids: NDArray[np.int64], position_of: dict[int, int]) -> NDArray[np.int64]:
+    """(n,) class ids -> (n,) positions, UNLABELED where there is none."""
+    positions = np.full(len(class_ids), UNLABELED, dtype=np.int64)
+    for class_id, position in position_of.items():
+        positions[class_ids == class_id] = position
+    return positions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from core.errors import InvalidInput, StoreUnusable
 from storage import backups, locations, migrating, opening
-from storage.database import Store
+from storage.database import Store, make_engine
+from storage.projects import ProjectSettings, get_project
 from storage.schema import Table, UtcDateTime
 from tests.storage.pools import make_pool
 
@@ -73,8 +75,6 @@ def test_a_write_that_raises_leaves_nothing_and_is_not_nested(store: Store) -> N
     with pytest.raises(RuntimeError, match="entered again"), store.write(), store.write():
         raise AssertionError
     assert made.pool.label(made.items[0], made.classes[0], annotator=made.ann).accepted
-    from storage.projects import get_project
-
     assert get_project(store, made.project_id).name == "birds"
 
 
@@ -167,22 +167,50 @@ def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path, monkeypatch
         assert make_pool(store).pool.counts().total == 10
 
 
-def test_an_older_store_is_backed_up_before_it_is_migrated(
-    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is one version so far: the second is made up here."""
-    make_pool(sqlite_store)
-    sqlite_store.close()
-    monkeypatch.setattr(migrating, "state", lambda engine: "old")
-    monkeypatch.setattr(migrating, "head", lambda: "0002")
+def make_old(engine: Engine) -> None:
+    """A store as the first version wrote it, with a project in it."""
+    migrating.upgrade(engine, None, target="0001")
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO projects (name, kind, guidelines, settings, revision, created_at) "
+                "VALUES ('old', 'audio', '', '{}', 1, '2024-01-01 00:00:00')"
+            )
+        )
+
+
+def test_an_older_store_is_backed_up_before_it_is_migrated(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    engine = make_engine(f"sqlite:///{home}/winnow.sqlite")
+    make_old(engine)
+    engine.dispose()
     with pytest.raises(StoreUnusable, match="written by an older version"):
-        Store.open(home=sqlite_store.home, migrate=False)
-    assert backups.listed(sqlite_store.home) == []
-    Store.open(home=sqlite_store.home).close()
-    [copy] = backups.listed(sqlite_store.home, "before-migration")
+        Store.open(home=home, migrate=False)
+    assert backups.listed(home) == []
+    with Store.open(home=home) as store:
+        assert get_project(store, "old").settings == ProjectSettings()
+        with store.engine.connect() as connection:
+            assert migrating.version(connection) == migrating.head() != "0001"
+    [copy] = backups.listed(home, "before-migration")
     with sqlite3.connect(copy) as connection:
-        assert connection.execute("SELECT count(*) FROM items").fetchone()[0] == 10
+        assert connection.execute("SELECT version_num FROM winnow_version").fetchone()[0] == "0001"
+        assert connection.execute("SELECT name FROM projects").fetchone()[0] == "old"
     connection.close()
+    with Store.open(home=home) as store:
+        backups.restore(store, copy)
+        assert get_project(store, "old").kind == "audio", "an old backup is migrated when it is restored"
+
+
+@pytest.mark.postgres
+def test_an_older_server_is_dumped_before_it_is_migrated(postgres_url: str, tmp_path: Path) -> None:
+    engine = make_engine(postgres_url)
+    make_old(engine)
+    engine.dispose()
+    with Store.open(postgres_url, tmp_path / "home") as store:
+        assert get_project(store, "old").kind == "audio"
+    dumps = list((tmp_path / "home" / "backups").iterdir())
+    assert [path.suffix for path in dumps] == ([".pgdump"] if shutil.which("pg_dump") else [])
 
 
 def test_a_damaged_file_is_refused_and_a_huge_one_is_not_read_through(sqlite_store: Store) -> None:
@@ -190,8 +218,7 @@ def test_a_damaged_file_is_refused_and_a_huge_one_is_not_read_through(sqlite_sto
     sqlite_store.close()
     path = sqlite_store.home / "winnow.sqlite"
     whole = path.read_bytes()
-    middle = len(whole) // 2 // 4096 * 4096
-    path.write_bytes(whole[:middle] + b"\x5a" * 8192 + whole[middle + 8192 :])
+    path.write_bytes(whole[:-8192] + b"\x5a" * 8192)  # pages of rows, not of the schema
     with pytest.raises(StoreUnusable, match=r"is damaged .* restore the newest backup"):
         Store.open(home=sqlite_store.home)
     opening.check_health(path, limit=1_000)
