@@ -1,7 +1,7 @@
 """The stages of `core.round` with their doors to the store: each takes parcels, does its part, leaves a parcel.
 
     snapshot   the pool as the round was asked for, the settings for this device, the round to go on from
-    prepare    network inputs in the row cache
+    prepare    network inputs in the row cache (and as a file, where machines share the round)
     train      a model file (with checkpoints on the way), or none before there is anything to learn
     predict    probabilities and embeddings of all rows               cut into units of rows
     features   kernel features of the rows strategies see             cut into units of rows
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from app import parcels as parcel_files
 from app.estimates import STAGES as ORDER
 from app.parcels import Parcel
+from app.prepared import open_inputs, put_inputs
 from core import candidates
 from core import round as core_round
 from core.config import RoundConfig, from_dict
@@ -91,7 +92,10 @@ class Bench:
         global _last_inputs
         key = (self.row.id, str(self.parcels["snapshot"]["snapshot"]["sha256"]))
         if _last_inputs is None or _last_inputs[0] != key:
-            _last_inputs = (key, core_round.prepare(work))
+            left = self.parcels.get("prepare", {}).get("inputs")
+            kind, media = work.snapshot.kind, work.config.media
+            found = open_inputs(self.folder, left, kind, media, work.cache) if left else core_round.prepare(work)
+            _last_inputs = (key, found)
         return _last_inputs[1]
 
     def checkpoints(self) -> Path:
@@ -213,7 +217,8 @@ def previous_round(log: RoundLog, row: RoundRow) -> int | None:
 
 def prepare(bench: Bench) -> Parcel:
     inputs = bench.inputs(bench.work())
-    return {"readable": int(inputs.readable.sum())}
+    left = put_inputs(bench.folder, inputs, bench.report) if shared_media.is_shared(bench.store) else None
+    return {"readable": int(inputs.readable.sum()), "inputs": left}
 
 
 def train(bench: Bench) -> Parcel:
