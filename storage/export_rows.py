@@ -180,14 +180,14 @@ class ExportRows:
         }
 
     def _others(self, item_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
-        """Standing labels of these items besides those that count, oldest first."""
+        """Standing labels of these items besides those that count, oldest first. The range of ids is the key of the
+        table; rows of other projects in it are never asked for."""
         query = (
             select(CurrentLabel.item_id, *_event_columns())
             .join(LabelEvent, LabelEvent.sequence == CurrentLabel.sequence)
             .join(Annotator, Annotator.id == CurrentLabel.annotator_id)
             .join(ItemState, ItemState.item_id == CurrentLabel.item_id)
             .where(
-                CurrentLabel.project_id == self.project_id,
                 CurrentLabel.item_id.between(item_ids[0], item_ids[-1]),
                 CurrentLabel.sequence != ItemState.sequence,
             )
@@ -201,8 +201,7 @@ class ExportRows:
     def _names(self, item_ids: list[int]) -> dict[int, list[str]]:
         query = (
             select(ItemName.item_id, ItemName.name)
-            .join(Item, Item.id == ItemName.item_id)
-            .where(Item.project_id == self.project_id, ItemName.item_id.between(item_ids[0], item_ids[-1]))
+            .where(ItemName.item_id.between(item_ids[0], item_ids[-1]))
             .order_by(ItemName.item_id, ItemName.name)
         )
         found: dict[int, list[str]] = defaultdict(list)
