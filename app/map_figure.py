@@ -18,6 +18,7 @@ from app.text import markup
 Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
 SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
+FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
 
@@ -28,8 +29,9 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
     labeled = found.label[found.drawn] != NONE
     others, triangles = found.drawn[~labeled], found.drawn[labeled]
     colors = point_colors(found, coloring, dark)
+    dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
     figure.add_trace(
-        go.Scattergl(
+        dots(
             **_at(found, others),
             marker={"color": colors[others].tolist(), "size": 6, "opacity": 0.8, "line": {"width": 0}},
             name="not labeled",
@@ -38,7 +40,7 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
     if len(triangles):
         marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
         marker["line"] = {"width": 1.4, "color": look.text}
-        figure.add_trace(go.Scattergl(**_at(found, triangles), marker=marker, name="labeled"))
+        figure.add_trace(dots(**_at(found, triangles), marker=marker, name="labeled"))
     for k, name in enumerate(shadows):
         rows = found.shadows.get(name, np.empty(0, np.int64))
         symbol = SHADOW_SYMBOLS[k % len(SHADOW_SYMBOLS)]

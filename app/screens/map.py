@@ -120,7 +120,10 @@ def _next_round(numbers: list[int], current: int) -> None:
 
 
 def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> Any:
+    phone = "Mobi" in (st.context.headers.get("User-Agent") or "")
     figure = map_figure(found, coloring, shadows, dark=st.context.theme.type == "dark")
+    if phone:  # a finger moves the map; the lasso is one tap away
+        figure.update_layout(dragmode="pan", height=420)
     event = st.plotly_chart(
         figure,
         key=f"map-{state.project().id}-{st.session_state.get('map-cleared', 0)}",
@@ -143,7 +146,7 @@ def legend(found: Layers, coloring: Coloring) -> str:
         for name, color in zip(names, charts.class_colors(len(names)), strict=True)
     )
     words = {"Confidence": "darker: surer", "Round": "darker: labeled later"}.get(coloring, "")
-    shapes = "▲ labeled · ◯ picked now, in order"
+    shapes = '<span class="winnow-legend-item">▲ labeled</span><span class="winnow-picked">picked now, in order</span>'
     return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
 
 
