@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,13 @@ def as_ordinary_user(folder: Path) -> list[str]:
     user = pwd.getpwnam(name)
     os.chown(folder, user.pw_uid, user.pw_gid)
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+
+
+def dying_with_us(prefix: list[str]) -> list[str]:
+    """The kernel ends the server when this process ends, also when that is killed and cannot clean up."""
+    if shutil.which("setpriv") is None:
+        return prefix
+    return [*(prefix or ["setpriv"]), "--pdeathsig=QUIT"]
 
 
 def _exists(user: str) -> bool:
@@ -77,18 +86,34 @@ def running_server(binaries: Path) -> Iterator[Server]:
         "fsync": "off",  # the server itself is not what is tested
         "full_page_writes": "off",
     }
-    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    control = [*prefix, str(binaries / "pg_ctl"), "-D", str(data), "-w"]
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     try:
         _run([*prefix, str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8",
               "--locale=C.UTF-8", "--no-sync"], folder)  # fmt: skip
-        _run([*control, "-l", str(folder / "log"), "-o", options, "start"], folder)
-        try:
-            yield Server(folder)
-        finally:
-            _run([*control, "-m", "immediate", "stop"], folder)
+        command = [*dying_with_us(prefix), str(binaries / "postgres"), "-D", str(data), *options]
+        with (
+            open(folder / "log", "wb") as log,
+            subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process,
+        ):
+            try:
+                server = Server(folder)
+                _wait_until_ready(server, process, folder / "log")
+                yield server
+            finally:
+                process.send_signal(signal.SIGQUIT)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return server.run("SELECT 1")
+        except psycopg.OperationalError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {log.read_text(errors='replace')[-2_000:]}") from None
+            time.sleep(0.05)
 
 
 def _run(command: list[str], folder: Path) -> None:
