@@ -113,7 +113,8 @@ def _begin(project_id: int, round_id: int) -> str:
     steps = log.progress_of(round_id, limit=10_000)
     deaths = _deaths(steps)
     if deaths >= MOST_DEATHS:
-        stage = next((step.stage for step in reversed(steps) if step.stage != rounds.START), "snapshot")
+        over = {step.stage for step in steps if step.note == stages.FINISHED}
+        stage = next(stage for stage in stages.ORDER if stage not in over)
         error = (
             f"{deaths} workers were lost in the stage {stage}, probably for lack of memory. Lower the number of "
             "landmarks, views or candidates, or start a worker on a larger machine."
