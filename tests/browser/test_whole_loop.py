@@ -91,6 +91,7 @@ def label_the_truth(page: Page, store: Store, project_id: int, n: int) -> list[i
 def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, worker, archive):
     desk = desks(audio)
     page = desk.tab("collect")
+    page.set_default_timeout(90_000)
 
     # A new project, files uploaded, looked through, imported.
     page.get_by_role("button", name="New project").click()
