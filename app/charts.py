@@ -200,7 +200,9 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
     bars = go.Bar(x=names, y=list(counts), marker={"color": look.accent, "cornerradius": 4})
     figure.add_trace(bars.update(hovertemplate="%{x}: %{y:,}<extra></extra>"))
     figure.update_xaxes(showgrid=False, type="category", showticklabels=len(class_names) <= 20)
-    figure.update_yaxes(rangemode="tozero", tickformat=",d", nticks=5)
+    most = max(counts, default=0)
+    step = {"dtick": 1} if most <= 5 else {"nticks": 5}
+    figure.update_yaxes(tickformat=",d", range=[0, 1.05 * max(most, 1)], **step)
     return figure
 
 

@@ -5,6 +5,7 @@ Only the item id travels with a point (`customdata`); areas come back as geometr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
 SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
+MARGIN = 0.07  # of the extent, on each side
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
 
@@ -54,10 +56,31 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
         figure.add_trace(
             go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
         )
-    figure.update_layout(dragmode="lasso", margin=NO_MARGIN, uirevision="map")
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(visible=False, scaleanchor="x")
+    figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map")
+    x, y = frame(found.points)
+    figure.update_xaxes(visible=False, range=x)
+    figure.update_yaxes(visible=False, range=y, scaleanchor="x")
     return figure
+
+
+def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:
+    """Draw selected areas, so that they are still seen after anything else has changed."""
+    look = tokens(dark)
+    for x, y in areas:
+        path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
+        line = {"color": look.accent, "width": 1.5, "dash": "dash"}
+        figure.add_shape(type="path", path=path, line=line, fillcolor=look.accent, opacity=0.35, layer="below")
+
+
+def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
+    """The range of both axes: all points with a margin, whatever is drawn on them, so that nothing moves when picks,
+    labels or colors change."""
+    if not len(points):
+        return [-1.0, 1.0], [-1.0, 1.0]
+    low, high = points.min(0).astype(float), points.max(0).astype(float)
+    margin = np.maximum(MARGIN * (high - low), MARGIN * max(float((high - low).max()), 1e-3))
+    ends = np.stack([low - margin, high + margin], 1)
+    return ends[0].tolist(), ends[1].tolist()
 
 
 def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:

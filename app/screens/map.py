@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import streamlit as st
 
 from app import charts, resources, rounds, state, theme
 from app.guesses import opinion_of
-from app.map_figure import Coloring, map_figure
+from app.map_figure import Coloring, map_figure, outline
 from app.map_layers import NONE, Layers, inside, layers
 from app.media_routes import media_path, picture_path
 from app.text import count, markup, plain, visible
@@ -52,9 +53,9 @@ def render() -> None:
         coloring, shadows = controls(found)
     left, right = body.columns([3, 1])
     with left, theme.card("map"):
-        event = draw(found, coloring, shadows)
+        draw(found, coloring, shadows)
     with right, theme.card("map-side", height="stretch"):
-        side(found, event)
+        side(found, chosen())
 
 
 def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
@@ -71,6 +72,7 @@ def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
             key="map-shadows",
             label_visibility="collapsed",
         )
+    st.toggle("Draw areas", key="map-draw", help="Drag around points to work on all of them")
     drawn = f"{len(found.drawn):,} of {found.n_items:,} drawn · " if len(found.drawn) < found.n_items else ""
     theme.muted(f"{drawn}{count(found.n_items, 'item')} · last layer · UMAP · round {found.round.number}")
     return coloring or "Prediction", tuple(shadows)
@@ -119,20 +121,48 @@ def _next_round(numbers: list[int], current: int) -> None:
     st.rerun()
 
 
-def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> Any:
-    phone = "Mobi" in (st.context.headers.get("User-Agent") or "")
+def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
     figure = map_figure(found, coloring, shadows, dark=st.context.theme.type == "dark")
-    if phone:  # a finger moves the map; the lasso is one tap away
-        figure.update_layout(dragmode="pan", height=420)
-    event = st.plotly_chart(
+    outline(figure, chosen().areas, dark=st.context.theme.type == "dark")
+    if st.session_state.get("map-draw"):  # while a drag draws, Streamlit does not tell clicks
+        figure.update_layout(dragmode="lasso")
+    key = f"map-{state.project().id}"
+    st.plotly_chart(
         figure,
-        key=f"map-{state.project().id}-{st.session_state.get('map-cleared', 0)}",
-        on_select="rerun",
+        key=key,
+        on_select=lambda: _choose(key),
         selection_mode=("points", "lasso"),
         config=charts.MAP_OPTIONS,
     )
     st.html(legend(found, coloring))
-    return event
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was clicked or drawn around last. Kept by us: Streamlit forgets it whenever the figure changes."""
+
+    project_id: int
+    item_id: int | None = None
+    areas: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()  # polygons as (x, y)
+
+
+def chosen() -> Chosen:
+    found = st.session_state.get("map-chosen")
+    mine = state.project().id
+    return found if isinstance(found, Chosen) and found.project_id == mine else Chosen(mine)
+
+
+def _choose(key: str) -> None:
+    event = st.session_state.get(key)
+    selection = event.selection if event is not None else {}
+    project_id, areas = state.project().id, []
+    for one in selection.get("lasso", ()):
+        if len(one["x"]) == len(one["y"]) > 2:
+            areas.append((tuple(map(float, one["x"])), tuple(map(float, one["y"]))))
+    items = [point.get("customdata") for point in selection.get("points", ())]
+    first = next((one for one in items if one is not None), None) if not areas else None
+    item = first[0] if isinstance(first, list) else first
+    st.session_state["map-chosen"] = Chosen(project_id, int(item) if item is not None else None, tuple(areas))
 
 
 def legend(found: Layers, coloring: Coloring) -> str:
@@ -150,30 +180,26 @@ def legend(found: Layers, coloring: Coloring) -> str:
     return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
 
 
-def side(found: Layers, event: Any) -> None:
+def side(found: Layers, choice: Chosen) -> None:
     """An area, a point, or how to begin."""
-    selection = event.selection if event is not None else None
-    if selection is not None and selection.get("lasso"):
-        rows = lassoed(found, selection["lasso"])
-        area(found, rows)
-    elif selection is not None and selection.get("points"):
-        item_id = selection["points"][0].get("customdata")
-        row = found.row_of(int(item_id[0] if isinstance(item_id, list) else item_id)) if item_id is not None else None
-        if row is not None:
-            point(found, row)
+    row = found.row_of(choice.item_id) if choice.item_id is not None else None
+    if choice.areas:
+        area(found, lassoed(found, choice))
+    elif row is not None:
+        point(found, row)
     else:
         theme.heading(f"Round {found.round.number}", catalog.entry(found.round.strategy).title)
-        theme.muted("Click a point to open it. Draw around points to label them together, put them first, or spend the "
-                    "next batch there.")  # fmt: skip
+        theme.muted("Click a point to open it. Or draw areas: what lies in one can be labeled together, put first in "
+                    "the queue, or get half of the next batch.")  # fmt: skip
         theme.figure(f"{len(found.picks)}", "picks", f"of {int((~found.held_out).sum()):,} in the pool")
         theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
 
 
-def lassoed(found: Layers, lassos: list[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def lassoed(found: Layers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Rows in any of the drawn areas, among all items of the round, held-out ones left out."""
     within = np.zeros(found.n_items, np.bool_)
-    for one in lassos:
-        within |= inside(found.points, one["x"], one["y"])
+    for x, y in choice.areas:
+        within |= inside(found.points, x, y)
     return np.flatnonzero(within & ~found.held_out)
 
 
@@ -197,7 +223,7 @@ def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         took = row.constraint == constraint
         st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
     if st.button("Clear the selection", key="area-clear", type="tertiary"):
-        st.session_state["map-cleared"] = st.session_state.get("map-cleared", 0) + 1
+        st.session_state.pop("map-chosen", None)
         st.rerun()
 
 
