@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import parcels as parcel_files
+from app import training_team
 from app.estimates import STAGES as ORDER
 from app.parcels import Parcel
 from app.prepared import open_inputs, put_inputs
@@ -223,12 +224,14 @@ def prepare(bench: Bench) -> Parcel:
 
 def train(bench: Bench) -> Parcel:
     work = bench.work()
-    model = core_round.learn(work, bench.inputs(work))
-    if model is None:
+    if core_round.why_no_model(work, bench.inputs(work)):
         return {"model": None}
     with tempfile.TemporaryDirectory(prefix="winnow-") as folder:
         path = Path(folder) / "model.safetensors"
-        save_model(model, path)
+        if (n_processes := training_team.size()) > 1:
+            path = training_team.train_together(bench, n_processes, Path(folder))
+        elif model := core_round.learn(work, bench.inputs(work)):
+            save_model(model, path)
         return {"model": parcel_files.to_dict(bench.folder.put_file(path))}
 
 

@@ -246,3 +246,4 @@ def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
         lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
     )
     assert answer.status == "failed" and "no such strategy" in answer.error
+
