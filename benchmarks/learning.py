@@ -3,7 +3,7 @@
     python -m benchmarks.learning [--steps 30] [--clips 300]
 
 Synthetic clips, the laptop preset, one thread; CPU time, as the machine may be busy. The share is the time inside the
-feed's weak and strong batches and MixMatch's mixing over the time of whole steps. `step_ratio` is a method's step over
+feed's augmented batches and MixMatch's mixing over the time of whole steps. `step_ratio` is a method's step over
 FixMatch's, so steps of equal time can be told.
 """
 
@@ -67,7 +67,8 @@ def measure(inputs: Inputs, method: str, n_steps: int) -> dict[str, float]:
     config = dataclasses.replace(preset("laptop").training, method=method)
     runtime = Runtime.create(0, "cpu")
     feed, watch = open_feed(inputs, runtime.device, config.bank_views), Stopwatch()
-    feed.weak, feed.strong = watch.wrap(feed.weak), watch.wrap(feed.strong)
+    for grade in ("weak", "standard", "strong"):
+        setattr(feed, grade, watch.wrap(getattr(feed, grade)))
     labeled = np.arange(40)
     data = TrainingData(
         feed=feed, labeled=labeled, labels=labeled % N_CLASSES, unlabeled=np.arange(len(inputs)),

@@ -27,12 +27,18 @@ class Batch:
         return self.feed.clean(self.world.part(self.rows))
 
     def weak(self) -> Tensor:
-        draws = self.rng.random((len(self.rows), self.feed.n_weak_draws), dtype=np.float32)
-        return self.feed.weak(self.world.part(self.rows), self.world.part(draws))
+        return self.feed.weak(*self._drawn())
+
+    def standard(self) -> Tensor:
+        return self.feed.standard(*self._drawn())
 
     def strong(self) -> Tensor:
-        draws = self.rng.random((len(self.rows), self.feed.n_strong_draws), dtype=np.float32)
-        return self.feed.strong(self.world.part(self.rows), self.world.part(draws))
+        return self.feed.strong(*self._drawn())
+
+    def _drawn(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """This process's rows and their draws; drawn for the whole batch, so that all processes agree."""
+        draws = self.rng.random((len(self.rows), self.feed.n_draws), dtype=np.float32)
+        return self.world.part(self.rows), self.world.part(draws)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,9 @@ def guess_labels(step: Step, views: list[Tensor]) -> Tensor:
 
 def mixed_batch(step: Step) -> tuple[Tensor, Tensor, Tensor]:
     """X' and U' (b + K b_u, C, H, W), their targets (b + K b_u, n_classes), and the guesses (b_u, n_classes)."""
-    views = [step.unlabeled.weak() for _ in range(step.config.n_guesses)]
+    views = [step.unlabeled.standard() for _ in range(step.config.n_guesses)]
     guesses = guess_labels(step, views)
-    labeled = step.labeled.weak()
+    labeled = step.labeled.standard()
     world = step.world
     own_inputs = [labeled, *views]
     own_targets = [step.targets] + [guesses] * len(views)

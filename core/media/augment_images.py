@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WEAK_DRAWS = 3
-STRONG_DRAWS = 16
+STRONG_DRAWS = 13
 PADDING = 4 / 32  # of the side
 
 

@@ -1,7 +1,12 @@
-"""What a training step asks for: clean, weakly and strongly augmented batches on the training device.
+"""What a training step asks for: batches on the training device, clean or augmented in three grades.
 
-A feed answers for rows and uniform draws: `weak(rows, draws)` with draws (B, n_weak_draws). Small pools are kept on the
-device; larger ones are read row by row through their memory map, so memory stays bounded whatever the pool's size.
+                audio                                             images
+    weak        the clean clip, lightly warped: sure guesses      shift and flip
+    standard    the paper's waveform augmentation, lightly warped shift and flip
+    strong      the paper's waveform augmentation, warped         shift and flip, distortion, a hidden rectangle
+
+A feed answers for rows and uniform draws (B, n_draws). Small pools are kept on the device; larger ones are read row by
+row through their memory map, so memory stays bounded whatever the pool's size.
 """
 
 from __future__ import annotations
@@ -22,19 +27,20 @@ from core.types import Report, Rows, ignore
 
 RESIDENT_BYTES = 1 << 30  # pools up to this size are kept on the device
 LOAD_BLOCK = 1_024
-WEAK_WARP = 0.5  # strength of the picture warp beside the waveform's augmentation
-STRONG_WARP = 1.0
+LIGHT_WARP = 0.5  # strength of the picture's warp
+FULL_WARP = 1.0
 
 
 class Feed(Protocol):
     """Batches (B, C, H, W) float32 on the device, normalised."""
 
-    n_weak_draws: int
-    n_strong_draws: int
+    n_draws: int
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor: ...
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
+
+    def standard(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
 
@@ -84,19 +90,22 @@ class AudioFeed:
         else:
             self._source = DeviceRows(inputs.sources, device)
             self._noise = noise_on(device, inputs)
-        self.n_weak_draws = self.n_strong_draws = (1 if bank_views else WAVEFORM_DRAWS) + WARP_DRAWS
+        self.n_draws = (1 if bank_views else WAVEFORM_DRAWS) + WARP_DRAWS
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor:
         return self._clean.take(rows).permute(0, 3, 1, 2)
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        return self._warped(rows, draws, WEAK_WARP)
+        return self._warped(self.clean(rows), draws, LIGHT_WARP)
+
+    def standard(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        return self._warped(self._view(rows, draws), draws, LIGHT_WARP)
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        return self._warped(rows, draws, STRONG_WARP)
+        return self._warped(self._view(rows, draws), draws, FULL_WARP)
 
-    def _warped(self, rows: NDArray[np.int64], draws: NDArray[np.float32], strength: float) -> Tensor:
-        return warp_pictures(self._view(rows, draws), on_device(draws[:, -WARP_DRAWS:], self.device), strength)
+    def _warped(self, pictures: Tensor, draws: NDArray[np.float32], strength: float) -> Tensor:
+        return warp_pictures(pictures, on_device(draws[:, -WARP_DRAWS:], self.device), strength)
 
     def _view(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         """(B, 1, M, W): a view of the bank, or freshly augmented waveforms."""
@@ -116,8 +125,7 @@ class ImageFeed:
         self._source = DeviceRows(inputs.sources, device)
         self._mean = on_device(inputs.mean, device)
         self._scale = on_device(inputs.scale, device)
-        self.n_weak_draws = WEAK_DRAWS
-        self.n_strong_draws = WEAK_DRAWS + STRONG_DRAWS
+        self.n_draws = WEAK_DRAWS + STRONG_DRAWS
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor:
         pictures = self._source.take(rows).float() / 255
@@ -125,6 +133,8 @@ class ImageFeed:
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         return shift_and_flip(self.clean(rows), on_device(draws[:, :WEAK_DRAWS], self.device), self.flip)
+
+    standard = weak
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         return distort(self.weak(rows, draws), on_device(draws[:, WEAK_DRAWS:], self.device))

@@ -24,7 +24,7 @@ LINEAR = torch.tensor([[0.5, -1.0], [2.0, 0.25], [-0.5, 1.0], [1.0, 0.0]])  # (p
 class FourPixels:
     """A feed of pictures (1, 2, 2) whose weak augmentation adds a draw and whose strong one doubles."""
 
-    n_weak_draws = n_strong_draws = 1
+    n_draws = 1
     pictures = torch.arange(16, dtype=torch.float32).reshape(4, 1, 2, 2) / 10
 
     def clean(self, rows):
@@ -32,6 +32,8 @@ class FourPixels:
 
     def weak(self, rows, draws):
         return self.clean(rows) + torch.from_numpy(draws)[:, :, None, None]
+
+    standard = weak
 
     def strong(self, rows, draws):
         return 2 * self.clean(rows)
@@ -101,7 +103,7 @@ def test_interleaved_batches_hold_their_share_of_every_source_and_give_the_same_
 
 
 def test_fixmatch_counts_only_confident_guesses():
-    base = TrainingConfig(align="off")
+    base = TrainingConfig(align="off", adapt_threshold=False)
     probabilities = linear(step(base).unlabeled.weak()).softmax(1)
     strong = linear(2 * FourPixels.pictures[2:])
     for threshold in (0.0, 0.99999):
@@ -110,6 +112,16 @@ def test_fixmatch_counts_only_confident_guesses():
         expected = (confident * F.cross_entropy(strong, probabilities.argmax(1), reduction="none")).mean()
         assert losses.unlabeled.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-7)
         assert losses.used.item() == confident.mean().item()
+
+
+def test_the_threshold_follows_the_mean_confidence_up_to_its_limit():
+    state: dict[str, torch.Tensor] = {}
+    here = step(TrainingConfig(threshold=0.6), state=state)
+    assert fixmatch.threshold(here, torch.tensor([0.9, 0.7])).item() == pytest.approx(0.99 * 0.5 + 0.01 * 0.8)
+    assert state["threshold"].item() == pytest.approx(0.503)
+    for _ in range(500):
+        limited = fixmatch.threshold(here, torch.tensor([1.0, 1.0]))
+    assert state["threshold"].item() > 0.99 and limited.item() == pytest.approx(0.6)
 
 
 def test_supervised_training_sees_clean_inputs_when_augmentation_is_off():

@@ -57,11 +57,10 @@ def test_audio_is_augmented_on_the_device_from_the_bank_and_from_waveforms(bank_
     draws = np.random.default_rng(0).random((8, 30), dtype=np.float32)
     with fake_cuda() as device:
         feed = open_feed(inputs, device, bank_views)
-        weak = feed.weak(rows, draws[:, : feed.n_weak_draws])
-        strong = feed.strong(rows, draws[:, : feed.n_strong_draws])
-        clean = feed.clean(rows)
-        assert {weak.device, strong.device, clean.device, noise_on(device, inputs).device} == {device}
-        assert weak.shape == strong.shape == clean.shape == (8, 1, 32, 8)
+        made = [grade(rows, draws[:, : feed.n_draws]) for grade in (feed.weak, feed.standard, feed.strong)]
+        made.append(feed.clean(rows))
+        assert {batch.device for batch in made} == {device} == {noise_on(device, inputs).device}
+        assert {batch.shape for batch in made} == {(8, 1, 32, 8)}
     tables_on.cache_clear()  # what was moved to a fake device is fake
 
 

@@ -42,7 +42,7 @@ def test_only_the_rows_of_a_step_are_read_from_a_large_pool(monkeypatch):
     monkeypatch.setattr(feeds, "RESIDENT_BYTES", 0)
     monkeypatch.setattr(inputs.sources, "take", lambda rows: (asked.append(len(rows)), take(rows))[1])
     feed = open_feed(inputs, CPU.device, 0)
-    feed.weak(np.array([3, 5]), np.zeros((2, feed.n_weak_draws), np.float32))
+    feed.weak(np.array([3, 5]), np.zeros((2, feed.n_draws), np.float32))
     assert asked == [2]
 
 
