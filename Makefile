@@ -33,7 +33,7 @@ lint: setup-dev
 	@$(PY) -m mypy
 
 test: lint
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n 2 --dist loadfile
 
 bench: setup-dev
 	@$(PY) -m benchmarks.$(NAME)

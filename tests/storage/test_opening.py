@@ -110,7 +110,7 @@ def test_a_read_only_database_is_refused(sqlite_home: Path, what: str) -> None:
     (sqlite_home / "winnow.sqlite").chmod(0o444 if what == "file" else 0o666)
     sqlite_home.chmod(0o777 if what == "file" else 0o555)
     for parent in sqlite_home.parents:
-        if os.stat(parent).st_uid == os.getuid() and parent.name.startswith(("pytest", "test_")):
+        if os.stat(parent).st_uid == os.getuid() and parent.name.startswith(("pytest", "popen-", "test_")):
             parent.chmod(0o755)
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-c", READ_ONLY, str(sqlite_home)]
