@@ -21,7 +21,7 @@ from app import cards, resources, tickets, tiles
 from app.access import SESSION_COOKIE, set_cookie
 from core.errors import InvalidInput, NotFound, WinnowError
 from storage.annotators import get_annotator
-from storage.pool import Applied, LabelInput, Pool
+from storage.pool import Applied, ItemFilter, LabelInput, Pool
 from storage.projects import get_project
 
 MAX_BODY = 16 * 2**20
@@ -186,8 +186,14 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
         pool.release(annotator=annotator, holder=_text(body, "previous")[:64])
     if body.get("release"):
         pool.release(annotator=annotator, holder=holder)
+    limit = fair_share(limit, pool.count_items(ItemFilter(state="waiting")))
     items = pool.next_to_label(annotator=annotator, holder=holder, limit=limit)
     return {"cards": cards.cards(store, row, annotator, items), "state": cards.work_state(store, project, annotator)}
+
+
+def fair_share(wanted: int, waiting: int) -> int:
+    """How many cards one tab may hold: near the end of a pool, half of what waits, so that others find work too."""
+    return max(3, min(wanted, waiting // 2 + 1))
 
 
 def give_state(project: int, annotator: int, body: Body) -> Answer:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,13 @@ def ask(app: Any, method: str, address: str, body: Any = None, headers: dict[str
         "client": ("127.0.0.1", 50_000),
         "server": ("127.0.0.1", 80),
     }
-    return asyncio.run(_run(app, scope, data))
+    return _alone(_run(app, scope, data))
+
+
+def _alone(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it in a thread of its own: the browser tests' event loop may live in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 async def _run(app: Any, scope: dict[str, Any], data: bytes) -> Answer:
@@ -83,5 +93,5 @@ def connect(app: Any, path: str, headers: dict[str, str]) -> list[str]:
 
         await app(scope, receive, send)
 
-    asyncio.run(talk())
+    _alone(talk())
     return kinds

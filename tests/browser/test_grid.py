@@ -100,7 +100,7 @@ def test_sound_plays_on_focus_after_the_first_gesture(desks, audio):
     assert page.locator(".tile[data-playing='true']").count() == 0
     page.mouse.click(5, 400)
     page.locator(".tile").nth(4).hover()
-    page.wait_for_selector(".tile[data-playing='true']", timeout=5000)
+    page.wait_for_selector(".tile[data-playing='true']")
 
 
 def test_an_emptied_grid_says_so_and_offers_the_next_step(desks, store):

@@ -106,12 +106,15 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     assert page.locator(".guidelines").inner_text() == HOSTILE[0]
     page.keyboard.press("Escape")
     page.locator(".st-key-person button").first.click()
-    page.get_by_text("Labeling as <img src=http://203.0.113.7/me.png>").wait_for(timeout=10_000)
-    grid = desk.grid_tab()
-    assert set(grid.locator(".tile .guess").all_inner_texts()) <= set(names)
-    for screen in ("learn", "collect", "deliver"):
-        desk.tab(screen).wait_for_selector(".st-key-topbar")
-    grid.wait_for_timeout(300)
+    page.get_by_text("Labeling as <img src=http://203.0.113.7/me.png>").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Grid").click()
+    page.wait_for_selector(".tile")
+    assert set(page.locator(".tile .guess").all_inner_texts()) <= set(names)
+    for screen in ("Learn", "Map", "Collect", "Deliver", "Review"):
+        page.get_by_role("link", name=screen).click()
+        page.wait_for_url(f"**/{screen.lower()}**")
+        page.wait_for_timeout(700)
     assert desk.outside == [] and alerts == []
 
 

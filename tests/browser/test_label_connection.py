@@ -77,8 +77,8 @@ def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(desks, audio):
     with contextlib.suppress(PlaywrightError):  # the answer dies with the tab
         desk.context.new_cdp_session(page).send("Page.crash", timeout=1500)
     assert desk.events() == []
-    other = desk.tab("learn")
-    saved(other, 30_000)
+    other = desk.tab("grid")
+    saved(other, 60_000)
     end = time.monotonic() + 10
     while len(desk.events()) < 3 and time.monotonic() < end:
         other.wait_for_timeout(100)
