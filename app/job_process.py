@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from app import cli, cli_output
+from core.errors import Cancelled
 
 
 def main(folder: Path, lock: int) -> int:
@@ -19,8 +20,11 @@ def main(folder: Path, lock: int) -> int:
     command, *options = asked["arguments"]
     os.environ[cli_output.PROGRESS_FOLDER] = str(folder)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = cli.main([command, "--json", *options])
+    if (folder / "cancel").exists():  # before it began: then nothing is done at all
+        code = cli_output.complain(Cancelled())
+    else:
+        with contextlib.redirect_stdout(printed):
+            code = cli.main([command, "--json", *options])
     _put(folder / "result.json", printed.getvalue() or "null")
     _put(folder / "ended.json", json.dumps({"code": code}))
     if code == 0 and asked["uses"]:

@@ -74,7 +74,7 @@ def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(hom
     assert [view.job.title for view in jobs.listed(home)] == ["Import into two"]
 
 
-def test_a_cancelled_import_says_so_and_writes_nothing(home, tmp_path):
+def test_an_import_cancelled_before_it_began_says_so_and_writes_nothing(home, tmp_path):
     with Store.open(home=home) as store:
         create_project(store, "animals", "audio", ["dog"])
     upload = write_files(tmp_path / "in", {"dog/a.wav": wav(1)})
