@@ -30,6 +30,23 @@ PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
 
 
 @pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A home of its own: the worker serves every project it finds, and other tests leave theirs behind."""
+    home = tmp_path / "home"
+    home.mkdir()
+    Store.open(home=home).close()
+    running = Server(home).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def store(server: Server) -> Iterator[Store]:
+    with Store.open(home=server.home) as opened:
+        yield opened
+
+
+@pytest.fixture
 def worker(server: Server) -> Iterator[subprocess.Popen[bytes]]:
     values = environment("127.0.0.1", server.port, server.home) | {"OMP_NUM_THREADS": "1"}
     with (server.home / "worker.log").open("wb") as log:
