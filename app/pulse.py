@@ -3,7 +3,7 @@
 The work itself only calls `report`, which keeps the newest record in memory and raises when the work has to stop: ten
 thousand calls a second cost nothing. Once in `interval` seconds the pulse
 
-  writes the newest progress of each activity, at most one row each, and the worker's sign of life;
+  writes the newest progress of each activity (and the newest with metrics), and the worker's sign of life;
   asks the store whether someone cancelled the round;
   asks the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) it may not: another
   worker took over, and this one stops at its next report without writing anything more.
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.errors import Cancelled, WinnowError
 from core.types import Progress
@@ -44,12 +44,17 @@ class Activity:
     stage: str
     writes: bool  # False: a unit of a round, whose progress is counted by the round itself
     newest: Progress | None = None
+    measured: Progress | None = None  # the newest with metrics: a point of a curve, not to be lost among the others
     written: Progress | None = None
+    curve_written: Progress | None = None
     stop: WinnowError | None = None
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     def report(self, progress: Progress) -> None:
         """`core.types.Report` for the work."""
         self.newest = progress
+        if progress.metrics:
+            self.measured = progress
         if self.stop is not None:
             raise self.stop
 
@@ -91,6 +96,7 @@ class Pulse(threading.Thread):
             self._attend(activity)
             activity.report(Progress(stage, 0, 1))
             yield activity
+            self._attend(activity)
         finally:
             with self._lock:
                 self._activities.remove(activity)
@@ -131,10 +137,16 @@ class Pulse(threading.Thread):
             activity.stop = Cancelled("The round was cancelled.")
 
     def _write(self, activity: Activity) -> None:
-        newest = activity.newest
-        if activity.writes and activity.stop is None and newest is not None and newest is not activity.written:
-            self.questions.write(activity.round_id, newest)
-            activity.written = newest
+        with activity.writing:
+            if not activity.writes or activity.stop is not None:
+                return
+            measured, newest = activity.measured, activity.newest
+            if measured is not None and measured is not activity.curve_written:
+                self.questions.write(activity.round_id, measured)
+                activity.curve_written = measured
+            if newest is not None and newest is not measured and newest is not activity.written:
+                self.questions.write(activity.round_id, newest)
+                activity.written = newest
 
     def _beat(self, activities: list[Activity]) -> None:
         shown = (activities[-1].round_id, activities[-1].stage) if activities else (None, "")

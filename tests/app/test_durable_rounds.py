@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from app import rounds, stages
 from core.round import run_round
@@ -21,6 +22,14 @@ from tests.app.worker_processes import Crew, Place, WorkerProcess, crew_in, quic
 from tests.round_pools import Drawn, draw_project
 
 PATIENCE = 90.0  # seconds; a busy machine is slow, not wrong
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

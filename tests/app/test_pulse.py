@@ -54,6 +54,18 @@ def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts
     assert answers.written[-1].done == 19_999
 
 
+def test_the_last_point_of_a_curve_is_not_lost_among_plain_progress(pulse, answers):
+    with pulse.activity("w", 1, "train") as activity:
+        pulse.tick()
+        answers.written.clear()
+        activity.report(Progress("train", 5, 10, metrics={"loss": 0.5}))
+        activity.report(Progress("train", 6, 10))
+        pulse.tick()
+        activity.report(Progress("train", 7, 10))
+        pulse.tick()
+    assert [(p.done, dict(p.metrics)) for p in answers.written] == [(5, {"loss": 0.5}), (6, {}), (7, {})]
+
+
 def test_a_cancelled_round_stops_at_its_next_report(pulse, answers):
     """FAULTS C3."""
     with pulse.activity("w", 1, "train") as activity:

@@ -21,6 +21,15 @@ from tests.round_pools import picture
 CLASSES = ("bars", "blobs", "checks")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """On a busy machine threads wait for each other far longer than they work on so little."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pool(labels: dict[int, int], n: int = 40, held_out: int = 0, **changes) -> tuple[PoolSnapshot, dict[str, bytes]]:
     """`labels`: row -> class position. The first `held_out` rows are held out with their truth."""
     data = [picture(row % 3, row) for row in range(n)]
@@ -95,14 +104,10 @@ def test_one_thread_or_two_give_the_same_batch():
     snapshot, media = pool(MANY, n=24)
     config = quick_config()
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for n_threads in (1, 2):
-            torch.set_num_threads(n_threads)
-            results.append(run(snapshot, media, config))
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        results.append(run(snapshot, media, config))
     np.testing.assert_allclose(results[0].probabilities, results[1].probabilities, atol=1e-4)
     np.testing.assert_array_equal(results[0].selection.item_ids, results[1].selection.item_ids)
 
