@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,17 +29,26 @@ def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
             _do(classes.add_class, store, project.id, name.strip(), by=state.here().annotator.id)
     if not active:
         return
-    by_id = {row.id: row for row in known}
+    chosen = _choice(project.id, {row.id: row for row in known})
+    if chosen is not None:
+        change(project.id, chosen, active, per_class.get(chosen.id, 0))
+
+
+def _choice(project_id: int, by_id: Mapping[int, ClassRow]) -> ClassRow | None:
+    """The class to change. It stays chosen when its name changes, which Streamlit takes for another list of options."""
+    ids, titles = list(by_id), [_title(row, by_id) for row in by_id.values()]
+    key = f"class-chosen-{project_id}"
+    before = st.session_state.get(key, -1)
     chosen = st.selectbox(
         "Change a class",
-        [row.id for row in known],
-        index=None,
+        ids,
+        index=ids.index(before) if before in by_id else None,
         placeholder="Choose one",
-        format_func=lambda one: _title(by_id[one], by_id),
-        key=f"class-{project.id}",
+        format_func=lambda one: titles[ids.index(one)],
+        key=f"class-{project_id}-{zlib.crc32(repr(titles).encode())}",
     )
-    if chosen is not None and chosen in by_id:
-        change(project.id, by_id[chosen], active, per_class.get(chosen, 0))
+    st.session_state[key] = -1 if chosen is None else chosen
+    return by_id.get(chosen) if chosen is not None else None
 
 
 def _chips(active: list[ClassRow], per_class: Mapping[int, int]) -> str:
@@ -71,21 +81,28 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
     name = places[0].text_input("Name", row.name, key=f"name-{row.id}-{row.name}")
     key = places[1].text_input("Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}")
     color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}")
-    buttons = st.columns(3)
+    buttons = st.columns(2)
     if buttons[0].button("Save", key=f"save-{row.id}", width="stretch"):
         _do(_save, project_id, row, name.strip(), key.strip(), color)
-    with buttons[1].popover("Merge into", width="stretch"):
-        others = {other.id: other.name for other in active if other.id != row.id}
-        target = st.selectbox(
-            "Its labels count as", list(others), format_func=lambda one: visible(others[one]), key=f"merge-{row.id}"
-        )
+    gone = "It cannot be given any more; labels it has stay. It can be brought back."
+    if buttons[1].button("Retire", key=f"retire-{row.id}", width="stretch", help=gone):
+        _do(classes.retire_class, store, project_id, row.id, by=by)
+    others = {other.id: other.name for other in active if other.id != row.id}
+    if not others:
+        return
+    places = st.columns([3, 1], vertical_alignment="bottom")
+    target = places[0].selectbox(
+        "Merge into",
+        list(others),
+        index=None,
+        placeholder="Choose the class its labels count as",
+        format_func=lambda one: visible(others[one]),
+        key=f"merge-{row.id}",
+    )
+    if places[1].button("Merge", key=f"merge-now-{row.id}", width="stretch", disabled=target is None):
+        _do(classes.merge_classes, store, project_id, row.id, target, by=by)
+    if target is not None:
         theme.muted(f"{count(n_labels, 'label')} of it will count there. It can be undone.")
-        if st.button("Merge", key=f"merge-now-{row.id}", disabled=target is None) and target is not None:
-            _do(classes.merge_classes, store, project_id, row.id, target, by=by)
-    with buttons[2].popover("Retire", width="stretch"):
-        theme.muted("It cannot be given any more; labels it has stay.")
-        if st.button("Retire", key=f"retire-{row.id}"):
-            _do(classes.retire_class, store, project_id, row.id, by=by)
 
 
 def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> None:

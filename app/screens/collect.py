@@ -13,7 +13,7 @@ from app.access import is_loopback
 from app.jobs import JobView
 from app.screens.class_editor import class_editor
 from app.screens.job_list import job_list
-from app.text import count, plain, visible
+from app.text import count, markup, plain, visible
 from app.upload_routes import upload_folder, upload_path
 from app.widgets.uploads import uploads
 from core.config import from_dict
@@ -175,8 +175,11 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list
         theme.muted(f"Labels: {few}{' …' if len(seen['labels']) > 12 else ''}")
     if seen["n_problems"]:
         st.warning(f"{count(seen['n_problems'], 'file')} will be left out:")
-        shown = [{"name": visible(one["name"]), "reason": one["problem"]} for one in seen["problems"][:SHOWN_PROBLEMS]]
-        st.dataframe(shown, hide_index=True, key="problems")
+        told = [(markup(one["name"]), markup(one["problem"])) for one in seen["problems"][:SHOWN_PROBLEMS]]
+        lines = [f"<li><strong>{name}</strong> {problem}</li>" for name, problem in told]
+        more = seen["n_problems"] - SHOWN_PROBLEMS
+        rest = f'<li class="winnow-muted">and {more:,} more</li>' if more > 0 else ""
+        st.html(f'<ul class="winnow-problems">{"".join(lines)}{rest}</ul>')
     if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=good == 0):
         more = ["--skip-problems"] if seen["n_problems"] else []
         uploaded = source if _uploaded(source) else None
