@@ -159,7 +159,7 @@ class TrainingConfig:
     calibrate: bool = True
     amp: bool = True  # mixed precision and channels_last; on CUDA only
     compile: bool = False  # torch.compile
-    processes: int = 0  # that share every batch; 0: one per GPU, and one where there is none
+    processes: int = 1  # that share every batch, started by `train` itself; 0: one per GPU
 
     def __post_init__(self) -> None:
         require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")

@@ -1,6 +1,8 @@
 """Temperature scaling (Guo et al., 2017): probabilities are softmax(logits / temperature), so the guess never changes.
 
-With at least `ENOUGH` held-out labels the temperature minimizes their cross-entropy.
+With at least `ENOUGH` held-out labels the temperature minimizes their cross-entropy. Without them nothing measures how
+overconfident the model is (it fits its few labels perfectly), so it is taken to be as overconfident as such models
+usually are: `USUAL`, the typical fitted value of experiments.laptop_learner.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
 ENOUGH = 30
+USUAL = 1.5
 LOWEST, HIGHEST = 0.25, 10.0
 
 

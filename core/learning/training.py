@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from core.config import TrainingConfig, to_json
 from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.alignment import class_prior
-from core.learning.calibration import ENOUGH, fitted_temperature
+from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
 from core.learning.distributed import World
 from core.learning.job_files import Job
 from core.learning.launch import n_processes, train_in_processes
@@ -243,7 +243,7 @@ class _Run:
         learner = self.learner
         network = learner.average.eval()
         metrics = dict(self.history[-1]) if self.history else {}
-        temperature = 1.0
+        temperature = USUAL if learner.config.calibrate else 1.0
         if self.held_out is not None and len(self.held_out[0]):
             rows, labels = self.held_out
             logits = logits_of(network, self.inputs, rows, learner.runtime).cpu().numpy()

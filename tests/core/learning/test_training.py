@@ -156,6 +156,16 @@ def test_the_temperature_makes_overconfident_predictions_honest_and_keeps_the_gu
     assert fitted_temperature(0.5 * true_logits, labels) == pytest.approx(0.5, rel=0.1)
 
 
+def test_confidence_is_softened_by_a_stated_rule_where_nothing_measures_it():
+    config = dataclasses.replace(SMALL, steps=2)
+    labels = some_labels(CLASSES, 1)
+    assert train(POOL, labels, N_CLASSES, config, runtime=CPU).temperature == 1.5
+    raw = dataclasses.replace(config, calibrate=False)
+    assert train(POOL, labels, N_CLASSES, raw, runtime=CPU).temperature == 1.0
+    held_out = (np.arange(40, 80), CLASSES[40:])
+    assert train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=held_out).temperature not in (1.0, 1.5)
+
+
 def test_training_that_is_counted_in_epochs_passes_over_the_pool_that_often():
     config = dataclasses.replace(SMALL, steps=0, epochs=2)
     model = train(POOL, some_labels(CLASSES, 1), N_CLASSES, config, runtime=CPU)
