@@ -203,35 +203,6 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     expect(page.locator(".scatterlayer .trace")).to_have_count(2)
 
 
-def test_an_area_goes_first_into_the_next_batch_or_into_the_grid(mapped):
-    """What is inside is decided on the server, from the drawn line."""
-    desk, page, items = mapped
-    inside = items[COLUMNS : COLUMNS + 3]
-    desk.pool.label(inside[0], desk.classes[0].id, annotator=desk.person.id)
-    page.get_by_text("Draw areas").click()
-    expect(page.locator(".nsewdrag.cursor-crosshair")).to_have_count(1)
-    at_rest(page)
-    lasso(page, COLUMNS, 3)
-    side = page.locator(".st-key-card-map-side")
-    expect(side).to_contain_text("1 of them labeled")
-    expect(side.locator(".winnow-figure strong")).to_have_text("3")
-    side.get_by_role("button", name="Put first in the queue").click()
-    expect(page.get_by_text("2 items are first in the queue now.")).to_be_visible()
-    expect(page.locator(".shapelayer path")).to_have_count(1)
-    waiting = [item.id for item in desk.pool.next_to_label(annotator=desk.person.id, holder="test", limit=2)]
-    assert waiting == inside[1:]
-    desk.pool.release(annotator=desk.person.id, holder="test")
-    side.get_by_role("button", name="Spend half the next batch here").click()
-    expect(page.get_by_text("Round 3 is on its way.")).to_be_visible()
-    row = RoundLog(desk.store, desk.project.id).latest()
-    assert row is not None and row.constraint is not None and row.constraint["share"] == 0.5
-    assert row.constraint["region"]["shape"] == [2]
-    side.get_by_role("button", name="Label these in the grid").click()
-    page.wait_for_url("**/grid?**")
-    expect(page.locator(".tile")).to_have_count(2)
-    assert desk.outside == []
-
-
 def test_before_the_first_round_the_map_says_what_to_do(desks, store):
     desk = desks(sample_store.image_project(store, "No round yet", 2))
     page = desk.tab("map")
