@@ -14,7 +14,7 @@ from storage.pool import Pool
 from storage.projects import create_project, get_project, update_project
 from storage.rounds import RoundLog
 from tests.app import sample_store
-from tests.app.finished_rounds import COLUMNS, finish_round, place
+from tests.app.finished_rounds import finish_round, place
 
 SLOW = 60_000  # ms
 expect.set_options(timeout=SLOW)
