@@ -15,10 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from storage.export_rows import COLUMNS
+from storage import export_reasons
+from storage.export_rows import COLUMNS, OTHER_COLUMNS
 from storage.manifest_tables import GUARD
 
-TEXT_COLUMNS = ("name", "label", "annotator", "strategy", "suggested_label", "note", "label_given", "path", "file_name")
+TEXT_COLUMNS = (
+    "name", "label", "annotator", "strategy", "suggested_label", "note", "label_given", "path", "file_name",
+    *export_reasons.TEXT_COLUMNS,
+)  # fmt: skip
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20" + "\t\r\n" + GUARD)
 _INVISIBLE = " \t\r\n\v\f\u00a0\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202d\u202e\u200e\u200f"
 
@@ -44,6 +48,8 @@ def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
         value = values.get(name)
         if isinstance(value, list):
             value = json.dumps(value, ensure_ascii=False) if value else ""
+        elif isinstance(value, bool):
+            value = "true" if value else "false"
         if name in TEXT_COLUMNS and isinstance(value, str) and is_formula(value):
             names.append(name)
             value = GUARD + value
@@ -52,12 +58,15 @@ def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
 
 
 class CsvWriter:
-    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, mark: bool = True) -> None:
-        self._columns = columns
-        encoding = "utf-8-sig" if mark else "utf-8"  # spreadsheets know UTF-8 by its mark only
+    """A table for spreadsheets, with a mark in front: they know UTF-8 by it. One `for_loaders` has no mark and no
+    column `guarded_cells`: loaders guess a column's type from what is in it, and an empty one has another type."""
+
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, for_loaders: bool = False) -> None:
+        self._columns, self._for_loaders = columns, for_loaders
+        encoding = "utf-8" if for_loaders else "utf-8-sig"
         self._file = open(path, "x", encoding=encoding, newline="")  # noqa: SIM115 (closed on exit)
         self._writer = csv.writer(self._file, lineterminator="\r\n")
-        self._writer.writerow([*columns, "guarded_cells"])
+        self._writer.writerow(columns if for_loaders else [*columns, "guarded_cells"])
 
     def __enter__(self) -> CsvWriter:
         return self
@@ -66,7 +75,8 @@ class CsvWriter:
         self._file.close()
 
     def write(self, values: dict[str, Any]) -> None:
-        self._writer.writerow(guarded(values, self._columns))
+        cells = guarded(values, self._columns)
+        self._writer.writerow(cells[:-1] if self._for_loaders else cells)
 
 
 class JsonlWriter:
@@ -125,11 +135,11 @@ def _with_time(values: dict[str, Any]) -> dict[str, Any]:
 def _parquet_schema() -> Any:
     import pyarrow as pa
 
-    floats = ("confidence", "pick_score", "suggested_confidence", "seconds", "duration")
-    whole = ("round", "pick_order", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
-    kinds = dict.fromkeys(floats, pa.float64()) | dict.fromkeys(whole, pa.int64()) | {"at": pa.timestamp("us", "UTC")}
-    from storage.export_rows import OTHER_COLUMNS
-
+    floats = ("confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
+    whole = ("round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
+    kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
+    kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
+    kinds |= dict.fromkeys(export_reasons.FLAG_COLUMNS, pa.bool_())
     other = pa.struct([(name, kinds.get(name, pa.string())) for name in OTHER_COLUMNS])
     kinds |= {"other_names": pa.list_(pa.string()), "other_labels": pa.list_(other)}
     return pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])

@@ -1,7 +1,8 @@
 """Labeled items with their provenance, as a stream of rows from one snapshot of the store.
 
 One row for each item, in the order of import. `label` is the class that counts; who gave it, when, in which round and
-with which suggestion stands beside it, and what others said in `other_labels`. `source` says where the label comes
+with which suggestion stands beside it, why that round chose it (`storage.export_reasons`), and what others said in
+`other_labels`. `source` says where the label comes
 from: label (a person), decide (a review), truth (a held-out item's) or pseudo (the model's guess, with its confidence).
 """
 
@@ -19,6 +20,7 @@ from sqlalchemy import Connection, and_, or_, select
 from core.errors import InvalidInput, NotFound
 from storage import classes
 from storage.database import Store
+from storage.export_reasons import PICK_COLUMNS, PickColumns, pick_selected
 from storage.rounds import RoundLog
 from storage.schema import (
     Annotator,
@@ -41,9 +43,9 @@ ITEM_COLUMNS = (
     "name", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
 )  # fmt: skip
 COLUMNS = (
-    "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", "pick_order",
-    "pick_score", "suggestion", "suggested_label", "suggested_confidence", "seconds", "note", "label_given", "kind",
-    "event", "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
+    "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", *PICK_COLUMNS,
+    "suggestion", "suggested_label", "suggested_confidence", "seconds", "note", "label_given", "kind", "event",
+    "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
     "other_names", "other_labels",
 )  # fmt: skip
 
@@ -101,12 +103,14 @@ class ExportRows:
         names = {row.id: row.name for row in rows}
         self.given = names
         self.counts_as = {row.id: names[row.effective_id or row.id] for row in rows}
+        self.picks = PickColumns(connection, project_id, self.counts_as)
         self.guesses = _guesses(store, connection, project_id, rows) if options.pseudo_above is not None else None
 
     def __iter__(self) -> Iterator[ExportItem]:
         last = 0
         while chunk := self._chunk(last):
             last = chunk[-1].id
+            self.picks.prepare(chunk)
             others = self._others([row.id for row in chunk])
             names = self._names([row.id for row in chunk])
             for row in chunk:
@@ -128,7 +132,7 @@ class ExportRows:
                 Item.id, Item.sha256, Item.name, Item.media_type, Item.n_bytes, Item.link_path, Item.held_out,
                 Item.seconds.label("duration"), Item.sample_rate, Item.channels, Item.width, Item.height,
                 Item.truth_class_id, ItemState.class_id, *_event_columns(),
-                Round.number, Round.strategy, Pick.position, Pick.score,
+                Round.number, Round.strategy, *pick_selected(),
             )
             .join(ItemState, ItemState.item_id == Item.id)
             .outerjoin(LabelEvent, LabelEvent.sequence == ItemState.sequence)
@@ -161,7 +165,7 @@ class ExportRows:
         given = self.given[row.class_id]
         values["label_given"] = given if given != values["label"] else None
         values |= {"source": row.kind, "round": row.number, "strategy": row.strategy}
-        return values | {"pick_order": row.position, "pick_score": row.score}
+        return values | self.picks.of(row, values["label"])
 
     def _event(self, row: Any) -> dict[str, Any]:
         """A label as OTHER_COLUMNS name it."""

@@ -2,6 +2,10 @@
 
 An export is a folder (or one zip file) with a table, `manifest.json` and, when asked for, the media. It is written
 beside its target under another name and renamed at the end. Two exports of the same state are the same, byte by byte.
+
+Class folders load with Hugging Face datasets (imagefolder, audiofolder): each split has a metadata.csv with the columns
+that are never empty, since loaders guess types from what is there, and the files that are there. Everything else stands
+in labels.csv beside the splits.
 """
 
 from __future__ import annotations
@@ -25,11 +29,15 @@ from core.types import Progress, Report, ignore
 from storage import classes, projects, snapshots
 from storage.database import Store
 from storage.export_formats import CsvWriter, JsonlWriter, ParquetWriter, TableWriter, TasksWriter, label_studio_view
-from storage.export_rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
+from storage.export_rows import ExportItem, ExportOptions, ExportRows, Format
 from storage.media_folder import MediaChanged, MediaMissing
 from storage.media_types import EXTENSIONS
 
-TABLE_NAMES = {"csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "label-studio": "tasks.json"}
+TABLE_NAMES = {
+    "csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "folders": "labels.csv",
+    "label-studio": "tasks.json",
+}  # fmt: skip
+LOADED_COLUMNS = ("file_name", "name", "label", "source", "sha256", "media_type", "n_bytes")
 REPORT_EVERY = 500  # rows
 FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "folders", "label-studio")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.export-(?P<pid>\d+)-[0-9a-f]{8}\Z")
@@ -82,7 +90,6 @@ class _Export:
         self.sources: Counter[str] = Counter()
         self.n_rows = self.n_media = self.n_missing = 0
         self.folder_names: dict[str, str] = {}
-        self.tables: list[str] = []
         self.writers: dict[str, TableWriter] = {}
 
     def run(self, report: Report) -> dict[str, Any]:
@@ -96,7 +103,7 @@ class _Export:
                     self._write(item)
                     if self.n_rows % REPORT_EVERY == 0:
                         report(Progress("export", self.n_rows, 0))
-                self._open_first_table()
+                self._writer(self.table)  # an export without rows still has its (empty) table
             about = self._about(connection, moment, rows)
         text = json.dumps(about, indent=2, ensure_ascii=False, sort_keys=True)
         (self.folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
@@ -116,32 +123,28 @@ class _Export:
         self.labels[values["label"]] += 1
         self.sources[values["source"]] += 1
         values["path"] = self._media(item)
-        if self.options.format == "folders":
-            split = values["split"]
-            named = {"file_name": values["path"].removeprefix(f"{split}/")} | values
-            self._writer(f"{split}/metadata.csv").write(named)
-        else:
-            self._writer(TABLE_NAMES[self.options.format]).write(values)
+        self._writer(self.table).write(values)
+        if self.options.format == "folders" and values["path"]:
+            split, _, place = values["path"].partition("/")
+            self._writer(f"{split}/metadata.csv").write({"file_name": place} | values)
 
-    def _open_first_table(self) -> None:
-        """An export without rows still has its (empty) table."""
-        if not self.tables:
-            table = "train/metadata.csv" if self.options.format == "folders" else TABLE_NAMES[self.options.format]
-            self._writer(table)
+    @property
+    def table(self) -> str:
+        """The one that holds everything and is read back."""
+        return TABLE_NAMES[self.options.format]
 
     def _writer(self, table: str) -> TableWriter:
         if table not in self.writers:
             path = self.folder / table
             path.parent.mkdir(exist_ok=True)
             self.writers[table] = self.stack.enter_context(self._make_writer(path))
-            self.tables.append(table)
         return self.writers[table]
 
     def _make_writer(self, path: Path) -> Any:
-        if self.options.format == "csv":
+        if path.name == "metadata.csv":
+            return CsvWriter(path, LOADED_COLUMNS, for_loaders=True)
+        if self.options.format in ("csv", "folders"):
             return CsvWriter(path)
-        if self.options.format == "folders":
-            return CsvWriter(path, ("file_name", *COLUMNS[1:]), mark=False)
         if self.options.format == "jsonl":
             return JsonlWriter(path)
         return ParquetWriter(path) if self.options.format == "parquet" else TasksWriter(path, self.kind)
@@ -202,7 +205,7 @@ class _Export:
         return {
             "format": "winnow-export",
             "version": 1,
-            "tables": sorted(self.tables, reverse=True),
+            "tables": [self.table],
             "content": {name: value for name, value in asdict(self.options).items() if name != "overwrite"},
             "project": {
                 "name": project.name,

@@ -53,6 +53,7 @@ class Entry(NamedTuple):
     labels: tuple[GivenLabel, ...] = ()
     row: int = 0  # line of the manifest, 0 when there is none
     sha256: str = ""  # what the manifest says the bytes are; "" when it says nothing
+    other_names: tuple[str, ...] = ()  # under which the same bytes were known where they come from
 
     @property
     def label(self) -> str | None:

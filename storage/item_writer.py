@@ -97,6 +97,7 @@ class ItemWriter:
                 fresh[sha256] = arrival
         rows = self._insert(connection, list(fresh.values()), ids_of, written)
         self._repeat(connection, again, known | rows, ids_of, written)
+        self._name(connection, group, known | rows)
         if self.labels == "given":
             item_ids = {sha256: row.id for sha256, row in (known | rows).items()}
             labeled = [(item_ids[one.examined.sha256], one.entry) for one in group]
@@ -174,15 +175,14 @@ class ItemWriter:
         ids_of: dict[str, int],
         written: Written,
     ) -> None:
-        """Bytes the project has already: their names, truths and repairs."""
-        names, truths, repaired = [], [], []
+        """Bytes the project has already: their truths and repairs."""
+        truths, repaired = [], []
         for arrival in arrivals:
             entry, row = arrival.entry, known[arrival.examined.sha256]
             if entry.name == row.name:
                 written.already += 1
             else:
                 written.duplicates.append((entry.name, row.name))
-                names.append({"item_id": row.id, "name": entry.name})
             if entry.split == "test" and not row.held_out:
                 written.notes.append((entry.name, "It is in the pool already and was not made a test item."))
             truth = self._truth(entry, ids_of)
@@ -190,8 +190,6 @@ class ItemWriter:
                 truths.append({"which": row.id, "truth": truth})
             if row.condition != "ok" and arrival.examined.measures.status == "ok":
                 repaired.append((row.id, arrival))
-        if names:
-            connection.execute(insert_for(connection, ItemName).on_conflict_do_nothing(), names)
         if truths:
             statement = update(Item).where(Item.__table__.c.id == bindparam("which"))
             connection.execute(statement.values(truth_class_id=bindparam("truth")), truths)
@@ -201,6 +199,16 @@ class ItemWriter:
             connection.execute(update(Item).where(Item.id == item_id).values(values))
         if repaired:
             labels.refresh_states(connection, self.project_id, [item_id for item_id, _ in repaired])
+
+    def _name(self, connection: Connection, group: Sequence[Arrival], known: dict[str, Known]) -> None:
+        """Every other name of the same bytes stands beside the first one."""
+        names = []
+        for entry, examined, _ in group:
+            row = known[examined.sha256]
+            other = (name for name in (entry.name, *entry.other_names) if name != row.name)
+            names += [{"item_id": row.id, "name": name} for name in other]
+        if names:
+            connection.execute(insert_for(connection, ItemName).on_conflict_do_nothing(), names)
 
     def _label(
         self,

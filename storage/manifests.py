@@ -148,7 +148,7 @@ class ManifestSource:
             if row.problem:
                 raise InvalidRow(row.problem)
             split = _split(row.values)
-            labels = _labels(row.values)
+            labels, others = _labels(row.values), _other_names(row.values)
             sha256 = _text(row.values, "sha256").lower()
             place = self._place(path, sha256, finder)
             key = hash(place)
@@ -157,7 +157,7 @@ class ManifestSource:
             seen[key] = row.number
         except InvalidRow as problem:
             return Entry(name, problem=str(problem), row=row.number)
-        return Entry(name, place, "", split, labels, row.number, sha256)
+        return Entry(name, place, "", split, labels, row.number, sha256, others)
 
     def _place(self, path: str, sha256: str, finder: Finder) -> Place:
         if sha256 and not _HASH.match(sha256):
@@ -235,17 +235,31 @@ def _labels(values: dict[str, Any]) -> tuple[GivenLabel, ...]:
     if _text(values, "source") == "pseudo":
         return ()
     label = _text(values, *_COLUMNS["label"])
-    others = values.get("other_labels") or []
-    if isinstance(others, str):
-        try:
-            others = json.loads(others)
-        except ValueError as problem:
-            raise InvalidRow(f"The other labels are not JSON: {problem}.") from problem
-    if not isinstance(others, list) or not all(isinstance(other, dict) for other in others):
-        raise InvalidRow("The other labels are not a list of objects.")
+    others = _listed(values.get("other_labels"), "other labels", dict, "objects")
     given = [_given(values | {"label": label})] if label != "" else []
     given += [_given(other) for other in others if _text(other, "label") != ""]
     return tuple(sorted(given, key=lambda one: one.sequence))
+
+
+def _other_names(values: dict[str, Any]) -> tuple[str, ...]:
+    names = _listed(values.get("other_names"), "other names", str, "names")
+    if any("\x00" in name for name in names):
+        raise InvalidRow("One of the other names contains a NUL character.")
+    return tuple(readable_name(name) for name in names)
+
+
+def _listed(value: Any, what: str, kind: type, kinds: str) -> list[Any]:
+    """A cell that holds a list: as it is (JSONL, Parquet, tasks) or as JSON (CSV)."""
+    if isinstance(value, str) and value:
+        try:
+            value = json.loads(value)
+        except ValueError as problem:
+            raise InvalidRow(f"The {what} are not JSON: {problem}.") from problem
+    if not value:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise InvalidRow(f"The {what} are not a list of {kinds}.")
+    return value
 
 
 def _given(values: dict[str, Any]) -> GivenLabel:

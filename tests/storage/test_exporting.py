@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 import zipfile
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,20 +23,22 @@ from sqlalchemy import select
 
 from core.config import RoundConfig
 from core.errors import Cancelled, Conflict, InvalidInput, NotFound
-from core.types import Progress, Selection
+from core.types import PickReason, Progress, Selection
 from storage.annotators import annotator_named
 from storage.applying import LabelInput
 from storage.classes import add_class, list_classes, merge_classes, retire_class
 from storage.database import Store
 from storage.export_formats import is_formula
+from storage.export_reasons import PICK_COLUMNS
 from storage.export_rows import COLUMNS, ExportOptions
 from storage.exporting import FORMATS, export_project
 from storage.import_opening import open_source
 from storage.importing import ImportOptions, locator, run_import
+from storage.manifest_tables import read_table
 from storage.pool import Pool
 from storage.projects import ProjectSettings, create_project
 from storage.rounds import RoundLog
-from storage.schema import Annotator, Item, LabelEvent
+from storage.schema import Annotator, Item, ItemName, LabelEvent
 from tests.storage.made_media import picture, wav, write_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +51,15 @@ pytestmark = pytest.mark.usefixtures("examined_here")
 class Shop:
     """A project of pictures with people who label it."""
 
-    def __init__(self, store: Store, folder: Path, names: list[str], classes: list[str], wanted: int = 2) -> None:
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        names: list[str],
+        classes: list[str],
+        wanted: int = 2,
+        other_names: Sequence[str] = (),
+    ) -> None:
         self.store = store
         name = f"shop {uuid.uuid4()}"
         self.project = create_project(
@@ -58,6 +69,9 @@ class Shop:
         for number, name in enumerate(names):
             (folder / f"{number}.png").write_bytes(picture(seed=number))
             rows.append(json.dumps({"path": f"{number}.png", "name": name}))
+        for number, name in enumerate(other_names):  # the same bytes once more
+            (folder / f"again-{number}.png").write_bytes(picture(seed=0))
+            rows.append(json.dumps({"path": f"again-{number}.png", "name": name}))
         (folder / "manifest.jsonl").write_text("\n".join(rows))
         run_import(store, self.project, open_source(folder), ImportOptions(labels="ignore"))
         self.pool = Pool(store, self.project)
@@ -78,7 +92,7 @@ class Shop:
 
 
 def standing(store: Store, project: int) -> set[tuple]:
-    """Every standing label as (bytes, class, who, when, how), and the label that counts."""
+    """Every standing label as (bytes, class, who, when, how), the label that counts, and the items' other names."""
     names = {row.id: row.name for row in list_classes(store, project, include_inactive=True)}
     counts = {row.id: names[row.effective_id or row.id] for row in list_classes(store, project, include_inactive=True)}
     found: set[tuple] = set()
@@ -94,6 +108,11 @@ def standing(store: Store, project: int) -> set[tuple]:
                 row.sha256, row.item, counts[row.class_id], row.who, row.at, row.kind, row.seconds, row.suggestion,
                 row.suggested_confidence, row.note,
             ))  # fmt: skip
+        query = select(Item.sha256, ItemName.name).join(Item, Item.id == ItemName.item_id)
+        labeled = {one[0] for one in found}
+        for row in connection.execute(query.where(Item.project_id == project)):
+            if row.sha256 in labeled:  # the others are not part of an export of labels
+                found.add((row.sha256, "also known as", row.name))
     for item in Pool(store, project).items():
         if item.class_id is not None:
             found.add((item.sha256, "counts", counts[item.class_id]))
@@ -103,7 +122,13 @@ def standing(store: Store, project: int) -> set[tuple]:
 @pytest.fixture
 def shop(sqlite_store, tmp_path) -> Shop:
     (tmp_path / "in").mkdir()
-    made = Shop(sqlite_store, tmp_path / "in", ["=1+1.png", "b.png", "c.png", "d.png"], ["cat", "-dog", "a/b", ".."])
+    made = Shop(
+        sqlite_store,
+        tmp_path / "in",
+        ["=1+1.png", "b.png", "c.png", "d.png"],
+        ["cat", "-dog", "a/b", ".."],
+        other_names=["=2+2.png", 'say "hi", [x].png'],
+    )
     made.label(0, 0, seconds=1.5, suggestion="shown", suggested_class_id=made.classes[1], suggested_confidence=0.75)
     made.label(0, 1, "bob", START + timedelta(seconds=1), note="@note\nwith lines")
     made.label(1, 1, "bob")
@@ -112,16 +137,23 @@ def shop(sqlite_store, tmp_path) -> Shop:
     return made
 
 
-def test_every_row_carries_its_provenance(shop, tmp_path):
-    config = RoundConfig()
+def picked_round(shop: Shop, item: int, **reason) -> None:
+    """A finished round that chose one item."""
     log = RoundLog(shop.store, shop.project)
-    row = log.request(config)
+    row = log.request(RoundConfig())
     log.start(row.id)
     picks = Selection(
-        item_ids=np.array([shop.items[3]]), scores=np.array([0.5], np.float32), strategy=config.selection.strategy
+        item_ids=np.array([shop.items[item]]),
+        scores=np.array([0.5], np.float32),
+        strategy=row.strategy,
+        reasons=(PickReason(order=1, score=0.5, **reason),) if reason else (),
     )
     arrays = {"item_ids": np.array(shop.items), "probabilities": np.eye(4, dtype=np.float32)}
     log.finish(row.id, arrays=arrays, selection=picks, metrics={})
+
+
+def test_every_row_carries_its_provenance(shop, tmp_path):
+    picked_round(shop, 3)
     shop.label(3, 0, "cleo", seconds=2.0)
     report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
@@ -136,6 +168,59 @@ def test_every_row_carries_its_provenance(shop, tmp_path):
     other = first["other_labels"][0]
     assert (other["suggestion"], other["suggested_label"], other["suggested_confidence"]) == ("shown", "-dog", 0.75)
     assert (rows[2]["label"], rows[2]["source"], rows[2]["annotator"]) == ("..", "decide", "bob")
+
+
+REASON = {
+    "confidence": 0.4375, "entropy": 1.25, "outer_before": 1.0625, "outer_after": 0.71875, "nearest_distance": 3.5,
+    "stands_for": 7, "gradient_rank": 1, "first_gradient_rank": 12,
+}  # fmt: skip
+HINDSIGHT = {
+    "label_probability": 0.125, "n_neighbors": 20, "n_changed": 6, "n_changed_to_label": 4, "mean_shift": 0.25,
+    "confidence_gain": -0.03125,
+}  # fmt: skip
+
+
+def cell_as(text: str, like: object) -> object:
+    """A CSV cell as the kind of value that JSONL has there."""
+    if like is None:
+        return None if text == "" else text
+    if isinstance(like, bool):
+        return {"true": True, "false": False}[text]
+    return type(like)(text)
+
+
+def test_the_whole_reason_of_a_pick_and_its_hindsight_are_exported_in_every_table(shop, tmp_path):
+    """Exact in JSONL and Parquet, the same in the CSV; rows that no round chose have none of it."""
+    picked_round(shop, 3, guess=1, nearest_labeled=shop.items[0], **REASON)
+    shop.label(3, 0, "cleo")
+    log = RoundLog(shop.store, shop.project)
+    log.set_hindsight(log.latest().id, 1, {**HINDSIGHT, "row": 3, "guess": 1, "guess_was_wrong": True, "round": 2})
+    for format_ in ("jsonl", "parquet", "csv"):
+        export_project(shop.store, shop.project, tmp_path / format_, ExportOptions(format=format_))
+    rows = [json.loads(line) for line in (tmp_path / "jsonl" / "labels.jsonl").read_text().splitlines()]
+    expected = {f"pick_{name}": value for name, value in REASON.items()}
+    expected |= {f"hindsight_{name}": value for name, value in HINDSIGHT.items()} | {"hindsight_round": 2}
+    expected |= {"pick_order": 1, "pick_score": 0.5, "pick_guess": "-dog", "pick_guess_was_wrong": True}
+    expected |= {"pick_nearest_sha256": rows[0]["sha256"], "pick_nearest_name": "=1+1.png"}
+    assert set(expected) == set(PICK_COLUMNS)
+    assert {name: rows[3][name] for name in PICK_COLUMNS} == expected
+    assert all(rows[0][name] is None for name in PICK_COLUMNS)
+    exact = parquet.read_table(tmp_path / "parquet" / "labels.parquet").to_pylist()
+    assert [{name: row[name] for name in PICK_COLUMNS} for row in exact] == [
+        {name: row[name] for name in PICK_COLUMNS} for row in rows
+    ]
+    said = [row.values for row in read_table(tmp_path / "csv" / "labels.csv")]
+    for row, cells in zip(rows, said, strict=True):
+        assert {name: cell_as(cells[name], row[name]) for name in PICK_COLUMNS} == {n: row[n] for n in PICK_COLUMNS}
+
+
+def test_a_guess_of_a_merged_class_is_compared_as_it_counts_now(shop, tmp_path):
+    picked_round(shop, 3, guess=1)
+    shop.label(3, 0, "cleo")
+    merge_classes(shop.store, shop.project, shop.classes[1], shop.classes[0])
+    export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl"))
+    last = json.loads((tmp_path / "out" / "labels.jsonl").read_text().splitlines()[-1])
+    assert (last["pick_guess"], last["label"], last["pick_guess_was_wrong"]) == ("cat", "cat", False)
 
 
 def test_the_manifest_says_what_is_inside(shop, tmp_path):
@@ -198,15 +283,16 @@ names = st.one_of(words, nasty)
     st.lists(names, min_size=3, max_size=3),
     st.lists(names.filter(str.strip), min_size=2, max_size=2, unique=True),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.sampled_from(["ann", "=bob"]), names), max_size=6),
+    st.lists(names, max_size=2),
     st.sampled_from(FORMATS),
 )
 def test_any_names_labels_and_notes_survive_the_round_trip(
-    sqlite_store, tmp_path_factory, item_names, class_names, given_labels, format_
+    sqlite_store, tmp_path_factory, item_names, class_names, given_labels, other_names, format_
 ):
     """The property behind D7 and D5: whatever people type, every format gives it back exactly."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "in").mkdir()
-    shop = Shop(sqlite_store, folder / "in", item_names, class_names)
+    shop = Shop(sqlite_store, folder / "in", item_names, class_names, other_names=other_names)
     for second, (item, class_, who, note) in enumerate(given_labels):
         shop.label(item, class_, who, START + timedelta(seconds=second), note=note)
     export_project(sqlite_store, shop.project, folder / "out", ExportOptions(format=format_, media=True))
@@ -217,7 +303,7 @@ def test_any_names_labels_and_notes_survive_the_round_trip(
 
 def latest_opinions(found: set[tuple]) -> set[tuple]:
     """Without labels that the same person replaced later; those are history, not part of an export."""
-    labels = [one for one in found if one[1] != "counts" or len(one) > 3]
+    labels = [one for one in found if len(one) > 3]
     last: dict[tuple, tuple] = {}
     for one in sorted(labels, key=lambda one: one[4]):
         last[one[0], one[3]] = one
