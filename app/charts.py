@@ -115,7 +115,7 @@ def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 25
     if len(points) > 1:
         upper, lower = [100 * high for _, high in bounds], [100 * low for low, _ in bounds]
         band = go.Scatter(x=[*x, *x[::-1]], y=[*upper, *lower[::-1]], fill="toself", line={"width": 0})
-        figure.add_trace(band.update(fillcolor=_fade(look.accent, 0.14), hoverinfo="skip", mode="lines"))
+        figure.add_trace(band.update(fillcolor=fade(look.accent, 0.14), hoverinfo="skip", mode="lines"))
     spread = {
         "type": "data",
         "symmetric": False,
@@ -213,7 +213,7 @@ def _label_ticks(labels: Sequence[int]) -> dict[str, object]:
     return {"nticks": 8, "tickformat": ",d"}
 
 
-def _fade(color: str, alpha: float) -> str:
+def fade(color: str, alpha: float) -> str:
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.charts import base_layout, class_colors, tokens
+from app.charts import base_layout, class_colors, fade, tokens
 from app.map_layers import NONE, Layers
 from app.text import markup
 
@@ -56,7 +56,9 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
         figure.add_trace(
             go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
         )
-    figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map")
+    bar = {"bgcolor": "rgba(0,0,0,0)", "color": look.muted, "activecolor": look.accent}
+    figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map", modebar=bar)
+    figure.update_layout(newselection={"line": {"color": look.accent, "width": 1.5}})
     x, y = frame(found.points)
     figure.update_xaxes(visible=False, range=x)
     figure.update_yaxes(visible=False, range=y, scaleanchor="x")
@@ -68,8 +70,8 @@ def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[f
     look = tokens(dark)
     for x, y in areas:
         path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
-        line = {"color": look.accent, "width": 1.5, "dash": "dash"}
-        figure.add_shape(type="path", path=path, line=line, fillcolor=look.accent, opacity=0.35, layer="below")
+        line = {"color": look.accent, "width": 1.5, "dash": "5px,4px"}
+        figure.add_shape(type="path", path=path, line=line, fillcolor=fade(look.accent, 0.12), layer="below")
 
 
 def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
@@ -115,13 +117,24 @@ def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.ob
         last = max(int(found.label_round.max(initial=0)), 1)
         shade = _ramp(np.clip(found.label_round / last, 0.25, 1.0), look.line, look.accent)
         return np.where(found.label_round == NONE, look.line, shade).astype(object)
-    chosen, count = {
-        "Prediction": (np.where(found.label != NONE, found.label, found.guess), len(found.class_names)),
-        "Label": (found.label, len(found.class_names)),
-        "Annotator": (found.annotator, len(found.annotator_names)),
+    chosen = {
+        "Prediction": np.where(found.label != NONE, found.label, found.guess),
+        "Label": found.label,
+        "Annotator": found.annotator,
     }[coloring]
-    palette = np.array([*class_colors(count), look.muted if coloring == "Prediction" else look.line], object)
+    colors = [color for _, color in named_colors(found, coloring)]
+    palette = np.array([*colors, look.muted if coloring == "Prediction" else look.line], object)
     return palette[chosen]
+
+
+def named_colors(found: Layers, coloring: Coloring) -> list[tuple[str, str]]:
+    """(name, color) of each class or person, in the order of their positions; empty where color is a ramp."""
+    if coloring == "Annotator":
+        names = found.annotator_names
+        return list(zip(names, class_colors(len(names)), strict=True))
+    if coloring in ("Prediction", "Label"):
+        return list(zip(found.class_names, found.class_colors, strict=True))
+    return []
 
 
 def _ramp(values: NDArray[np.floating], low: str, high: str) -> NDArray[np.object_]:

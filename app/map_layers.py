@@ -34,6 +34,7 @@ class Layers:
     round: RoundRow
     class_names: tuple[str, ...]  # active now
     class_ids: tuple[int, ...]
+    class_colors: tuple[str, ...]  # as the project has them
     item_ids: NDArray[np.int64]
     names: tuple[str, ...]
     points: NDArray[np.float32]  # (n, 2)
@@ -42,7 +43,7 @@ class Layers:
     label: NDArray[np.int64]  # position in class_names, NONE where there is none
     label_round: NDArray[np.int64]  # number of the round whose pick it was, 0: labeled without being a pick, NONE: not
     annotator: NDArray[np.int64]  # position in annotator_names
-    annotator_names: tuple[str, ...]
+    annotator_names: tuple[str, ...]  # those whose labels count here
     held_out: NDArray[np.bool_]
     picks: NDArray[np.int64]  # rows, in order
     shadows: Mapping[str, NDArray[np.int64]]  # strategy -> rows, in order
@@ -84,6 +85,7 @@ def layers(store: Store, project_id: int, round_id: int) -> Layers | None:
         round=row,
         class_names=tuple(one.name for one in active),
         class_ids=tuple(one.id for one in active),
+        class_colors=tuple(one.color or classes.color_of(one.position) for one in active),
         item_ids=opinion.item_ids,
         names=said.names,
         points=points,
@@ -92,7 +94,7 @@ def layers(store: Store, project_id: int, round_id: int) -> Layers | None:
         label=label,
         label_round=np.where(label == NONE, NONE, said.rounds),
         annotator=said.annotators,
-        annotator_names=tuple(one.name for one in list_annotators(store)),
+        annotator_names=said.annotator_names,
         held_out=said.held_out,
         picks=picks,
         shadows=shadows,
@@ -116,6 +118,7 @@ class _Said:
     classes: list[int]  # class id that counts, NONE without a label
     rounds: NDArray[np.int64]
     annotators: NDArray[np.int64]
+    annotator_names: tuple[str, ...]
     held_out: NDArray[np.bool_]
 
 
@@ -124,7 +127,6 @@ def _said(store: Store, project_id: int, item_ids: NDArray[np.int64], counts_as:
     place = {int(item): row for row, item in enumerate(item_ids)}
     names, kinds = [""] * len(item_ids), [NONE] * len(item_ids)
     by, held = np.full(len(item_ids), NONE, np.int64), np.zeros(len(item_ids), np.bool_)
-    person = {one.id: at for at, one in enumerate(list_annotators(store))}
     items = (
         select(Item.id, Item.name, Item.held_out, ItemState.class_id, LabelEvent.annotator_id)
         .join_from(Item, ItemState, ItemState.item_id == Item.id)
@@ -145,11 +147,20 @@ def _said(store: Store, project_id: int, item_ids: NDArray[np.int64], counts_as:
                 names[at], held[at] = row.name, row.held_out
                 if row.class_id is not None:
                     kinds[at] = counts_as.get(row.class_id, row.class_id)
-                    by[at] = person.get(row.annotator_id, NONE)
+                    by[at] = NONE if row.annotator_id is None else row.annotator_id
         for item_id, number in connection.execute(picked):
             if item_id in place:
                 numbers[place[item_id]] = number
-    return _Said(names=tuple(names), classes=kinds, rounds=numbers, annotators=by, held_out=held)
+    here = [one for one in list_annotators(store) if one.id in set(by.tolist())]
+    person = {one.id: at for at, one in enumerate(here)}
+    return _Said(
+        names=tuple(names),
+        classes=kinds,
+        rounds=numbers,
+        annotators=np.array([person.get(one, NONE) for one in by.tolist()], np.int64),
+        annotator_names=tuple(one.name for one in here),
+        held_out=held,
+    )
 
 
 def _rows(item_ids: Sequence[int], row_at: Mapping[int, int]) -> NDArray[np.int64]:

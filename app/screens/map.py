@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import charts, resources, rounds, state, theme
 from app.guesses import opinion_of
-from app.map_figure import Coloring, map_figure, outline
+from app.map_figure import Coloring, map_figure, named_colors, outline
 from app.map_layers import NONE, Layers, inside, layers
 from app.media_routes import media_path, picture_path
 from app.text import count, markup, plain, visible
@@ -23,6 +23,7 @@ from storage.rounds import RoundLog, RoundRow
 
 COLORINGS: tuple[Coloring, ...] = ("Prediction", "Label", "Confidence", "Round", "Annotator")
 
+MOST_NAMES = 24  # in the legend; the others are on hover
 STEP_SECONDS = 1.6  # a round on screen while playing
 
 
@@ -167,13 +168,9 @@ def _choose(key: str) -> None:
 
 def legend(found: Layers, coloring: Coloring) -> str:
     """What color and shape mean, in words."""
-    if coloring in ("Prediction", "Label"):
-        names = found.class_names[:24]
-    else:
-        names = found.annotator_names[:24] if coloring == "Annotator" else ()
     dots = "".join(
         f'<span class="winnow-legend-item"><span aria-hidden="true" style="color:{color}">●</span>{markup(name)}</span>'
-        for name, color in zip(names, charts.class_colors(len(names)), strict=True)
+        for name, color in named_colors(found, coloring)[:MOST_NAMES]
     )
     words = {"Confidence": "darker: surer", "Round": "darker: labeled later"}.get(coloring, "")
     shapes = '<span class="winnow-legend-item">▲ labeled</span><span class="winnow-picked">picked now, in order</span>'

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from app import tickets
 from app.access import SESSION_COOKIE
@@ -29,6 +30,9 @@ from tests.app import sample_store
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--mute-audio"]
 FIRST_START_SECONDS = 90
+SLOW = 60_000  # ms; machines that test are busy, promises about time are in benchmarks/
+OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+expect.set_options(timeout=SLOW)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -174,6 +178,17 @@ AHEAD_READY = """() => {
 }"""
 
 
+def at_rest(page: Page) -> None:
+    """No script runs and what it drew is there. Wait for an effect of the click before: a run starts a moment later."""
+    page.wait_for_selector(".stApp[data-test-script-state='notRunning']", timeout=SLOW)
+
+
+def serious(page: Page) -> list[str]:
+    """What axe-core finds that keeps someone out: missing names, too little contrast, keyboard traps."""
+    found = Axe().run(page).response["violations"]
+    return [f"{v['id']}: {[n['target'] for n in v['nodes']]}" for v in found if v["impact"] in ("serious", "critical")]
+
+
 def current_item(page: Page) -> int:
     return int(page.locator(".screen").get_attribute("data-item-id") or 0)
 
@@ -205,7 +220,7 @@ def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list
             context = chromium.new_context(**options)
             # Playwright's own calls count as gestures; only real keys and clicks shall.
             context.add_init_script("delete Navigator.prototype.userActivation")
-            context.set_default_timeout(60_000)  # machines that test are busy; promises about time are in benchmarks/
+            context.set_default_timeout(SLOW)
             free.append(context)
         person = annotator_named(store, name)
         ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
