@@ -264,20 +264,31 @@ def move(
 
 @app.command()
 def simulate(  # noqa: PLR0913 (one parameter for each option)
-    data: Annotated[Path, typer.Argument(help="Labeled data with a test split: a folder, a zip or a manifest.")],
     strategy: Annotated[list[str], typer.Option(help="A strategy; repeatable.")],
     out: Annotated[Path, typer.Option(help="Folder for results.json, tables and curves; run again to go on.")],
+    data: Annotated[Path | None, typer.Argument(help="Labeled data with a test split: folder, zip, manifest.")] = None,
+    project: Annotated[str | None, typer.Option(help="Instead of data: a project with hidden truth.")] = None,
     start: Annotated[int, typer.Option(help="Labels to start with; every class has one while there is room.")] = 10,
     batch: Annotated[int, typer.Option(help="Labels added by each round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds after the first model; 0 trains once.")] = 6,
     seeds: Annotated[int, typer.Option(help="How often everything is repeated, with other initial labels.")] = 3,
     preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, such as training.steps=1500; repeatable.")
+    ] = None,
     wrong: Annotated[float, typer.Option(help="Share of the oracle's answers that are wrong.")] = 0.0,
+    rare: Annotated[str, typer.Option(help="CLASS=0.02: the class is thinned out to this share of the pool.")] = "",
+    missing: Annotated[str, typer.Option(help="A class that has no label at the start.")] = "",
     processes: Annotated[int | None, typer.Option(help="Trials at one time; else one for each core.")] = None,
     as_json: Json = False,
 ) -> None:
     """See what strategies buy on labeled data, before a label is spent: an oracle answers in your place."""
     from app.cli_simulate import Wish, run_simulation
+    from app.study_settings import hard_cases
 
-    wish = Wish(data=data, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset, processes=processes)
-    run_simulation(wish, {"start": start, "batch": batch, "rounds": rounds, "wrong_share": wrong}, as_json)
+    wish = Wish(
+        data=data, project=project, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset,
+        settings=tuple(settings or ()), processes=processes,
+    )  # fmt: skip
+    plan = {"start": start, "batch": batch, "rounds": rounds, **hard_cases(wrong, rare, missing)}
+    run_simulation(wish, plan, as_json)

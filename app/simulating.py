@@ -1,217 +1,211 @@
-"""Running a simulation: trials in parallel, results on disk as they come, going on after an interruption.
+"""Running a simulation: tasks in parallel, results on disk as they come, going on after an interruption.
 
-`results.json` in the output folder holds every record so far and is replaced whole after each (temporary name, then
-rename). Starting again with the same question computes only what is missing; another question is refused by name.
-Each trial runs in a process of its own, with the cores shared out between them.
+Starting again with the same question computes only what is missing; another question in the same folder is refused by
+name. What several trials share is a task of its own and done once: the model of a seed's initial labels, the kernel
+features of the pool. Tasks run in processes of their own (`app.trial_process`), with the cores shared out between them;
+they are children of this one and end with it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import multiprocessing
 import os
-import queue
+import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from app.study_data import open_data
-from core.config import RoundConfig, from_dict, to_json
-from core.errors import Cancelled, Conflict, WinnowError
-from core.simulation import Plan, RoundRecord, Trial
+from app.study_results import Question, ResultsFile
+from app.trial_process import Message, Task, Workplace, start_file, work
+from core.errors import WinnowError
+from core.study import RoundRecord
 from core.types import Progress, Report, ignore
 
 POLL_SECONDS = 0.5
-OnRecord = Callable[[RoundRecord], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked: which data, which strategies, how many seeds, under which settings."""
-
-    data: str
-    strategies: tuple[str, ...]
-    seeds: tuple[int, ...]
-    plan: Plan = field(default_factory=Plan)
-    config: RoundConfig = field(default_factory=RoundConfig)
-
-    def same_as(self, stored: Mapping[str, Any]) -> bool:
-        """More strategies or seeds are the same question; other data, plan or settings are not."""
-        mine = self.to_dict()
-        return all(stored.get(name) == mine[name] for name in ("data", "plan", "config"))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "data": self.data,
-            "strategies": list(self.strategies),
-            "seeds": list(self.seeds),
-            "plan": dataclasses.asdict(self.plan),
-            "config": json.loads(to_json(self.config)),
-        }
-
-    @property
-    def n_records(self) -> int:
-        return len(self.strategies) * len(self.seeds) * (self.plan.rounds + 1)
-
-
-class ResultsFile:
-    """`results.json`: the question and every record so far."""
-
-    def __init__(self, folder: Path, question: Question) -> None:
-        self.path = folder / "results.json"
-        self.question = question
-        self.records: list[RoundRecord] = []
-        if self.path.exists():
-            stored = json.loads(self.path.read_text())
-            if not question.same_as(stored["question"]):
-                raise Conflict(f"{self.path} holds the results of another question. Choose another folder with --out.")
-            self.records = [record_from(values) for values in stored["records"]]
-
-    def of_trial(self, strategy: str, seed: int) -> list[RoundRecord]:
-        found = [one for one in self.records if one.strategy == strategy and one.seed == seed]
-        return sorted(found, key=lambda one: one.round)
-
-    def add(self, record: RoundRecord) -> None:
-        mine = (record.strategy, record.seed, record.round)
-        self.records = [one for one in self.records if (one.strategy, one.seed, one.round) != mine]
-        self.records.append(record)
-        self.write()
-
-    def write(self, more: Mapping[str, Any] | None = None) -> None:
-        order = sorted(self.records, key=lambda one: (one.strategy, one.seed, one.round))
-        body = {"question": self.question.to_dict(), "records": [dataclasses.asdict(one) for one in order]}
-        draft = self.path.with_suffix(".part")
-        draft.write_text(json.dumps(body | dict(more or {}), indent=1))
-        os.replace(draft, self.path)
-
-
-def record_from(values: Mapping[str, Any]) -> RoundRecord:
-    return RoundRecord(**(dict(values) | {"picks": tuple(values["picks"]), "notes": tuple(values["notes"])}))
 
 
 def simulate(
-    question: Question, folder: Path, *, processes: int | None = None, report: Report = ignore
+    question: Question,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    cache: Path | None = None,
+    report: Report = ignore,
 ) -> list[RoundRecord]:
-    """All records of the question; those already in `folder` are not computed again."""
+    """All records of the question; those already in `folder` are not computed again. `cache` may be shared by
+    simulations on the same data; by default it lies in the folder, or is the project's."""
+    from app.study_data import cache_of, open_study
+
     folder.mkdir(parents=True, exist_ok=True)
     results = ResultsFile(folder, question)
-    trials = [(s, seed) for seed in question.seeds for s in question.strategies]
-    waiting = [(s, seed) for s, seed in trials if len(results.of_trial(s, seed)) <= question.plan.rounds]
+    waiting = [
+        Task("trial", seed, strategy)
+        for strategy, seed in question.trials
+        if len(results.of_trial(strategy, seed)) <= question.plan.rounds
+    ]
     follow = _Follow(question, results, report)
     follow.tell()
     if waiting:
-        open_data(Path(question.data), folder / "data", report).store.close()
-        _run_all(question, folder, waiting, processes or shared_cores()[0], follow)
-    asked = set(trials)
-    return [one for one in results.records if (one.strategy, one.seed) in asked]
+        data = open_study(question, folder, report)
+        data.store.close()
+        n, threads = shared_cores(processes, len(waiting))
+        results.write(about={"machine": machine(n, threads)})
+        place = Workplace(folder=str(folder), cache=str(cache or cache_of(question, folder)), threads=threads)
+        _Crew(question, place, n, follow).run([*shared_tasks(question, folder, waiting), *waiting])
+    return question.of_mine(ResultsFile(folder, question).records)
 
 
-def shared_cores() -> tuple[int, int]:
-    """(processes, threads of each): one thread each, because trials in parallel use cores better than threads do."""
-    named = os.environ.get("WINNOW_DEVICE", "")
-    return (1, os.cpu_count() or 1) if named.startswith("cuda") else (os.cpu_count() or 1, 1)
+def shared_tasks(question: Question, folder: Path, trials: Sequence[Task]) -> list[Task]:
+    """What these trials need first. A pool that is thinned out by seed has features of its own for each seed."""
+    seeds = list(dict.fromkeys(task.seed for task in trials))
+    pools = seeds if question.plan.rare_class else seeds[:1]
+    pools = pools if question.plan.rounds else []
+    starts = [Task("start", seed) for seed in seeds if not start_file(folder, seed).exists()]
+    return [*(Task("pool", seed) for seed in pools), *starts]
+
+
+def shared_cores(processes: int | None, n_trials: int) -> tuple[int, int]:
+    """(processes, threads of each). One thread each by default, because trials in parallel use cores better than
+    threads do; one process on a GPU."""
+    cores = os.cpu_count() or 1
+    on_gpu = os.environ.get("WINNOW_DEVICE", "").startswith("cuda") or (not processes and _has_gpu())
+    n = min(processes or (1 if on_gpu else cores), n_trials)
+    return n, max(1, cores // n)
+
+
+def _has_gpu() -> bool:
+    from core.runtime import default_device
+
+    return default_device().type == "cuda"
+
+
+def machine(processes: int, threads: int) -> dict[str, Any]:
+    return {
+        "cores": os.cpu_count(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "processes": processes,
+        "threads": threads,
+    }
+
+
+@dataclass
+class _Hand:
+    """One process and what it works on."""
+
+    process: Any
+    line: Connection
+    task: Task | None = None
+    note: str = ""
+
+
+@dataclass
+class _Crew:
+    """Hands tasks to processes until all are done."""
+
+    question: Question
+    place: Workplace
+    n_processes: int
+    follow: _Follow
+    hands: list[_Hand] = field(default_factory=list)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        waiting = list(tasks)
+        try:
+            while waiting or any(hand.task for hand in self.hands):
+                self._hand_out(waiting)
+                self._listen()
+        finally:
+            for hand in self.hands:
+                hand.process.kill()
+            for hand in self.hands:
+                hand.process.join()
+                hand.line.close()
+
+    def _hand_out(self, waiting: list[Task]) -> None:
+        """Every idle process gets the first task whose needs are met."""
+        while True:
+            busy = [hand.task for hand in self.hands if hand.task]
+            rare = bool(self.question.plan.rare_class)
+            task = next((one for one in waiting if not must_wait(one, [*waiting, *busy], rare)), None)
+            idle = next((hand for hand in self.hands if hand.task is None), None)
+            if task is None or (idle is None and len(self.hands) >= self.n_processes):
+                return
+            hand = idle or self._new_hand()
+            hand.line.send(task)
+            hand.task, hand.note = task, str(task)
+            waiting.remove(task)
+
+    def _new_hand(self) -> _Hand:
+        context = multiprocessing.get_context("spawn")
+        mine, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, self.question.to_dict(), self.place), daemon=True)
+        process.start()
+        theirs.close()
+        self.hands.append(_Hand(process, mine))
+        return self.hands[-1]
+
+    def _listen(self) -> None:
+        for line in wait([hand.line for hand in self.hands], POLL_SECONDS):
+            hand = next(hand for hand in self.hands if hand.line is line)
+            try:
+                self._hear(hand, hand.line.recv())
+            except EOFError:
+                hand.process.join(5)
+                raise WinnowError(
+                    f"The process at work on {hand.task} ended by itself (code {hand.process.exitcode}), often for "
+                    "lack of memory. What was finished is kept: run it again to go on, with fewer --processes."
+                ) from None
+        self.follow.tell([hand.note for hand in self.hands if hand.task])
+
+    def _hear(self, hand: _Hand, message: Message) -> None:
+        kind, told = message
+        if kind == "failed":
+            error, sentence = told
+            raise error(sentence)
+        if kind == "done":
+            hand.task, hand.note = None, ""
+        elif kind == "record":
+            self.follow.keep(told)
+        else:
+            share = f" {told.done:,}/{told.total:,}" if told.total > 1 else ""
+            hand.note = f"{hand.task}: {told.stage}{share}"
+
+
+def must_wait(task: Task, unfinished: Sequence[Task], pool_by_seed: bool) -> bool:
+    """Whether something that this trial shares with others is not there yet."""
+    shared = [one for one in unfinished if one.kind == "start" or pool_by_seed]
+    pools = [one for one in unfinished if one.kind == "pool" and not pool_by_seed]
+    return task.kind == "trial" and (bool(pools) or any(one.seed == task.seed for one in shared if one.kind != "trial"))
 
 
 class _Follow:
-    """Keeps records, tells progress with the time left."""
+    """Counts records, tells progress with the time left."""
 
     def __init__(self, question: Question, results: ResultsFile, report: Report) -> None:
-        self.question, self.results, self.report = question, results, report
-        self.began, self.fresh = time.monotonic(), 0
+        self.question, self.report = question, report
+        self.done = {(one.strategy, one.seed, one.round) for one in question.of_mine(results.records)}
+        self.began, self.fresh, self.newest = time.monotonic(), 0, ""
 
     def keep(self, record: RoundRecord) -> None:
-        self.results.add(record)
+        self.done.add((record.strategy, record.seed, record.round))
         self.fresh += 1
-        self.tell(f"{record.strategy}, seed {record.seed}: {100 * record.accuracy:.1f} % at {record.n_labels} labels")
+        self.newest = (
+            f"{record.strategy}, seed {record.seed}: {100 * record.accuracy:.1f} % at {record.n_labels} labels"
+        )
 
-    def tell(self, note: str = "") -> None:
-        asked = {(s, seed) for s in self.question.strategies for seed in self.question.seeds}
-        done = sum((one.strategy, one.seed) in asked for one in self.results.records)
-        if self.fresh and done < self.question.n_records:
-            left = (time.monotonic() - self.began) / self.fresh * (self.question.n_records - done)
-            note = f"{note} · about {_duration(left)} left"
-        self.report(Progress("simulate", done, self.question.n_records, note))
+    def tell(self, at_work: Sequence[str] = ()) -> None:
+        done, total = len(self.done), self.question.n_records
+        notes = [self.newest] if self.newest else []
+        if self.fresh and done < total:
+            left = (time.monotonic() - self.began) / self.fresh * (total - done)
+            notes.insert(0, f"about {duration(left)} left")
+        self.report(Progress("simulate", done, total, " · ".join([*notes, *at_work])))
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{round(seconds)} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
-def _run_all(
-    question: Question, folder: Path, waiting: Sequence[tuple[str, int]], processes: int, follow: _Follow
-) -> None:
-    """Every waiting trial in a spawned process; records come through one queue as they are known."""
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        records, stop = manager.Queue(), manager.Event()
-        with ProcessPoolExecutor(min(processes, len(waiting)), mp_context=context) as pool:
-            running = [
-                pool.submit(_trial, question.to_dict(), str(folder), (s, seed), records, stop)
-                for s, seed in waiting
-            ]
-            try:
-                _collect(running, records, follow)
-            except BaseException:
-                stop.set()
-                for one in running:
-                    one.cancel()
-                raise
-
-
-def _collect(running: Sequence[Future[None]], records: Any, follow: _Follow) -> None:
-    while True:
-        try:
-            follow.keep(records.get(timeout=POLL_SECONDS))
-        except queue.Empty:
-            follow.tell()
-            if all(one.done() for one in running):
-                break
-    for one in running:
-        one.result()
-
-
-def _trial(asked: Mapping[str, Any], folder: str, which: tuple[str, int], records: Any, stop: Any) -> None:
-    """One trial, in its own process."""
-    import torch
-
-    from core.runtime import Runtime
-    from storage.row_cache import FolderRowCache
-
-    torch.set_num_threads(shared_cores()[1])
-    place, (strategy, seed) = Path(folder), which
-    data = open_data(Path(asked["data"]), place / "data")
-    plan = Plan(**asked["plan"])
-    settings = from_dict(RoundConfig, asked["config"])
-    settings = dataclasses.replace(
-        settings, seed=seed, selection=dataclasses.replace(settings.selection, strategy=strategy)
-    )
-    (place / "models").mkdir(exist_ok=True)
-    trial = Trial(
-        pool=data.pool,
-        plan=plan,
-        config=settings,
-        seed=seed,
-        read=data.read,
-        cache=FolderRowCache(place / "cache"),
-        runtime=Runtime.create(seed),
-        model_file=place / "models" / f"{strategy}-{seed}.safetensors",
-    )
-    stored = json.loads((place / "results.json").read_text())["records"] if (place / "results.json").exists() else []
-    done = [record_from(values) for values in stored if values["strategy"] == strategy and values["seed"] == seed]
-
-    def check(progress: Progress) -> None:
-        if stop.is_set():
-            raise Cancelled("The simulation was stopped.")
-
-    try:
-        for record in trial.run(sorted(done, key=lambda one: one.round), check):
-            records.put(record)
-    except Cancelled:
-        return
-    except WinnowError as error:
-        raise type(error)(f"{strategy}, seed {seed}: {error}") from None

@@ -1,7 +1,8 @@
 """A labeled data set for a simulation: taken in like any import, with its labels as hidden truth.
 
 The data goes through the same door as a project's (folder, zip or manifest, type by content, limits, refusals), into a
-store of its own beside the results, linked where it lies. A second start finds it there.
+store of its own beside the results, linked where it lies. A second start finds it there. Or it is a project with hidden
+truth: then the items of that project are read, and nothing about it is written.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import select
 
-from core.errors import InvalidInput
-from core.simulation import LabeledPool
+from app.study_results import Question
+from core.errors import Conflict, InvalidInput
+from core.study import LabeledPool
 from core.types import MediaKind, MediaReader, Report, ignore
 from storage import projects, shared_media
 from storage.classes import list_classes
 from storage.database import Store
+from storage.file_lock import file_lock
 from storage.import_opening import open_source
 from storage.importing import ImportOptions, locator, run_import
+from storage.locations import from_environment
 from storage.media_types import identify, media_kind
 from storage.schema import Item
+
+OPEN_SECONDS = 3600.0  # an import of a large data set by another process is waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,32 @@ class StudyData:
     pool: LabeledPool
     read: MediaReader
     store: Store
+
+
+def open_study(question: Question, folder: Path, report: Report = ignore) -> StudyData:
+    """What the question is about. Once begun, a simulation keeps to its items: changed data is refused."""
+    with file_lock(folder / "data.lock", "The data of the simulation", OPEN_SECONDS):
+        if question.project is not None:
+            data = open_project(question.project)
+        else:
+            data = open_data(Path(question.data), folder / "data", report)
+        known = folder / "pool.txt"
+        if not known.exists():
+            known.write_text(data.pool.digest)
+        elif known.read_text() != data.pool.digest:
+            data.store.close()
+            raise Conflict("Items or known labels changed since this simulation began. Start a new one.")
+    return data
+
+
+def cache_of(question: Question, folder: Path) -> Path:
+    """Prepared inputs and kernel features: a project's are shared with its rounds."""
+    return folder / "cache" if question.project is None else from_environment().home / "cache" / "rows"
+
+
+def open_project(project_id: int) -> StudyData:
+    store = Store.open()
+    return StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
 
 
 def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:

@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.charts import base_layout, class_colors
-from core.simulation import RoundRecord
+from core.study import RoundRecord
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon")

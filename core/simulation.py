@@ -3,13 +3,16 @@
 A trial is one strategy with one seed. All strategies of a seed start from the same items; round 0 trains on them, every
 round chooses `batch` more, the oracle answers, and so on. A trial is a stream of `RoundRecord`s; given those of an
 interrupted trial, it goes on after them.
+
+What is the same for several trials is computed once: the model of the initial labels (`start_file`, one for each seed),
+and, through the cache, prepared inputs, banks of views, and kernel features of items and of their views.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,72 +21,22 @@ from numpy.typing import NDArray
 from core import round as stages
 from core.candidates import choose_candidates, choose_landmarks, fit_kernel, kernel_features
 from core.config import RoundConfig, require
-from core.errors import InvalidInput, TrainingFailed
+from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
+from core.media.inputs import Inputs
 from core.round import Clock
 from core.runtime import Runtime, seed_for
-from core.types import UNLABELED, MediaKind, MediaReader, PoolSnapshot, Report, RowCache, Selection, ignore
-from core.work import Featured, Previous, Work
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabeledPool:
-    """A data set with known answers: the pool to choose from and the test items to judge by."""
-
-    kind: MediaKind
-    class_names: tuple[str, ...]
-    hashes: tuple[str, ...]  # (n,)
-    truth: NDArray[np.int64]  # (n,) class positions
-    test: NDArray[np.bool_]  # (n,)
-
-    def __post_init__(self) -> None:
-        n = len(self.hashes)
-        if len(self.truth) != n or len(self.test) != n:
-            raise InvalidInput(f"{n} items come with {len(self.truth)} labels and {len(self.test)} split marks.")
-        if not self.test.any() or self.test.all():
-            raise InvalidInput("A simulation needs a pool and a test split; mark test items with split=test.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a trial goes, and how hard the oracle makes it."""
-
-    start: int = 10
-    batch: int = 10
-    rounds: int = 6
-    wrong_share: float = 0.0  # share of answers that are wrong
-    missing_class: int | None = None  # class position that has no initial label
-    rare_class: int | None = None  # class position thinned out in the pool ...
-    rare_share: float = 0.02  # ... to this share of it
-    warm: bool = True  # each round may start from the last round's model, where the preset says so
-
-    def __post_init__(self) -> None:
-        require(self.start >= 0, f"A start of {self.start} labels makes no sense; use 0 or more.")
-        require(self.batch >= 1, f"The batch is {self.batch}; use at least 1.")
-        require(self.rounds >= 0, f"{self.rounds} rounds were asked for; use 0 or more.")
-        require(0 <= self.wrong_share < 1, f"The share of wrong answers is {self.wrong_share}; use 0 to below 1.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
-    """One trained model and what it chose next."""
-
-    strategy: str
-    seed: int
-    round: int
-    n_labels: int
-    accuracy: float  # on the test items
-    wrong_guesses: int  # picks whose pseudo-label was wrong
-    seconds: dict[str, float] = field(default_factory=dict)  # per stage
-    picks: tuple[str, ...] = ()  # hashes in the order chosen; empty after the last round
-    notes: tuple[str, ...] = ()
+from core.study import LabeledPool, Plan, RoundRecord
+from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, Selection, ignore
+from core.work import Candidates, Featured, Guesses, Previous, Work
 
 
 def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
     """Uniform pool rows with at least one of each class while there is room; the same for every strategy."""
     rng = np.random.default_rng(seed_for(seed, "initial labels"))
     order = rng.permutation(np.flatnonzero(~pool.test))
-    order = order[pool.truth[order] != plan.missing_class] if plan.missing_class is not None else order
+    if plan.missing_class:
+        order = order[pool.truth[order] != pool.position(plan.missing_class)]
     require(plan.start <= len(order), f"{plan.start} initial labels were asked for, but the pool has {len(order)}.")
     _, first_of_class = np.unique(pool.truth[order], return_index=True)
     first = order[np.sort(first_of_class)][: plan.start]
@@ -93,10 +46,10 @@ def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
 
 def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
     """The pool with `rare_class` cut down to `rare_share` of what then remains; the test items stay."""
-    if plan.rare_class is None:
+    if not plan.rare_class:
         return pool
     rng = np.random.default_rng(seed_for(seed, "rare class"))
-    rare = np.flatnonzero(~pool.test & (pool.truth == plan.rare_class))
+    rare = np.flatnonzero(~pool.test & (pool.truth == pool.position(plan.rare_class)))
     n_others = int((~pool.test).sum()) - len(rare)
     keep = max(1, round(n_others * plan.rare_share / (1 - plan.rare_share)))
     dropped = rng.permutation(rare)[keep:]
@@ -135,6 +88,28 @@ def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[
     )
 
 
+class _Kept:
+    """What the rounds of a trial have in common: the pool as inputs, and its kernel features."""
+
+    def __init__(self) -> None:
+        self.inputs: Inputs | None = None
+        self._rows: NDArray[np.int64] | None = None
+        self._featured: Featured | None = None
+
+    def prepared(self, work: Work) -> Inputs:
+        self.inputs = self.inputs or stages.prepare(work)
+        return self.inputs
+
+    def featured(self, work: Work, inputs: Inputs, candidates: Candidates) -> Featured:
+        rows = candidates.rows
+        if self._featured is None or self._rows is None or not np.array_equal(rows, self._rows):
+            before = self._featured
+            kernel = before.kernel if before else fit_kernel(work, inputs, choose_landmarks(work, inputs))
+            self._featured = Featured(features=kernel_features(work, inputs, kernel, rows), kernel=kernel)
+            self._rows = rows
+        return self._featured
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One strategy, one seed. `config.selection` names the strategy; its batch size is the plan's."""
@@ -146,76 +121,121 @@ class Trial:
     read: MediaReader
     cache: RowCache
     runtime: Runtime
-    model_file: Path | None = None  # the last model, so that an interrupted trial can go on from it
+    folder: Path | None = None  # keeps the last models and checkpoints, so that an interrupted trial can go on
+    start_file: Path | None = None  # the model of the initial labels: the same for all strategies of a seed
 
     def run(self, done: Sequence[RoundRecord] = (), report: Report = ignore) -> Iterator[RoundRecord]:
         """The records after `done`, one for each round, as they are known."""
-        pool = thinned(self.pool, self.plan, self.seed)
-        given = answers(pool, self.plan, self.seed)
+        pool, given, labeled = self._begin()
         row_of = {name: row for row, name in enumerate(pool.hashes)}
-        labeled = initial_rows(pool, self.plan, self.seed)
-        model = self._last_model() if done else None
+        model = self._model_after(done)
         done = done if model is not None or not self._goes_on else ()
+        kept = _Kept()
         for number in range(self.plan.rounds + 1):
             if number < len(done):
                 record = done[number]
             else:
-                snapshot = snapshot_with(pool, given, labeled)
-                record, model = self._round(number, snapshot, pool, model, report)
+                work = self._work(snapshot_with(pool, given, labeled), model, report)
+                record, model = self._round(number, work, pool, kept)
                 yield record
             labeled = np.concatenate([labeled, np.array([row_of[name] for name in record.picks], np.int64)])
+
+    def train_start(self, report: Report = ignore) -> None:
+        """Leaves the model of the initial labels in `start_file`, for every strategy of this seed."""
+        pool, given, labeled = self._begin()
+        work = self._work(snapshot_with(pool, given, labeled), None, report)
+        self._learn(0, work, stages.prepare(work), Clock())
+
+    def fit_pool(self, report: Report = ignore) -> None:
+        """Leaves the kernel features of the pool in the cache, for every trial on it."""
+        pool, given, labeled = self._begin()
+        work, kept = self._work(snapshot_with(pool, given, labeled), None, report), _Kept()
+        inputs = kept.prepared(work)
+        kept.featured(work, inputs, choose_candidates(work, inputs))
+
+    def _begin(self) -> tuple[LabeledPool, NDArray[np.int64], NDArray[np.int64]]:
+        """The pool, what the oracle says about each item, and the rows labeled at first."""
+        pool = thinned(self.pool, self.plan, self.seed)
+        return pool, answers(pool, self.plan, self.seed), initial_rows(pool, self.plan, self.seed)
 
     @property
     def _goes_on(self) -> bool:
         """Whether a round starts from the last round's model."""
         return self.plan.warm and stages.settled(self.config, self.runtime).training.warm_steps > 0
 
-    def _last_model(self) -> TrainedModel | None:
-        found = self.model_file is not None and self.model_file.exists() and self._goes_on
-        return load_model(self.model_file, self.runtime) if found and self.model_file is not None else None
+    def _model_after(self, done: Sequence[RoundRecord]) -> TrainedModel | None:
+        """The model that the last of these rounds left."""
+        kept = self.folder / f"{len(done) - 1}.safetensors" if self.folder is not None and done else None
+        return load_model(kept, self.runtime) if kept is not None and kept.exists() and self._goes_on else None
 
-    def _round(
-        self, number: int, snapshot: PoolSnapshot, pool: LabeledPool, last: TrainedModel | None, report: Report
-    ) -> tuple[RoundRecord, TrainedModel]:
+    def _keep(self, number: int, model: TrainedModel) -> None:
+        """The last two models: a record may not have been written down before an interruption."""
+        if self.folder is not None and self._goes_on:
+            save_model(model, self.folder / f"{number}.safetensors")
+            (self.folder / f"{number - 2}.safetensors").unlink(missing_ok=True)
+
+    def _round(self, number: int, work: Work, pool: LabeledPool, kept: _Kept) -> tuple[RoundRecord, TrainedModel]:
         """Train, judge, and choose the next batch unless this is the last round. The stages are those of a round."""
-        clock, work = Clock(), self._work(snapshot, last, report)
+        clock = Clock()
         with clock("prepare"):
-            inputs = stages.prepare(work)
-        with clock("train"):
-            model = stages.learn(work, inputs)
-        if model is None:
-            raise TrainingFailed(stages.why_no_model(work, inputs) or "There is nothing to learn from.")
+            inputs = kept.prepared(work)
+        model = self._learn(number, work, inputs, clock)
         with clock("predict"):
             guesses = stages.guess(work, inputs, model)
         selection: Selection | None = None
         if number < self.plan.rounds:
             with clock("features"):
                 chosen = choose_candidates(work, inputs)
-                kernel = fit_kernel(work, inputs, choose_landmarks(work, inputs))
-                features = kernel_features(work, inputs, kernel, chosen.rows)
+                featured = kept.featured(work, inputs, chosen)
             with clock("select"):
-                selection = stages.choose(work, inputs, guesses, chosen, Featured(features=features, kernel=kernel))
-        if self.model_file is not None and self._goes_on:
-            save_model(model, self.model_file)
+                selection = stages.choose(work, inputs, guesses, chosen, featured)
+        self._keep(number, model)
+        return self._record(number, pool, guesses, selection, clock, work), model
+
+    def _learn(self, number: int, work: Work, inputs: Inputs, clock: Clock) -> TrainedModel:
+        """The model of this round. That of the initial labels is trained once and then read; the seconds told are
+        always those of its training."""
+        shared = self.start_file if number == 0 else None
+        if shared is not None and shared.exists():
+            model = load_model(shared, self.runtime)
+            clock.seconds["train"] = model.metrics["train_seconds"]
+            return model
+        with clock("train"):
+            trained = stages.learn(work, inputs)
+        if trained is None:
+            raise TrainingFailed(stages.why_no_model(work, inputs) or "There is nothing to learn from.")
+        if shared is not None:
+            timed = {**trained.metrics, "train_seconds": clock.seconds["train"]}
+            save_model(replace(trained, metrics=timed), shared)
+        return trained
+
+    def _record(
+        self,
+        number: int,
+        pool: LabeledPool,
+        guesses: Guesses,
+        selection: Selection | None,
+        clock: Clock,
+        work: Work,
+    ) -> RoundRecord:
         guessed = guesses.probabilities.argmax(1)
         picks = selection.item_ids if selection is not None else np.empty(0, np.int64)
-        record = RoundRecord(
+        return RoundRecord(
             strategy=self.config.selection.strategy,
             seed=self.seed,
             round=number,
-            n_labels=int(snapshot.labeled.sum()),
+            n_labels=int(work.snapshot.labeled.sum()),
             accuracy=float((guessed[pool.test] == pool.truth[pool.test]).mean()),
             wrong_guesses=int((guessed[picks] != pool.truth[picks]).sum()),
             seconds={stage: round(seconds, 3) for stage, seconds in clock.seconds.items()},
             picks=tuple(pool.hashes[row] for row in picks),
             notes=selection.notes if selection is not None else (),
         )
-        return record, model
 
     def _work(self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report) -> Work:
         config = stages.settled(self.config, self.runtime)
         config = replace(config, selection=replace(config.selection, batch_size=self.plan.batch))
-        empty = Previous(
+        previous = Previous(
             item_ids=np.empty(0, np.int64),
             map_points=np.empty((0, 2), np.float32),
             class_names=snapshot.class_names,
@@ -227,6 +247,7 @@ class Trial:
             read=self.read,
             cache=self.cache,
             runtime=self.runtime,
-            previous=empty,
+            previous=previous,
+            checkpoints=self.folder,
             report=report,
         )

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from app.simulating import Question, ResultsFile, record_from, simulate
+from app.simulating import must_wait, shared_tasks, simulate
+from app.study_data import open_study
 from app.study_report import labels_to_reach, reach_table, summarize, table, write_report
+from app.study_results import Question, ResultsFile, merge, read_results, record_from
+from app.study_settings import changed, hard_cases, settled_preset
+from app.trial_process import Task
+from core.config import preset
 from core.errors import Conflict, InvalidInput
-from core.simulation import Plan, RoundRecord
-from tests.app.worker_processes import quick_config
+from core.study import Plan, RoundRecord
+from core.types import Progress
+from tests.app.worker_processes import quick_config, until
 from tests.round_pools import NAMES, picture
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def record(strategy: str, seed: int, number: int, accuracy: float) -> RoundRecord:
@@ -53,16 +65,111 @@ def question(data: Path, **changes) -> Question:
 
 
 @pytest.mark.slow
-def test_a_simulation_writes_as_it_goes_and_is_not_computed_twice(data, tmp_path):
+@pytest.mark.timeout(900)
+def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
+    """kill -9 after the first record: its processes go with it; the next run computes the rest, seeds in parallel, and
+    its last line is JSON; a third run computes nothing. (That trials go on to the same end: tests/core.)"""
     out = tmp_path / "out"
-    first = simulate(question(data), out, processes=1)
-    assert [(one.n_labels, len(one.picks)) for one in first] == [(3, 2), (5, 0)]
-    stored = json.loads((out / "results.json").read_text())
-    assert [record_from(values) for values in stored["records"]] == first
-    seen = []
-    again = simulate(question(data), out, processes=1, report=seen.append)
-    assert again == first
-    assert [(one.done, one.total) for one in seen] == [(2, 2)]
+    options = [
+        "--strategy=margin", "--strategy=uniform", "--start=3", "--batch=2", "--rounds=1", "--seeds=2", "--preset=smoke",
+        f"--out={out}", "--set=training.steps=8", "--set=training.warm_steps=4", "--set=media.image_size=8",
+        "--set=kernel.network=fnn", "--set=kernel.n_landmarks=12", "--json", str(data),
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WINNOW_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "app", "simulate", *options]
+    first = subprocess.Popen([*command, "--processes=1"], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    until(lambda: (out / "results.json").exists() and read_results(out / "results.json")["records"], 400)
+    children = workers_of(first.pid)
+    first.kill()
+    first.wait(60)
+    until(lambda: not any(is_running(pid) for pid in children), 60, "the end of its processes")
+    begun = read_results(out / "results.json")["records"]
+    assert len(children) == 1 and 1 <= len(begun) < 8
+
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=400)
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert list(told["accuracy"]) == ["margin", "uniform"] and set(told["accuracy"]["margin"]) == {"3", "5"}
+    stored = read_results(out / "results.json")
+    assert [one for one in stored["records"] if one in begun] == begun
+    assert set(stored["records"][0]["seconds"]) == {"prepare", "train", "predict", "features", "select"}
+    asked = Question.from_dict(stored["question"])
+    for seed in (0, 1):
+        starts = [one for one in stored["records"] if (one["round"], one["seed"]) == (0, seed)]
+        assert len(starts) == 2 and len({(one["accuracy"], one["seconds"]["train"]) for one in starts}) == 1
+    assert stored["machine"]["processes"] == min(2, os.cpu_count() or 1)
+    seen: list[Progress] = []
+    assert len(simulate(asked, out, report=seen.append)) == 8
+    assert [(one.done, one.total) for one in seen] == [(8, 8)]
+
+
+def workers_of(pid: int) -> list[int]:
+    """Children that work on tasks, by the kernel's own list."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(one) for one in listed if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_parts_that_run_side_by_side_share_one_file(data, tmp_path):
+    """Two runs that each do a part write into one folder; neither loses what the other wrote. Parts in folders of
+    their own are merged."""
+    one = ResultsFile(tmp_path / "both", question(data, strategies=("bico",)))
+    other = ResultsFile(tmp_path / "both", question(data, strategies=("uniform",), seeds=(1,)))
+    one.add(RECORDS[0])
+    other.add(RECORDS[6])
+    one.add(RECORDS[1])
+    stored = read_results(tmp_path / "both" / "results.json")
+    assert [record_from(values) for values in stored["records"]] == [RECORDS[0], RECORDS[1], RECORDS[6]]
+    assert (stored["question"]["strategies"], stored["question"]["seeds"]) == (["bico", "uniform"], [0, 1])
+    ResultsFile(tmp_path / "a", question(data)).write(RECORDS[:2])
+    ResultsFile(tmp_path / "b", question(data)).write(RECORDS[2:4])
+    assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "whole") == RECORDS[:4]
+
+
+def test_trials_wait_for_what_they_share_and_for_nothing_else(data):
+    asked = question(data, strategies=("margin", "bico"), seeds=(0, 1))
+    trials = [Task("trial", seed, strategy) for strategy, seed in asked.trials]
+    shared = shared_tasks(asked, Path("nowhere"), trials)
+    assert shared == [Task("pool", 0), Task("start", 0), Task("start", 1)]
+    assert not any(must_wait(task, shared, False) for task in shared)
+    assert all(must_wait(task, [Task("pool", 0)], False) for task in trials)
+    assert [must_wait(task, [Task("start", 1)], False) for task in trials] == [False, False, True, True]
+    assert [must_wait(task, [Task("pool", 1)], True) for task in trials] == [False, False, True, True]
+    once = dataclasses.replace(asked, plan=Plan(rounds=0))
+    assert shared_tasks(once, Path("nowhere"), trials[:2]) == [Task("start", 0)]
+
+
+def test_data_that_changed_since_a_simulation_began_is_refused(data, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    open_study(question(data), out).store.close()
+    (out / "pool.txt").write_text("something else")
+    with pytest.raises(Conflict, match="changed since this simulation began"):
+        open_study(question(data), out)
+
+
+def test_settings_are_changed_by_name_and_checked(data):
+    found = changed(preset("smoke"), ["training.steps=1500", "training.augment=false", "training.align=off"])
+    assert (found.training.steps, found.training.augment, found.training.align) == (1500, False, "off")
+    assert found.kernel == preset("smoke").kernel
+    for wrong, told in (
+        ("steps=3", "write it like"), ("nothing.steps=3", "no section"), ("training.stepz=3", "Unknown settings"),
+        ("training.steps=many", "must be of type int"), ("training.steps=-1", "negative"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidInput, match=told):
+            changed(preset("smoke"), [wrong])
+    assert hard_cases(0.1, "a=b=0.05", "x") == {
+        "wrong_share": 0.1, "missing_class": "x", "rare_class": "a=b", "rare_share": 0.05,
+    }  # fmt: skip
+    for wrong in ("one", "one=few", "=0.02"):
+        with pytest.raises(InvalidInput, match="write it like"):
+            hard_cases(rare=wrong)
+    assert settled_preset("auto").preset in ("laptop", "paper")
 
 
 def test_results_of_another_question_are_not_overwritten(data, tmp_path):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from core import round as stages
 from core.errors import InvalidInput
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
-from core.simulation import LabeledPool, Plan, RoundRecord, Trial, answers, initial_rows, snapshot_with, thinned
+from core.simulation import Trial, answers, initial_rows, snapshot_with, thinned
+from core.study import LabeledPool, Plan, RoundRecord
 from tests.app.worker_processes import quick_config
 from tests.round_pools import picture
 
@@ -44,6 +47,21 @@ def trial(strategy: str = "uniform", plan: Plan | None = None, seed: int = 3, **
     )
 
 
+class CountingCache(MemoryRowCache):
+    """Remembers how often each row was computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.computed: Counter[tuple[str, str]] = Counter()
+
+    def rows(self, key, names, compute, report=None):
+        def count(positions):
+            self.computed.update((key, names[position]) for position in positions)
+            return compute(positions)
+
+        return super().rows(key, names, count, report)
+
+
 def without_times(records: list[RoundRecord]) -> list[RoundRecord]:
     return [dataclasses.replace(one, seconds={}) for one in records]
 
@@ -59,7 +77,7 @@ def test_the_initial_labels_cover_every_class_and_leave_the_test_items_alone():
 
 def test_a_class_can_be_missing_from_the_initial_labels():
     pool, _ = labeled_pool()
-    assert set(pool.truth[initial_rows(pool, Plan(start=20, missing_class=1), 0)]) == {0, 2}
+    assert set(pool.truth[initial_rows(pool, Plan(start=20, missing_class="blobs"), 0)]) == {0, 2}
 
 
 def test_wrong_answers_come_at_the_asked_share_and_are_never_right():
@@ -76,7 +94,7 @@ def test_wrong_answers_come_at_the_asked_share_and_are_never_right():
 
 def test_an_answer_does_not_depend_on_what_else_is_in_the_pool():
     pool, _ = labeled_pool()
-    plan = Plan(wrong_share=0.3, rare_class=2, rare_share=0.1)
+    plan = Plan(wrong_share=0.3, rare_class="checks", rare_share=0.1)
     few = thinned(pool, plan, 0)
     whole = dict(zip(pool.hashes, answers(pool, plan, 0), strict=True))
     assert all(whole[name] == given for name, given in zip(few.hashes, answers(few, plan, 0), strict=True))
@@ -84,7 +102,7 @@ def test_an_answer_does_not_depend_on_what_else_is_in_the_pool():
 
 def test_a_rare_class_is_thinned_in_the_pool_and_whole_in_the_test():
     pool, _ = labeled_pool(600, 60)
-    few = thinned(pool, Plan(rare_class=1, rare_share=0.02), 0)
+    few = thinned(pool, Plan(rare_class="blobs", rare_share=0.02), 0)
     left = few.truth[~few.test]
     assert (left == 1).mean() == pytest.approx(0.02, abs=0.005)
     assert np.array_equal(few.truth[few.test], pool.truth[pool.test])
@@ -106,24 +124,83 @@ def test_strategies_of_one_seed_start_from_the_same_model():
     assert first.picks != other.picks
 
 
+def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
+    """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
+    twice; and sharing changes no result."""
+    trained, read, cache = [], Counter(), CountingCache()
+    learn = stages.learn
+    monkeypatch.setattr(stages, "learn", lambda work, inputs: trained.append(work.snapshot) or learn(work, inputs))
+    plan, strategies = Plan(start=4, batch=3, rounds=1), ("uniform", "margin", "bico")
+    pool, media = labeled_pool()
+
+    def reader(name: str) -> bytes:
+        read[name] += 1
+        return media[name]
+
+    def shared(strategy: str) -> Trial:
+        made = trial(strategy, plan, start_file=tmp_path / "start.safetensors")
+        return dataclasses.replace(made, cache=cache, read=reader)
+
+    shared("bico").train_start()
+    shared("bico").fit_pool()
+    found = [record for strategy in strategies for record in shared(strategy).run()]
+    assert [int(one.labeled.sum()) for one in trained] == [4, 7, 7, 7]
+    assert set(cache.computed.values()) == {1}
+    assert set(read.values()) == {1} and len(read) == len(pool.hashes)
+    assert {one.seconds["train"] for one in found if one.round == 0} == {found[0].seconds["train"]}
+    alone = [record for strategy in strategies for record in trial(strategy, plan).run()]
+    assert without_times(found) == without_times(alone)
+
+
+def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
+    """The stages are `core.round`'s, which a worker runs too; each gets the model that the round before left."""
+    given, made = [], []
+    learn = stages.learn
+
+    def watch(work, inputs):
+        given.append(work.previous.model)
+        made.append(learn(work, inputs))
+        return made[-1]
+
+    monkeypatch.setattr(stages, "learn", watch)
+    list(trial("uniform").run())
+    assert given == [None, *made[:-1]] and len(made) == 3
+    assert [model.history[-1]["step"] for model in made] == [8, 4, 4]
+    given.clear()
+    list(trial("uniform", Plan(start=4, batch=3, rounds=1, warm=False)).run())
+    assert given == [None, None]
+
+
 def test_an_interrupted_trial_goes_on_to_the_same_end(tmp_path):
-    whole = list(trial("margin", model_file=tmp_path / "whole.safetensors").run())
-    cut = trial("margin", model_file=tmp_path / "cut.safetensors")
+    whole = list(trial("margin", folder=tmp_path / "whole").run())
+    cut = trial("margin", folder=tmp_path / "cut")
     begun = []
     for record in cut.run():
         begun.append(record)
         if len(begun) == 2:
             break
-    rest = list(trial("margin", model_file=tmp_path / "cut.safetensors").run(begun))
+    rest = list(trial("margin", folder=tmp_path / "cut").run(begun))
     assert without_times([*begun, *rest]) == without_times(whole)
 
 
 def test_a_trial_whose_model_is_lost_starts_over(tmp_path):
-    made = trial("margin", model_file=tmp_path / "gone.safetensors")
+    made = trial("margin", folder=tmp_path / "gone")
     first = next(iter(made.run()))
-    (tmp_path / "gone.safetensors").unlink()
+    (tmp_path / "gone" / "0.safetensors").unlink()
     again = list(made.run([first]))
     assert [one.round for one in again] == [0, 1, 2]
+
+
+def test_a_record_lost_on_the_way_to_the_disk_is_made_again(tmp_path):
+    """Killed after a model was kept and before its record was: the round is repeated from the model before it."""
+    whole = list(trial("margin", folder=tmp_path).run())
+    again = list(trial("margin", folder=tmp_path).run(whole[:2]))
+    assert without_times(again) == without_times(whole[2:])
+
+
+def test_classes_are_named_and_an_unknown_name_is_refused():
+    with pytest.raises(InvalidInput, match="No class 'dots'; there are bars, blobs, checks"):
+        thinned(labeled_pool()[0], Plan(rare_class="dots"), 0)
 
 
 def test_the_snapshot_never_shows_the_test_labels_to_training():
