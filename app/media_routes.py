@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import threading
 from functools import lru_cache
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -25,6 +26,7 @@ from app import pictures, resources, tickets
 from app.access import SESSION_COOKIE
 from core.errors import NotFound, WinnowError
 from storage.item_rows import ItemRow
+from storage.media_checks import noticing
 from storage.media_types import EXTENSIONS, media_kind
 from storage.pool import Pool
 
@@ -72,17 +74,25 @@ def serve(request: Request) -> Response:
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
     try:
-        return _file(item, tag) if names["part"] == "file" else _drawn(item, names["part"], tag)
+        path = _right_file(item)
+        return _file(path, item, tag) if names["part"] == "file" else _drawn(item, names["part"], tag)
     except (WinnowError, OSError) as error:
         return JSONResponse({"error": str(error)}, status_code=404)
     except (ValueError, RuntimeError, SyntaxError):  # what soundfile and Pillow raise on damaged content
         return JSONResponse({"error": f"{item.name} cannot be decoded."}, status_code=422)
 
 
-def _file(item: ItemRow, tag: str) -> Response:
-    path = resources.store().media.locate(item.sha256, item.link_path)
-    status = path.stat()
-    _unchanged(item.sha256, item.link_path, status.st_mtime_ns, status.st_size)
+def _right_file(item: ItemRow) -> Path:
+    """Where the item's bytes are. That the file is gone, changed or right again is noted with the item."""
+    store = resources.store()
+    with noticing(store, item.project_id, item.id, item.condition):
+        path = store.media.locate(item.sha256, item.link_path)
+        status = path.stat()
+        _unchanged(item.sha256, item.link_path, status.st_mtime_ns, status.st_size)
+    return path
+
+
+def _file(path: Path, item: ItemRow, tag: str) -> Response:
     return FileResponse(path, media_type=item.media_type, headers={**HEADERS, "ETag": tag})
 
 

@@ -1,4 +1,4 @@
-"""Why a round chose an exported item and what that bought, as columns: `core.types.PickReason` and its hindsight.
+"""Why a round chose an item and what that bought, as columns of exports and screens.
 
 Ids mean nothing outside the store, so the guess is a class's name and the nearest labeled item is named by its hash.
 """
@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from storage import classes
+from storage.database import Store
 from storage.labels import chunks
-from storage.schema import Item, Pick, Round
+from storage.schema import Item, ItemState, Pick, Round
 
 REASON_FLOATS = ("confidence", "entropy", "outer_before", "outer_after", "nearest_distance")
 REASON_WHOLE = ("stands_for", "gradient_rank", "first_gradient_rank")
@@ -57,8 +58,8 @@ class PickColumns:
             query = query.where(Item.project_id == self._project_id, Item.id.in_(chunk))
             self._nearest |= {row.id: (row.sha256, row.name) for row in self._connection.execute(query)}
 
-    def of(self, row: Any, label: str) -> dict[str, Any]:
-        """All PICK_COLUMNS of a row that was a pick; nothing for one that was not. `label` is the one it got."""
+    def of(self, row: Any, label: str | None) -> dict[str, Any]:
+        """All PICK_COLUMNS of a row that was a pick; nothing for one that was not. `label` is the one it has now."""
         if row.position is None:
             return {}
         reason, hindsight = row.reason or {}, row.hindsight or {}
@@ -67,7 +68,7 @@ class PickColumns:
         return (
             {"pick_order": row.position, "pick_score": row.score}
             | {f"pick_{column}": reason.get(column) for column in (*REASON_FLOATS, *REASON_WHOLE)}
-            | {"pick_guess": guess, "pick_guess_was_wrong": None if guess is None else guess != label}
+            | {"pick_guess": guess, "pick_guess_was_wrong": None if None in (guess, label) else guess != label}
             | {"pick_nearest_sha256": sha256, "pick_nearest_name": name}
             | {f"hindsight_{column}": hindsight.get(column) for column in (*HINDSIGHT_FLOATS, *HINDSIGHT_WHOLE)}
         )
@@ -81,3 +82,27 @@ class PickColumns:
             self._classes[class_event] = [self._counts_as[row.id] for row in rows if row.active]
         names = self._classes[class_event]
         return names[position] if position < len(names) else None
+
+
+def picks_of_round(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
+    """The picks of a round in their order: item_id, name, label (None while there is none) and PICK_COLUMNS."""
+    query = (
+        select(*pick_selected(), Item.id, Item.name, ItemState.class_id)
+        .join(Round, Round.id == Pick.round_id)
+        .join(Item, Item.id == Pick.item_id)
+        .join(ItemState, ItemState.item_id == Item.id)
+        .where(Pick.round_id == round_id, Round.project_id == project_id)
+        .order_by(Pick.position)
+    )
+    with store.read() as connection:
+        known = classes.rows_in(connection, project_id)
+        names = {row.id: row.name for row in known}
+        counts_as = {row.id: names[row.effective_id or row.id] for row in known}
+        columns = PickColumns(connection, project_id, counts_as)
+        rows = list(connection.execute(query))
+        columns.prepare(rows)
+        found = []
+        for row in rows:
+            label = counts_as.get(row.class_id)
+            found.append({"item_id": row.id, "name": row.name, "label": label} | columns.of(row, label))
+    return found

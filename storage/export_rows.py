@@ -69,6 +69,7 @@ class ExportOptions:
 class ExportItem:
     """One row, and where its bytes are."""
 
+    id: int
     values: dict[str, Any]
     link_path: str | None
 
@@ -118,7 +119,7 @@ class ExportRows:
                 if values is not None:
                     values["other_names"] = names.get(row.id, [])
                     values["other_labels"] = others.get(row.id, [])
-                    yield ExportItem(values, row.link_path)
+                    yield ExportItem(row.id, values, row.link_path)
 
     def _chunk(self, last: int) -> list[Any]:
         """The next items that may have a row, with the event that gave the label that counts."""

@@ -30,6 +30,7 @@ from storage import classes, projects, snapshots
 from storage.database import Store
 from storage.export_formats import CsvWriter, JsonlWriter, ParquetWriter, TableWriter, TasksWriter, label_studio_view
 from storage.export_rows import ExportItem, ExportOptions, ExportRows, Format
+from storage.media_checks import describe, judges_media, set_condition
 from storage.media_folder import MediaChanged, MediaMissing
 from storage.media_types import EXTENSIONS
 
@@ -88,7 +89,8 @@ class _Export:
         self.store, self.project_id, self.options, self.folder = store, project_id, options, folder
         self.labels: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
-        self.n_rows = self.n_media = self.n_missing = 0
+        self.n_rows = self.n_media = 0
+        self.problems: dict[int, tuple[str, str]] = {}  # items whose file is missing or changed
         self.folder_names: dict[str, str] = {}
         self.writers: dict[str, TableWriter] = {}
 
@@ -105,6 +107,8 @@ class _Export:
                         report(Progress("export", self.n_rows, 0))
                 self._writer(self.table)  # an export without rows still has its (empty) table
             about = self._about(connection, moment, rows)
+        if judges_media(self.store):
+            set_condition(self.store, self.project_id, self.problems)
         text = json.dumps(about, indent=2, ensure_ascii=False, sort_keys=True)
         (self.folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
         report(Progress("export", self.n_rows, self.n_rows))
@@ -113,7 +117,7 @@ class _Export:
             "labels": dict(self.labels),
             "sources": dict(self.sources),
             "media_files": self.n_media,
-            "media_missing": self.n_missing,
+            "media_missing": len(self.problems),
             "label_sequence": moment.label_sequence,
         }
 
@@ -161,26 +165,24 @@ class _Export:
             place = f"media/{name}"
         target = self.folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
-        if self._copy(values["sha256"], item.link_path, target):
-            self.n_media += 1
-            return place
-        self.n_missing += 1
-        return ""
-
-    def _copy(self, sha256: str, link_path: str | None, target: Path) -> bool:
-        """Whether the bytes were there, unchanged."""
-        digest = hashlib.sha256()
         try:
-            with self.store.media.open(sha256, link_path) as source, open(target, "xb") as copy:
-                while block := source.read(1 << 20):
-                    digest.update(block)
-                    copy.write(block)
-        except (MediaMissing, MediaChanged):
-            return False
+            self._copy(values["sha256"], item.link_path, target)
+        except (MediaMissing, MediaChanged) as problem:
+            self.problems[item.id] = describe(problem)
+            return ""
+        self.n_media += 1
+        return place
+
+    def _copy(self, sha256: str, link_path: str | None, target: Path) -> None:
+        """The bytes as they were imported; raises `MediaMissing` or `MediaChanged`."""
+        digest = hashlib.sha256()
+        with self.store.media.open(sha256, link_path) as source, open(target, "xb") as copy:
+            while block := source.read(1 << 20):
+                digest.update(block)
+                copy.write(block)
         if digest.hexdigest() != sha256:
             target.unlink()
-            return False
-        return True
+            raise MediaChanged(f"The file of {sha256} has changed since it was imported.")
 
     def _class_folder(self, label: str) -> str:
         """A folder name of our own: the class's name where that is plainly one, else a number with what is readable."""
@@ -220,7 +222,7 @@ class _Export:
                 "labels": dict(self.labels),
                 "sources": dict(self.sources),
                 "media_files": self.n_media,
-                "media_missing": self.n_missing,
+                "media_missing": len(self.problems),
             },
             "classes": [
                 {

@@ -1,11 +1,14 @@
 """Files that went missing or changed after import: noticed when they are read or checked, shown, and put right.
 
 An item whose file is gone or has other bytes keeps its labels and its place in history, but waits for nobody. When the
-right bytes are back, it waits again.
+right bytes are back, it waits again. Only a machine that can know says so: one that works from an artifact folder and
+has no media of its own finds every file missing, and notes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +41,49 @@ def read_item(store: Store, item_id: int) -> bytes:
         row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"There is no item {item_id}.")
+    with noticing(store, row.project_id, row.id, row.condition):
+        return store.media.read(row.sha256, row.link_path)
+
+
+@contextlib.contextmanager
+def noticing(store: Store, project_id: int, item_id: int, condition: str) -> Iterator[None]:
+    """Around code that reads an item's file and compares it with its hash: what that finds is noted with the item,
+    whose `condition` was known before, whether the file turns out missing, changed or right again."""
     try:
-        data = store.media.read(row.sha256, row.link_path)
+        yield
     except (MediaMissing, MediaChanged) as problem:
-        set_condition(store, row.project_id, {item_id: (_condition(problem), str(problem))})
+        found = describe(problem)
+        if judges_media(store) and condition not in (found[0], "unreadable"):
+            set_condition(store, project_id, {item_id: found})
         raise
-    if row.condition in ("missing", "changed"):
-        set_condition(store, row.project_id, {item_id: ("ok", "")})
-    return data
+    if condition in ("missing", "changed"):
+        set_condition(store, project_id, {item_id: ("ok", "")})
+
+
+def note_by_hash(store: Store, project_id: int, sha256: str, problem: NotFound) -> None:
+    """Note a missing or changed file with the item that has this hash."""
+    query = select(Item.id, Item.condition).where(Item.project_id == project_id, Item.sha256 == sha256)
+    with store.read() as connection:
+        row = connection.execute(query).one_or_none()
+    with contextlib.suppress(MediaMissing, MediaChanged):
+        if row is not None:
+            with noticing(store, project_id, row.id, row.condition):
+                raise problem
+
+
+def is_shared(store: Store) -> bool:
+    """Whether the artifact folder lies elsewhere than beside the store."""
+    return store.artifacts_address != str(store.home / "artifacts")
+
+
+def holds_media(store: Store) -> bool:
+    """Whether this machine is the one whose home holds the media."""
+    return store.media.root.is_dir() and any(store.media.root.iterdir())
+
+
+def judges_media(store: Store) -> bool:
+    """Whether a file that is not found here is missing, and not just elsewhere."""
+    return not is_shared(store) or holds_media(store)
 
 
 def verify_items(store: Store, project_id: int, report: Report = ignore) -> MediaReport:
@@ -86,8 +124,9 @@ def set_condition(store: Store, project_id: int, found: dict[int, tuple[str, str
         labels.refresh_states(connection, project_id, found)
 
 
-def _condition(problem: Exception) -> str:
-    return "missing" if isinstance(problem, MediaMissing) else "changed"
+def describe(problem: MediaMissing | MediaChanged) -> tuple[str, str]:
+    """(condition, note) that a problem means for an item."""
+    return "missing" if isinstance(problem, MediaMissing) else "changed", str(problem)
 
 
 def _look(store: Store, row: Any) -> tuple[str, str]:
@@ -98,7 +137,7 @@ def _look(store: Store, row: Any) -> tuple[str, str]:
         if not same or row.condition == "changed":
             store.media.check(row.sha256, row.link_path)
     except (MediaMissing, MediaChanged) as problem:
-        return _condition(problem), str(problem)
+        return describe(problem)
     return "ok", ""
 
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from core.errors import NotFound, WinnowError
+from core.errors import NotFound
 from core.types import MediaReader, Progress, Report, ignore
 from storage.artifacts import ArtifactRef
 from storage.database import Store
+from storage.media_checks import holds_media, is_shared, note_by_hash, noticing
+from storage.media_folder import MediaChanged, MediaMissing
 from storage.schema import Item, Setting
 
 SUFFIX = ".media"
@@ -26,18 +28,9 @@ WAIT_SECONDS = 1.0
 NOTED = 500  # items between two notes of how far sharing got
 
 
-def is_shared(store: Store) -> bool:
-    """Whether the artifact folder lies elsewhere than beside the store."""
-    return store.artifacts_address != str(store.home / "artifacts")
-
-
-def holds_media(store: Store) -> bool:
-    """Whether this machine is the one whose home holds the media."""
-    return store.media.root.is_dir() and any(store.media.root.iterdir())
-
-
 def reader(store: Store, project_id: int) -> MediaReader:
-    """Gives an item's bytes from this machine, else from the artifact folder."""
+    """Gives an item's bytes from this machine, else from the artifact folder. A file that is missing or changed here is
+    noted with its item."""
     query = select(Item.sha256, Item.link_path).where(Item.project_id == project_id, Item.link_path.is_not(None))
     with store.read() as connection:
         links = {row.sha256: row.link_path for row in connection.execute(query)}
@@ -45,7 +38,8 @@ def reader(store: Store, project_id: int) -> MediaReader:
     def read(sha256: str) -> bytes:
         try:
             return store.media.read(sha256, links.get(sha256))
-        except WinnowError as missing:
+        except (MediaMissing, MediaChanged) as missing:
+            note_by_hash(store, project_id, sha256, missing)
             if not is_shared(store):
                 raise
             try:
@@ -76,7 +70,10 @@ def _copy(store: Store, project_id: int, after: int, last_item_id: int, report: 
     items = _items(store, project_id, after, last_item_id)
     for number, item in enumerate(items, 1):
         if not _has(store, item.sha256):
-            with contextlib.suppress(NotFound):  # missing or changed here: unreadable for every worker alike
+            with (
+                contextlib.suppress(NotFound),  # missing or changed here: unreadable for every worker alike
+                noticing(store, project_id, item.id, item.condition),
+            ):
                 store.artifacts.put_bytes(store.media.read(item.sha256, item.link_path), SUFFIX)
         if number % NOTED == 0:
             _note(store, project_id, item.id)
@@ -89,7 +86,7 @@ def _has(store: Store, sha256: str) -> bool:
 
 
 def _items(store: Store, project_id: int, after: int, last: int) -> list[Any]:
-    query = select(Item.id, Item.sha256, Item.link_path).where(
+    query = select(Item.id, Item.sha256, Item.link_path, Item.condition).where(
         Item.project_id == project_id, Item.id > after, Item.id <= last
     )
     with store.read() as connection:

@@ -10,11 +10,10 @@ import streamlit as st
 
 from app import resources, rounds, state, theme
 from app.learned import guessing_of
+from app.pick_lines import pick_lines
 from app.text import markup, plain, visible
 from core.acquisition import catalog
 from core.config import RoundConfig
-from storage.item_rows import PickRow
-from storage.pool import Pool
 from storage.rounds import RoundLog, RoundRow
 
 SHOWN = 12
@@ -92,15 +91,8 @@ def open_round(project_id: int, round_id: int) -> None:
         st.error(plain(row.error))
     for told in row.notes:
         theme.muted(str(told))
-    picks = RoundLog(store, project_id).picks(round_id)
-    names = {item.id: item.name for item in Pool(store, project_id).items_by_id([pick.item_id for pick in picks])}
-    class_names = row.metrics.get("class_names", [])
-    if picks:
-        st.dataframe(
-            [_pick_line(pick, names, class_names) for pick in picks],
-            hide_index=True,
-            key=f"picks-{round_id}",
-        )
+    if picks := pick_lines(store, project_id, round_id):
+        st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
         theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))
     with st.expander("Settings"):
@@ -108,23 +100,6 @@ def open_round(project_id: int, round_id: int) -> None:
     if row.log:
         with st.expander("Log"):
             st.code(visible_log(row.log), language=None)
-
-
-def _pick_line(pick: PickRow, names: dict[int, str], class_names: list[str]) -> dict[str, object]:
-    reason, hindsight = pick.reason, pick.hindsight
-    guess = reason.get("guess")
-    return {
-        "order": pick.position,
-        "item": visible(names.get(pick.item_id, "")),
-        "guess": class_names[guess] if guess is not None and guess < len(class_names) else "",
-        "confidence": reason.get("confidence"),
-        "loss before": reason.get("outer_before"),
-        "loss after": reason.get("outer_after"),
-        "stands for": reason.get("stands_for"),
-        "score": pick.score,
-        "guess was wrong": hindsight.get("guess_was_wrong"),
-        "changed nearby": hindsight.get("n_changed"),
-    }
 
 
 def _settings(config: RoundConfig) -> str:

@@ -84,6 +84,28 @@ def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, c
     assert answer.status == 404 and "cannot be read" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("part", ["file", "spectrogram.png", "thumb.png"])
+def test_asking_for_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
+    get, clip, page_store, part
+):
+    """FAULTS A13: also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
+    pool = Pool(page_store, clip.project_id)
+    path = page_store.media.path(clip.sha256)
+    data = path.read_bytes()
+    waiting = pool.counts().waiting
+    assert get(media_path(clip, part)).status == 200
+    path.unlink()
+    assert get(media_path(clip, part)).status == 404
+    assert pool.item(clip.id).condition == "missing" and "cannot be read" in pool.item(clip.id).condition_note
+    assert pool.counts().waiting == waiting - 1
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, part)).status == 404
+    assert pool.item(clip.id).condition == "changed"
+    path.write_bytes(data)
+    assert get(media_path(clip, part)).status == 200
+    assert (pool.item(clip.id).condition, pool.counts().waiting) == ("ok", waiting)
+
+
 def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
     """FAULTS A8 on the way out."""
     project = sample_store.create_project(page_store, "Broken", "image", ["a"])

@@ -503,6 +503,7 @@ def test_missing_and_changed_files_are_counted_and_never_replaced_by_other_bytes
     report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl", media=True))
     assert (report.rows, report.media_files, report.media_missing) == (3, 1, 2)
     assert len(os.listdir(tmp_path / "out" / "media")) == 1
+    assert [item.condition for item in shop.pool.items()] == ["missing", "changed", "ok", "ok"]
 
 
 def test_label_studio_tasks_have_its_own_form_and_foreign_tasks_can_be_read(shop, tmp_path):

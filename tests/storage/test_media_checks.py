@@ -7,11 +7,13 @@ import os
 import pytest
 
 from core.errors import NotFound
+from storage import shared_media
 from storage.annotators import annotator_named
 from storage.classes import list_classes
+from storage.database import Store
 from storage.import_opening import open_source
 from storage.importing import ImportOptions, run_import
-from storage.media_checks import MediaReport, read_item, verify_items
+from storage.media_checks import MediaReport, read_item, set_condition, verify_items
 from storage.media_folder import MediaChanged, MediaMissing
 from storage.pool import Pool
 from storage.projects import create_project
@@ -86,3 +88,43 @@ def test_importing_a_lost_file_again_brings_its_item_back(sqlite_store, tmp_path
     item = Pool(sqlite_store, project).items()[0]
     assert (item.condition, item.link_path) == ("ok", str(tmp_path / "new" / "b.wav"))
     assert read_item(sqlite_store, item.id) == wav(1)
+
+
+def test_a_round_that_meets_a_missing_or_changed_file_marks_its_item(sqlite_store, tmp_path):
+    """A13, where a worker reads: nothing is trained on other bytes, and people see which items it concerns."""
+    store = sqlite_store
+    project = create_project(store, "p", "audio").id
+    root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(3)})
+    run_import(store, project, open_source(root))
+    items = Pool(store, project).items()
+    store.media.path(items[0].sha256).unlink()
+    store.media.path(items[1].sha256).write_bytes(wav(9))
+    read = shared_media.reader(store, project)
+    with pytest.raises(MediaMissing):
+        read(items[0].sha256)
+    with pytest.raises(MediaChanged):
+        read(items[1].sha256)
+    assert read(items[2].sha256) == wav(2)
+    assert [item.condition for item in Pool(store, project).items()] == ["missing", "changed", "ok"]
+
+
+def test_sharing_media_marks_what_is_missing_and_a_machine_without_media_marks_nothing(tmp_path):
+    """A13, with an artifact folder that several machines reach."""
+    address = str(tmp_path / "shared")
+    with Store.open(home=tmp_path / "home") as store:
+        url = store.url
+    with Store(url, tmp_path / "home", address) as store:
+        project = create_project(store, "p", "audio").id
+        root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(3)})
+        run_import(store, project, open_source(root))
+        items = Pool(store, project).items()
+        store.media.path(items[0].sha256).unlink()
+        shared_media.share(store, project, items[-1].id)
+        assert [item.condition for item in Pool(store, project).items()] == ["missing", "ok", "ok"]
+        set_condition(store, project, {items[0].id: ("ok", "")})
+    with Store(url, tmp_path / "elsewhere", address) as store:
+        read = shared_media.reader(store, project)
+        assert read(items[1].sha256) == wav(1)
+        with pytest.raises(MediaMissing):
+            read(items[0].sha256)
+        assert [item.condition for item in Pool(store, project).items()] == ["ok", "ok", "ok"]
