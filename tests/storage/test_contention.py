@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from benchmarks.contention import BOUND_SECONDS
 from core.errors import StoreUnusable
 from storage import file_lock
 from storage.annotators import annotator_named, list_annotators
 from storage.database import Store
 from tests.storage.pools import make_pool
 
-P99_SECONDS = 5.0
-
 
 @pytest.mark.timeout(120)
 def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Store) -> None:
-    """D1, for 6 s instead of 60 to keep the suite short: no "database is locked", every write within the bound."""
+    """D1: no "database is locked", every write within the bound. Six seconds here to keep the suite short; the minute
+    that D1 asks for is `make bench NAME=contention`, the same crowd with the same bounds."""
     made = make_pool(sqlite_store, 3_000)
     sqlite_store.close()
     command = [sys.executable, "-m", "tests.storage.crowd", str(sqlite_store.home), "6"]
@@ -30,7 +30,7 @@ def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Stor
     result = json.loads(done.stdout)
     assert result["errors"] == []
     assert min(result["labels"]) >= 1, f"everyone gets a turn: {result['labels']}"
-    assert result["p99_seconds"] < P99_SECONDS
+    assert result["p99_seconds"] < BOUND_SECONDS
     with Store.open(home=sqlite_store.home):
         assert made.pool.counts().labeled == sum(result["labels"]), "every label is stored, none twice"
         assert made.pool.rebuild() == 0

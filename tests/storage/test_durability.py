@@ -19,6 +19,7 @@ from sqlalchemy import select, text
 from storage.database import Store
 from storage.pool import Pool
 from storage.schema import LabelEvent
+from tests.conftest import missing
 from tests.storage.pools import event, make_pool
 
 WRITER = """
@@ -150,17 +151,22 @@ def traced(home: Path, trace: Path) -> list[bool]:
     return synced_before_each_answer(trace.read_text(errors="replace"))
 
 
+def need_strace() -> None:
+    if shutil.which("strace") is None:
+        missing("There is no strace; install Debian's strace package to see that labels are synced.")
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_every_acknowledged_label_was_synced_to_the_disk_before_the_answer(sqlite_store: Store, tmp_path: Path) -> None:
     """B10: what a power cut takes away is what was not synced. A block device that drops unsynced writes needs a kernel
     module that containers lack; the nearest is to watch the system calls: every answer must come after an fsync of the
     WAL that came after its last write. With synchronous=NORMAL the same check fails (negative control)."""
+    need_strace()
     make_pool(sqlite_store, 50)
     sqlite_store.close()
     answers = traced(sqlite_store.home, tmp_path / "trace")
     if not answers:
-        pytest.skip("strace may not trace processes here.")
+        missing("strace may not trace processes here.")
     assert answers == [True] * 25
 
 
@@ -168,8 +174,7 @@ def test_without_full_synchronisation_the_check_above_would_fail(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of B10: the same writer with synchronous=NORMAL answers before the WAL is synced."""
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
+    need_strace()
     make_pool(sqlite_store, 50)
     sqlite_store.close()
     relaxed = WRITER.replace(
@@ -182,7 +187,7 @@ def test_without_full_synchronisation_the_check_above_would_fail(
     monkeypatch.setitem(globals(), "WRITER", relaxed)
     answers = traced(sqlite_store.home, tmp_path / "trace")
     if not answers:
-        pytest.skip("strace may not trace processes here.")
+        missing("strace may not trace processes here.")
     assert False in answers
 
 
