@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from storage import export_reasons
 from storage.export_rows import COLUMNS, OTHER_COLUMNS
+from storage.export_weights import WEIGHT
 from storage.manifest_tables import GUARD
 
 TEXT_COLUMNS = (
@@ -98,12 +99,12 @@ class ParquetWriter:
 
     group = 5_000
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS) -> None:
         import pyarrow
         from pyarrow import parquet
 
         self._pyarrow = pyarrow
-        self._schema = _parquet_schema()
+        self._schema = _parquet_schema(columns)
         self._writer = parquet.ParquetWriter(path, self._schema)
         self._rows: list[dict[str, Any]] = []
 
@@ -132,17 +133,17 @@ def _with_time(values: dict[str, Any]) -> dict[str, Any]:
     return values if at is None else values | {"at": datetime.fromisoformat(at)}
 
 
-def _parquet_schema() -> Any:
+def _parquet_schema(columns: Sequence[str]) -> Any:
     import pyarrow as pa
 
-    floats = ("confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
+    floats = (WEIGHT, "confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
     whole = ("round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
     kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
     kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
     kinds |= dict.fromkeys(export_reasons.FLAG_COLUMNS, pa.bool_())
     other = pa.struct([(name, kinds.get(name, pa.string())) for name in OTHER_COLUMNS])
     kinds |= {"other_names": pa.list_(pa.string()), "other_labels": pa.list_(other)}
-    return pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
 
 
 class TasksWriter:

@@ -29,7 +29,8 @@ from core.types import Progress, Report, ignore
 from storage import classes, projects, snapshots
 from storage.database import Store
 from storage.export_formats import CsvWriter, JsonlWriter, ParquetWriter, TableWriter, TasksWriter, label_studio_view
-from storage.export_rows import ExportItem, ExportOptions, ExportRows, Format
+from storage.export_rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
+from storage.export_weights import WEIGHT, ExportWeights
 from storage.media_checks import describe, judges_media, set_condition
 from storage.media_folder import MediaChanged, MediaMissing
 from storage.media_types import EXTENSIONS
@@ -57,20 +58,24 @@ class ExportReport:
 
 
 def export_project(
-    store: Store, project_id: int, target: Path | str, options: ExportOptions | None = None, report: Report = ignore
+    store: Store,
+    project_id: int,
+    target: Path | str,
+    options: ExportOptions | None = None,
+    report: Report = ignore,
+    *,
+    weights: ExportWeights | None = None,
 ) -> ExportReport:
-    """Export to the folder `target`, or to one file when its name ends in .zip."""
-    options, target = options or ExportOptions(), Path(target).expanduser().absolute()
-    if not target.name:
-        raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
-    _refuse_existing(target, options.overwrite)
+    """Export to the folder `target`, or to one file when its name ends in .zip; with `weights`, a summary."""
+    options = options or ExportOptions()
+    target = check_target(target, options)
     target.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(target)
     partial = target.with_name(f".{target.name}.export-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     folder = partial if target.suffix != ".zip" else partial.with_name(partial.name + ".d")
     folder.mkdir()
     try:
-        done = _Export(store, project_id, options, folder).run(report)
+        done = _Export(store, project_id, options, folder, weights).run(report)
         if folder != partial:
             _pack(folder, partial)
         _sync_all(partial)
@@ -82,10 +87,22 @@ def export_project(
     return ExportReport(target=str(target), **done)
 
 
+def check_target(target: Path | str, options: ExportOptions) -> Path:
+    """The whole path of a target that may be written; raises with the reason why it may not."""
+    target = Path(target).expanduser().absolute()
+    if not target.name:
+        raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
+    _refuse_existing(target, options.overwrite)
+    return target
+
+
 class _Export:
     """One export on its way: rows from one snapshot into one folder."""
 
-    def __init__(self, store: Store, project_id: int, options: ExportOptions, folder: Path) -> None:
+    def __init__(
+        self, store: Store, project_id: int, options: ExportOptions, folder: Path, weights: ExportWeights | None
+    ) -> None:
+        self.weights = weights
         self.store, self.project_id, self.options, self.folder = store, project_id, options, folder
         self.labels: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
@@ -101,7 +118,7 @@ class _Export:
             self.kind = projects.row_in(connection, self.project_id).kind
             with contextlib.ExitStack() as stack:
                 self.stack = stack
-                for item in rows:
+                for item in rows if self.weights is None else self.weights.chosen(rows):
                     self._write(item)
                     if self.n_rows % REPORT_EVERY == 0:
                         report(Progress("export", self.n_rows, 0))
@@ -146,12 +163,17 @@ class _Export:
 
     def _make_writer(self, path: Path) -> Any:
         if path.name == "metadata.csv":
-            return CsvWriter(path, LOADED_COLUMNS, for_loaders=True)
+            return CsvWriter(path, self._columns(LOADED_COLUMNS), for_loaders=True)
         if self.options.format in ("csv", "folders"):
-            return CsvWriter(path)
+            return CsvWriter(path, self._columns(COLUMNS))
         if self.options.format == "jsonl":
             return JsonlWriter(path)
-        return ParquetWriter(path) if self.options.format == "parquet" else TasksWriter(path, self.kind)
+        if self.options.format == "parquet":
+            return ParquetWriter(path, self._columns(COLUMNS))
+        return TasksWriter(path, self.kind)
+
+    def _columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return columns if self.weights is None else (*columns, WEIGHT)
 
     def _media(self, item: ExportItem) -> str:
         """Copy the item's file into the export; its path there, or "" when there is none."""
@@ -216,6 +238,7 @@ class _Export:
                 "settings": asdict(project.settings),
             },
             "snapshot": asdict(moment),
+            "summary": dict(self.weights.about) if self.weights is not None else None,
             "pseudo_labels_of_round": rows.guesses.number if rows.guesses is not None else None,
             "counts": {
                 "rows": self.n_rows,
