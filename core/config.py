@@ -157,7 +157,7 @@ class TrainingConfig:
     batch_norm: Literal["joint", "interleaved"] = "joint"  # MixMatch: which batches set the statistics
     predict_views: int = 0  # augmented views averaged into each prediction, beside the clean one
     calibrate: bool = True
-    amp: bool = True  # mixed precision and channels_last; on CUDA only
+    amp: bool = True  # mixed precision, on CUDA only
     compile: bool = False  # torch.compile
     processes: int = 1  # that share every batch, started by `train` itself; 0: one per GPU
 

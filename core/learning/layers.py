@@ -114,8 +114,8 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             nn.init.zeros_(module.bias)
 
 
-def place(network: Network, device: torch.device, channels_last: bool) -> Network:
-    """The network on the device, in the memory layout its convolutions run fastest in. Works on fake tensors too."""
+def place(network: Network, device: torch.device) -> Network:
+    """The network on the device, channels last: the layout convolutions run fastest in. Works on fake tensors too."""
     for module in network.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.detach().to(device)
@@ -123,7 +123,7 @@ def place(network: Network, device: torch.device, channels_last: bool) -> Networ
             if parameter is None:
                 continue
             moved = parameter.detach().to(device)
-            if channels_last and moved.dim() == 4:
-                moved = moved.contiguous(memory_format=torch.channels_last)
+            if moved.dim() == 4:
+                moved = moved.to(memory_format=torch.channels_last)
             module._parameters[name] = nn.Parameter(moved)
     return network

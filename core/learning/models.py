@@ -43,7 +43,7 @@ def load_model(path: Path, runtime: Runtime) -> TrainedModel:
     """The model as it was saved, on the runtime's device."""
     tensors, description = read_tensors(Path(path))
     shape = NetworkShape(**description["shape"])
-    network = place(new_network(shape), runtime.device, channels_last=runtime.is_cuda)
+    network = place(new_network(shape), runtime.device)
     load_into(network, tensors)
     network.eval()
     return TrainedModel(

@@ -36,4 +36,4 @@ def fresh_network(shape: NetworkShape, runtime: Runtime) -> Network:
     """On the runtime's device, with the weights its seed gives."""
     network = new_network(shape)
     draw_weights(network, torch.Generator().manual_seed(runtime.seed_for("weights")))
-    return place(network, runtime.device, channels_last=runtime.is_cuda)
+    return place(network, runtime.device)

@@ -75,15 +75,18 @@ def warp_pictures(pictures: Tensor, draws: Tensor, strength: float) -> Tensor:
     Hiding bands and stretches of time was tried and slowed learning with a small network.
     """
     u = (2 * draws - 1) * strength  # (B, 8) in [-strength, strength)
-    theta = torch.zeros(len(pictures), 2, 3, device=pictures.device)
-    theta[:, 0, 0] = 1 + 0.2 * u[:, 0]
-    theta[:, 0, 2] = 0.2 * u[:, 1]
-    theta[:, 1, 1] = 1 + 0.12 * u[:, 2]
-    theta[:, 1, 2] = 0.12 * u[:, 3]
-    grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
+    grid = torch.empty(len(pictures), *pictures.shape[2:], 2, device=pictures.device)
+    grid[..., 0] = ((1 + 0.2 * u[:, 0:1]) * _positions(pictures, 3) + 0.2 * u[:, 1:2])[:, None, :]
+    grid[..., 1] = ((1 + 0.12 * u[:, 2:3]) * _positions(pictures, 2) + 0.12 * u[:, 3:4])[:, :, None]
     warped = F.grid_sample(pictures - FLOOR, grid, padding_mode="zeros", align_corners=False)  # silence is 0 here
     height = torch.linspace(-1, 1, pictures.shape[2], device=pictures.device)
     curves = torch.stack([height, (torch.pi * height).cos(), (torch.pi * height).sin()])  # (3, M)
     tone = 0.4 * u[:, 4:7] @ curves  # (B, M)
     sounding = warped * (1 + 0.2 * u[:, 7])[:, None, None, None] + tone[:, None, :, None]
     return torch.where(warped > 0, sounding.clamp_min(0), warped) + FLOOR
+
+
+def _positions(pictures: Tensor, dim: int) -> Tensor:
+    """Centers of the pixels along a dimension, from -1 to 1 between the picture's edges."""
+    n = pictures.shape[dim]
+    return (2 * torch.arange(n, device=pictures.device) + 1) / n - 1
