@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 import random
 import signal
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from app import rounds, stages
+from core.errors import StoreUnusable
 from core.round import run_round
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from storage import workers
+from storage.file_lock import file_lock
+from storage.opening import lock_path
 from storage.pool import Pool
 from storage.rounds import RoundLog, RoundRow
 from tests.app.worker_processes import Crew, Place, WorkerProcess, crew_in, quick_config, until
@@ -125,12 +131,47 @@ def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(
     assert labels == 9  # and no label was touched
 
 
+def states(worker: WorkerProcess) -> set[str]:
+    """Of the process's threads, as the kernel tells them."""
+    tasks = Path(f"/proc/{worker.process.pid}/task").glob("*/stat")
+    return {task.read_text().rpartition(")")[2].split()[0] for task in tasks}
+
+
+def pause(worker: WorkerProcess, drawn: Drawn) -> None:
+    """Between two writes: a process that is stopped inside one holds a SQLite file for everybody, whatever it runs."""
+
+    home = drawn.store.home
+
+    def free(name: str) -> bool:
+        with closing(sqlite3.connect(home / name, timeout=0, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+            return True
+
+    def all_free() -> bool:
+        try:
+            with file_lock(lock_path(drawn.store.url), "The write lock", seconds=0):
+                return free("winnow.sqlite") and free("engine.sqlite")
+        except (StoreUnusable, sqlite3.OperationalError):
+            return False
+
+    def paused() -> bool:
+        worker.signal(signal.SIGSTOP)
+        until(lambda: states(worker) == {"T"}, PATIENCE, "the stop")  # what a thread asks of the kernel ends first
+        if all_free():
+            return True
+        worker.signal(signal.SIGCONT)
+        return False
+
+    until(paused, PATIENCE, "a moment without a write")
+
+
 def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew):
     """SIGSTOP ... SIGCONT, as a laptop that sleeps."""
     asked = ask(drawn)
-    sleeper = crew.start(place(drawn, slow={"train": 0.5}))
+    sleeper = crew.start(place(drawn, slow={"train": 1.5}))
     begun(sleeper, "train")
-    sleeper.signal(signal.SIGSTOP)
+    pause(sleeper, drawn)
     heir = crew.start(place(drawn))
     row = ended(drawn, asked.id)
     assert row.status == "finished" and heir.lines(": finish ends")
