@@ -162,6 +162,36 @@ def export(  # noqa: PLR0913 (one parameter for each option)
 
 
 @app.command()
+def summarize(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    target: Annotated[
+        Path | None, typer.Argument(help="A new folder or .zip file for the summary's items; else only the numbers.")
+    ] = None,
+    items: Annotated[int | None, typer.Option("--items", "-n", help="How many items.")] = None,
+    percent: Annotated[float | None, typer.Option(help="How many, as a percentage of the labeled items.")] = None,
+    weighted: Annotated[bool, typer.Option(help="Items carry weights, or all count the same.")] = True,
+    joint: Annotated[bool, typer.Option("--joint", help="For the newest round's network too.")] = False,
+    draws: Annotated[int, typer.Option(help="Uniform draws of the same size to compare with.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the draws, and of what is set aside when nothing is held out.")] = 0,
+    format_: Annotated[
+        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
+    ] = "csv",
+    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compress the labeled items to a few with weights, and say what they are worth on the test items."""
+    from app.cli_summarize import run_summary
+    from app.summarizing import Wish
+    from storage.export_rows import ExportOptions
+
+    wish = Wish(items=items, percent=percent, weighted=weighted, joint=joint, n_draws=draws, seed=seed)
+    options = ExportOptions(format=format_, media=media, overwrite=overwrite)
+    with open_store() as store:
+        run_summary(store, find_project(store, project).id, target, wish, options, as_json)
+
+
+@app.command()
 def projects(
     archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False, as_json: Json = False
 ) -> None:

@@ -12,6 +12,7 @@ from app.export_counts import ExportCounts, export_counts
 from app.export_routes import export_folder
 from app.guesses import newest_opinion
 from app.jobs import JobView
+from app.screens import summarize
 from app.screens.job_list import job_list
 from app.text import count
 from storage.pool import Pool
@@ -46,6 +47,7 @@ def render() -> None:
             theme.muted("An export is a snapshot: labels given meanwhile are in the next one. Importing it again gives "
                         "the same items and labels.")  # fmt: skip
     job_list(project.id, "Export", _sentence)
+    summarize.section(project)
 
 
 def options(project: ProjectRow) -> ExportCounts:

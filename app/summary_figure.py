@@ -1,0 +1,43 @@
+"""What a summary is worth, as a figure: each model's accuracy with the summary, with random items, with all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from app.charts import base_layout, tokens
+
+MODELS = {"kernel": "kernel features", "network": "trained network"}
+SHAPES = {"kernel": "circle", "network": "diamond"}
+LINES = ("all labeled items", "as many at random", "the summary")  # from the bottom up
+
+
+def summary_figure(accuracy: Sequence[Mapping[str, Any]], *, dark: bool) -> go.Figure:
+    """Percent correct on the test items; the bar at random draws is one deviation to each side."""
+    look = tokens(dark)
+    figure = go.Figure(layout=base_layout(dark, 60 + 44 * len(LINES)))
+    for worth in accuracy:
+        shares = [100 * worth[name] for name in ("everything", "uniform_mean", "summary")]
+        model = MODELS[worth["model"]]
+        figure.add_trace(
+            go.Scatter(
+                x=shares,
+                y=list(LINES),
+                name=model,
+                mode="markers",
+                marker={
+                    "symbol": SHAPES[worth["model"]], "size": 11, "color": [look.muted, look.muted, look.accent]
+                },
+                error_x={
+                    "type": "data", "array": [0, 100 * worth["uniform_deviation"], 0], "color": look.muted,
+                    "thickness": 1.4,
+                },
+                hovertemplate="%{y}: %{x:.1f} %<extra>" + model + "</extra>",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(ticksuffix=" %")
+    figure.update_yaxes(showgrid=False, automargin=True)
+    figure.update_layout(showlegend=len(accuracy) > 1, legend={"orientation": "h", "y": 1.25, "x": 0})
+    return figure
