@@ -52,7 +52,7 @@ class Question:
     def from_dict(cls, values: Mapping[str, Any]) -> Question:
         return cls(
             data=values["data"],
-            project=values["project"],
+            project=values.get("project"),
             strategies=tuple(values["strategies"]),
             seeds=tuple(values["seeds"]),
             plan=from_dict(Plan, dict(values["plan"])),

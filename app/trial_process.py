@@ -29,6 +29,7 @@ from storage.file_lock import try_lock
 
 TELL_SECONDS = 0.5
 LOCK_SECONDS = 0.2
+POLITE = 10  # niceness beside a project's pages and rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def work(line: Connection, asked: Mapping[str, Any], place: Workplace) -> None:
 
     torch.set_num_threads(place.threads)
     question = Question.from_dict(asked)
+    if question.project is not None:
+        os.nice(POLITE)
     bench: _Bench | None = None
     while (task := line.recv()) is not None:
         try:

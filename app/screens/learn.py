@@ -14,6 +14,7 @@ import streamlit as st
 from app import charts, estimates, resources, rounds, state, theme
 from app.learned import Learned, advice, learned, worst_confusion
 from app.screens.round_history import round_history
+from app.screens.simulate import cautions_card, simulate_card
 from app.text import count, plain
 from core.acquisition import catalog
 from core.config import from_dict
@@ -58,8 +59,10 @@ def render() -> None:
     found = learned(resources.store(), project.id)
     if found.rounds:
         results(found)
+    cautions_card(project)
     round_history(project.id)
     counts_and_workers(project.id)
+    simulate_card(project)
 
 
 @st.fragment(run_every=POLL_SECONDS)

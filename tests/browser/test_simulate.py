@@ -1,0 +1,81 @@
+"""Simulate on the Learn screen: started, found again after a reload, cancelled, gone on with, and read."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from app import simulations
+from app.study_results import read_results
+from tests.app import sample_store
+from tests.app.test_simulations import with_truth
+from tests.round_pools import draw_project
+
+SLOW = 60_000
+VERY_SLOW = 400_000  # ms: processes that load torch on a busy machine
+
+
+def fill(page: Page, label: str, value: str) -> None:
+    field = page.get_by_label(label, exact=True)
+    field.fill(value)
+    field.press("Enter")
+    expect(field).to_have_value(value)
+    page.wait_for_selector(".stApp[data-test-script-state='notRunning']", timeout=SLOW)
+
+
+@pytest.mark.timeout(1200)
+def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks, store):
+    expect.set_options(timeout=SLOW)
+    project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
+    desk = desks(project)
+    home = desk.server.home
+    page = desk.tab("learn")
+    card = page.locator(".st-key-card-simulate")
+    expect(card.get_by_text("24 items with hidden truth, 12 to judge by")).to_be_visible()
+    fill(page, "First labels", "30")
+    expect(card.get_by_text("60 labels are more than the 24 items with a known answer.")).to_be_visible()
+    expect(card.get_by_role("button", name="Start simulating")).to_be_disabled()
+    fill(page, "First labels", "3")
+    fill(page, "Rounds", "0")
+    fill(page, "Seeds", "2")
+    page.get_by_label("Simulated training", exact=True).click()
+    page.get_by_role("option", name="Smoke").click()
+    expect(card.get_by_text(re.compile("2 trainings, 3 labels; roughly .*"))).to_be_visible()
+
+    card.get_by_role("button", name="Start simulating").click()
+    expect(card.get_by_text("Bilevel coreset, Random")).to_be_visible()
+    page.reload()
+    expect(card.get_by_text(re.compile("Bilevel coreset, Random"))).to_be_visible()
+    expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke · done"))).to_be_visible(timeout=VERY_SLOW)
+    card.get_by_role("button", name="Open").click()
+    expect(card.get_by_text("2 seeds, band of one standard deviation, held-out items")).to_be_visible()
+    expect(card.locator(".js-plotly-plot .legendtext")).to_have_text(["bico", "uniform"])
+    expect(card.locator("table").first.locator("th")).to_have_text(["strategy", "3 labels"])
+    expect(card.locator("table").nth(1)).to_contain_text("labels to reach 90 %")
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="Download results.json").click()
+    downloaded = json.loads(saved.value.path().read_text())
+    first = simulations.listed(home, project.id)[0]
+    assert downloaded == read_results(first.folder / "results.json") and len(downloaded["records"]) == 4
+    assert {one.accuracy for one in first.records if one.seed == 0 and one.strategy == "bico"} == {
+        one.accuracy for one in first.records if one.seed == 0 and one.strategy == "uniform"
+    }
+
+    fill(page, "Rounds", "2")
+    card.get_by_role("button", name="Start simulating").click()
+    card.get_by_role("button", name="Cancel").click()
+    expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)
+    assert not simulations.listed(home, project.id)[0].running
+    expect(card.get_by_role("button", name="Go on")).to_be_visible()
+    card.get_by_role("button", name="Remove").first.click()
+    expect(card.get_by_role("button", name="Go on")).to_have_count(0)
+    assert [one.id for one in simulations.listed(home, project.id)] == [first.id]
+    assert desk.outside == []
+
+    plain = sample_store.image_project(store, "No truth to simulate with", 4)
+    page.goto(f"{desk.server.url}/learn?project={plain.id}")
+    expect(page.get_by_role("button", name="Start the round")).to_be_visible()
+    expect(card).to_have_count(0)
