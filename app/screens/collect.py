@@ -221,6 +221,7 @@ def project_settings(project: projects.ProjectRow) -> None:
             projects.update_project(
                 resources.store(), project.id, name=name.strip(), guidelines=guidelines, settings=settings
             )
+            st.toast("Saved.")
             st.rerun()
         except WinnowError as error:
             st.error(plain(error))

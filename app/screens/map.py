@@ -89,10 +89,9 @@ def chosen_round(done: list[RoundRow]) -> RoundRow:
         st.session_state["map-round"] = following
     if st.session_state.get("map-round") not in by_number:
         st.session_state["map-round"] = numbers[-1]
-    places = st.columns([5, 1], vertical_alignment="center")
-    with places[0]:
-        number = st.select_slider("Round", numbers, key="map-round")
-    with places[1]:
+    with st.container(key="map-rounds", horizontal=True, vertical_alignment="center"):
+        st.html('<span aria-hidden="true">Round</span>', width="content")
+        number = st.select_slider("Round", numbers, key="map-round", label_visibility="collapsed")
         playing = st.session_state.get("map-playing", False)
         words = "Stop" if playing else "Play through the rounds"
         icon = ":material/stop:" if playing else ":material/play_arrow:"

@@ -5,30 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from storage.projects import ProjectSettings, create_project
 from tests.app import sample_store
-from tests.browser.conftest import current_item, saved, wait_for_card
-
-OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+from tests.browser.conftest import OVERFLOW, current_item, saved, serious, wait_for_card
 
 
-def serious(page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{v['id']}: {v['nodes'][0]['target']}" for v in found if v["impact"] in ("serious", "critical")]
-
-
-def background(page) -> str:
-    return page.locator(".stApp").evaluate("app => getComputedStyle(app).backgroundColor")
-
-
-def test_label_and_grid_have_no_serious_accessibility_findings_in_light_and_dark(desks, audio, store):
+def test_the_list_of_keys_and_a_selection_have_no_serious_accessibility_findings(desks, audio, store):
+    """The screens themselves, light and dark: test_every_screen.py."""
     sample_store.finish_round(store, audio)
-    desk = desks(audio)
-    page = desk.label_tab()
-    assert background(page) == "rgb(250, 249, 246)"
-    assert serious(page) == []
+    page = desks(audio).label_tab()
     page.keyboard.press("?")
     page.wait_for_selector("dialog.keys[open]")
     assert serious(page) == []
@@ -37,24 +23,13 @@ def test_label_and_grid_have_no_serious_accessibility_findings_in_light_and_dark
     page.wait_for_selector(".tile")
     page.locator(".tile").first.click()
     assert serious(page) == []
-    page.emulate_media(color_scheme="dark")
-    page.reload()
-    page.wait_for_selector(".tile")
-    assert background(page) == "rgb(19, 21, 24)"
-    page.locator(".tile").first.click()
-    assert serious(page) == []
-    page.get_by_role("link", name="Label").click()
-    wait_for_card(page)
-    assert serious(page) == []
-    page.emulate_media(color_scheme="light")
 
 
-def test_the_question_for_a_name_is_accessible_and_keyboard_only(server, chromium, store, audio):
+def test_a_name_is_given_by_keyboard_alone_and_remembered(server, chromium, store, audio):
     context = chromium.new_context()
     page = context.new_page()
     page.goto(server.url)
     page.wait_for_selector(".st-key-welcome")
-    assert serious(page) == []
     page.get_by_role("textbox").focus()
     page.keyboard.type("Clara Neu")
     page.keyboard.press("Enter")

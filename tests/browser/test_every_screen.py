@@ -1,0 +1,137 @@
+"""Every screen at desk and phone size, light and dark: nothing overlaps or sticks out, everything has a name and enough
+contrast (axe-core), and every control can be reached by keyboard. One server, one page for each theme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app import tickets
+from app.access import SESSION_COOKIE
+from storage.annotators import annotator_named
+from storage.classes import list_classes
+from storage.database import Store
+from storage.pool import Pool
+from storage.projects import ProjectRow
+from tests.app import sample_store
+from tests.app.finished_rounds import finish_round
+from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, serious, wait_for_card
+
+DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+BACKGROUND = {"light": "rgb(250, 249, 246)", "dark": "rgb(19, 21, 24)"}
+READY = {
+    "Label": ".screen[data-view='card'] .frame img",
+    "Grid": ".tile",
+    "Learn": ".st-key-card-workers",
+    "Map": ".textpoint text",
+    "Collect": ".st-key-card-project [data-testid='stFormSubmitButton'] button",
+    "Deliver": ".st-key-card-carries",
+    "Review": ".st-key-card-people",
+}
+
+# Boxes of texts and controls that share pixels though neither holds the other, and boxes beyond the window's right edge
+# that no scrolling container holds. Shadow roots of the widgets are looked into.
+CROWDED = """() => {
+  const PARTS = 'button, a, h1, h2, p, kbd, label, input, textarea, summary, [role=button], .winnow-round span';
+  const above = (one) => one.parentElement || one.getRootNode().host;
+  const shared = (a, b) => [
+    Math.min(a.right, b.right) - Math.max(a.left, b.left), Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top),
+  ];
+  const boxes = [], wide = [];
+  const look = (root) => {
+    for (const one of root.querySelectorAll('*')) {
+      if (one.shadowRoot) look(one.shadowRoot);
+      if (!one.matches(PARTS) || !one.checkVisibility({ checkOpacity: true, checkVisibilityCSS: true })) continue;
+      const box = one.getBoundingClientRect();
+      if (box.width < 3 || box.height < 3 || getComputedStyle(one).clipPath !== 'none') continue;
+      let scrolls = false, aside = false;  // aside: scrolled out of sight, or floating above the page on purpose
+      for (let up = above(one); up; up = above(up)) {
+        const style = getComputedStyle(up);
+        if (style.overflowX !== 'visible') {
+          scrolls = true;
+          aside ||= Math.min(...shared(box, up.getBoundingClientRect())) <= 1;
+        }
+        aside ||= style.position === 'fixed' || style.position === 'sticky';
+      }
+      if (aside) continue;
+      const name = `${one.tagName} ${(one.textContent || one.getAttribute('aria-label') || '').trim().slice(0, 40)}`;
+      boxes.push({ one, box, name });
+      if (box.right > innerWidth + 1 && !scrolls) wide.push(name);
+    }
+  };
+  look(document.querySelector('.stMain'));
+  const holds = (a, b) => {
+    for (let up = b; up; up = above(up)) if (up === a) return true;
+    return false;
+  };
+  const over = [];
+  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+    const field = a.one.closest('label');
+    if (Math.min(...shared(a.box, b.box)) <= 3 || (field && field === b.one.closest('label'))) return;
+    if (!holds(a.one, b.one) && !holds(b.one, a.one)) over.push(`${a.name} | ${b.name}`);
+  }));
+  return { wide, over };
+}"""
+
+
+@pytest.fixture(scope="module")
+def busy(store: Store) -> ProjectRow:
+    """Something on every screen: two rounds, labels of two people who disagree, a waiting batch."""
+    project = sample_store.audio_project(store, "All screens", 16, labels_per_item=2)
+    pool, known = Pool(store, project.id), list_classes(store, project.id)
+    finish_round(store, project, [0, 1, 2], accuracy=0.6)
+    ana, bea = (annotator_named(store, name).id for name in ("Ana Koller", "Bea"))
+    for item, (mine, hers) in zip(pool.items(), [(0, 1), (1, 1), (2, 2)], strict=False):
+        pool.label(item.id, known[mine].id, annotator=ana)
+        pool.label(item.id, known[hers].id, annotator=bea)
+    finish_round(store, project, [3, 4, 5], accuracy=0.7)
+    return project
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def tour(request, server: Server, store: Store, chromium: Browser, busy: ProjectRow) -> Iterator[Page]:
+    """One page for each theme; the tests of a theme walk from screen to screen as people do."""
+    context = chromium.new_context(viewport=DESK, color_scheme=request.param)
+    context.set_default_timeout(SLOW)
+    ticket = tickets.issue(tickets.signing_key(server.home), annotator_named(store, "Ana Koller").id, 3600)
+    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
+    opened = context.new_page()
+    opened.goto(f"{server.url}/?project={busy.id}", wait_until="domcontentloaded")
+    wait_for_card(opened)
+    assert (
+        opened.locator(".stApp").evaluate("app => getComputedStyle(app).backgroundColor") == BACKGROUND[request.param]
+    )
+    yield opened
+    context.close()
+
+
+@pytest.mark.parametrize("screen", READY)
+def test_a_screen_fits_desk_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
+    page = tour
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        if size is DESK:
+            page.locator(".st-key-tabs a", has_text=screen).click()
+            expect(page.locator(".st-key-tab-current")).to_have_text(screen)
+        page.wait_for_selector(READY[screen])
+        at_rest(page)
+        assert page.evaluate(OVERFLOW) == 0
+        assert page.evaluate(CROWDED) == {"wide": [], "over": []}
+        assert serious(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_question_for_a_name_fits_and_has_no_serious_findings(server, chromium, busy, scheme):
+    context = chromium.new_context(viewport=PHONE, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(server.url, wait_until="domcontentloaded")
+    page.wait_for_selector(".st-key-welcome input", timeout=SLOW)
+    for size in (PHONE, DESK):
+        page.set_viewport_size(size)
+        at_rest(page)
+        assert page.evaluate(OVERFLOW) == 0
+        assert page.evaluate(CROWDED) == {"wide": [], "over": []}
+    assert serious(page) == []
+    context.close()
