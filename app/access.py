@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import tickets
 
@@ -29,6 +29,7 @@ SESSION_COOKIE = "winnow_session"
 YEAR = 365 * 24 * 3600
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/_stcore/health"})
+SIGN_OUT_PATH = "/auth/logout"  # Streamlit's; who passes it is signed out of our media and exports too
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -98,7 +99,8 @@ class Gate:
             return
         refusal = self._refusal(scope)
         if refusal is None:
-            await self.app(scope, receive, send)
+            leaving = scope["type"] == "http" and scope["path"] == SIGN_OUT_PATH
+            await self.app(scope, receive, without_session(send) if leaving else send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})  # before accept: the browser sees HTTP 403
@@ -145,6 +147,20 @@ def bearer(headers: Headers) -> str | None:
 def set_cookie(response: Response, name: str, value: str, *, secure: bool, seconds: int = YEAR) -> None:
     """Cookies no script can read and no other site can make the browser send."""
     response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="strict", secure=secure, path="/")
+
+
+def without_session(send: Send) -> Send:
+    """Answers that also take the session cookie away."""
+    gone = Response()
+    gone.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
+
+    async def send_without(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            taken = [(name, value) for name, value in gone.raw_headers if name == b"set-cookie"]
+            message = {**message, "headers": [*message.get("headers", ()), *taken]}
+        await send(message)
+
+    return send_without
 
 
 def refused(scope: Scope, status: int, sentence: str) -> Response:

@@ -1,0 +1,110 @@
+"""Signing in with an identity provider, in a real browser against a provider on loopback (OpenID Connect)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from app.access import SESSION_COOKIE
+from app.media_routes import media_path
+from storage.annotators import list_annotators
+from storage.classes import list_classes
+from storage.database import Store
+from storage.pool import Pool
+from tests.app import sample_store
+from tests.browser.conftest import SLOW, Server, current_item, free_port, saved, wait_for_card
+from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
+
+SECRETS = """[auth]
+redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
+cookie_secret = "cookies-of-a-test-0123456789-0123456789"
+client_id = "{client_id}"
+client_secret = "{client_secret}"
+server_metadata_url = "{provider}/.well-known/openid-configuration"
+"""
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[tuple[Server, Store]]:
+    """A Winnow that asks this provider who people are; its secrets lie in a home folder of their own."""
+    home, user, port = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("user"), free_port()
+    (user / ".streamlit").mkdir()
+    provider.redirect_uris.add(f"http://127.0.0.1:{port}/oauth2callback")
+    text = SECRETS.format(port=port, client_id=CLIENT_ID, client_secret=CLIENT_SECRET, provider=provider.url)
+    (user / ".streamlit" / "secrets.toml").write_text(text)
+    extra = {"HOME": str(user), "WINNOW_ALLOWED_EMAILS": "@lab.example"}
+    with Store.open(home=home) as store:
+        sample_store.audio_project(store, "Spoken digits", 4)
+        server = Server(home, port, extra).start()
+        yield server, store
+        server.stop()
+
+
+def entering(context: BrowserContext, server: Server, person: str) -> Page:
+    page = context.new_page()
+    page.set_default_timeout(SLOW)
+    page.goto(server.url, wait_until="domcontentloaded")
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name=person).click()
+    return page
+
+
+def statuses(context: BrowserContext, server: Server, item: object, ticket: str = "") -> list[int]:
+    """What the media and API routes answer to this browser's cookies."""
+    seen = [context.request.get(server.url + media_path(item, "file")).status]
+    seen.append(context.request.get(server.url + "/media/abc.png").status)
+    headers = {"Origin": server.url} | ({"X-Winnow-Ticket": ticket} if ticket else {})
+    answer = context.request.post(f"{server.url}/api/projects/1/cards", data={"n": 1}, headers=headers)
+    return [*seen, answer.status]
+
+
+def test_signing_in_gives_the_name_and_opens_media_and_routes_signing_out_closes_them(
+    signed: tuple[Server, Store], provider: Provider, chromium: Browser
+):
+    server, store = signed
+    item = Pool(store, 1).items()[0]
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    assert statuses(context, server, item) == [401, 401, 401]
+    page = entering(context, server, "ana")
+    wait_for_card(page)
+    assert provider.problems == []
+    person = next(row for row in list_annotators(store) if row.name == "Ana <b>Koller</b>")
+    assert page.locator(".st-key-person").inner_text().strip().startswith("AN")
+    page.wait_for_function("() => fetch('/media/abc.png').then((answer) => answer.status !== 401)")
+    assert statuses(context, server, item)[0] == 200
+
+    # The label is stored under the name the provider gave; a reload needs no second sign-in.
+    shown, chosen = current_item(page), list_classes(store, 1)[2]
+    page.keyboard.press(str(chosen.key))
+    saved(page)
+    stored = Pool(store, 1).recent(person.id, 5)
+    assert [(event.item_id, event.class_id) for event in stored] == [(shown, chosen.id)]
+    page.reload()
+    wait_for_card(page)
+    assert len([row for row in list_annotators(store) if row.name == person.name]) == 1
+
+    page.locator(".st-key-person button").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("button", name="Sign in")).to_be_visible()
+    assert SESSION_COOKIE not in {cookie["name"] for cookie in context.cookies()}
+    assert statuses(context, server, item) == [401, 401, 401]
+    context.close()
+
+
+def test_someone_the_provider_knows_but_the_list_does_not_is_refused(signed: tuple[Server, Store], chromium: Browser):
+    server, store = signed
+    context = chromium.new_context()
+    page = entering(context, server, "eve")
+    expect(page.get_by_text("is not on this Winnow's list", exact=False)).to_be_visible()
+    assert page.locator(".screen").count() == 0
+    assert statuses(context, server, Pool(store, 1).items()[0]) == [401, 401, 401]
+    assert "Eve" not in [row.name for row in list_annotators(store)]
+    context.close()
