@@ -159,7 +159,6 @@ class TrainingConfig:
     calibrate: bool = True
     amp: bool = True  # mixed precision, on CUDA only
     compile: bool = False  # torch.compile
-    processes: int = 1  # that share every batch, started by `train` itself; 0: one per GPU
 
     def __post_init__(self) -> None:
         require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")
@@ -172,7 +171,6 @@ class TrainingConfig:
         require(self.sharpening > 0, f"The sharpening temperature is {self.sharpening}; it must be above 0.")
         require(self.n_guesses >= 1, f"{self.n_guesses} guesses were asked for; use at least 1.")
         require(self.mix_alpha > 0, f"The mixing alpha is {self.mix_alpha}; it must be above 0.")
-        require(0 <= self.processes <= 64, f"{self.processes} processes are not supported; use 0 to 64.")
         require(0 <= self.bank_views <= 128, f"A bank of {self.bank_views} views is not supported; use 0 to 128.")
 
 
@@ -220,13 +218,18 @@ def to_json(config: Any) -> str:
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
 
 
+RETIRED = {"TrainingConfig": ("processes",)}
+
+
 def from_json(cls: type[Config], text: str) -> Config:
     return from_dict(cls, json.loads(text))
 
 
 def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
-    """The config of class `cls`; missing fields take their defaults, unknown ones are refused by name."""
+    """The config of class `cls`; missing fields take their defaults, unknown ones are refused by name. Settings of old
+    rounds that mean nothing any more are passed over."""
     hints = get_type_hints(cls)
+    values = {name: value for name, value in values.items() if name not in RETIRED.get(cls.__name__, ())}
     unknown = sorted(set(values) - set(hints))
     if unknown:
         raise InvalidInput(f"Unknown settings for {cls.__name__}: {', '.join(unknown)}. Known: {', '.join(hints)}.")

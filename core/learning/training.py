@@ -16,8 +16,6 @@ from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.alignment import class_prior
 from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
 from core.learning.distributed import World
-from core.learning.job_files import Job
-from core.learning.launch import n_processes, train_in_processes
 from core.learning.learner import Learner, TrainingData
 from core.learning.models import TrainedModel, load_model, save_model
 from core.learning.networks import NetworkShape
@@ -67,8 +65,9 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
 
     With `checkpoint_dir` the state is kept there after every epoch, and a call with the same data, settings and seed
-    goes on from it to the same weights as an uninterrupted run. TrainingFailed when there is nothing to learn from or
-    the loss stops being a number.
+    goes on from it to the same weights as an uninterrupted run. Processes that torchrun started and that have joined
+    (`core.learning.distributed.join`) call it alike and share every batch. TrainingFailed when there is nothing to
+    learn from or the loss stops being a number.
     """
     if reason := nothing_to_learn(labels, n_classes):
         raise TrainingFailed(reason)
@@ -76,12 +75,6 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
         config = dataclasses.replace(config, steps=config.warm_steps)
     rows = _usable_rows(inputs, labels, held_out)
     config = dataclasses.replace(config, bank_views=bank_size(config, len(rows)))
-    if (n := n_processes(config, runtime)) > 1:
-        job = Job(
-            inputs=inputs, labels=labels, n_classes=n_classes, config=config, seed=runtime.seed, held_out=held_out,
-            checkpoint_dir=checkpoint_dir,
-        )  # fmt: skip
-        return train_in_processes(job, n, runtime, warm_start, report)
     shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
     data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
     learner = Learner(shape, data, config, runtime)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from core.config import RoundConfig, SelectionConfig, from_dict, from_json, to_json
@@ -26,3 +28,9 @@ def test_an_unknown_setting_is_refused_by_name():
 def test_a_senseless_value_is_refused(values):
     with pytest.raises(InvalidInput):
         from_dict(RoundConfig, values)
+
+
+def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
+    values = json.loads(to_json(RoundConfig()))
+    values["training"]["processes"] = 1
+    assert from_json(RoundConfig, json.dumps(values)) == RoundConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -13,55 +14,70 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from core.errors import Cancelled, InvalidInput
-from core.learning import launch
-from core.learning.distributed import World
-from core.learning.models import save_model
+from core.errors import InvalidInput
+from core.learning.distributed import World, join
+from core.learning.models import load_model, save_model
 from core.learning.training import predict, train
 from core.runtime import Runtime
+from core.types import Progress
 from tests.core.learning.pools import N_CLASSES, SMALL, clip_pool, picture_pool, some_labels
 
 CPU = Runtime.create(0, "cpu")
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def shared_problem(method: str) -> dict:
+    """What both sides of the comparison train on."""
+    inputs, classes = clip_pool()
+    config = dataclasses.replace(SMALL, method=method, steps=4, unlabeled_batch=8, threshold=0.3)
+    return {
+        "inputs": inputs,
+        "labels": some_labels(classes, 2),
+        "n_classes": N_CLASSES,
+        "config": config,
+        "held_out": (np.arange(20, 24), classes[20:24]),
+    }
+
+
+def train_as_member(method: str, path: str) -> None:
+    """One of the processes that torchrun starts for the test below."""
+    runtime = Runtime.create(0, join())
+    told: list[Progress] = []
+    model = train(**shared_problem(method), runtime=runtime, report=told.append)
+    if World.current().leads:
+        save_model(model, Path(path))
+        losses = [progress.metrics["loss"] for progress in told if progress.metrics]
+        Path(path).with_suffix(".json").write_text(json.dumps(losses))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fixmatch", "mixmatch"])
-def test_two_processes_give_the_result_of_one(method, monkeypatch):
-    monkeypatch.setenv("WINNOW_DEVICE", "cpu")
-    inputs, classes = clip_pool()
-    labels = some_labels(classes, 2)
-    held_out = (np.arange(20, 24), classes[20:24])
-    config = dataclasses.replace(SMALL, method=method, steps=4, unlabeled_batch=8, threshold=0.3)
-    told = []
-    alone = train(inputs, labels, N_CLASSES, config, runtime=CPU, held_out=held_out)
-    shared = dataclasses.replace(config, processes=2)
-    both = train(inputs, labels, N_CLASSES, shared, runtime=CPU, held_out=held_out, report=told.append)
+def test_two_processes_give_the_result_of_one(method, tmp_path):
+    """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
+    path = tmp_path / "model.safetensors"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    module = [*torchrun, "--nproc-per-node=2", "-m", "tests.core.learning.test_processes", method, str(path)]
+    environment = {**os.environ, "WINNOW_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    both = load_model(path, CPU)
+    problem = shared_problem(method)
+    alone = train(**problem, runtime=CPU)
     for name, tensor in alone.network.state_dict().items():
         if tensor.is_floating_point():
             torch.testing.assert_close(both.network.state_dict()[name], tensor, atol=2e-4, rtol=2e-3, msg=name)
     assert both.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-3)
-    assert [progress.metrics["loss"] for progress in told if progress.metrics] == [both.metrics["loss"]]
+    assert json.loads(path.with_suffix(".json").read_text()) == [both.metrics["loss"]]
     assert both.metrics["used_share"] > 0
-    first, second = (predict(m, inputs, runtime=CPU).probabilities for m in (alone, both))
+    first, second = (predict(m, problem["inputs"], runtime=CPU).probabilities for m in (alone, both))
     np.testing.assert_allclose(first, second, atol=1e-3)
 
 
-def test_a_batch_that_cannot_be_shared_is_refused_and_processes_end_with_their_parent(monkeypatch):
-    inputs, classes = picture_pool()
-    started = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(launch.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
-
-    def cancel(progress):
-        if started:
-            raise Cancelled("stop")
-
-    config = dataclasses.replace(SMALL, processes=2)
-    with pytest.raises(Cancelled):
-        train(inputs, some_labels(classes, 1), N_CLASSES, config, runtime=CPU, report=cancel)
-    assert started[0].poll() is not None
+def test_a_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(InvalidInput, match="9 cannot be shared equally by 2"):
         World(0, 2).require_divisible("labeled", 9)
 
@@ -125,3 +141,7 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_not_used(tmp_path):
     again = train(inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path)
     assert torch.equal(again.network.head.weight, first.network.head.weight)
     assert not list(tmp_path.glob("*.part"))
+
+
+if __name__ == "__main__":
+    train_as_member(sys.argv[1], sys.argv[2])
