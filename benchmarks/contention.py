@@ -3,8 +3,9 @@
     .venv/bin/python -m benchmarks.contention [--seconds 60] [--items 40000]
 
 Last line: one JSON object. `n_errors` counts what reached a caller ("database is locked" above all; promised: 0),
-`p99_seconds` is the 99th percentile of a write (promised: below `bound_seconds`), `lost_labels` the acknowledged labels
-that are not in the store afterwards (promised: 0). Ends with an error when a promise does not hold. The suite runs the
+`p99_seconds` is the 99th percentile of a write (promised: below `bound_seconds`, which is 5 s or, on a machine that is
+busy with other things, 300 times what a write takes alone there), `lost_labels` the acknowledged labels that are not in
+the store afterwards (promised: 0). Ends with an error when a promise does not hold. The suite runs the
 same crowd for six seconds.
 """
 
@@ -16,15 +17,21 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from storage.database import Store
 from storage.pool import Pool
 from tests.storage.pools import make_pool
 
-BOUND_SECONDS = 5.0
+BOUND_SECONDS, BOUND_RATIO = 5.0, 300.0
 
 
-def measure(home: Path, seconds: float, n_items: int) -> dict[str, object]:
+def bound(alone_seconds: float) -> float:
+    """What 99 of 100 writes stay below when everyone writes, given what one takes alone."""
+    return max(BOUND_SECONDS, BOUND_RATIO * alone_seconds)
+
+
+def measure(home: Path, seconds: float, n_items: int) -> dict[str, Any]:
     with Store.open(home=home) as store:
         make_pool(store, n_items)
     command = [sys.executable, "-m", "tests.storage.crowd", str(home), str(seconds)]
@@ -38,10 +45,11 @@ def measure(home: Path, seconds: float, n_items: int) -> dict[str, object]:
             "fewest_labels": min(said["labels"]),
             "n_errors": len(said["errors"]),
             "errors": said["errors"][:5],
-            "lost_labels": sum(said["labels"]) - pool.counts().labeled,
+            "lost_labels": sum(said["labels"]) + said["alone_labels"] - pool.counts().labeled,
             "wrong_projections": pool.rebuild(),
             "p99_seconds": round(said["p99_seconds"], 3),
-            "bound_seconds": BOUND_SECONDS,
+            "alone_seconds": round(said["alone_seconds"], 4),
+            "bound_seconds": round(bound(said["alone_seconds"]), 3),
         }
 
 
@@ -54,7 +62,7 @@ def main() -> None:
         result = measure(Path(scratch), options.seconds, options.items)
     print(json.dumps(result))
     held = result["n_errors"] == result["lost_labels"] == result["wrong_projections"] == 0
-    if not held or float(str(result["p99_seconds"])) >= BOUND_SECONDS:
+    if not held or result["p99_seconds"] >= result["bound_seconds"]:
         sys.exit(1)
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from core.errors import StoreUnusable
 
+GATE_PAUSE = 0.002  # seconds; many may wait here
+DOOR_PAUSE = 0.0005  # and one here
+
 
 def try_lock(descriptor: int) -> bool:
     """Take the lock now, or say that another holds it."""
@@ -25,26 +28,39 @@ def unlock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def wait_for_lock(descriptor: int, what: str, seconds: float) -> None:
-    """Take the lock within `seconds`, asking every few milliseconds; then give up with a sentence."""
-    deadline = time.monotonic() + seconds
-    pause = 0.0005
+def wait_for_lock(descriptor: int, what: str, deadline: float, pause: float) -> None:
+    """Take the lock before `deadline` (monotonic), asking every `pause` seconds; then give up with a sentence."""
+    started = time.monotonic()
     while not try_lock(descriptor):
         if time.monotonic() > deadline:
             raise StoreUnusable(
-                f"{what} has been held by another process for {seconds:.0f} s. "
+                f"{what} was not free for {max(deadline - started, 0):.0f} s: another process holds it. "
                 "If a Winnow process hangs, end it; then try again."
             )
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.004)
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, what: str, seconds: float = 60.0) -> Iterator[None]:
-    """Hold the lock on `path` (made when missing) for the length of the block."""
+    """Hold the lock on `path` (made when missing) for the length of the block.
+
+    Whoever wants it passes a second lock, the gate, and keeps that until it has the first: one waits at the door, and a
+    process that has just let go cannot take it again before the one that waits. Without the gate, eight writers on a
+    busy machine left one of them waiting for a minute.
+    """
+    deadline = time.monotonic() + seconds
+    with _opened(f"{path}.gate") as gate, _opened(str(path)) as descriptor:
+        wait_for_lock(gate, what, deadline, GATE_PAUSE)
+        wait_for_lock(descriptor, what, deadline, DOOR_PAUSE)
+        unlock(gate)
+        yield
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Closing the file lets go of its lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        wait_for_lock(descriptor, what, seconds)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
