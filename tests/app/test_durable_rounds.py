@@ -174,7 +174,8 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     pause(sleeper, drawn)
     heir = crew.start(place(drawn))
     row = ended(drawn, asked.id)
-    assert row.status == "finished" and heir.lines(": finish ends")
+    assert row.status == "finished"
+    until(lambda: heir.lines(": finish ends"), PATIENCE, "the end of the last stage")
     finished_at, picks = row.finished_at, picks_of(drawn, row.id)
     n_steps = len(log_of(drawn).progress_of(row.id))
     shown = rounds.view(drawn.store, drawn.project_id)
