@@ -121,28 +121,24 @@ def test_a_writer_that_never_ends_is_reported_not_waited_for_forever(tmp_path: P
 
 def test_who_lets_go_of_the_lock_does_not_overtake_who_waits_for_it(tmp_path: Path) -> None:
     """A process that writes in a loop takes turns with the others: it cannot take the lock again at once."""
-    path, turns, waiting, served = tmp_path / "lock", [0], threading.Event(), threading.Event()
+    path, turns, started, served = tmp_path / "lock", [0], threading.Event(), threading.Event()
 
     def greedy() -> None:
         while not served.is_set():
             with file_lock.file_lock(path, "The lock"):
                 turns[0] += 1
-                waiting.wait()  # hold it until the other one is about to ask
-                time.sleep(0.002)
+                started.set()
+                time.sleep(0.02)
 
     thread = threading.Thread(target=greedy)
     thread.start()
-    before = 0
     try:
-        for _ in range(20):
+        for _ in range(10):
+            assert started.wait(60)  # the greedy one holds the lock
             before = turns[0]
-            waiting.set()
             with file_lock.file_lock(path, "The lock"):
-                between = turns[0] - before
-                waiting.clear()
-                assert between <= 10, f"overtaken {between} times"
+                assert turns[0] - before <= 5, f"overtaken {turns[0] - before} times"
+                started.clear()
     finally:
         served.set()
-        waiting.set()
         thread.join()
-    assert before > 0
