@@ -2,6 +2,8 @@
 
 Large pools: strategies see the labeled rows and at most `selection.max_candidates` of the rows that may be chosen,
 drawn with the round's seed, those of a region of interest first. Kernel features are computed for these rows alone.
+Pools that never stop growing come with a buffer of candidates (`core.stream_buffer`): then strategies see what it
+offers, filled up with drawn rows only where it offers less than a batch.
 
 Landmarks last: a round keeps those of the previous round until the pool has doubled (`core.kernels.landmarks`), so that
 features of known items stay valid. They are part of what a round leaves, not of a machine's cache, so a round gives the
@@ -35,10 +37,25 @@ def choose_candidates(work: Work, inputs: Inputs) -> Candidates:
     eligible = np.flatnonzero(snapshot.eligible & inputs.readable)
     labeled = np.flatnonzero(snapshot.labeled & inputs.readable)
     notes: tuple[str, ...] = ()
+    if work.offered is not None and not work.offered[eligible].all():
+        n_waiting, eligible = len(eligible), _offered(eligible, work.offered, work)
+        notes = (f"Chose among {len(eligible):,} of {n_waiting:,} waiting items: what the buffer of the stream holds.",)
     if len(eligible) > limit:
         notes = (f"Chose among {limit:,} of {len(eligible):,} waiting items, drawn with the round's seed.",)
         eligible = _sample(eligible, limit, work)
     return Candidates(rows=np.union1d(labeled, eligible), notes=notes)
+
+
+def _offered(eligible: NDArray[np.int64], offered: NDArray[np.bool_], work: Work) -> NDArray[np.int64]:
+    """The offered rows. Of a region of interest, and where less than a batch is offered, drawn rows join them: never
+    more than are offered, or than a batch has."""
+    inside, outside = eligible[offered[eligible]], eligible[~offered[eligible]]
+    most = max(int(offered.sum()), work.config.selection.batch_size)
+    if work.region is not None:
+        wanted = outside[work.region[outside]]
+    else:
+        wanted = outside if len(inside) < work.config.selection.batch_size else outside[:0]
+    return np.union1d(inside, _sample(wanted, most, work))
 
 
 def _sample(eligible: NDArray[np.int64], limit: int, work: Work) -> NDArray[np.int64]:

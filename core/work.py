@@ -47,6 +47,7 @@ class Work:
     previous: Previous | None = None
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0
+    offered: NDArray[np.bool_] | None = None  # (n,) rows that a bounded buffer offers as candidates; None: all
     checkpoints: Path | None = None  # where training keeps its state
     report: Report = ignore
 

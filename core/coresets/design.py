@@ -13,8 +13,9 @@ Adding row i with weight 1 changes Sigma by a rank-one term and lowers g by
 
     gain_i = z_i^T Sigma M Sigma z_i / (noise + z_i^T Sigma z_i)
 
-which `greedy` maximizes. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from
-the pick's u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
+which `greedy` maximizes. Rows that stand for others (streams) enter V with what they stand for, M = Z^T diag(v) Z / sum
+v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
+u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
 
 Symbols: Z features (n, q); z one row; Sigma, M (q, q). Borsos et al. (2021) give A and V as instances of their
 framework; the greedy closed form for both is the one above.
@@ -65,11 +66,14 @@ def posterior_covariance(Z: Tensor, weights: Tensor, prior: Prior) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(information))
 
 
-def criterion_matrix(Z: Tensor, prior: Prior) -> Tensor:
-    """M (q, q): Z^T Z / n for V, the identity for A."""
+def criterion_matrix(Z: Tensor, prior: Prior, stands_for: Tensor | None = None) -> Tensor:
+    """M (q, q): Z^T Z / n for V, weighted by `stands_for` (n,) where given; the identity for A."""
     if prior.criterion == "A":
         return torch.eye(Z.shape[1], dtype=Z.dtype, device=Z.device)
-    return Z.T @ Z / len(Z)
+    if stands_for is None:
+        return Z.T @ Z / len(Z)
+    share = (stands_for / stands_for.sum()).to(Z)
+    return (Z * share.unsqueeze(1)).T @ Z
 
 
 def value(Z: Tensor, weights: Tensor, prior: Prior) -> Tensor:
@@ -92,10 +96,10 @@ def quadratic_form(Z: Tensor, A: Tensor, block: int = 8192) -> Tensor:
 class Forms:
     """The two quadratic forms of every row of Z (n, q), under a growing design."""
 
-    def __init__(self, Z: Tensor, given: Tensor, prior: Prior) -> None:
+    def __init__(self, Z: Tensor, given: Tensor, prior: Prior, stands_for: Tensor | None = None) -> None:
         """`given` (k, q): rows whose answers are known already. From the prior, Sigma = I / penalty, one by one."""
         self.Z, self.noise = Z, prior.noise
-        self.M = criterion_matrix(Z, prior)
+        self.M = criterion_matrix(Z, prior, stands_for)
         self.Sigma = torch.eye(Z.shape[1], dtype=Z.dtype, device=Z.device) / prior.penalty
         self.value = self.M.diagonal().sum() / prior.penalty  # () g
         self.variance = (Z * Z).sum(1) / prior.penalty  # (n,) z^T Sigma z
@@ -119,19 +123,21 @@ class Forms:
         self.Sigma = self.Sigma - torch.outer(u, u)
 
 
-def greedy(
+def greedy(  # noqa: PLR0913 - who may be chosen, who is known, and what each counts for
     features: Any,
     m: int,
     prior: Prior | None = None,
     *,
     given: NDArray[np.bool_] | None = None,
     candidates: NDArray[np.bool_] | None = None,
+    stands_for: NDArray[np.float64] | None = None,
     report: Report = ignore,
 ) -> Design:
     """Choose m rows of features (n, q), one by one, each lowering the criterion most.
 
     `given` rows are in the design from the start, with answers known; `candidates` may be chosen (all others when
-    None). Of rows equal in all features at most one is chosen while others remain.
+    None); `stands_for` (n,) is what each row counts for in V (1 when None). Of rows equal in all features at most one
+    is chosen while others remain.
     """
     Z = torch.as_tensor(features)
     prior = prior or Prior()
@@ -142,7 +148,7 @@ def greedy(
         raise InvalidInput(f"Asked for {m} rows but only {int(open_rows.sum())} may be chosen. Lower the batch size.")
     if not bool(torch.isfinite(Z.sum())):
         raise InvalidInput("Features contain values that are not finite numbers.")
-    forms = Forms(Z, Z[known], prior)
+    forms = Forms(Z, Z[known], prior, None if stands_for is None else torch.as_tensor(stands_for, device=Z.device))
     fresh = torch.ones_like(open_rows)
     rows: list[int] = []
     values = [float(forms.value)]
