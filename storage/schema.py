@@ -3,7 +3,8 @@
 Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts
 Projections   item_states, current_labels: what `label_events` say now, updated in the transaction that adds an event;
               `storage.labels.rebuild` derives them again from the events and must give the same rows.
-Passing       leases, queue_cursors, round_progress, workers, import_runs: work under way; losing them loses no label.
+Passing       leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files: work under way;
+              losing them loses no label.
 
 Times are UTC. A class that was merged keeps its row and its history; `effective_id` names the class it now counts as.
 """
@@ -340,3 +341,36 @@ class ImportRun(Table):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+
+
+class Watch(Table):
+    """A folder whose new files stream into a project, and the buffer of candidates that the stream leaves."""
+
+    __tablename__ = "watches"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    folder: Mapped[str] = mapped_column(Text)
+    host: Mapped[str] = mapped_column(String(200))  # the machine that has the folder
+    status: Mapped[str] = mapped_column(String(12))  # active | stopped
+    labels: Mapped[str] = mapped_column(String(10))  # what class folders mean: given | hidden | ignore
+    buffer_size: Mapped[int] = mapped_column(Integer)
+    remaining: Mapped[int | None]  # files still to take before it stops by itself; None: it does not
+    problem: Mapped[str] = mapped_column(Text, default="")  # why the last look failed, one sentence
+    buffer: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.candidate_buffer
+    started_at: Mapped[datetime]
+    looked_at: Mapped[datetime | None]
+    stopped_at: Mapped[datetime | None]
+
+
+class WatchedFile(Table):
+    """What became of a file of a watched folder; one that changes is looked at again."""
+
+    __tablename__ = "watched_files"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    path_key: Mapped[str] = mapped_column(String(64), primary_key=True)  # SHA-256 of the path's bytes
+    name: Mapped[str] = mapped_column(Text)  # below the folder
+    n_bytes: Mapped[int]
+    mtime_ns: Mapped[int]
+    outcome: Mapped[str] = mapped_column(String(12))  # taken | duplicate | unreadable | refused
+    reason: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[datetime]
+    __table_args__ = (Index("watched_files_outcome", "project_id", "outcome", "at"),)

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.usefixtures("examined_here")
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
-    with Store.open(home=tmp_path / "home") as opened:
-        yield opened
+def store(sqlite_store) -> Store:
+    return sqlite_store
 
 
 @pytest.fixture
