@@ -147,7 +147,7 @@ def _row(project: ProjectRow, one: Simulation) -> None:
 
 def _verbs(project: ProjectRow, one: Simulation, *, has_results: bool) -> None:
     home, is_open = resources.locations().home, st.session_state.get(OPEN) == one.id
-    if has_results and st.button("Close" if is_open else "Open", key=f"sim-open-{one.id}", type="tertiary"):
+    if has_results and st.button("Hide results" if is_open else "Results", key=f"sim-open-{one.id}", type="tertiary"):
         st.session_state[OPEN] = None if is_open else one.id
         st.rerun()
     if one.running:
@@ -175,8 +175,9 @@ def _results(one: Simulation) -> None:
         figure = study_report.curves(summary, dark=dark)
         figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", height=360)
         st.plotly_chart(figure, key=f"sim-curves-{one.id}", config=charts.PLOT_OPTIONS)
-        st.markdown(study_report.table(summary))
-        st.markdown(study_report.reach_table(summary))
+        left, right = st.columns([3, 2])
+        left.markdown(study_report.table(summary))
+        right.markdown(study_report.reach_table(summary))
         st.download_button(
             "Download results.json", (one.folder / "results.json").read_bytes(), "results.json", "application/json",
             key=f"sim-download-{one.id}",

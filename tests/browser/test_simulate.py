@@ -50,7 +50,7 @@ def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks,
     page.reload()
     expect(card.get_by_text(re.compile("Bilevel coreset, Random"))).to_be_visible()
     expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke · done"))).to_be_visible(timeout=VERY_SLOW)
-    card.get_by_role("button", name="Open").click()
+    card.get_by_role("button", name="Results", exact=True).click()
     expect(card.get_by_text("2 seeds, band of one standard deviation, held-out items")).to_be_visible()
     expect(card.locator(".js-plotly-plot .legendtext")).to_have_text(["bico", "uniform"])
     expect(card.locator("table").first.locator("th")).to_have_text(["strategy", "3 labels"])
