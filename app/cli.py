@@ -224,6 +224,34 @@ def check(project: Project, as_json: Json = False) -> None:
     show(asdict(done), as_json, f"{done.checked:,} files checked: {found}.")
 
 
+@app.command()
+def watch(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    folder: Annotated[Path | None, typer.Argument(help="Where new files come in; else only say how it stands.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many files; else go on until Ctrl-C.")] = None,
+    labels: Annotated[
+        Literal["given", "hidden", "ignore"], typer.Option(help="What class folders below the folder mean.")
+    ] = "ignore",
+    buffer: Annotated[int, typer.Option(help="Items that rounds choose from, however many arrive.")] = 2_000,
+    stop: Annotated[bool, typer.Option("--stop", help="Watch no longer; what was taken stays.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Take in every new file of a folder, here until Ctrl-C and in a worker after that."""
+    from app.cli_watch import follow, how_it_stands
+    from storage import watches
+
+    with open_store() as store:
+        found = find_project(store, project)
+        if stop:
+            watches.stop(store, found.id)
+        elif folder is not None:
+            watches.start(
+                store, found.id, folder, watches.WatchOptions(labels=labels, buffer_size=buffer, limit=limit)
+            )
+            return follow(store, found.id, as_json)
+        return how_it_stands(store, found.id, as_json)
+
+
 @app.command("round")
 def round_(
     project: Project,

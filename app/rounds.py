@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import func, select
 
 from app import estimates
 from core.config import RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
-from storage import comparisons, projects, workers
+from storage import candidate_buffer, comparisons, projects, workers
 from storage.database import Store, now
 from storage.pool import Pool
 from storage.projects import ProjectSettings
@@ -48,16 +49,27 @@ def request_round(
     config: RoundConfig | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> RoundRow:
-    """The next round of a project; one that waits or runs is joined."""
+    """The next round of a project; one that waits or runs is joined. One of a watched project chooses from what the
+    buffer of candidates holds now; that is stored with it, so a replay chooses from the same."""
     project = projects.get_project(store, project_id)
     config = config or round_config(project.settings, project.kind)
+    constraint = dict(constraint or {}) | _candidates(store, project_id)
     return RoundLog(store, project_id).request(config, by=by, constraint=constraint)
+
+
+def _candidates(store: Store, project_id: int) -> dict[str, Any]:
+    item_ids = candidate_buffer.candidates(store, project_id)
+    return {} if item_ids is None else {"candidates": _kept(store, item_ids)}
+
+
+def _kept(store: Store, item_ids: NDArray[np.int64]) -> dict[str, Any]:
+    ref = store.artifacts.put_array(item_ids)
+    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
 
 
 def region_constraint(store: Store, item_ids: Sequence[int], share: float = 1.0) -> dict[str, Any]:
     """A region of interest for `request_round`: this share of the batch is chosen among these items."""
-    ref = store.artifacts.put_array(np.asarray(item_ids, np.int64))
-    return {"region": dataclasses.asdict(ref) | {"shape": list(ref.shape)}, "share": float(share)}
+    return {"region": _kept(store, np.asarray(item_ids, np.int64)), "share": float(share)}
 
 
 def request_replay(store: Store, project_id: int, round_id: int, by: int | None = None) -> RoundRow:

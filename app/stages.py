@@ -84,6 +84,7 @@ class Bench:
             previous=self._previous(runtime),
             region=region,
             region_share=share,
+            offered=self._offered(snapshot),
             checkpoints=self.checkpoints(),
             report=self.report,
         )
@@ -110,6 +111,10 @@ class Bench:
             return None, 1.0
         item_ids = parcel_files.open_array(self.folder, constraint["region"])
         return np.isin(snapshot.item_ids, item_ids), float(constraint.get("share", 1.0))
+
+    def _offered(self, snapshot: PoolSnapshot) -> NDArray[np.bool_] | None:
+        left = self.row.constraint.get("candidates")
+        return np.isin(snapshot.item_ids, parcel_files.open_array(self.folder, left)) if left else None
 
     def _previous(self, runtime: Runtime) -> Previous | None:
         round_id = self.parcels["snapshot"]["previous"]

@@ -8,6 +8,7 @@ the last finished stage. Stopping a worker is therefore the same as killing it, 
 
 The loop of each worker, about once a second: hand requested rounds to the engine (again, if the engine lost them), ask
 for the next round where a batch is done, and, in the longest-serving living worker only, take over from the dead.
+Beside it, a thread serves the watched folders of this machine (`app.watching`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from app import desk, engine, rounds
 from app.pulse import BEAT_SECONDS, Pulse, Questions
@@ -33,6 +35,9 @@ from storage import shared_media, workers
 from storage.database import Store
 from storage.rounds import RoundLog
 from storage.workers import WorkerRow
+
+if TYPE_CHECKING:
+    from app.watching import WatchThread
 
 LOG = logging.getLogger("winnow.worker")
 SHARING_SECONDS = 5.0
@@ -46,6 +51,7 @@ class Tempo:
     pulse: float = 1.0
     queues: float = 1.0
     stale: float = workers.STALE_SECONDS
+    watch: float = 2.0
 
 
 def machine() -> str:
@@ -89,6 +95,7 @@ class Worker:
         beat_seconds = min(BEAT_SECONDS, self.tempo.stale / 4)
         self.pulse = Pulse(store, self.id, self._questions(), self.tempo.pulse, beat_seconds)
         self._stopped = threading.Event()
+        self._watching: WatchThread | None = None
 
     def _questions(self) -> Questions:
         return Questions(
@@ -106,6 +113,10 @@ class Worker:
         workers.arrive(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
         engine.launch(self.store, self.id, self.tempo.queues)
         self.pulse.start()
+        from app.watching import WatchThread
+
+        self._watching = WatchThread(self.store, self.tempo.watch)
+        self._watching.start()
 
     def run(self) -> None:
         """Work until `stop`."""
@@ -157,6 +168,8 @@ class Worker:
         """Leave: others see it at once and go on with what this worker has not finished."""
         self.stop()
         self.pulse.end()
+        if self._watching is not None:
+            self._watching.end()
         workers.leave(self.store, [self.id])
         engine.shut_down()
 

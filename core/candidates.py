@@ -49,13 +49,12 @@ def choose_candidates(work: Work, inputs: Inputs) -> Candidates:
 def _offered(eligible: NDArray[np.int64], offered: NDArray[np.bool_], work: Work) -> NDArray[np.int64]:
     """The offered rows. Of a region of interest, and where less than a batch is offered, drawn rows join them: never
     more than are offered, or than a batch has."""
-    inside, outside = eligible[offered[eligible]], eligible[~offered[eligible]]
-    most = max(int(offered.sum()), work.config.selection.batch_size)
+    chosen, outside = eligible[offered[eligible]], eligible[~offered[eligible]]
+    batch_size = work.config.selection.batch_size
+    most = max(int(offered.sum()), batch_size)
     if work.region is not None:
-        wanted = outside[work.region[outside]]
-    else:
-        wanted = outside if len(inside) < work.config.selection.batch_size else outside[:0]
-    return np.union1d(inside, _sample(wanted, most, work))
+        chosen = np.union1d(chosen, _sample(outside[work.region[outside]], most, work))
+    return chosen if len(chosen) >= batch_size else np.union1d(chosen, _sample(outside, most, work))
 
 
 def _sample(eligible: NDArray[np.int64], limit: int, work: Work) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ import streamlit as st
 from app import jobs, resources, state, theme
 from app.access import is_loopback
 from app.jobs import JobView
+from app.screens import watching
 from app.screens.class_editor import class_editor
 from app.screens.job_list import job_list
 from app.text import count, markup, plain, visible
@@ -46,6 +47,7 @@ def render() -> None:
             theme.heading(f"Add files to {visible(project.name)}", about)
             add_files(project)
         job_list(project.id, "Import", _import_sentence)
+        watching.section(project, server_folders_allowed())
     with right:
         with theme.card("classes"):
             class_editor(project, counts.per_class)
