@@ -1,0 +1,36 @@
+"""Summarize in a real browser: ask, wait for the job, see what the summary is worth, download it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+
+import pytest
+from playwright.sync_api import expect
+
+from storage.projects import get_project
+from tests.round_pools import draw_project
+
+
+@pytest.mark.slow
+def test_a_summary_is_asked_for_measured_and_downloaded(desks, store):
+    drawn = draw_project(store, 36, n_held_out=9, name="Shapes to summarize")
+    drawn.label(drawn.item_ids[9:])
+    page = desks(get_project(store, drawn.project_id)).tab("deliver")
+    card = page.locator(".st-key-card-summarize")
+    expect(card.get_by_text("Chosen for softmax regression on the kernel features")).to_be_visible(timeout=60_000)
+    size = card.get_by_role("spinbutton", name="How many")
+    size.fill("5")
+    size.press("Enter")
+    card.get_by_role("button", name="Summarize").click()
+    jobs = page.locator(".st-key-card-jobs-summary")
+    expect(jobs.get_by_text("with as many at random (5 draws)")).to_be_visible(timeout=240_000)
+    expect(jobs.get_by_text("of 27 labeled; measured on 9 held-out items")).to_be_visible()
+    expect(jobs.locator(".js-plotly-plot")).to_be_visible()
+    with page.expect_download() as downloading:
+        jobs.get_by_role("link", name="Download summary-").click()
+    with zipfile.ZipFile(downloading.value.path()) as packed:
+        rows = list(csv.DictReader(io.StringIO(packed.read("labels.csv").decode("utf-8-sig"))))
+    assert 1 <= len(rows) <= 5 and all(float(row["weight"]) > 0 for row in rows)
+    assert {row["sha256"] for row in rows} <= set(drawn.hashes[9:])

@@ -1,0 +1,45 @@
+"""Watching a folder in a real browser: start it, see what arrived and what was refused, stop it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from app.watching import Watchman, WatchThread
+from storage import watches
+from storage.projects import create_project, get_project
+from tests.app.sample_store import picture
+
+
+@pytest.fixture
+def watcher(store):
+    """What a worker runs beside its rounds."""
+    thread = WatchThread(store, seconds=0.2)
+    thread.watchman = Watchman(store, patience=0.2)
+    thread.start()
+    yield thread
+    thread.end()
+
+
+def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, tmp_path):
+    project = create_project(store, "A stream of pictures", "image", ["a", "b"])
+    (tmp_path / "first.png").write_bytes(picture(1))
+    page = desks(project).tab("collect")
+    card = page.locator(".st-key-card-watch")
+    field = card.get_by_label("Folder on the server")
+    field.fill(str(store.home))
+    field.press("Enter")
+    card.get_by_role("button", name="Start watching").click()
+    expect(card.get_by_text("own files")).to_be_visible(timeout=60_000)
+    field.fill(str(tmp_path))
+    field.press("Enter")
+    card.get_by_role("button", name="Start watching").click()
+    expect(card.locator(".winnow-figure").get_by_text("1", exact=True)).to_be_visible(timeout=60_000)
+    (tmp_path / "second.png").write_bytes(picture(2))
+    (tmp_path / "<b>page<b>.png").write_bytes(b"<html>" * 9)
+    expect(card.locator(".winnow-figure").get_by_text("2", exact=True)).to_be_visible(timeout=60_000)
+    expect(card.get_by_text("<b>page<b>.png")).to_be_visible(timeout=60_000)
+    card.get_by_role("button", name="Stop watching").click()
+    expect(card.get_by_role("button", name="Start watching")).to_be_visible(timeout=60_000)
+    row = watches.get(store, get_project(store, project.id).id)
+    assert row is not None and not row.active
