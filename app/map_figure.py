@@ -20,6 +20,8 @@ Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
 SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
+DOT_OPACITY = 0.8
+UNFADED = {"marker": {"opacity": 1}}  # a click opens an item; it is no reason to fade the others
 MARGIN = 0.07  # of the extent, on each side
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
@@ -29,33 +31,33 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
-    others, triangles = found.drawn[~labeled], found.drawn[labeled]
+    others, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
     colors = point_colors(found, coloring, dark)
     dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
     figure.add_trace(
         dots(
             **_at(found, others),
-            marker={"color": colors[others].tolist(), "size": 6, "opacity": 0.8, "line": {"width": 0}},
+            marker={"color": colors[others].tolist(), "size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
+            unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
     )
     if len(triangles):
         marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
         marker["line"] = {"width": 1.4, "color": look.text}
-        figure.add_trace(dots(**_at(found, triangles), marker=marker, name="labeled"))
+        figure.add_trace(dots(**_at(found, triangles), marker=marker, unselected=UNFADED, name="labeled"))
     for k, name in enumerate(shadows):
         rows = found.shadows.get(name, np.empty(0, np.int64))
         symbol = SHADOW_SYMBOLS[k % len(SHADOW_SYMBOLS)]
         marker = {"symbol": symbol, "size": 15, "color": look.muted, "line": {"width": 2}}
-        figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, name=name))
+        figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, unselected=UNFADED, name=name))
     if len(found.picks):
         at = _at(found, found.picks) | {"mode": "markers+text"}
         ring = {"symbol": "circle-open", "size": 20, "color": look.accent, "line": {"width": 2.5, "color": look.accent}}
         order = [f"<b>{place}</b>" for place in range(1, len(found.picks) + 1)]
         font = {"color": look.text, "size": 12}
-        figure.add_trace(
-            go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
-        )
+        rings = go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
+        figure.add_trace(rings.update(unselected=UNFADED | {"textfont": {"color": look.text}}))
     bar = {"bgcolor": "rgba(0,0,0,0)", "color": look.muted, "activecolor": look.accent}
     figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map", modebar=bar)
     figure.update_layout(newselection={"line": {"color": look.accent, "width": 1.5}})
@@ -63,6 +65,18 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
     figure.update_xaxes(visible=False, range=x)
     figure.update_yaxes(visible=False, range=y, scaleanchor="x")
     return figure
+
+
+def picks_last(found: Layers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Picks are drawn above their neighbors: of points that lie together, a click opens the pick."""
+    return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
+
+
+def point_out(figure: go.Figure, found: Layers, row: int, *, dark: bool) -> None:
+    """Show which point is open, whatever it is besides."""
+    marker = {"symbol": "circle-open", "size": 28, "color": tokens(dark).text, "line": {"width": 2}}
+    at = {"x": found.points[[row], 0], "y": found.points[[row], 1], "customdata": found.item_ids[[row]]}
+    figure.add_trace(go.Scatter(**at, mode="markers", marker=marker, unselected=UNFADED, name="open", hoverinfo="skip"))
 
 
 def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:

@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import charts, resources, rounds, state, theme
 from app.guesses import opinion_of
-from app.map_figure import Coloring, map_figure, named_colors, outline
+from app.map_figure import Coloring, map_figure, named_colors, outline, point_out
 from app.map_layers import NONE, Layers, inside, layers
 from app.media_routes import media_path, picture_path
 from app.text import count, markup, plain, visible
@@ -53,7 +53,7 @@ def render() -> None:
     with head:
         coloring, shadows = controls(found)
     left, right = body.columns([3, 1])
-    with left, theme.card("map"):
+    with left, theme.card("map", height="stretch"):
         draw(found, coloring, shadows)
     with right, theme.card("map-side", height="stretch"):
         side(found, chosen())
@@ -122,8 +122,11 @@ def _next_round(numbers: list[int], current: int) -> None:
 
 
 def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
-    figure = map_figure(found, coloring, shadows, dark=st.context.theme.type == "dark")
-    outline(figure, chosen().areas, dark=st.context.theme.type == "dark")
+    dark, choice = st.context.theme.type == "dark", chosen()
+    figure = map_figure(found, coloring, shadows, dark=dark)
+    outline(figure, choice.areas, dark=dark)
+    if choice.item_id is not None and (row := found.row_of(choice.item_id)) is not None:
+        point_out(figure, found, row, dark=dark)
     if st.session_state.get("map-draw"):  # while a drag draws, Streamlit does not tell clicks
         figure.update_layout(dragmode="lasso")
     key = f"map-{state.project().id}"
@@ -216,7 +219,7 @@ def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     if st.button("Spend half the next batch here", key="area-batch", width="stretch", disabled=none):
         constraint = rounds.region_constraint(store, [int(one) for one in open_ids], 0.5)
         row = rounds.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
-        took = row.constraint == constraint
+        took = row.constraint.get("region") == constraint["region"]
         st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
     if st.button("Clear the selection", key="area-clear", type="tertiary"):
         st.session_state.pop("map-chosen", None)

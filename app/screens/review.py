@@ -53,12 +53,10 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
     theme.muted(item.name[:160])
     people = {row.id: row.name for row in list_annotators(store)}
-    for annotator, class_id in case.labels.items():
-        who = people.get(annotator, "The label")
-        st.html(f"<p><strong>{markup(who)}</strong>: {markup(names.get(class_id, '?'))}</p>")
+    said = [(people.get(annotator, "The label"), class_id, "") for annotator, class_id in case.labels.items()]
     if case.guess is not None:
-        sure = f"{100 * (case.confidence or 0):.0f} %"
-        st.html(f"<p><strong>Model</strong>: {markup(names.get(case.guess, '?'))}, {sure}</p>")
+        said.append(("Model", case.guess, f", {100 * (case.confidence or 0):.0f} %"))
+    st.html(_said([(who, names.get(class_id, "?") + sure) for who, class_id, sure in said]))
     options = list(dict.fromkeys([*case.labels.values(), *([case.guess] if case.guess is not None else [])]))
     options += [row.id for row in known if row.active and row.id not in options]
     chosen = st.selectbox(
@@ -82,6 +80,12 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
             theme.muted(f"{past.at:%Y-%m-%d %H:%M} UTC · {who} {KINDS.get(past.kind, past.kind)}{what}{note}"[:300])
 
 
+def _said(lines: list[tuple[str, str]]) -> str:
+    """Who says what, one below the other."""
+    parts = [f"<li><span>{markup(who)}:</span> <strong>{markup(what)}</strong></li>" for who, what in lines]
+    return f'<ul class="winnow-said">{"".join(parts)}</ul>'
+
+
 def agreement_card(project_id: int, known: list[ClassRow]) -> None:
     found = agreement.agreement(resources.store(), project_id)
     theme.heading("Agreement", f"{count(found.n_items, 'item')} with two labels or more")
@@ -95,7 +99,8 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
     lowest_first = sorted((value, one) for one, value in found.per_class.items() if value is not None)
     lines = [{"class": visible(names.get(one, "?")), "alpha": round(value, 3)} for value, one in lowest_first]
     if lines:
-        st.dataframe(lines, hide_index=True, key="agreement-classes")
+        two_digits = {"alpha": st.column_config.NumberColumn(format="%.2f")}
+        st.dataframe(lines, hide_index=True, key="agreement-classes", column_config=two_digits)
 
 
 def people_card(project_id: int) -> None:
@@ -109,6 +114,7 @@ def people_card(project_id: int) -> None:
         for row in annotator_statistics(resources.store(), project_id)
     ]
     if lines:
-        st.dataframe(lines, hide_index=True, key="people")
+        one_digit = {"seconds a label": st.column_config.NumberColumn(format="%.1f")}
+        st.dataframe(lines, hide_index=True, key="people", column_config=one_digit)
     else:
         theme.muted("Nobody has labeled yet.")

@@ -150,6 +150,10 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     side = page.locator(".st-key-card-map-side")
     expect(side.get_by_text("Pick 2")).to_be_visible()
     expect(side.get_by_text(desk.pool.item(items[21]).name)).to_be_visible()
+    at_rest(page)
+    assert [point["id"] for point in drawn(page)["open"]] == [items[21]]
+    faded = "points => points.filter((one) => Number(one.style.opacity || 1) < 0.8).length"
+    assert page.locator(".scatterlayer .point").evaluate_all(faded) == 0
     assert side.locator("img.winnow-thumb").evaluate("image => image.decode().then(() => image.naturalWidth)") == 900
     assert f"/{items[21]}/" in (side.locator("audio").get_attribute("src") or "")
     page.wait_for_function("() => document.querySelector('.st-key-card-map-side audio').duration > 0.6")
@@ -176,7 +180,7 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
     open_items = [items[COLUMNS + 1], items[COLUMNS + 2]]  # the row also holds items 6 to 11; 9 is labeled
     page.get_by_text("Draw areas", exact=True).click()
     expect(page.get_by_role("switch", name="Draw areas")).to_be_checked()
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot')._fullLayout.dragmode === 'lasso'")
+    page.wait_for_function("() => document.querySelector('.js-plotly-plot')?._fullLayout?.dragmode === 'lasso'")
     at_rest(page)
     lasso(page, open_items[0], items[9])
     side = page.locator(".st-key-card-map-side")
