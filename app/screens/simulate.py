@@ -23,6 +23,7 @@ POLL_SECONDS = 1.0
 SHOWN = 8
 OPEN = "simulation-open"
 PRESETS = {"auto": "Best for this machine", "laptop": "Laptop", "paper": "Paper, needs a GPU", "smoke": "Smoke"}
+NUMBERS = {"start": ("First labels", 1), "batch": ("Per round", 1), "rounds": ("Rounds", 0), "seeds": ("Seeds", 1)}
 WORDS = {"cancelled": "cancelled", "lost": "was cut off", "failed": "failed", "finished": "done"}
 
 
@@ -51,7 +52,7 @@ def simulate_card(project: ProjectRow) -> None:
         theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden truth, {known.test:,} to judge by")
         theme.muted("See what strategies would have bought here, before a label is spent: an oracle answers in your "
                     "place. The answers stay hidden; accuracies are all that is shown.")  # fmt: skip
-        asked = _fields(project, known)
+        asked = _fields(project, known, found[0].asked if found else Asked())
         if asked is not None:
             st.session_state[OPEN] = simulations.begin(resources.locations().home, project, asked)
             st.rerun()
@@ -63,24 +64,26 @@ def simulate_card(project: ProjectRow) -> None:
             _results(opened)
 
 
-def _fields(project: ProjectRow, known: simulations.Known) -> Asked | None:
-    """What to simulate; given when the button was pressed."""
-    first, *numbers, last = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
+def _fields(project: ProjectRow, known: simulations.Known, last: Asked) -> Asked | None:
+    """What to simulate, at first what was asked last; given when the button was pressed."""
+    first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:
         strategies = st.multiselect(
-            "Strategies to compare", catalog.names(), default=["bico", "uniform"], key=f"sim-strategies-{project.id}",
+            "Strategies to compare", catalog.names(), default=_offered(last), key=f"sim-strategies-{project.id}",
             format_func=lambda name: catalog.entry(name).title,
         )  # fmt: skip
     wanted = {}
-    limits = {"start": (1, 10), "batch": (1, 10), "rounds": (0, 3), "seeds": (1, 2)}
-    words = {"start": "First labels", "batch": "Per round", "rounds": "Rounds", "seeds": "Seeds"}
-    for column, (name, (least, usual)) in zip(numbers, limits.items(), strict=True):
+    for column, (name, (words, least)) in zip(numbers, NUMBERS.items(), strict=True):
         with column:
-            value = st.number_input(words[name], least, 10_000, usual, key=f"sim-{name}-{project.id}")
+            usual = max(least, getattr(last, name))
+            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}")
             wanted[name] = int(value)
-    with last:
-        chosen = st.selectbox("Simulated training", list(PRESETS), format_func=PRESETS.__getitem__,
-                              key=f"sim-preset-{project.id}")  # fmt: skip
+    with training:
+        presets = list(PRESETS)
+        chosen = st.selectbox(
+            "Simulated training", presets, presets.index(last.preset), format_func=PRESETS.__getitem__,
+            key=f"sim-preset-{project.id}",
+        )  # fmt: skip
     if not strategies:
         theme.muted("Choose at least one strategy.")
         return None
@@ -95,6 +98,10 @@ def _fields(project: ProjectRow, known: simulations.Known) -> Asked | None:
     with button:
         pressed = st.button("Start simulating", key="start-simulation", width="stretch", disabled=not fits)
     return asked if pressed else None
+
+
+def _offered(last: Asked) -> list[str]:
+    return [name for name in last.strategies if name in catalog.names()]
 
 
 def _cost(project: ProjectRow, asked: Asked) -> str:
