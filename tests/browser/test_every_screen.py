@@ -18,19 +18,10 @@ from storage.projects import ProjectRow
 from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, serious, wait_for_card
+from tests.browser.screens import READY
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 BACKGROUND = {"light": "rgb(250, 249, 246)", "dark": "rgb(19, 21, 24)"}
-READY = {
-    "Label": ".screen[data-view='card'] .frame img",
-    "Grid": ".tile",
-    "Learn": ".st-key-card-workers",
-    "Map": ".textpoint text",
-    "Collect": ".st-key-card-project [data-testid='stFormSubmitButton'] button",
-    "Deliver": ".st-key-card-carries",
-    "Review": ".st-key-card-people",
-}
-
 # Boxes of texts and controls that share pixels though neither holds the other, and boxes beyond the window's right edge
 # that no scrolling container holds. Shadow roots of the widgets are looked into.
 CROWDED = """() => {
