@@ -14,8 +14,7 @@ for each seed) and on all labeled rows, all judged on the same test rows. Everyt
 
 Departures and details: with fewer rows than features every view is first written in an orthonormal basis of its rows.
 W* lies in their span, so nothing changes but the cost. Features get a column of ones: a penalized bias. Algorithm 1
-corrects the weights after every row that joins; correcting them once, at the end, reached a lower G in a quarter of the
-trainings on handwritten digits, so that is what is done here.
+corrects the weights after every row that joins; here they are corrected once, at the end, for far fewer trainings.
 """
 
 from __future__ import annotations
