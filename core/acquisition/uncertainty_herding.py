@@ -3,13 +3,18 @@
     maximize  1/n sum_x u(x) max_{l in labeled and chosen} exp(-|x - l|^2 / sigma^2),   u = 1 - margin at temperature t
 
 Few labels make this MaxHerding, many make it margin sampling, through two adapted parameters:
-- sigma is the smallest distance between two labeled items (at most 1), so the radius falls as labels fill the space;
+- sigma is the smallest distance between two labeled items, so the radius falls as labels fill the space;
 - t flattens the predictions until their mean confidence equals the accuracy that can be expected.
 
 Departures and details
-- The paper chooses t by calibration on a part of the labeled set held out from training. A round trains on all labels,
-  so the expected accuracy is estimated instead as that of the nearest other labeled item, left one out, on the last
-  layer: near zero while each class has a label or less, which gives equal weights, and rising with labels.
+- The paper takes the smallest labeled distance as it is. Here sigma is kept between 0.05 and 1: two labeled items in
+  (nearly) the same place would otherwise make every other item its own island, and beyond MaxHerding's radius 1 a few
+  far labels would make everything count as covered. Distances are those of the last layer, which every round trains,
+  so sigma is not promised to fall from one round to the next. Above `max_pairwise` labels a seeded sample is compared.
+- Of the uncertainties the paper tries, the margin is taken.
+- The paper chooses t by the calibration error on a part of the labeled set held out from training. A round trains on
+  all labels, so the expected accuracy is estimated instead as that of the nearest other labeled item, left one out, on
+  the last layer: near zero while each class has a label or less, which gives equal weights, and rising with labels.
 - Rows are centered and of length 1, as in `max_herding`. Before the first model the weights are equal.
 """
 
