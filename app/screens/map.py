@@ -75,7 +75,8 @@ def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
         )
     st.toggle("Draw areas", key="map-draw", help="Drag around points to work on all of them")
     drawn = f"{len(found.drawn):,} of {found.n_items:,} drawn · " if len(found.drawn) < found.n_items else ""
-    theme.muted(f"{drawn}{count(found.n_items, 'item')} · last layer · UMAP · round {found.round.number}")
+    seen_by = "last layer" if found.round.metrics.get("has_model") else "sounds or pictures themselves, no model yet"
+    theme.muted(f"{drawn}{count(found.n_items, 'item')} · {seen_by} · UMAP · round {found.round.number}")
     return coloring or "Prediction", tuple(shadows)
 
 

@@ -4,6 +4,7 @@ contrast (axe-core), and every control can be reached by keyboard. One server, o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -67,6 +68,31 @@ CROWDED = """() => {
 }"""
 
 
+# What can be clicked or filled but is left out of the order of Tab, outside of widgets that move inside by arrow keys
+# or repeat what the keyboard does in the field itself.
+LEFT_OUT = """() => {
+  const PARTS = 'button, a[href], input, select, textarea, summary, [role=button], [role=switch], [role=slider]';
+  const WITHIN = `[role=radiogroup], [role=grid], [role=listbox], [role=toolbar], [role=group], .stNumberInput,
+    [aria-hidden=true], [inert], .js-plotly-plot`;
+  const found = [];
+  const look = (root) => {
+    for (const one of root.querySelectorAll('*')) {
+      if (one.shadowRoot) look(one.shadowRoot);
+      if (!one.matches(PARTS) || one.disabled || one.tabIndex >= 0 || one.closest(WITHIN)) continue;
+      if (!one.checkVisibility({ checkVisibilityCSS: true })) continue;
+      found.push(`${one.tagName} ${(one.getAttribute('aria-label') || one.textContent).trim().slice(0, 40)}`);
+    }
+  };
+  look(document.querySelector('.stMain'));
+  return found;
+}"""
+FOCUSED = """() => {
+  let one = document.activeElement;
+  while (one && one.shadowRoot && one.shadowRoot.activeElement) one = one.shadowRoot.activeElement;
+  return `${one.tagName} ${one.getAttribute('aria-label') || one.textContent.trim().slice(0, 40)}`;
+}"""
+
+
 @pytest.fixture(scope="module")
 def busy(store: Store) -> ProjectRow:
     """Something on every screen: two rounds, labels of two people who disagree, a waiting batch."""
@@ -111,6 +137,13 @@ def test_a_screen_fits_desk_and_phone_and_has_no_serious_findings(tour: Page, sc
         assert page.evaluate(OVERFLOW) == 0
         assert page.evaluate(CROWDED) == {"wide": [], "over": []}
         assert serious(page) == []
+    assert page.evaluate(LEFT_OUT) == []
+    page.locator(".st-key-tab-current a").focus()
+    seen = []
+    for _ in range(14):  # no trap: Tab goes on, also through the buttons of a player
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUSED))
+    assert len(set(seen)) >= 5
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -126,3 +159,13 @@ def test_the_question_for_a_name_fits_and_has_no_serious_findings(server, chromi
         assert page.evaluate(CROWDED) == {"wide": [], "over": []}
     assert serious(page) == []
     context.close()
+
+
+def test_the_page_process_stays_small_and_never_loads_torch(server: Server):
+    """After all screens were on it."""
+    process = Path("/proc") / str(server.process.pid)
+    if not process.exists():
+        pytest.skip("needs /proc to look into the server")
+    resident = int((process / "status").read_text().split("VmRSS:")[1].split()[0]) / 1024
+    assert resident < 400, f"{resident:.0f} MB"
+    assert "libtorch" not in (process / "maps").read_text()

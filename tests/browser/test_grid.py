@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from app.guesses import newest_opinion
 from storage.classes import list_classes
@@ -62,7 +63,7 @@ def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
     guess = page.locator(".tile .guess").first.inner_text()
     page.locator(".filter button", has_text=guess).first.click()
     page.wait_for_selector(f".filter button[aria-pressed='true']:text-is('{guess}')")
-    page.wait_for_timeout(400)
+    expect(page.locator(".tile .guess").filter(has_not_text=guess)).to_have_count(0)
     assert set(page.locator(".tile .guess").all_inner_texts()) == {guess}
 
 
@@ -82,7 +83,7 @@ def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
     page.mouse.down()
     page.mouse.move(six["x"] + 40, six["y"] + 60, steps=4)
     page.mouse.up()
-    page.wait_for_timeout(100)
+    expect(page.locator(".tile[aria-selected='true']")).to_have_count(6)
     assert selected(page) == shown[:6]
     page.keyboard.press("Control+a")
     assert selected(page) == shown

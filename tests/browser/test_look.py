@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from storage.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import OVERFLOW, current_item, saved, serious, wait_for_card
@@ -135,14 +131,3 @@ def test_an_empty_screen_says_why_and_offers_the_next_step(desks, store):
     page.wait_for_selector(".empty:not([hidden]) .primary")
     assert page.locator(".empty h2").inner_text() == "Everything is labeled"
     assert "1 were skipped" in page.locator(".empty p").inner_text()
-
-
-def test_the_page_process_stays_small_and_never_loads_torch(server, desks, audio):
-    desk = desks(audio)
-    desk.label_tab()
-    process = Path("/proc") / str(server.process.pid)
-    if not process.exists():
-        pytest.skip("needs /proc to look into the server")
-    resident = int((process / "status").read_text().split("VmRSS:")[1].split()[0]) / 1024
-    assert resident < 400, f"{resident:.0f} MB"
-    assert "libtorch" not in (process / "maps").read_text()
