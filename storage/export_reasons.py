@@ -47,7 +47,7 @@ class PickColumns:
     def __init__(self, connection: Connection, project_id: int, counts_as: dict[int, str]) -> None:
         self._connection, self._project_id, self._counts_as = connection, project_id, counts_as
         self._classes: dict[int, list[str]] = {}
-        self._nearest: dict[int, tuple[str, str]] = {}
+        self._nearest: dict[int | None, tuple[str | None, str | None]] = {}
 
     def prepare(self, rows: Sequence[Any]) -> None:
         """Find the labeled items that these rows' reasons name, all at once."""
