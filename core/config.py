@@ -104,6 +104,7 @@ class SelectionConfig:
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # above this many unlabeled items a seeded sample stands for the pool
     proxy: Literal["kernel", "embedding"] = "kernel"
+    unsure_share: float = 1.0  # bico asks only about this share of the pool, where its guesses are closest; 1: all
     max_pairwise: int = 8_192  # items of a matrix of all pairs; more are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = 0.05  # share of the typical distance below which two items count as one; 0: only equals
 
@@ -111,6 +112,10 @@ class SelectionConfig:
         require(self.batch_size >= 1, f"The batch size is {self.batch_size}; use at least 1.")
         require(self.penalty > 0, f"The penalty is {self.penalty}; it must be above 0.")
         require(self.n_views >= 0, f"{self.n_views} views were asked for; use 0 (none) or more.")
+        require(
+            0 < self.unsure_share <= 1,
+            f"The share of unsure items is {self.unsure_share}; use more than 0, and 1 for all items.",
+        )
         require(self.max_candidates >= 100, f"At most {self.max_candidates} candidates is too few; use 100 or more.")
         require(self.max_pairwise >= 100, f"At most {self.max_pairwise} pairwise items is too few; use 100 or more.")
         require(
@@ -131,7 +136,7 @@ class MapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The learner. The defaults are the `laptop` preset; `preset()` gives the named combinations."""
+    """The learner. The defaults are nearly the `laptop` preset; `preset()` gives the named combinations."""
 
     method: Literal["fixmatch", "mixmatch", "supervised"] = "fixmatch"
     network: str = "resnet-small"  # or "wrn-DEPTH-WIDTH", such as "wrn-28-10"
@@ -191,7 +196,8 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
 
     paper    WRN-28-10, MixMatch, 30 epochs, Adam 1e-3, from scratch each round, 100 views in the selection
-    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes
+    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes; bico asks about the twentieth of
+             the pool that the model is least sure of
     smoke    seconds, for tests and a first look: it runs everything and learns little
     """
     if name == "auto":
@@ -210,7 +216,8 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    return RoundConfig(seed=seed, preset="laptop")
+    training, selection = TrainingConfig(predict_views=4), SelectionConfig(unsure_share=0.05)
+    return RoundConfig(seed=seed, preset="laptop", training=training, selection=selection)
 
 
 def to_json(config: Any) -> str:

@@ -83,7 +83,9 @@ def settled(config: RoundConfig, runtime: Runtime) -> RoundConfig:
     if config.preset != "auto":
         return config
     named = preset("auto", runtime.device.type, config.seed)
-    selection = dataclasses.replace(config.selection, n_views=named.selection.n_views)
+    selection = dataclasses.replace(
+        config.selection, n_views=named.selection.n_views, unsure_share=named.selection.unsure_share
+    )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
     return dataclasses.replace(config, preset=name, training=named.training, selection=selection)
 

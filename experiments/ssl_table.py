@@ -6,8 +6,7 @@ with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with au
     python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, minutes on two cores
     python -m experiments.ssl_table --size full --out DIR                   WRN-28-10, 30 epochs, 5 seeds: on a GPU
 
-small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 pool items. full: the `paper` preset,
-on all GPUs there are.
+small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 pool items. full: the `paper` preset.
 Data sets: fsdd, speech_commands (with its background noise), mnist, cifar10.
 """
 
@@ -106,7 +105,7 @@ def uniform_labels(pool: Pool, n_labels: int, seed: int) -> NDArray[np.int64]:
 def settings(method: str, small: bool) -> TrainingConfig:
     if small:
         return dataclasses.replace(preset("laptop").training, steps=SMALL_STEPS, **METHODS[method])
-    return dataclasses.replace(preset("paper").training, processes=0, **METHODS[method])
+    return dataclasses.replace(preset("paper").training, **METHODS[method])
 
 
 def main(arguments: Arguments) -> Record:

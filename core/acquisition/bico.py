@@ -8,6 +8,9 @@ rank of the gradient among all unlabeled rows looked at.
 
 - The outer set holds every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
   `config.max_candidates` rows a seeded sample of the unlabeled ones stands for all.
+- With `config.unsure_share` below 1 only the items whose two likeliest classes are closest may be chosen. The learner
+  trains on the pool's guesses anyway, so an answer that agrees with a sure guess adds little; the outer loss still runs
+  over the whole pool.
 - `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
@@ -36,6 +39,7 @@ from core.config import SelectionConfig
 from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
+MIN_UNSURE = 10  # unsure candidates for each pick, however small their share
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
 
@@ -95,7 +99,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         config.penalty,
         views=lambda position: inner_rows(request, config, features, int(rows[position])),
         settings=bilevel.Settings(
-            candidates=(request.eligible & ~request.labeled)[rows], ranked=~request.labeled[rows], report=report
+            candidates=unsure(request, config)[rows], ranked=~request.labeled[rows], report=report
         ),
     )
     reasons = tuple(
@@ -110,6 +114,20 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         for k in range(request.batch_size)
     )
     return draft(request, "bico", rows[found.rows], found.scores, notes + found.problems(), reasons)
+
+
+def unsure(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.bool_]:
+    """(n,) the candidates: eligible rows, of which `config.unsure_share` with the smallest margin between the two
+    likeliest classes."""
+    open_to = request.eligible & ~request.labeled
+    keep = max(int(config.unsure_share * open_to.sum()), MIN_UNSURE * request.batch_size)
+    if keep >= open_to.sum():
+        return open_to
+    likeliest = np.partition(request.probabilities, -2, axis=1)
+    margins = np.where(open_to, likeliest[:, -1] - likeliest[:, -2], np.inf)
+    chosen = np.zeros_like(open_to)
+    chosen[np.argsort(margins, kind="stable")[:keep]] = True
+    return chosen
 
 
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:

@@ -60,7 +60,9 @@ def predict(
     probabilities = np.zeros((n, n_classes), np.float32)
     embeddings = np.zeros((n, model.network.width), np.float32)
     by_view = np.zeros((n_views, n, n_classes), np.float32) if n_views else None
-    size = max(1, BLOCK.get(runtime.device.type, 256) // (1 + n_views))
+    bank = model.config.bank_views if inputs.kind == "audio" else 0
+    n_made = max(n_views, bank)  # the first views of the training's bank, which is remembered
+    size = max(1, BLOCK.get(runtime.device.type, 256) // (1 + n_made if n_views else 1))
     with evaluating(model.network), autocast(runtime, model.config):
         for start in range(0, n, size):
             block = asked[start : start + size]
@@ -71,7 +73,7 @@ def predict(
             if by_view is None:
                 probabilities[here] = p
                 continue
-            made = views(inputs, block, n_views, device=runtime.device)
+            made = views(inputs, block, n_made, device=runtime.device)[:, :n_views]
             flat = on_device(made.reshape(-1, *inputs.shape), runtime.device)
             by_view[:, here] = _clean(model, flat)[0].reshape(len(block), n_views, n_classes).swapaxes(0, 1)
             probabilities[here] = (p + by_view[:, here].sum(0)) / (1 + n_views)

@@ -145,6 +145,20 @@ def test_bico_can_use_the_last_layer_as_its_proxy(request_of):
     assert len(select(request, config).item_ids) == 6
 
 
+def test_bico_can_ask_only_where_two_classes_are_close(request_of):
+    request = request_of(n=400, batch_size=3)
+    found = select(request, SelectionConfig(strategy="bico", unsure_share=0.1))
+    ordered = np.sort(request.probabilities, axis=1)
+    margins = ordered[:, -1] - ordered[:, -2]
+    open_to = np.flatnonzero(request.eligible & ~request.labeled)
+    closest = open_to[np.argsort(margins[open_to])][: len(open_to) // 10]
+    assert set(rows_of(request, found)) <= set(closest)
+    everything = select(request, SelectionConfig(strategy="bico"))
+    assert not set(rows_of(request, everything)) <= set(closest)
+    few = select(request_of(n=40, batch_size=6), SelectionConfig(strategy="bico", unsure_share=0.01))
+    assert len(set(few.item_ids)) == 6  # a small share still leaves a choice
+
+
 def test_a_cold_start_covers_far_clusters_with_its_first_picks(cold_request_of):
     centers = 5 * np.eye(6, 24)
     x = (np.repeat(centers, 20, 0) + 0.1 * np.random.default_rng(0).normal(size=(120, 24))).astype(np.float32)

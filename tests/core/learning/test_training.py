@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_clips_train_from_the_bank_and_from_fresh_waveforms():
         assert found.probabilities.shape == (24, N_CLASSES) and found.embeddings.shape == (24, 64)
         assert found.view_probabilities.shape == (2, 24, N_CLASSES)
         np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-5)
+
+
+def test_views_of_a_prediction_are_the_first_of_the_bank():
+    inputs, classes = clip_pool()
+    model = train(inputs, some_labels(classes, 1), N_CLASSES, replace(SMALL, bank_views=4, steps=3), runtime=CPU)
+    from_bank = predict(model, inputs, runtime=CPU, n_views=2)
+    fresh = predict(replace(model, config=replace(SMALL, bank_views=0)), inputs, runtime=CPU, n_views=2)
+    np.testing.assert_allclose(from_bank.view_probabilities, fresh.view_probabilities, atol=1e-3)
 
 
 @pytest.mark.parametrize(
