@@ -1,7 +1,7 @@
 """Simulate, on the Learn screen of a project with hidden truth: what strategies would have bought, before a label is
 spent. An oracle labels; what is shown are accuracies, never the answers.
 
-The list polls while something runs; curves and tables of the one that is open are drawn when its records change.
+Those at work are polled; curves and tables of the one that is open are drawn when its records change.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ def simulate_card(project: ProjectRow) -> None:
         if asked is not None:
             st.session_state[OPEN] = simulations.begin(resources.locations().home, project, asked)
             st.rerun()
-        if found:
-            running = any(one.running for one in found)
-            st.fragment(_list, run_every=POLL_SECONDS if running else None)(project)
+        if any(one.running for one in found):
+            st.fragment(_running, run_every=POLL_SECONDS)(project)
+        for one in [one for one in found if not one.running][:SHOWN]:
+            with st.container(key=f"simulation-{one.id}"):
+                _row(project, one)
         opened = next((one for one in found if one.id == st.session_state.get(OPEN)), None)
         if opened is not None:
             _results(opened)
@@ -119,15 +121,16 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
 
 
-def _list(project: ProjectRow) -> None:
-    """All of them, newest first. When one ends, or the open one has news, the whole screen is drawn again."""
-    found = simulations.listed(resources.locations().home, project.id)
-    news = [(one.id, one.running, len(one.records) if one.id == st.session_state.get(OPEN) else 0) for one in found]
+def _running(project: ProjectRow) -> None:
+    """Those at work. When one ends, or the open one has news, the whole screen is drawn again; what rests is drawn
+    outside, so that no click on it falls between two polls."""
+    found = [one for one in simulations.listed(resources.locations().home, project.id) if one.running]
+    news = [(one.id, len(one.records) if one.id == st.session_state.get(OPEN) else 0) for one in found]
     known = st.session_state.get("simulation-news")
     st.session_state["simulation-news"] = news
     if known is not None and known != news:
         st.rerun()
-    for one in found[:SHOWN]:
+    for one in found:
         with st.container(key=f"simulation-{one.id}"):
             _row(project, one)
 

@@ -23,6 +23,10 @@ def fill(page: Page, label: str, value: str) -> None:
     field.fill(value)
     field.press("Enter")
     expect(field).to_have_value(value)
+    at_rest(page)
+
+
+def at_rest(page: Page) -> None:
     page.wait_for_selector(".stApp[data-test-script-state='notRunning']", timeout=SLOW)
 
 
@@ -68,9 +72,11 @@ def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks,
     card.get_by_role("button", name="Start simulating").click()
     card.get_by_role("button", name="Cancel").click()
     expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)
-    assert not simulations.listed(home, project.id)[0].running
+    cancelled = simulations.listed(home, project.id)[0]
+    assert not cancelled.running
     expect(card.get_by_role("button", name="Go on")).to_be_visible()
-    card.get_by_role("button", name="Remove").first.click()
+    at_rest(page)
+    page.locator(f".st-key-simulation-{cancelled.id}").get_by_role("button", name="Remove").click()
     expect(card.get_by_role("button", name="Go on")).to_have_count(0)
     assert [one.id for one in simulations.listed(home, project.id)] == [first.id]
     assert desk.outside == []
