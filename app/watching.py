@@ -105,7 +105,7 @@ def _alone(store: Store, project_id: int) -> Iterator[bool]:
 def take(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> None:
     """Import the files and write down what became of each."""
     options = ImportOptions(labels=watch.labels, classes="add", skip_problems=True)
-    done = run_import(store, watch.project_id, SettledFiles(watch.folder, arrivals), options)
+    done = run_import(store, watch.project_id, SettledFiles(Path(watch.folder), arrivals), options)
     fates: dict[str, tuple[Outcome, str]] = {}
     for outcome, listed in (("duplicate", done.duplicates), ("unreadable", done.unreadable), ("refused", done.refused)):
         fates |= {name: (outcome, reason) for name, reason in listed}  # type: ignore[misc]

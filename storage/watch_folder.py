@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from storage import watches
 from storage.database import Store
-from storage.import_folder import FolderSource, head_of_file
-from storage.import_sources import Entry, FilePlace, PackedPlace
+from storage.import_folder import FolderSource
+from storage.import_sources import Entry, FilePlace
 
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".download", ".filepart", ".swp", "~")
 OLD_SECONDS = 60.0
@@ -34,26 +34,15 @@ class Arrival(NamedTuple):
     mtime_ns: int
 
 
-class SettledFiles:
-    """These files as a source for `storage.importing`."""
+class SettledFiles(FolderSource):
+    """These files of a folder alone, as a source for `storage.importing`."""
 
-    strict = False
-
-    def __init__(self, root: str, arrivals: Sequence[Arrival]) -> None:
-        self.description, self._arrivals = root, arrivals
+    def __init__(self, root: Path, arrivals: Sequence[Arrival]) -> None:
+        super().__init__(root)
+        self._arrivals = arrivals
 
     def entries(self) -> Iterator[Entry]:
         return (arrival.entry for arrival in self._arrivals)
-
-    def head(self, place: FilePlace | PackedPlace, n_bytes: int) -> bytes:
-        assert isinstance(place, FilePlace)
-        return head_of_file(place.path, n_bytes)
-
-    def unpack(self, place: PackedPlace, target: Path) -> None:
-        raise TypeError("A folder holds files, nothing packed.")
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 class Lookout:

@@ -55,7 +55,7 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
                 "network after the first round with a model") + ". Held-out items only measure it; without any, a "
                 "fifth of the labeled items is set aside for that.")  # fmt: skip
     with columns[3]:
-        if st.button("Summarize", type="primary", key="summary-now"):
+        if st.button("Summarize", key="summary-now"):
             arguments = [f"--items={size}" if unit == "items" else f"--percent={size}", f"--format={chosen}"]
             arguments += [] if weighted else ["--no-weighted"]
             arguments += ["--joint"] if joint else []
