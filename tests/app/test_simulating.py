@@ -72,8 +72,8 @@ def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
     out = tmp_path / "out"
     options = [
         "--strategy=margin", "--strategy=uniform", "--start=3", "--batch=2", "--rounds=1", "--seeds=2",
-        "--preset=smoke", f"--out={out}", "--set=training.steps=8", "--set=training.warm_steps=4", "--set=media.image_size=8",
-        "--set=kernel.network=fnn", "--set=kernel.n_landmarks=12", "--json", str(data),
+        "--preset=smoke", f"--out={out}", "--set=training.steps=8", "--set=training.warm_steps=4",
+        "--set=media.image_size=8", "--set=kernel.network=fnn", "--set=kernel.n_landmarks=12", "--json", str(data),
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1", "WINNOW_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "app", "simulate", *options]
