@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import make_url
 
 from core.errors import InvalidInput, StoreUnusable
+from storage.file_lock import file_lock, forget
 
 if TYPE_CHECKING:
     from storage.database import Store
@@ -48,8 +49,10 @@ def backup(store: Store, reason: str = "manual", target: Path | None = None) -> 
         check(partial)
         _settle(partial, path)
     finally:
-        for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm", ".lock"))):
+        for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm"))):
             leftover.unlink(missing_ok=True)
+        for end in (".lock", ".opening"):
+            forget(partial.with_name(partial.name + end))
     prune(store.home, kept(store))
     return path
 
@@ -186,7 +189,6 @@ def _copy_server(store: Store, partial: Path) -> None:
 
     with store.read() as connection, Store.open(f"sqlite:///{partial}", store.home) as copy:
         moving.copy_rows(connection, copy)
-    partial.with_name(partial.name + ".opening").unlink(missing_ok=True)
     with contextlib.closing(sqlite3.connect(partial)) as raw:
         raw.execute("PRAGMA journal_mode=DELETE")
 
@@ -209,7 +211,6 @@ def _refuse_newer(source: Path) -> None:
 def _restore_file(store: Store, source: Path) -> None:
     """Page by page into the live file, in one SQLite transaction; then this version's tables."""
     from storage import opening
-    from storage.file_lock import file_lock
 
     path = opening.sqlite_path(store.url)
     with file_lock(opening.lock_path(store.url), "The store's write lock"):

@@ -49,15 +49,25 @@ def file_lock(path: Path, what: str, seconds: float = 60.0) -> Iterator[None]:
     busy machine left one of them waiting for a minute.
     """
     deadline = time.monotonic() + seconds
-    with _opened(f"{path}.gate") as gate, _opened(str(path)) as descriptor:
+    with _opened(gate_of(path)) as gate, _opened(path) as descriptor:
         wait_for_lock(gate, what, deadline, GATE_PAUSE)
         wait_for_lock(descriptor, what, deadline, DOOR_PAUSE)
         unlock(gate)
         yield
 
 
+def forget(path: Path) -> None:
+    """Remove the files of a lock that nobody will want again."""
+    for name in (path, gate_of(path)):
+        name.unlink(missing_ok=True)
+
+
+def gate_of(path: Path) -> Path:
+    return Path(f"{path}.gate")
+
+
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _opened(path: Path) -> Iterator[int]:
     """Closing the file lets go of its lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
