@@ -49,6 +49,9 @@ def render() -> None:
         job_list(project.id, "Import", _import_sentence)
         watching.section(project, server_folders_allowed())
     with right:
+        if st.button("New project", icon=":material/add:", key="new-project-button", width="stretch"):
+            st.session_state["new-project"] = True
+            st.rerun()
         with theme.card("classes"):
             class_editor(project, counts.per_class)
         with theme.card("project"):
@@ -227,12 +230,7 @@ def project_settings(project: projects.ProjectRow) -> None:
             st.rerun()
         except WinnowError as error:
             st.error(plain(error))
-    places = st.columns(2)
-    with places[0]:
-        if st.button("New project", key="new-project-button"):
-            st.session_state["new-project"] = True
-            st.rerun()
-    with places[1], st.popover("Archive this project"):
+    with st.popover("Archive this project"):
         theme.muted("It disappears from the list; nothing is deleted, and the command line shows it with --archived.")
         if st.button("Archive", key="archive-project"):
             projects.archive_project(resources.store(), project.id)

@@ -137,6 +137,7 @@ def test_a_screen_fits_desk_and_phone_and_has_no_serious_findings(tour: Page, sc
         assert page.evaluate(OVERFLOW) == 0
         assert page.evaluate(CROWDED) == {"wide": [], "over": []}
         assert serious(page) == []
+    assert page.locator(".st-key-tabs").evaluate("tabs => tabs.scrollWidth - tabs.clientWidth") == 0
     assert page.evaluate(LEFT_OUT) == []
     page.locator(".st-key-tab-current a").focus()
     seen = []
