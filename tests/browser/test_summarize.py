@@ -14,6 +14,7 @@ from tests.round_pools import draw_project
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_summary_is_asked_for_measured_and_downloaded(desks, store):
     drawn = draw_project(store, 36, n_held_out=9, name="Shapes to summarize")
     drawn.label(drawn.item_ids[9:])
