@@ -145,6 +145,7 @@ class TrainingConfig:
     epochs: int = 0
     labeled_batch: int = 16
     unlabeled_batch: int = 48
+    balance: bool = True  # labeled batches hold the classes in the shares of `align`'s prior, not of the labels
     learning_rate: float = 2e-3  # AdamW, cosine to 0
     warmup_steps: int = 20
     weight_decay: float = 1e-3
@@ -206,7 +207,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
         training = TrainingConfig(
             method="mixmatch", network="wrn-28-10", steps=0, warm_steps=0, epochs=30,
             labeled_batch=64, unlabeled_batch=64, learning_rate=1e-3, warmup_steps=0, weight_decay=1e-4,
-            lambda_u=10.0, ramp=1.0, bank_views=0,
+            lambda_u=10.0, ramp=1.0, bank_views=0, balance=False,
         )  # fmt: skip
         return RoundConfig(seed=seed, preset=name, training=training, selection=SelectionConfig(n_views=100))
     if name == "smoke":

@@ -23,7 +23,7 @@ from core.learning.distributed import World
 from core.learning.methods import Batch, Losses, Method, Step
 from core.learning.networks import NetworkShape, fresh_network
 from core.learning.precision import autocast, loss_scaler
-from core.learning.sampling import Shuffled
+from core.learning.sampling import Shuffled, in_shares
 from core.learning.tensor_files import load_into, named_tensors
 from core.media.feeds import Feed, on_device
 from core.runtime import Runtime
@@ -66,7 +66,8 @@ class Learner:
         self.state: dict[str, Tensor] = {}
         self.step = 0
         self.sums = torch.zeros(len(MEASURED), device=runtime.device)
-        self._labeled = Shuffled(np.arange(len(data.labeled)), runtime.seed_for("labeled order"))
+        heard = in_shares(data.labels, data.prior) if config.balance else np.arange(len(data.labeled))
+        self._labeled = Shuffled(heard, runtime.seed_for("labeled order"))
         self._unlabeled = Shuffled(data.unlabeled, runtime.seed_for("unlabeled order"))
         self._step_seed = runtime.seed_for("training steps")
         self._targets = on_device(np.eye(shape.n_classes, dtype=np.float32)[data.labels], runtime.device)

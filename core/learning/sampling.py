@@ -24,3 +24,15 @@ class Shuffled:
             here = passes == number
             chosen[here] = self.rows[self._order(int(number))[within[here]]]
         return chosen
+
+
+def in_shares(labels: NDArray[np.int64], prior: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Positions of labels (m,), each at least once, repeated so that classes stand in the shares of `prior` (C,).
+
+    With few labels their counts are an accident: a class with two labels of seventy would hardly be heard.
+    """
+    counts = np.bincount(labels, minlength=len(prior))
+    heard = np.flatnonzero(counts)
+    scale = max(counts[c] / prior[c] for c in heard)
+    of_class = [np.flatnonzero(labels == c) for c in heard]
+    return np.concatenate([np.resize(rows, round(prior[c] * scale)) for c, rows in zip(heard, of_class, strict=True)])

@@ -16,7 +16,7 @@ from core.learning.averaging import decay_at, move_average
 from core.learning.distributed import World
 from core.learning.learner import learning_rate_at
 from core.learning.methods import Batch, Step
-from core.learning.sampling import Shuffled
+from core.learning.sampling import Shuffled, in_shares
 
 LINEAR = torch.tensor([[0.5, -1.0], [2.0, 0.25], [-0.5, 1.0], [1.0, 0.0]])  # (pixels, classes)
 
@@ -176,3 +176,11 @@ def test_every_pass_holds_every_row_once_and_any_step_can_be_asked_for_alone():
     for start in range(0, 20, 5):
         assert sorted(drawn[start : start + 5]) == rows.tolist()
     np.testing.assert_array_equal(Shuffled(rows, seed=3).batch(7, 2), drawn[14:16])
+
+
+def test_labeled_batches_hold_classes_in_the_shares_of_the_prior():
+    labels = np.array([0, 0, 0, 0, 1, 1, 3])
+    heard = in_shares(labels, np.full(4, 0.25, np.float32))
+    assert np.bincount(labels[heard], minlength=4).tolist() == [4, 4, 0, 4]
+    assert set(heard) == set(range(7))  # every label is heard
+    np.testing.assert_array_equal(np.sort(in_shares(labels[:6], np.array([4, 2], np.float32) / 6)), np.arange(6))
