@@ -28,6 +28,7 @@ from storage.file_lock import file_lock
 NAME = "winnow"
 VERSION = "1"  # raise it when a workflow's steps change: workers of another version leave its workflows alone
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
+STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 MIGRATE_SECONDS = 60.0
 LOCK = 7305809  # of the advisory lock on PostgreSQL
@@ -83,8 +84,10 @@ def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:
     }
     DBOS(config=config)
     DBOS.launch()
-    DBOS.register_queue(ROUNDS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")
-    DBOS.register_queue(UNITS, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update")
+    for queue in (ROUNDS, UNITS, STUDIES):
+        DBOS.register_queue(
+            queue, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update"
+        )
 
 
 def shut_down() -> None:

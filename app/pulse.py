@@ -4,7 +4,7 @@ The work itself only calls `report`, which keeps the newest record in memory and
 thousand calls a second cost nothing. Once in `interval` seconds the pulse
 
   writes the newest progress of each activity (and the newest with metrics), and the worker's sign of life;
-  asks the store whether someone cancelled the round;
+  asks the store whether someone cancelled the round (or the simulation: an activity may bring its own questions);
   asks the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) it may not: another
   worker took over, and this one stops at its next report without writing anything more.
 """
@@ -35,20 +35,35 @@ class Superseded(WinnowError):
     """Another worker runs this workflow now; what this one computes is not wanted any more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """What the pulse asks and tells others, so that it can be tried without them."""
+
+    owns: Ask  # workflow_id -> does this worker still run it?
+    is_cancelled: IsCancelled  # id of the round (or simulation) -> did someone ask to stop?
+    write: WriteProgress
+    of_rounds: bool = True  # False: about simulations, which give way to rounds
+
+
 @dataclass(slots=True, eq=False)
 class Activity:
     """One step that this worker runs at present."""
 
     workflow_id: str
-    round_id: int
+    subject: int  # the id of the round, or of what `questions` are about
     stage: str
     writes: bool  # False: a unit of a round, whose progress is counted by the round itself
+    questions: Questions
     newest: Progress | None = None
     measured: Progress | None = None  # the newest with metrics: a point of a curve, not to be lost among the others
     written: Progress | None = None
     curve_written: Progress | None = None
     stop: WinnowError | None = None
     writing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def round_id(self) -> int | None:
+        return self.subject if self.questions.of_rounds else None
 
     def report(self, progress: Progress) -> None:
         """`core.types.Report` for the work."""
@@ -57,15 +72,6 @@ class Activity:
             self.measured = progress
         if self.stop is not None:
             raise self.stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """What the pulse asks and tells others, so that it can be tried without them."""
-
-    owns: Ask  # workflow_id -> does this worker still run it?
-    is_cancelled: IsCancelled  # round_id -> did someone ask to stop?
-    write: WriteProgress
 
 
 class Pulse(threading.Thread):
@@ -87,9 +93,11 @@ class Pulse(threading.Thread):
         self._shown: tuple[int | None, str] = (None, "")
 
     @contextmanager
-    def activity(self, workflow_id: str, round_id: int, stage: str, writes: bool = True) -> Iterator[Activity]:
+    def activity(
+        self, workflow_id: str, subject: int, stage: str, writes: bool = True, questions: Questions | None = None
+    ) -> Iterator[Activity]:
         """While the block runs, the worker shows this stage and the activity's `report` is listened to."""
-        activity = Activity(workflow_id, round_id, stage, writes)
+        activity = Activity(workflow_id, subject, stage, writes, questions or self.questions)
         with self._lock:
             self._activities.append(activity)
         try:
@@ -100,6 +108,12 @@ class Pulse(threading.Thread):
         finally:
             with self._lock:
                 self._activities.remove(activity)
+
+    @property
+    def round_at_work(self) -> bool:
+        """Whether this worker is at a stage or a unit of a round."""
+        with self._lock:
+            return any(activity.round_id is not None for activity in self._activities)
 
     def run(self) -> None:
         while not self._ended.wait(self.interval):
@@ -126,15 +140,15 @@ class Pulse(threading.Thread):
             self._question(activity)
             self._write(activity)
         except Exception as error:
-            LOG.warning("The pulse of round %s missed a beat: %s", activity.round_id, error)
+            LOG.warning("The pulse of %s missed a beat: %s", activity.workflow_id, error)
 
     def _question(self, activity: Activity) -> None:
         if activity.stop is not None:
             return
-        if not self.questions.owns(activity.workflow_id):
-            activity.stop = Superseded("Another worker took this round over.")
-        elif self.questions.is_cancelled(activity.round_id):
-            activity.stop = Cancelled("The round was cancelled.")
+        if not activity.questions.owns(activity.workflow_id):
+            activity.stop = Superseded("Another worker took this over.")
+        elif activity.questions.is_cancelled(activity.subject):
+            activity.stop = Cancelled("This was cancelled.")
 
     def _write(self, activity: Activity) -> None:
         with activity.writing:
@@ -142,14 +156,15 @@ class Pulse(threading.Thread):
                 return
             measured, newest = activity.measured, activity.newest
             if measured is not None and measured is not activity.curve_written:
-                self.questions.write(activity.round_id, measured)
+                activity.questions.write(activity.subject, measured)
                 activity.curve_written = measured
             if newest is not None and newest is not measured and newest is not activity.written:
-                self.questions.write(activity.round_id, newest)
+                activity.questions.write(activity.subject, newest)
                 activity.written = newest
 
     def _beat(self, activities: list[Activity]) -> None:
-        shown = (activities[-1].round_id, activities[-1].stage) if activities else (None, "")
+        newest = [one for one in activities if one.round_id is not None] or activities
+        shown = (newest[-1].round_id, newest[-1].stage) if newest else (None, "")
         if shown == self._shown and time.monotonic() - self._beaten < self.beat_seconds:
             return
         workers.beat(self.store, self.worker_id, round_id=shown[0], stage=shown[1])

@@ -1,37 +1,29 @@
-"""Simulations of a project that a page starts: kept in WINNOW_HOME/simulations, run as jobs, reopened at any time.
+"""Simulations of a project that a page asks for: rows that workers fill, seed by seed, and what a screen shows of them.
 
-    simulations/<project>/<id>/asked.json      what was asked
-    simulations/<project>/<id>/results.json    every record so far (`app.study_results`)
-
-The work is `python -m app simulate --project …` in a process of its own (`app.jobs`): it survives the page and the
-server, and one that was cancelled or lost goes on from its records. Hidden truth stays in the store; what is written
-and shown are accuracies. Light: no torch.
+Asking writes one row; a worker picks it up (`app.simulation_workflows`). What is shown comes from rows alone, so it
+survives the page, the server and any worker; one that was cancelled or failed goes on from its records. Hidden truth
+stays in the store; what is written and shown are accuracies. Light: no torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 
-from app import jobs
-from app.jobs import Job, JobView
-from app.study_results import Question, read_results, record_from
-from core.config import Preset, from_dict
+from app.rounds import round_config
+from app.study_results import Question, record_from
+from core.config import Preset, RoundConfig, from_dict, preset, to_json
 from core.errors import InvalidInput
 from core.study import Plan, RoundRecord
+from storage import projects, simulations, workers
 from storage.classes import list_classes
-from storage.database import Store
-from storage.projects import ProjectRow
+from storage.database import Store, now
 from storage.schema import Item
-
-TITLE = "Simulation"
+from storage.simulations import SimulationRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +38,13 @@ class Asked:
     preset: Preset = "auto"
 
     def __post_init__(self) -> None:
-        Plan(start=self.start, batch=self.batch, rounds=self.rounds)
+        _ = self.plan
         if not self.strategies or self.seeds < 1:
             raise InvalidInput("A simulation needs at least one strategy and one seed.")
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(start=self.start, batch=self.batch, rounds=self.rounds)
 
     @property
     def n_records(self) -> int:
@@ -68,19 +64,22 @@ class Asked:
 class Simulation:
     """One of them as a screen shows it."""
 
-    id: str
-    folder: Path
+    id: int
     asked: Asked
-    job: JobView | None  # the newest one that worked on it
-    records: tuple[RoundRecord, ...]
+    status: str  # requested | running | finished | failed | cancelled
+    n_records: int
+    error: str
+    notes: tuple[str, ...]  # what workers are at
+    seconds_left: float | None  # None before there is anything to go by
+    without_worker: bool  # it waits and no worker is running
 
     @property
     def running(self) -> bool:
-        return self.job is not None and self.job.status == "running"
+        return self.status in simulations.UNFINISHED
 
     @property
     def complete(self) -> bool:
-        return len(self.records) >= self.asked.n_records
+        return self.n_records >= self.asked.n_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,89 +106,79 @@ def known_truth(store: Store, project_id: int) -> Known:
     return Known(pool=counts.get(False, 0), test=counts.get(True, 0))
 
 
-def begin(home: Path, project: ProjectRow, asked: Asked) -> str:
-    """Start a new one; gives its id."""
-    name = uuid.uuid4().hex[:12]
-    folder = _folder(home, project.id, name)
-    folder.mkdir(parents=True)
-    (folder / "asked.json").write_text(json.dumps(dataclasses.asdict(asked)))
-    go_on(home, project, name)
-    return name
+def begin(store: Store, project_id: int, asked: Asked, config: RoundConfig | None = None) -> int:
+    """Ask for a new one; gives its id. Without a `config`, the preset with the project's media and kernel network."""
+    settings = config or settings_of(store, project_id, asked.preset)
+    return simulations.request(store, project_id, dataclasses.asdict(asked), json.loads(to_json(settings)))
 
 
-def go_on(home: Path, project: ProjectRow, name: str) -> Job:
-    """A process for one that has none; what is in its folder is not computed again."""
-    found = look(home, project.id, name)
-    if found is None or found.running:
-        raise InvalidInput("This simulation runs already." if found else "This simulation is no longer there.")
-    asked = found.asked
-    arguments = [f"--strategy={strategy}" for strategy in asked.strategies]
-    arguments += [f"--{field}={getattr(asked, field)}" for field in ("start", "batch", "rounds", "seeds", "preset")]
-    title = f"{TITLE} {name}"
-    return jobs.start(
-        home, title, ["simulate", *arguments, f"--out={found.folder}", f"--project={project.name}"], project.id
+def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
+    """`auto` stays `auto` here: the worker that begins knows its device and settles it, once for all seeds."""
+    project = projects.get_project(store, project_id)
+    own, config = round_config(project.settings, project.kind), preset(name)
+    kernel = dataclasses.replace(config.kernel, network=own.kernel.network)
+    return dataclasses.replace(config, media=own.media, kernel=kernel)
+
+
+def go_on(store: Store, simulation_id: int) -> None:
+    """Again for one that ended: what it has is not computed again."""
+    simulations.go_on(store, simulation_id)
+
+
+def cancel(store: Store, simulation_id: int) -> None:
+    simulations.cancel(store, simulation_id)
+
+
+def remove(store: Store, simulation_id: int) -> None:
+    """Forget one that does not run, with its results."""
+    simulations.remove(store, simulation_id)
+
+
+def listed(store: Store, project_id: int) -> list[Simulation]:
+    """Newest first."""
+    rows = simulations.listed(store, project_id)
+    alone = any(row.unfinished for row in rows) and not workers.living_workers(store)
+    return [_shown(row, alone) for row in rows]
+
+
+def records(store: Store, simulation_id: int) -> list[RoundRecord]:
+    """All that are there, by strategy, seed and round."""
+    return [record_from(values) for values in simulations.records(store, simulation_id)]
+
+
+def document(store: Store, simulation_id: int) -> dict[str, Any]:
+    """What `results.json` holds: the question and every record."""
+    question = question_of(simulations.get(store, simulation_id))
+    return {"question": question.to_dict(), "records": simulations.records(store, simulation_id)}
+
+
+def question_of(row: SimulationRow) -> Question:
+    asked = from_dict(Asked, dict(row.asked))
+    return Question(
+        project=row.project_id,
+        strategies=asked.strategies,
+        seeds=tuple(range(asked.seeds)),
+        plan=asked.plan,
+        config=from_dict(RoundConfig, dict(row.settings)),
     )
 
 
-def cancel(home: Path, simulation: Simulation) -> None:
-    if simulation.job is not None:
-        jobs.cancel(home, simulation.job.job.id)
+def _shown(row: SimulationRow, alone: bool) -> Simulation:
+    asked = from_dict(Asked, dict(row.asked))
+    return Simulation(
+        id=row.id,
+        asked=asked,
+        status=row.status,
+        n_records=row.n_records,
+        error=row.error,
+        notes=row.notes,
+        seconds_left=_seconds_left(row, asked.n_records),
+        without_worker=row.unfinished and alone,
+    )
 
 
-def remove(home: Path, simulation: Simulation) -> None:
-    """Forget one that does not run, with its results."""
-    if not simulation.running:
-        if simulation.job is not None:
-            jobs.dismiss(home, simulation.job.job.id)
-        shutil.rmtree(simulation.folder, ignore_errors=True)
-
-
-def listed(home: Path, project_id: int) -> list[Simulation]:
-    """Newest first."""
-    place = home / "simulations" / str(project_id)
-    if not place.is_dir():
-        return []
-    by_title = _jobs_by_title(home, project_id)
-    found = [_read(folder, by_title) for folder in sorted(place.iterdir(), key=_began, reverse=True)]
-    return [one for one in found if one is not None]
-
-
-def look(home: Path, project_id: int, name: str) -> Simulation | None:
-    return _read(_folder(home, project_id, name), _jobs_by_title(home, project_id))
-
-
-def _jobs_by_title(home: Path, project_id: int) -> dict[str, JobView]:
-    """The newest job of each simulation."""
-    views = [view for view in jobs.listed(home, project_id) if view.job.title.startswith(TITLE)]
-    return {view.job.title: view for view in reversed(views)}
-
-
-def _began(folder: Path) -> int:
-    asked = folder / "asked.json"
-    return asked.stat().st_mtime_ns if asked.exists() else 0
-
-
-def _read(folder: Path, by_title: dict[str, JobView]) -> Simulation | None:
-    try:
-        values: dict[str, Any] = json.loads((folder / "asked.json").read_text())
-        asked = from_dict(Asked, values)
-    except (OSError, ValueError, InvalidInput):
+def _seconds_left(row: SimulationRow, total: int) -> float | None:
+    """By the pace of this attempt's records."""
+    if not (row.unfinished and row.started_at and row.n_fresh):
         return None
-    job = by_title.get(f"{TITLE} {folder.name}")
-    return Simulation(id=folder.name, folder=folder, asked=asked, job=job, records=_records(folder))
-
-
-def _records(folder: Path) -> tuple[RoundRecord, ...]:
-    path = folder / "results.json"
-    if not path.exists():
-        return ()
-    try:
-        stored = read_results(path)
-    except InvalidInput:
-        return ()
-    question = Question.from_dict(stored["question"])
-    return tuple(question.of_mine(record_from(values) for values in stored["records"]))
-
-
-def _folder(home: Path, project_id: int, name: str) -> Path:
-    return home / "simulations" / str(project_id) / Path(name).name
+    return (now() - row.started_at).total_seconds() / row.n_fresh * max(total - row.n_records, 0)

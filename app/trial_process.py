@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.study_results import Question, ResultsFile
 from core.errors import WinnowError
 from core.types import Progress
 from storage.file_lock import try_lock
+
+if TYPE_CHECKING:
+    from app.study_data import StudyData
 
 TELL_SECONDS = 0.5
 LOCK_SECONDS = 0.2
@@ -49,7 +52,7 @@ class Workplace:
 
     folder: str  # of the results
     cache: str  # of prepared inputs and kernel features
-    threads: int
+    threads: int = 1
 
 
 Message = tuple[Literal["progress", "record", "done", "failed"], Any]
@@ -104,7 +107,7 @@ class _Bench:
     def __init__(self, question: Question, place: Workplace) -> None:
         from app.study_data import open_study
 
-        self.question, self.folder, self.cache = question, Path(place.folder), Path(place.cache)
+        self.question, self.place, self.folder = question, place, Path(place.folder)
         self.data = open_study(question, self.folder)
         self.perform_by: dict[str, Callable[[Task, _Teller], None]] = {
             "start": self._start, "pool": self._pool, "trial": self._trial,
@@ -129,23 +132,28 @@ class _Bench:
             tell.record(record)
 
     def _make(self, task: Task) -> Any:
-        from core.runtime import Runtime
-        from core.simulation import Trial
-        from storage.row_cache import FolderRowCache
+        return make_trial(self.question, self.data, self.place, task)
 
-        config = self.question.config
-        selection = dataclasses.replace(config.selection, strategy=task.strategy or self.question.strategies[0])
-        return Trial(
-            pool=self.data.pool,
-            plan=self.question.plan,
-            config=dataclasses.replace(config, seed=task.seed, selection=selection),
-            seed=task.seed,
-            read=self.data.read,
-            cache=FolderRowCache(self.cache),
-            runtime=Runtime.create(task.seed),
-            folder=self.folder / "models" / f"{task.strategy or task.kind}-{task.seed}",
-            start_file=start_file(self.folder, task.seed),
-        )
+
+def make_trial(question: Question, data: StudyData, place: Workplace, task: Task) -> Any:
+    """The `core.simulation.Trial` of a task, with its models in the folder of the results."""
+    from core.runtime import Runtime
+    from core.simulation import Trial
+    from storage.row_cache import FolderRowCache
+
+    config, folder = question.config, Path(place.folder)
+    selection = dataclasses.replace(config.selection, strategy=task.strategy or question.strategies[0])
+    return Trial(
+        pool=data.pool,
+        plan=question.plan,
+        config=dataclasses.replace(config, seed=task.seed, selection=selection),
+        seed=task.seed,
+        read=data.read,
+        cache=FolderRowCache(place.cache),
+        runtime=Runtime.create(task.seed),
+        folder=folder / "models" / f"{task.strategy or task.kind}-{task.seed}",
+        start_file=start_file(folder, task.seed),
+    )
 
 
 def start_file(folder: Path, seed: int) -> Path:

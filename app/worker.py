@@ -31,7 +31,7 @@ from app import desk, engine, rounds
 from app.pulse import BEAT_SECONDS, Pulse, Questions
 from core.errors import Cancelled
 from core.types import Progress
-from storage import shared_media, workers
+from storage import shared_media, simulations, workers
 from storage.database import Store
 from storage.rounds import RoundLog
 from storage.workers import WorkerRow
@@ -156,8 +156,12 @@ class Worker:
             if time.monotonic() > until:
                 raise Cancelled("The rest is shared the next time.")
 
-        for project_id, round_id in rounds.unfinished(self.store):
-            last_item_id = RoundLog(self.store, project_id).get(round_id).last_item_id
+        waiting = [
+            (project_id, RoundLog(self.store, project_id).get(round_id).last_item_id)
+            for project_id, round_id in rounds.unfinished(self.store)
+        ]
+        waiting += [(row.project_id, row.last_item_id) for row in simulations.unfinished(self.store)]
+        for project_id, last_item_id in waiting:
             with contextlib.suppress(Cancelled):
                 shared_media.share(self.store, project_id, last_item_id, patience)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from dbos import DBOS
 
-from app import desk, engine, rounds, stages
+from app import desk, engine, rounds, simulation_workflows, stages
 from app.comparing import compare
 from app.failures import sentence, story
 from app.parcels import Parcel
@@ -75,8 +75,8 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
 
 
 def hand_over(store: Store) -> None:
-    """Give the engine every round and comparison that waits. What it knows already stays as it is; what it ended
-    without the store knowing (a workflow cancelled by hand) is ended in the store too."""
+    """Give the engine every round, comparison and simulation that waits. What it knows already stays as it is; what it
+    ended without the store knowing (a workflow cancelled by hand) is ended in the store too."""
     waiting = rounds.unfinished(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
@@ -89,6 +89,7 @@ def hand_over(store: Store) -> None:
         project_id = comparisons.project_of(store, asked.round_id)
         workflow_id = f"comparison-{asked.round_id}-{asked.ticket}"
         engine.enqueue(engine.ROUNDS, comparison_workflow, workflow_id, project_id, asked.round_id, asked.ticket)
+    simulation_workflows.hand_over(store)
 
 
 def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:

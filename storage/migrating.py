@@ -13,6 +13,7 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, text
 
+from storage import simulation_tables  # noqa: F401  # its tables are part of the schema
 from storage.schema import Table
 
 VERSION_TABLE = "winnow_version"

@@ -5,6 +5,7 @@ Projections   item_states, current_labels: what `label_events` say now, updated 
               `storage.labels.rebuild` derives them again from the events and must give the same rows.
 Passing       leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files: work under way;
               losing them loses no label.
+Simulations have tables of their own (`storage.simulation_tables`).
 
 Times are UTC. A class that was merged keeps its row and its history; `effective_id` names the class it now counts as.
 """

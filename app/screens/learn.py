@@ -263,7 +263,7 @@ def counts_and_workers(project_id: int) -> None:
 
 
 def _worker_line(worker: WorkerRow) -> str:
-    doing = STAGE_WORDS.get(worker.stage, worker.stage) or "idle"
+    doing = STAGE_WORDS.get(worker.stage, worker.stage.capitalize()) or "idle"
     return f"{worker.host} · {worker.device} · {doing} · seen {ago(worker.heartbeat_at)}"
 
 

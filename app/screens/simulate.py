@@ -7,7 +7,8 @@ Those at work are polled; curves and tables of the one that is open are drawn wh
 from __future__ import annotations
 
 import dataclasses
-import os
+import json
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -17,6 +18,8 @@ from app.simulations import Asked, Simulation
 from app.text import count, plain
 from core.acquisition import catalog
 from core.errors import WinnowError
+from storage import workers
+from storage.database import Store
 from storage.projects import ProjectRow
 
 POLL_SECONDS = 1.0
@@ -24,7 +27,7 @@ SHOWN = 8
 OPEN = "simulation-open"
 PRESETS = {"auto": "Best for this machine", "laptop": "Laptop", "paper": "Paper, needs a GPU", "smoke": "Smoke"}
 NUMBERS = {"start": ("First labels", 1), "batch": ("Per round", 1), "rounds": ("Rounds", 0), "seeds": ("Seeds", 1)}
-WORDS = {"cancelled": "cancelled", "lost": "was cut off", "failed": "failed", "finished": "done"}
+WORDS = {"requested": "waiting", "finished": "done"}  # other states are called what they are
 
 
 def cautions_card(project: ProjectRow) -> None:
@@ -47,20 +50,20 @@ def simulate_card(project: ProjectRow) -> None:
     known = simulations.known_truth(resources.store(), project.id)
     if not known.enough:
         return
-    found = simulations.listed(resources.locations().home, project.id)
+    found = simulations.listed(resources.store(), project.id)
     with theme.card("simulate"):
         theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden truth, {known.test:,} to judge by")
         theme.muted("See what strategies would have bought here, before a label is spent: an oracle answers in your "
                     "place. The answers stay hidden; accuracies are all that is shown.")  # fmt: skip
         asked = _fields(project, known, found[0].asked if found else Asked())
         if asked is not None:
-            st.session_state[OPEN] = simulations.begin(resources.locations().home, project, asked)
+            st.session_state[OPEN] = simulations.begin(resources.store(), project.id, asked)
             st.rerun()
         if any(one.running for one in found):
             st.fragment(_running, run_every=POLL_SECONDS)(project)
         for one in [one for one in found if not one.running][:SHOWN]:
             with st.container(key=f"simulation-{one.id}"):
-                _row(project, one)
+                _row(one)
         opened = next((one for one in found if one.id == st.session_state.get(OPEN)), None)
         if opened is not None:
             _results(opened)
@@ -110,9 +113,11 @@ def _cost(project: ProjectRow, asked: Asked) -> str:
     settings = dataclasses.replace(project.settings, preset=asked.preset, batch_size=asked.batch)
     config = rounds.round_config(settings, project.kind)
     each = estimates.estimate(resources.store(), project.id, config).total
-    seconds = each * asked.n_trainings / max(1, os.cpu_count() or 1)
+    at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
+    seconds = each * asked.n_trainings / at_once
     labels = f"{asked.start:,} to {asked.most_labels:,} labels" if asked.rounds else f"{asked.start:,} labels"
-    return f"{count(asked.n_trainings, 'training')}, {labels}; roughly {_duration(seconds)}. It runs beside the rounds."
+    told = f"{count(asked.n_trainings, 'training')}, {labels}; roughly {_duration(seconds)}"
+    return f"{told} with {count(at_once, 'worker')} at it. Rounds go first."
 
 
 def _duration(seconds: float) -> str:
@@ -124,60 +129,75 @@ def _duration(seconds: float) -> str:
 def _running(project: ProjectRow) -> None:
     """Those at work. When one ends, or the open one has news, the whole screen is drawn again; what rests is drawn
     outside, so that no click on it falls between two polls."""
-    found = [one for one in simulations.listed(resources.locations().home, project.id) if one.running]
-    news = [(one.id, len(one.records) if one.id == st.session_state.get(OPEN) else 0) for one in found]
+    found = [one for one in simulations.listed(resources.store(), project.id) if one.running]
+    news = [(one.id, one.n_records if one.id == st.session_state.get(OPEN) else 0) for one in found]
     known = st.session_state.get("simulation-news")
     st.session_state["simulation-news"] = news
     if known is not None and known != news:
         st.rerun()
     for one in found:
         with st.container(key=f"simulation-{one.id}"):
-            _row(project, one)
+            _row(one)
 
 
-def _row(project: ProjectRow, one: Simulation) -> None:
-    home, asked = resources.locations().home, one.asked
-    status = "running" if one.running else "done" if one.complete else WORDS.get(one.job.status if one.job else "lost")
+def _row(one: Simulation) -> None:
+    asked = one.asked
     told, verbs = st.columns([7, 3], vertical_alignment="center")
     with told:
         titles = ", ".join(catalog.entry(name).title if name in catalog.names() else name for name in asked.strategies)
         theme.heading(titles, f"{asked.start:,} to {asked.most_labels:,} labels · {count(asked.seeds, 'seed')} · "
-                              f"{PRESETS.get(asked.preset, asked.preset)} · {status}")  # fmt: skip
-        if one.running and one.job is not None:
-            done, total = one.job.done, one.job.total or asked.n_records
-            st.progress(min(done / total, 1.0))
-            theme.muted(f"{done:,} of {total:,} · {one.job.note}" if one.job.total else one.job.note or "Starting")
-        elif one.job is not None and one.job.status == "failed":
-            st.error(plain(one.job.error))
+                              f"{PRESETS.get(asked.preset, asked.preset)} · {WORDS.get(one.status, one.status)}"
+                              )  # fmt: skip
+        if one.running:
+            st.progress(min(one.n_records / asked.n_records, 1.0))
+            theme.muted(_where(one))
+        elif one.status == "failed":
+            st.error(plain(one.error))
     with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
-        _verbs(project, one, has_results=bool(one.records))
-        if one.running and st.button("Cancel", key=f"sim-cancel-{one.id}"):
-            simulations.cancel(home, one)
+        _verbs(one)
 
 
-def _verbs(project: ProjectRow, one: Simulation, *, has_results: bool) -> None:
-    home, is_open = resources.locations().home, st.session_state.get(OPEN) == one.id
-    if has_results and st.button("Hide results" if is_open else "Results", key=f"sim-open-{one.id}", type="tertiary"):
+def _where(one: Simulation) -> str:
+    if one.without_worker:
+        return "No worker is running. Start one with: python -m app worker"
+    if one.status == "requested":
+        return "Waiting for a worker to take it"
+    left = [] if one.seconds_left is None else [f"about {_duration(one.seconds_left)} left"]
+    return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *map(plain, one.notes)])
+
+
+def _verbs(one: Simulation) -> None:
+    is_open = st.session_state.get(OPEN) == one.id
+    label = "Hide results" if is_open else "Results"
+    if one.n_records and st.button(label, key=f"sim-open-{one.id}", type="tertiary"):
         st.session_state[OPEN] = None if is_open else one.id
         st.rerun()
     if one.running:
+        if st.button("Cancel", key=f"sim-cancel-{one.id}"):
+            simulations.cancel(resources.store(), one.id)
+            st.rerun()
         return
     if not one.complete and st.button("Go on", key=f"sim-go-on-{one.id}", type="tertiary"):
-        try:
-            simulations.go_on(home, project, one.id)
-        except WinnowError as error:
-            st.toast(plain(error))
-        st.rerun()
+        _do(simulations.go_on, one)
     if st.button("Remove", key=f"sim-remove-{one.id}", type="tertiary"):
-        simulations.remove(home, one)
-        st.rerun()
+        _do(simulations.remove, one)
+
+
+def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
+    """Two people may press at once: then the second is told why nothing happened."""
+    try:
+        verb(resources.store(), one.id)
+    except WinnowError as error:
+        st.toast(plain(error))
+    st.rerun()
 
 
 def _results(one: Simulation) -> None:
     """Learning curves with their bands, the tables, and the file."""
-    if not one.records:
+    records = simulations.records(resources.store(), one.id)
+    if not records:
         return
-    summary = study_report.summarize(one.records)
+    summary = study_report.summarize(records)
     dark = st.context.theme.type == "dark"
     with st.container(key="simulation-results"):
         seeds = min(summary["n_seeds"].values())
@@ -188,7 +208,7 @@ def _results(one: Simulation) -> None:
         left, right = st.columns([3, 2])
         left.markdown(study_report.table(summary))
         right.markdown(study_report.reach_table(summary))
+        whole = json.dumps(simulations.document(resources.store(), one.id), indent=1)
         st.download_button(
-            "Download results.json", (one.folder / "results.json").read_bytes(), "results.json", "application/json",
-            key=f"sim-download-{one.id}",
-        )  # fmt: skip
+            "Download results.json", whole, "results.json", "application/json", key=f"sim-download-{one.id}"
+        )

@@ -1,20 +1,25 @@
-"""Simulations that a page starts: kept, found again, gone on with, and silent about the truth."""
+"""Simulations that a page asks for: kept, found again, gone on with, and silent about the truth."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from sqlalchemy import update
 
-from app import jobs, simulations
+from app import simulations
+from app.server_command import ROOT
 from app.simulations import Asked, known_truth
 from app.study_data import pool_of
-from app.study_results import Question, ResultsFile
+from app.study_results import Question
 from core.config import preset
-from core.errors import InvalidInput
-from core.study import Plan, RoundRecord
+from core.errors import InvalidInput, NotFound
+from core.study import RoundRecord
+from storage import simulations as rows
+from storage import workers
 from storage.database import Store
 from storage.projects import ProjectRow, get_project
 from storage.schema import Item
@@ -33,30 +38,17 @@ def with_truth(drawn: Drawn) -> ProjectRow:
     return get_project(drawn.store, drawn.project_id)
 
 
-@pytest.fixture
-def started(monkeypatch) -> list[tuple[str, list[str]]]:
-    """What would have been run."""
-    asked: list[tuple[str, list[str]]] = []
-
-    def remember(home, title, arguments, project_id=None, **more):
-        asked.append((title, list(arguments)))
-        return jobs.Job(id="x", title=title, project_id=project_id, arguments=tuple(arguments), started_at=0.0)
-
-    monkeypatch.setattr(jobs, "start", remember)
-    return asked
-
-
-def results(folder: Path, project: ProjectRow, n: int) -> None:
-    question = Question(
-        project=project.id, strategies=ASKED.strategies, seeds=(0, 1), plan=Plan(start=3, batch=2, rounds=1),
-        config=preset("smoke"),
-    )  # fmt: skip
+def fill(store: Store, simulation_id: int, n: int) -> None:
+    """Records as a worker writes them."""
+    question = simulations.question_of(rows.get(store, simulation_id))
+    rows.begin(store, simulation_id, rows.get(store, simulation_id).attempt, question.to_dict()["config"], "pool")
     records = [
         RoundRecord(strategy=s, seed=seed, round=number, n_labels=3 + 2 * number, accuracy=0.5, wrong_guesses=1)
         for s, seed in question.trials
         for number in range(2)
     ]
-    ResultsFile(folder, question).write(records[:n])
+    for record in records[:n]:
+        rows.add(store, simulation_id, dataclasses.asdict(record))
 
 
 def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
@@ -70,40 +62,53 @@ def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
     assert pool.truth.tolist() == [position[name] for name in pool.hashes]
 
 
-def test_one_is_kept_found_again_and_gone_on_with_after_a_rename(sqlite_store: Store, tmp_path, started):
+def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     project = with_truth(draw_project(sqlite_store, 12, n_held_out=3, name="--json <b>shapes</b>"))
-    name = simulations.begin(tmp_path, project, ASKED)
-    folder = tmp_path / "simulations" / str(project.id) / name
-    expected = [
-        "simulate", "--strategy=margin", "--strategy=uniform", "--start=3", "--batch=2", "--rounds=1", "--seeds=2",
-        "--preset=smoke", f"--out={folder}", "--project=--json <b>shapes</b>",
-    ]  # fmt: skip
-    assert started == [(f"Simulation {name}", expected)]
-    found = simulations.listed(tmp_path, project.id)
-    assert [(one.id, one.asked, one.running, one.complete, one.records) for one in found] == [
-        (name, ASKED, False, False, ())
-    ]
-    results(folder, project, 5)
-    assert len(simulations.listed(tmp_path, project.id)[0].records) == 5
-    simulations.go_on(tmp_path, project, name)
-    assert started[1] == started[0]
-    results(folder, project, 8)
-    assert simulations.listed(tmp_path, project.id)[0].complete
-    simulations.remove(tmp_path, simulations.listed(tmp_path, project.id)[0])
-    assert simulations.listed(tmp_path, project.id) == [] and not folder.exists()
-    with pytest.raises(InvalidInput, match="no longer there"):
-        simulations.go_on(tmp_path, project, name)
+    simulation_id = simulations.begin(sqlite_store, project.id, ASKED)
+    [one] = simulations.listed(sqlite_store, project.id)
+    assert (one.id, one.asked, one.running, one.complete, one.seconds_left) == (simulation_id, ASKED, True, False, None)
+    assert one.without_worker
+    workers.arrive(sqlite_store, "w", host="h", pid=1, device="cpu")
+    fill(sqlite_store, simulation_id, 5)
+    [one] = simulations.listed(sqlite_store, project.id)
+    assert (one.n_records, one.without_worker) == (5, False) and one.seconds_left is not None and one.seconds_left > 0
+    simulations.cancel(sqlite_store, simulation_id)
+    simulations.go_on(sqlite_store, simulation_id)
+    fill(sqlite_store, simulation_id, 8)
+    rows.seed_done(sqlite_store, simulation_id, 2, 0, ASKED.n_records)
+    [one] = simulations.listed(sqlite_store, project.id)
+    assert one.complete and one.status == "finished" and one.seconds_left is None
+    assert len(simulations.records(sqlite_store, simulation_id)) == 8
+    simulations.remove(sqlite_store, simulation_id)
+    assert simulations.listed(sqlite_store, project.id) == []
+    with pytest.raises(NotFound, match="no longer there"):
+        simulations.go_on(sqlite_store, simulation_id)
 
 
-def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store, tmp_path, started):
+def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store):
+    project = with_truth(draw_project(sqlite_store, 12, n_held_out=3, kernel_network="fnn"))
+    for name in ("auto", "laptop"):
+        found = simulations.settings_of(sqlite_store, project.id, name)
+        assert (found.preset, found.media.channels, found.kernel.network) == (name, 3, "fnn")
+        assert found.training == preset(name).training
+
+
+def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
     project = with_truth(drawn)
-    folder = tmp_path / "simulations" / str(project.id) / simulations.begin(tmp_path, project, ASKED)
-    results(folder, project, 8)
-    stored = json.loads((folder / "results.json").read_text())
+    simulation_id = simulations.begin(sqlite_store, project.id, ASKED)
+    fill(sqlite_store, simulation_id, 8)
+    stored = simulations.document(sqlite_store, simulation_id)
     fields = {"strategy", "seed", "round", "n_labels", "accuracy", "wrong_guesses", "seconds", "picks", "notes"}
-    assert all(set(record) == fields for record in stored["records"])
+    assert len(stored["records"]) == 8 and all(set(record) == fields for record in stored["records"])
     assert not any(name in json.dumps(stored) for name in ("bars", "blobs", "checks"))
+    assert Question.from_dict(stored["question"]).project == project.id
+
+
+def test_pages_read_simulations_without_torch_or_the_engine():
+    code = "import sys; import app.simulations; assert not {'torch', 'dbos'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_was_asked_is_checked_and_counted():

@@ -57,6 +57,7 @@ class Place:
     url: str | None = None
     artifacts: str | None = None
     slow: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds before and after its work
+    slow_records: float = 0.0  # seconds after each record of a simulation
     unit_rows: int | None = None
     stale_seconds: float = 1.5
     memory_bytes: int | None = None  # beyond what the process has when it starts to work
@@ -72,6 +73,7 @@ def work(place: Place, log: Path) -> None:
 
     from app import stages
     from app.worker import Tempo, Worker
+    from storage import simulations
     from storage.database import Store
 
     torch.set_num_threads(1)
@@ -79,6 +81,7 @@ def work(place: Place, log: Path) -> None:
     for stage, seconds in place.slow.items():
         table: dict[str, Any] = stages.UNIT if stage.startswith("unit ") else stages.ALL  # type: ignore[assignment]
         table[stage.removeprefix("unit ")] = lingering(table[stage.removeprefix("unit ")], seconds)
+    simulations.add = pausing(simulations.add, place.slow_records)
     store = Store.open(place.url, place.home)
     if place.artifacts:
         store.artifacts_address = place.artifacts
@@ -107,6 +110,15 @@ def lingering(function: Callable[..., Any], seconds: float) -> Callable[..., Any
         return result
 
     return linger
+
+
+def pausing(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def pause(*args: Any) -> Any:
+        result = function(*args)
+        time.sleep(seconds)
+        return result
+
+    return pause
 
 
 class WorkerProcess:

@@ -6,9 +6,11 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,21 @@ class Server:
             self.process.kill() if hard else self.process.terminate()
             self.process.wait(20)
             self.process = None
+
+
+@contextmanager
+def running_worker(server: Server) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker as users start it, on the server's home. It serves every project it finds there."""
+    values = environment("127.0.0.1", server.port, server.home) | {"OMP_NUM_THREADS": "1"}
+    with (server.home / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "worker"], cwd=ROOT, env=values, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 @pytest.fixture(scope="session")

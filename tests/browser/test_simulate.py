@@ -1,21 +1,41 @@
-"""Simulate on the Learn screen: started, found again after a reload, cancelled, gone on with, and read."""
+"""Simulate on the Learn screen, with a real worker: asked for, found again after a reload, read, cancelled, removed."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from app import simulations
-from app.study_results import read_results
+from storage.database import Store
 from tests.app import sample_store
 from tests.app.test_simulations import with_truth
+from tests.browser.conftest import Server, running_worker
 from tests.round_pools import draw_project
 
 SLOW = 60_000
 VERY_SLOW = 400_000  # ms: processes that load torch on a busy machine
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A home of its own: the worker serves every project it finds, and other tests leave theirs behind."""
+    home = tmp_path / "home"
+    home.mkdir()
+    Store.open(home=home).close()
+    running = Server(home).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def store(server: Server) -> Iterator[Store]:
+    with Store.open(home=server.home) as opened:
+        yield opened
 
 
 def fill(page: Page, label: str, value: str) -> None:
@@ -31,11 +51,10 @@ def at_rest(page: Page) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks, store):
+def test_a_simulation_is_asked_for_reloaded_worked_on_read_cancelled_and_removed(desks, store):
     expect.set_options(timeout=SLOW)
     project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
     desk = desks(project)
-    home = desk.server.home
     page = desk.tab("learn")
     card = page.locator(".st-key-card-simulate")
     expect(card.get_by_text("24 items with hidden truth, 12 to judge by")).to_be_visible()
@@ -47,13 +66,28 @@ def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks,
     fill(page, "Seeds", "2")
     page.get_by_label("Simulated training", exact=True).click()
     page.get_by_role("option", name="Smoke").click()
-    expect(card.get_by_text(re.compile("2 trainings, 3 labels; roughly .*"))).to_be_visible()
+    expect(card.get_by_text(re.compile("2 trainings, 3 labels; roughly .* Rounds go first"))).to_be_visible()
 
     card.get_by_role("button", name="Start simulating").click()
-    expect(card.get_by_text("Bilevel coreset, Random")).to_be_visible()
+    expect(card.get_by_text("No worker is running. Start one with: python -m app worker")).to_be_visible()
     page.reload()
-    expect(card.get_by_text(re.compile("Bilevel coreset, Random"))).to_be_visible()
-    expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke · done"))).to_be_visible(timeout=VERY_SLOW)
+    expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke · waiting"))).to_be_visible()
+    with running_worker(desk.server):
+        expect(card.get_by_text(re.compile("2 seeds · Smoke · done"))).to_be_visible(timeout=VERY_SLOW)
+        first = read_the_results(page, store, project.id)
+        cancel_and_remove_another(page, store, project.id, first)
+    assert desk.outside == []
+
+    plain = sample_store.image_project(store, "No truth to simulate with", 4)
+    page.goto(f"{desk.server.url}/learn?project={plain.id}")
+    expect(page.get_by_role("button", name="Start the round")).to_be_visible()
+    expect(card).to_have_count(0)
+
+
+def read_the_results(page: Page, store: Store, project_id: int) -> int:
+    """Curves, tables and the file; gives the simulation's id."""
+    card = page.locator(".st-key-card-simulate")
+    at_rest(page)
     card.get_by_role("button", name="Results", exact=True).click()
     expect(card.get_by_text("2 seeds, band of one standard deviation, held-out items")).to_be_visible()
     expect(card.locator(".js-plotly-plot .legendtext")).to_have_text(["bico", "uniform"])
@@ -62,26 +96,24 @@ def test_a_simulation_is_started_reloaded_read_cancelled_and_gone_on_with(desks,
     with page.expect_download() as saved:
         card.get_by_role("button", name="Download results.json").click()
     downloaded = json.loads(saved.value.path().read_text())
-    first = simulations.listed(home, project.id)[0]
-    assert downloaded == read_results(first.folder / "results.json") and len(downloaded["records"]) == 4
-    assert {one.accuracy for one in first.records if one.seed == 0 and one.strategy == "bico"} == {
-        one.accuracy for one in first.records if one.seed == 0 and one.strategy == "uniform"
-    }
+    [first] = simulations.listed(store, project_id)
+    assert downloaded == simulations.document(store, first.id) and len(downloaded["records"]) == 4
+    found = simulations.records(store, first.id)
+    by_strategy = [[one.accuracy for one in found if one.strategy == name] for name in ("bico", "uniform")]
+    assert by_strategy[0] == by_strategy[1]  # the model of the initial labels is shared
+    return first.id
 
+
+def cancel_and_remove_another(page: Page, store: Store, project_id: int, first: int) -> None:
+    card = page.locator(".st-key-card-simulate")
     fill(page, "Rounds", "2")
     card.get_by_role("button", name="Start simulating").click()
     card.get_by_role("button", name="Cancel").click()
     expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)
-    cancelled = simulations.listed(home, project.id)[0]
+    cancelled = simulations.listed(store, project_id)[0]
     assert not cancelled.running
     expect(card.get_by_role("button", name="Go on")).to_be_visible()
     at_rest(page)
     page.locator(f".st-key-simulation-{cancelled.id}").get_by_role("button", name="Remove").click()
     expect(card.get_by_role("button", name="Go on")).to_have_count(0)
-    assert [one.id for one in simulations.listed(home, project.id)] == [first.id]
-    assert desk.outside == []
-
-    plain = sample_store.image_project(store, "No truth to simulate with", 4)
-    page.goto(f"{desk.server.url}/learn?project={plain.id}")
-    expect(page.get_by_role("button", name="Start the round")).to_be_visible()
-    expect(card).to_have_count(0)
+    assert [one.id for one in simulations.listed(store, project_id)] == [first]

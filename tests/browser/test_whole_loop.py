@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,14 +15,14 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import select
 
-from app.server_command import ROOT, environment
+from app.server_command import ROOT
 from storage.classes import list_classes
 from storage.database import Store
 from storage.pool import Pool
 from storage.projects import get_project, update_project
 from storage.rounds import RoundLog
 from storage.schema import Item
-from tests.browser.conftest import Server, current_item, saved, wait_for_card
+from tests.browser.conftest import Server, current_item, running_worker, saved, wait_for_card
 
 SAMPLES = ROOT / "sample_data" / "spoken_digits"
 PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
@@ -48,14 +47,8 @@ def store(server: Server) -> Iterator[Store]:
 
 @pytest.fixture
 def worker(server: Server) -> Iterator[subprocess.Popen[bytes]]:
-    values = environment("127.0.0.1", server.port, server.home) | {"OMP_NUM_THREADS": "1"}
-    with (server.home / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app", "worker"], cwd=ROOT, env=values, stdout=log, stderr=subprocess.STDOUT
-        )
-    yield process
-    process.terminate()
-    process.wait(30)
+    with running_worker(server) as process:
+        yield process
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from core.config import RoundConfig
 from core.errors import Conflict
 from core.types import Selection
-from storage import moving
+from storage import moving, simulations
 from storage.classes import add_class, merge_classes
 from storage.database import Store
 from storage.pool import Pool
@@ -42,6 +42,8 @@ def lived_in(store: Store, n_items: int = 40) -> Made:
         picks = Selection(item_ids=np.array(made.items[20:23]), scores=np.array([0.1, 1 / 3, 2.0]), strategy="bico")
         rounds.finish(row.id, arrays={"map": np.arange(8.0).reshape(4, 2)}, selection=picks, metrics={"accuracy": 0.1})
     rounds.request(RoundConfig(seed=2), replay_of=row.id)
+    simulation = simulations.request(store, made.project_id, {"seeds": 1}, {"preset": "smoke"})
+    simulations.add(store, simulation, {"strategy": "bico", "seed": 0, "round": 0, "accuracy": 1 / 3})
     return made
 
 
@@ -65,6 +67,9 @@ def test_a_moved_store_is_the_same_and_goes_on(sqlite_store: Store, postgres_url
         assert moved.label(made.items[30], made.classes[1], annotator=made.bob).accepted, (
             "numbers go on after the copied"
         )
+        [simulated] = simulations.listed(target, made.project_id)
+        assert simulations.records(target, simulated.id)[0]["accuracy"] == 1 / 3
+        assert simulations.request(target, made.project_id, {"seeds": 1}, {}) > simulated.id
         assert moved.history(made.items[30])[0].sequence > 13
         add_items(target, made.project_id, ["new after the move"])
 
