@@ -5,7 +5,8 @@ which they share. Every record is a row before the next round begins, so a seed 
 records in another; models lie in the cache of the machine that trains them, and where they are missing the trial is
 computed again from its beginning, with the same records. Only ids pass through the engine.
 
-Rounds come first: they have queues of their own, and while a worker is at a stage of a round, its seed rests.
+Rounds come first: they have queues of their own, and while a worker is at a stage of a round, its seed rests (the
+seconds of a record then count the rest too).
 """
 
 from __future__ import annotations

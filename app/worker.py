@@ -1,4 +1,4 @@
-"""A worker: the process that runs rounds. Start as many as you like, anywhere that reaches the store.
+"""A worker: the process that runs rounds and simulations. Start as many as you like, anywhere that reaches the store.
 
     python -m app worker
 
@@ -6,7 +6,7 @@ It is made to be killed. Everything that matters is in the store, the engine's t
 that dies, however it dies, is noticed by its missing signs of life, and another (or the next one started) goes on from
 the last finished stage. Stopping a worker is therefore the same as killing it, only announced.
 
-The loop of each worker, about once a second: hand requested rounds to the engine (again, if the engine lost them), ask
+The loop of each worker, about once a second: hand what was requested to the engine (again, if the engine lost it), ask
 for the next round where a batch is done, and, in the longest-serving living worker only, take over from the dead.
 Beside it, a thread serves the watched folders of this machine (`app.watching`).
 """

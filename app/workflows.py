@@ -4,6 +4,8 @@ A finished stage is remembered by the names of the files it left, so a round tha
 stage in another. A stage that was cut off is done again from its beginning or its last checkpoint, with the same seed
 and the same inputs, and gives the same result.
 
+Simulations have workflows of their own (`app.simulation_workflows`).
+
 Large stages (prediction, kernel features) are cut into units, child workflows on a queue that every worker serves.
 
 No exception of a stage reaches the engine: a fault or a cancellation ends the round in the store, with its sentence,

@@ -198,7 +198,7 @@ def _rows(store: Store, where: Any) -> list[SimulationRow]:
     with store.read() as connection:
         rows = connection.execute(_query().where(where).order_by(Simulation.id)).all()
         counted = {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(counts)}
-        told = [tuple(row) for row in connection.execute(notes)]
+        told = [(int(row[0]), str(row[1])) for row in connection.execute(notes)]
     return [
         SimulationRow(
             **row._asdict(),
