@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from storage.database import Store
 from storage.media import Measures
 from storage.media_child import Examiner
 from storage.media_workers import Examined, MediaWorkers
+from tests.storage.export_shop import Shop, opened_shop
 
 
 @pytest.fixture
@@ -21,3 +23,8 @@ def examined_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Examined(Measures(*reply[:-3]), *reply[-3:]) for reply in replies]
 
     monkeypatch.setattr(MediaWorkers, "_examine", examine)
+
+
+@pytest.fixture
+def shop(sqlite_store: Store, tmp_path: Path) -> Shop:
+    return opened_shop(sqlite_store, tmp_path)

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
-import threading
 import uuid
-import zipfile
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from sqlalchemy import select
 
 from core.config import RoundConfig
-from core.errors import Cancelled, Conflict, InvalidInput, NotFound
-from core.types import PickReason, Progress, Selection
-from storage.annotators import annotator_named
-from storage.applying import LabelInput
-from storage.classes import add_class, list_classes, merge_classes, retire_class
+from core.errors import InvalidInput, NotFound
+from core.types import Selection
+from storage.classes import add_class, merge_classes, retire_class
 from storage.database import Store
 from storage.export_formats import is_formula
 from storage.export_reasons import PICK_COLUMNS
@@ -38,118 +28,10 @@ from storage.manifest_tables import read_table
 from storage.pool import Pool
 from storage.projects import ProjectSettings, create_project
 from storage.rounds import RoundLog
-from storage.schema import Annotator, Item, ItemName, LabelEvent
-from tests.storage.made_media import picture, wav, write_files
-
-ROOT = Path(__file__).resolve().parents[2]
-START = datetime(2024, 3, 1, 12, 30, 15, 123456, UTC)
-
+from tests.storage.export_shop import START, Shop, picked_round, standing
+from tests.storage.made_media import wav, write_files
 
 pytestmark = pytest.mark.usefixtures("examined_here")
-
-
-class Shop:
-    """A project of pictures with people who label it."""
-
-    def __init__(
-        self,
-        store: Store,
-        folder: Path,
-        names: list[str],
-        classes: list[str],
-        wanted: int = 2,
-        other_names: Sequence[str] = (),
-    ) -> None:
-        self.store = store
-        name = f"shop {uuid.uuid4()}"
-        self.project = create_project(
-            store, name, "image", classes, settings=ProjectSettings(labels_per_item=wanted)
-        ).id
-        rows = []
-        for number, name in enumerate(names):
-            (folder / f"{number}.png").write_bytes(picture(seed=number))
-            rows.append(json.dumps({"path": f"{number}.png", "name": name}))
-        for number, name in enumerate(other_names):  # the same bytes once more
-            (folder / f"again-{number}.png").write_bytes(picture(seed=0))
-            rows.append(json.dumps({"path": f"again-{number}.png", "name": name}))
-        (folder / "manifest.jsonl").write_text("\n".join(rows))
-        run_import(store, self.project, open_source(folder), ImportOptions(labels="ignore"))
-        self.pool = Pool(store, self.project)
-        self.items = [item.id for item in self.pool.items()]
-        self.classes = [row.id for row in list_classes(store, self.project)]
-
-    def label(self, item: int, class_: int, who: str = "ann", at: datetime = START, **more) -> None:
-        event = LabelInput(
-            uuid=str(uuid.uuid4()),
-            item_id=self.items[item],
-            kind=more.pop("kind", "label"),
-            class_id=self.classes[class_],
-            at=at,
-            **more,
-        )
-        answers = self.pool.apply([event], annotator=annotator_named(self.store, who).id)
-        assert answers[0].accepted, answers
-
-
-def standing(store: Store, project: int) -> set[tuple]:
-    """Every standing label as (bytes, class, who, when, how), the label that counts, and the items' other names."""
-    names = {row.id: row.name for row in list_classes(store, project, include_inactive=True)}
-    counts = {row.id: names[row.effective_id or row.id] for row in list_classes(store, project, include_inactive=True)}
-    found: set[tuple] = set()
-    with store.read() as connection:
-        query = (
-            select(LabelEvent.__table__, Item.sha256, Item.name.label("item"), Annotator.name.label("who"))
-            .join(Item, Item.id == LabelEvent.item_id)
-            .join(Annotator, Annotator.id == LabelEvent.annotator_id)
-            .where(LabelEvent.project_id == project, LabelEvent.kind.in_(("label", "decide")))
-        )
-        for row in connection.execute(query):
-            found.add((
-                row.sha256, row.item, counts[row.class_id], row.who, row.at, row.kind, row.seconds, row.suggestion,
-                row.suggested_confidence, row.note,
-            ))  # fmt: skip
-        query = select(Item.sha256, ItemName.name).join(Item, Item.id == ItemName.item_id)
-        labeled = {one[0] for one in found}
-        for row in connection.execute(query.where(Item.project_id == project)):
-            if row.sha256 in labeled:  # the others are not part of an export of labels
-                found.add((row.sha256, "also known as", row.name))
-    for item in Pool(store, project).items():
-        if item.class_id is not None:
-            found.add((item.sha256, "counts", counts[item.class_id]))
-    return found
-
-
-@pytest.fixture
-def shop(sqlite_store, tmp_path) -> Shop:
-    (tmp_path / "in").mkdir()
-    made = Shop(
-        sqlite_store,
-        tmp_path / "in",
-        ["=1+1.png", "b.png", "c.png", "d.png"],
-        ["cat", "-dog", "a/b", ".."],
-        other_names=["=2+2.png", 'say "hi", [x].png'],
-    )
-    made.label(0, 0, seconds=1.5, suggestion="shown", suggested_class_id=made.classes[1], suggested_confidence=0.75)
-    made.label(0, 1, "bob", START + timedelta(seconds=1), note="@note\nwith lines")
-    made.label(1, 1, "bob")
-    made.label(2, 2)
-    made.label(2, 3, "bob", kind="decide", at=START + timedelta(hours=1))
-    return made
-
-
-def picked_round(shop: Shop, item: int, **reason) -> None:
-    """A finished round that chose one item."""
-    log = RoundLog(shop.store, shop.project)
-    row = log.request(RoundConfig())
-    log.start(row.id)
-    picks = Selection(
-        item_ids=np.array([shop.items[item]]),
-        scores=np.array([0.5], np.float32),
-        strategy=row.strategy,
-        reasons=(PickReason(order=1, score=0.5, **reason),) if reason else (),
-    )
-    arrays = {"item_ids": np.array(shop.items), "probabilities": np.eye(4, dtype=np.float32)}
-    log.finish(row.id, arrays=arrays, selection=picks, metrics={})
 
 
 def test_every_row_carries_its_provenance(shop, tmp_path):
@@ -395,115 +277,6 @@ def test_merged_labels_count_as_their_successor_and_retired_ones_stay(shop, tmp_
     export_project(store, project, tmp_path / "out", ExportOptions(format="jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
     assert [(row["label"], row["label_given"]) for row in rows] == [("hound", "-dog"), ("hound", "-dog"), ("..", None)]
-
-
-def test_two_exports_of_the_same_state_are_the_same_bytes(shop, tmp_path):
-    for name in ("a.zip", "b.zip"):
-        export_project(shop.store, shop.project, tmp_path / name, ExportOptions(format="folders"))
-    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.testzip() is None
-
-
-def test_an_export_shows_one_moment_while_people_label(sqlite_store, tmp_path, monkeypatch):
-    """D6: labels given while rows are written belong to the next export."""
-    monkeypatch.setattr("storage.export_rows.CHUNK", 2)
-    (tmp_path / "in").mkdir()
-    shop = Shop(sqlite_store, tmp_path / "in", [f"{k}.png" for k in range(9)], ["cat", "dog"], wanted=1)
-    for item in range(8):
-        shop.label(item, 0)
-    changed = []
-
-    def interfere(progress: Progress) -> None:
-        if not changed:
-            changed.append(True)
-            thread = threading.Thread(target=lambda: [shop.label(item, 1, "bob") for item in range(9)])
-            thread.start()
-            thread.join()
-
-    monkeypatch.setattr("storage.exporting.REPORT_EVERY", 1)
-    report = export_project(sqlite_store, shop.project, tmp_path / "out", report=interfere)
-    assert changed and report.labels == {"cat": 8}
-    assert export_project(sqlite_store, shop.project, tmp_path / "next").labels == {"dog": 9}
-
-
-def test_what_is_there_is_not_overwritten_unless_asked_and_only_exports_are(shop, tmp_path):
-    """D6."""
-    target = tmp_path / "out"
-    export_project(shop.store, shop.project, target)
-    before = (target / "labels.csv").read_bytes()
-    with pytest.raises(Conflict, match="already there"):
-        export_project(shop.store, shop.project, target)
-    shop.label(3, 0)
-    export_project(shop.store, shop.project, target, ExportOptions(overwrite=True))
-    assert (target / "labels.csv").read_bytes() != before
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(Conflict, match="left alone"):
-        export_project(shop.store, shop.project, tmp_path / "mine", ExportOptions(overwrite=True))
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
-
-
-def test_a_cancelled_export_leaves_nothing(shop, tmp_path):
-    def stop(progress: Progress) -> None:
-        raise Cancelled("enough")
-
-    with pytest.raises(Cancelled):
-        export_project(shop.store, shop.project, tmp_path / "x" / "out", report=stop)
-    assert list((tmp_path / "x").iterdir()) == []
-
-
-def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
-    """D6: one of them wins, the other is told."""
-    results: list[str] = []
-
-    def export() -> None:
-        try:
-            export_project(shop.store, shop.project, tmp_path / "out")
-            results.append("made")
-        except Conflict:
-            results.append("told")
-
-    threads = [threading.Thread(target=export) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results.count("made") == 1 and len(results) == 4
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["rows"] == 3
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from storage import exporting
-from storage.database import Store
-exporting.REPORT_EVERY = 1
-def report(progress):
-    if progress.done >= 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-exporting.export_project(Store.open(home=Path(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3]), report=report)
-"""
-
-
-def test_kill_9_during_an_export_leaves_no_half_file_and_the_next_one_clears_up(shop, tmp_path):
-    """D6, really killed."""
-    target = tmp_path / "x" / "out"
-    command = [sys.executable, "-c", KILLED, str(shop.store.home), str(shop.project), str(target)]
-    assert subprocess.run(command, cwd=ROOT).returncode == -9
-    assert not target.exists() and len(list(target.parent.iterdir())) == 1
-    export_project(shop.store, shop.project, target)
-    assert [path.name for path in target.parent.iterdir()] == ["out"]
-
-
-def test_missing_and_changed_files_are_counted_and_never_replaced_by_other_bytes(shop, tmp_path):
-    first, second = shop.pool.items()[:2]
-    shop.store.media.path(first.sha256).unlink()
-    shop.store.media.path(second.sha256).write_bytes(b"other")
-    report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl", media=True))
-    assert (report.rows, report.media_files, report.media_missing) == (3, 1, 2)
-    assert len(os.listdir(tmp_path / "out" / "media")) == 1
-    assert [item.condition for item in shop.pool.items()] == ["missing", "changed", "ok", "ok"]
 
 
 def test_label_studio_tasks_have_its_own_form_and_foreign_tasks_can_be_read(shop, tmp_path):
