@@ -160,7 +160,7 @@ def test_every_problem_is_one_sentence_and_an_exit_code(sounds, tmp_path, monkey
 @pytest.mark.parametrize(
     ("problem", "words"),
     [
-        (PermissionError(13, "Permission denied", "/root/x"), "Permission denied (/root/x)"),
+        (PermissionError(13, "Permission denied", "/data/x"), "Permission denied (/data/x)"),
         (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division by zero"),
         (ModuleNotFoundError("no", name="espeak"), "espeak is missing"),
     ],

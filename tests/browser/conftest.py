@@ -118,6 +118,16 @@ def server(home: Path, store: Store) -> Iterator[Server]:
     running.stop()
 
 
+def own_server(folder: Path) -> Iterator[Server]:
+    """A home of its own: a worker serves every project it finds, and other tests leave theirs behind."""
+    home = folder / "home"
+    home.mkdir()
+    Store.open(home=home).close()
+    running = Server(home).start()
+    yield running
+    running.stop()
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     require_chromium()

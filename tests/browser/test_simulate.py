@@ -14,7 +14,7 @@ from app import simulations
 from storage.database import Store
 from tests.app import sample_store
 from tests.app.test_simulations import with_truth
-from tests.browser.conftest import Server, running_worker
+from tests.browser.conftest import Server, own_server, running_worker
 from tests.round_pools import draw_project
 
 SLOW = 60_000
@@ -23,13 +23,7 @@ VERY_SLOW = 400_000  # ms: processes that load torch on a busy machine
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A home of its own: the worker serves every project it finds, and other tests leave theirs behind."""
-    home = tmp_path / "home"
-    home.mkdir()
-    Store.open(home=home).close()
-    running = Server(home).start()
-    yield running
-    running.stop()
+    yield from own_server(tmp_path)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from storage.pool import Pool
 from storage.projects import get_project, update_project
 from storage.rounds import RoundLog
 from storage.schema import Item
-from tests.browser.conftest import Server, current_item, running_worker, saved, wait_for_card
+from tests.browser.conftest import Server, current_item, own_server, running_worker, saved, wait_for_card
 
 SAMPLES = ROOT / "sample_data" / "spoken_digits"
 PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
@@ -30,13 +30,7 @@ PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A home of its own: the worker serves every project it finds, and other tests leave theirs behind."""
-    home = tmp_path / "home"
-    home.mkdir()
-    Store.open(home=home).close()
-    running = Server(home).start()
-    yield running
-    running.stop()
+    yield from own_server(tmp_path)
 
 
 @pytest.fixture
