@@ -197,8 +197,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
 
     paper    WRN-28-10, MixMatch, 30 epochs, Adam 1e-3, from scratch each round, 100 views in the selection
-    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes; bico asks about the twentieth of
-             the pool that the model is least sure of
+    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes
     smoke    seconds, for tests and a first look: it runs everything and learns little
     """
     if name == "auto":
@@ -217,8 +216,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    training, selection = TrainingConfig(predict_views=4), SelectionConfig(unsure_share=0.05)
-    return RoundConfig(seed=seed, preset="laptop", training=training, selection=selection)
+    return RoundConfig(seed=seed, preset="laptop", training=TrainingConfig(predict_views=4))
 
 
 def to_json(config: Any) -> str:
