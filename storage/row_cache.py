@@ -3,6 +3,7 @@
     folder/<hash of key>/layout.json          the key, the shape and dtype of a row
     folder/<hash of key>/<shard>.rows         rows one after another, only ever appended
     folder/<hash of key>/<shard>.names        for each row the 16-byte hash of its name, appended after its row
+    folder/<hash of key>/front.lock           held by the process that fills from the front
 
 A row exists once its name is in the second file, so a process that is killed leaves at most bytes nobody refers to.
 Each filling process appends to a shard of its own (it holds a lock on it), so several can fill the same key at once:
@@ -65,8 +66,8 @@ class FolderRowCache:
         digests = digests_of(names)
         wanted = _Wanted(digests, shelf)
         if wanted.n_missing:
-            with shelf.new_rows() as (shard, alone):
-                _fill(wanted, shard, compute, report, forward=alone)
+            with shelf.new_rows() as (shard, in_front):
+                _fill(wanted, shard, compute, report, forward=in_front)
         return shelf.open(digests)
 
 
@@ -170,18 +171,18 @@ class _Shelf:
 
     @contextlib.contextmanager
     def new_rows(self) -> Iterator[tuple[_Shard, bool]]:
-        """A shard that this process alone appends to, and whether nobody else is filling the key now."""
-        alone = True
-        for name in [*self.shards(), uuid.uuid4().hex]:
-            shard = _Shard(self, name)
-            if try_lock(shard.names.fileno()):
-                break
-            shard.close()
-            alone = False
-        try:
-            yield shard, alone
-        finally:
-            shard.close()
+        """A shard that this process alone appends to, and whether this process is the one that fills from the front."""
+        with open(self.folder / "front.lock", "ab") as front:
+            in_front = try_lock(front.fileno())
+            for name in [*self.shards(), uuid.uuid4().hex]:
+                shard = _Shard(self, name)
+                if try_lock(shard.names.fileno()):
+                    break
+                shard.close()
+            try:
+                yield shard, in_front
+            finally:
+                shard.close()
 
     def open(self, digests: NDArray[np.void]) -> StoredRows:
         layout = self.layout()
