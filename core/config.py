@@ -154,8 +154,8 @@ class TrainingConfig:
     bank_views: int = 16  # augmented views per clip, made once; 0: augment waveforms in every step
     lambda_u: float = 1.0  # weight of the unlabeled loss
     ramp: float = 0.1  # share of the steps over which lambda_u rises from 0
-    threshold: float = 0.95  # FixMatch: confidence that makes a guess a target; the most it can rise to when it adapts
-    adapt_threshold: bool = True  # FixMatch: the threshold follows the mean confidence of the guesses
+    threshold: float = 0.85  # FixMatch: confidence that makes a guess a target; the most it can rise to when it adapts
+    adapt_threshold: bool = False  # FixMatch: the threshold follows the mean confidence of the guesses
     align: Literal["auto", "uniform", "off"] = "auto"  # FixMatch: class prior that guesses are aligned with
     sharpening: float = 0.5  # MixMatch: T
     n_guesses: int = 2  # MixMatch: K

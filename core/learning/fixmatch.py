@@ -1,14 +1,14 @@
-"""FixMatch (Sohn et al., 2020) with distribution alignment and a threshold that rises with the model's confidence.
+"""FixMatch (Sohn et al., 2020) with distribution alignment and, as a setting, a threshold that follows the confidence.
 
     p = softmax f(weak(u)) without gradient;  q = align(p);  the guess counts where max q >= tau
     L = mean CE(y, f(x)) + lambda_u mean [max q >= tau] CE(argmax q, f(strong(u)))
-    tau <- 0.99 tau + 0.01 mean max q from tau = 1/C, at most config.threshold  (FreeMatch, Wang et al., 2023)
+    tau = config.threshold, or with `adapt_threshold` (FreeMatch, Wang et al., 2023)
+    tau <- 0.99 tau + 0.01 mean max q from tau = 1/C, at most config.threshold
 
 Symbols: x labeled, u unlabeled inputs; f logits; C classes.
 
-Departures and details: `adapt_threshold=False` gives FixMatch's constant tau. The labeled batch is augmented strongly
-too, which matters with few labels; the weak pass normalizes with its own batch's statistics and updates the running
-ones, so that these see undistorted inputs as well.
+Departures and details: the labeled batch is augmented strongly too, which matters with few labels; the weak pass
+normalizes with its own batch's statistics and updates the running ones, so that these see undistorted inputs as well.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_fixmatch_counts_only_confident_guesses():
 
 def test_the_threshold_follows_the_mean_confidence_up_to_its_limit():
     state: dict[str, torch.Tensor] = {}
-    here = step(TrainingConfig(threshold=0.6), state=state)
+    here = step(TrainingConfig(threshold=0.6, adapt_threshold=True), state=state)
     assert fixmatch.threshold(here, torch.tensor([0.9, 0.7])).item() == pytest.approx(0.99 * 0.5 + 0.01 * 0.8)
     assert state["threshold"].item() == pytest.approx(0.503)
     for _ in range(500):
