@@ -141,7 +141,7 @@ class TrainingConfig:
     method: Literal["fixmatch", "mixmatch", "supervised"] = "fixmatch"
     network: str = "resnet-small"  # or "wrn-DEPTH-WIDTH", such as "wrn-28-10"
     steps: int = 2_100  # 0: `epochs` passes over the unlabeled items
-    warm_steps: int = 1_000  # instead of `steps` when training starts from the previous round's model
+    warm_steps: int = 0  # steps of a round that starts from the previous round's model; 0: every round starts anew
     epochs: int = 0
     labeled_batch: int = 16
     unlabeled_batch: int = 48
