@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from app import pictures, resources, tickets
 from app.access import SESSION_COOKIE
+from app.byte_ranges import ranged
 from core.errors import NotFound, WinnowError
 from storage.item_rows import ItemRow
 from storage.media_checks import noticing
@@ -74,26 +75,29 @@ def serve(request: Request) -> Response:
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
     try:
-        path = _right_file(item)
-        return _file(path, item, tag) if names["part"] == "file" else _drawn(item, names["part"], tag)
+        content = _right_content(item)
+        if names["part"] != "file":
+            return _drawn(item, names["part"], tag)
+        headers = {**HEADERS, "ETag": tag}
+        if isinstance(content, Path):
+            return FileResponse(content, media_type=item.media_type, headers=headers)
+        return ranged(content, request.headers, item.media_type, headers)
     except (WinnowError, OSError) as error:
         return JSONResponse({"error": str(error)}, status_code=404)
     except (ValueError, RuntimeError, SyntaxError):  # what soundfile and Pillow raise on damaged content
         return JSONResponse({"error": f"{item.name} cannot be decoded."}, status_code=422)
 
 
-def _right_file(item: ItemRow) -> Path:
-    """Where the item's bytes are. That the file is gone, changed or right again is noted with the item."""
+def _right_content(item: ItemRow) -> Path | bytes:
+    """The item's file, or its bytes when they are in a pack. That they are gone, changed or right again is noted."""
     store = resources.store()
     with noticing(store, item.project_id, item.id, item.condition):
         path = store.media.locate(item.sha256, item.link_path)
+        if path is None:
+            return store.media.read(item.sha256)
         status = path.stat()
         _unchanged(item.sha256, item.link_path, status.st_mtime_ns, status.st_size)
     return path
-
-
-def _file(path: Path, item: ItemRow, tag: str) -> Response:
-    return FileResponse(path, media_type=item.media_type, headers={**HEADERS, "ETag": tag})
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,8 @@
 """Copies of the database while it is in use, kept in WINNOW_HOME/backups, and the way back.
 
 A backup is a SQLite file with every fact (labels, classes, rounds), also when the store is PostgreSQL. Media and arrays
-are not in it: those are files that never change once written, named by their hash; copy the folders beside the
-database with any file tool, in any order.
+are not in it: what is in those files never changes once written (packs of media only grow); copy the folders beside
+the database with any file tool, in any order, after the backup.
 
 Automatic backups (before a migration, before a restore, daily) roll: of each kind the newest `kept` stay (the setting
 `backups.kept`, 10 unless set). Backups someone asked for stay until someone removes them.

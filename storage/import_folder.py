@@ -13,6 +13,7 @@ from storage.import_sources import (
     FilePlace,
     GivenLabel,
     PackedPlace,
+    Place,
     has_split_folders,
     label_of_folder,
     readable_name,
@@ -61,7 +62,7 @@ class FolderSource:
             else:
                 yield Entry(readable_name(name), problem=f"It is {_kind(entry)}.")
 
-    def head(self, place: FilePlace | PackedPlace, n_bytes: int) -> bytes:
+    def head(self, place: Place, n_bytes: int) -> bytes:
         assert isinstance(place, FilePlace)
         return head_of_file(place.path, n_bytes)
 

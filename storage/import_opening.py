@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.errors import InvalidInput
 from storage.import_folder import FolderSource, head_of_file
-from storage.import_sources import Source
+from storage.import_sources import Place, Source
 from storage.import_zip import ZipSource
 from storage.limits import Limits
 from storage.manifests import Finder, FolderFinder, ManifestSource, ZipFinder
@@ -20,7 +20,7 @@ MANIFESTS = tuple(
     f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in (".csv", ".tsv", ".jsonl", ".parquet")
 )
 EXPORT = "manifest.json"  # what an export of Winnow says about itself
-Locate = Callable[[str], str | None]
+Locate = Callable[[str], Place | None]
 
 
 def open_source(path: Path | str, limits: Limits | None = None, locate: Locate = lambda sha256: None) -> Source:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from core.errors import NotFound
 from core.types import Progress, Report, ignore
 from storage import classes
 from storage.database import Store
@@ -155,7 +156,7 @@ def _type_problem(source: Source, entry: Entry, kind: str) -> str:
     place = entry.place
     try:
         head = source.head(place, HEAD_BYTES)
-    except (OSError, BadEntry) as problem:
+    except (OSError, BadEntry, NotFound) as problem:
         return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}."
     tagged = head.startswith(b"ID3")  # what follows the tag is looked at when the file is read
     media_type = "audio/mpeg" if tagged else identify(head, lambda offset, n: head[offset : offset + n])

@@ -10,7 +10,10 @@ import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from storage.media_folder import MediaFolder
 
 TRAINING_FOLDERS = frozenset(("train", "training", "pool"))
 TEST_FOLDERS = frozenset(("test", "testing"))
@@ -43,11 +46,21 @@ class PackedPlace(NamedTuple):
     n_bytes: int
 
 
+class KeptPlace(NamedTuple):
+    """Bytes that a pack of the media folder has already."""
+
+    sha256: str
+    media: MediaFolder
+
+
+Place = FilePlace | PackedPlace | KeptPlace
+
+
 class Entry(NamedTuple):
     """One thing to import. `problem` says why it will not be."""
 
     name: str
-    place: FilePlace | PackedPlace | None = None
+    place: Place | None = None
     problem: str = ""
     split: Literal["", "train", "test"] = ""
     labels: tuple[GivenLabel, ...] = ()
@@ -70,7 +83,7 @@ class Source(Protocol):
 
     def entries(self) -> Iterator[Entry]: ...
 
-    def head(self, place: FilePlace | PackedPlace, n_bytes: int) -> bytes:
+    def head(self, place: Place, n_bytes: int) -> bytes:
         """The first bytes behind an entry, for previews."""
         ...
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from storage.import_sources import (
     Entry,
-    FilePlace,
     GivenLabel,
     PackedPlace,
+    Place,
     has_split_folders,
     label_of_folder,
 )
@@ -55,7 +55,7 @@ class ZipSource:
         labels = (GivenLabel(label),) if label is not None else ()
         return Entry(packed.name, PackedPlace(packed.position, packed.size), split=split, labels=labels)
 
-    def head(self, place: FilePlace | PackedPlace, n_bytes: int) -> bytes:
+    def head(self, place: Place, n_bytes: int) -> bytes:
         assert isinstance(place, PackedPlace)
         head = b""
         for block in self.reader.read(self.reader.entry_at(place.position)):

@@ -25,7 +25,7 @@ from storage.annotators import annotator_named
 from storage.database import Store, now
 from storage.import_preview import ClassRule, ClassRules, Preview, preview, wrong_kind
 from storage.import_reports import Details, ImportReport
-from storage.import_sources import Entry, FilePlace, PackedPlace, Source
+from storage.import_sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.item_writer import Arrival, ItemWriter, LabelUse, Written
 from storage.limits import Limits
 from storage.media_child import DISK_FULL
@@ -50,15 +50,17 @@ class ImportOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-def locator(store: Store) -> Callable[[str], str | None]:
+def locator(store: Store) -> Callable[[str], Place | None]:
     """Finds bytes the store has by their hash: in the media folder, or where an item was linked."""
 
-    def locate(sha256: str) -> str | None:
+    def locate(sha256: str) -> Place | None:
         if store.media.has(sha256):
-            return str(store.media.path(sha256))
+            path = store.media.path(sha256)
+            return FilePlace(str(path)) if path.is_file() else KeptPlace(sha256, store.media)
         query = select(Item.link_path).where(Item.sha256 == sha256, Item.link_path.is_not(None)).limit(1)
         with store.read() as connection:
-            return connection.execute(query).scalar()
+            linked = connection.execute(query).scalar()
+        return None if linked is None else FilePlace(linked)
 
     return locate
 
@@ -228,6 +230,8 @@ class _Importer:
                     n_bytes += entry.place.n_bytes
                 except BadEntry as reason:
                     problem = str(reason)
+            elif not problem and isinstance(entry.place, KeptPlace):
+                jobs.append((entry.place.sha256, "kept"))
             elif not problem:
                 assert isinstance(entry.place, FilePlace)
                 jobs.append((entry.place.path, self._mode(entry.place.path)))

@@ -18,12 +18,11 @@ from typing import Any, Literal, Protocol
 
 from core.errors import InvalidInput
 from storage.import_folder import head_of_file
-from storage.import_sources import Entry, FilePlace, GivenLabel, PackedPlace, readable_name
+from storage.import_sources import Entry, FilePlace, GivenLabel, KeptPlace, PackedPlace, Place, readable_name
 from storage.import_zip import ZipSource, why_refused
 from storage.limits import Limits
 from storage.manifest_tables import TableRow, read_table
 
-Place = FilePlace | PackedPlace
 _ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.\-]*://|(data|file|https?|ftp|javascript|s3|gs):)", re.IGNORECASE)
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
 _COLUMNS = {
@@ -128,7 +127,7 @@ class ManifestSource:
         self,
         tables: Sequence[tuple[Path, Finder]],
         description: str,
-        locate: Callable[[str], str | None] = lambda sha256: None,
+        locate: Callable[[str], Place | None] = lambda sha256: None,
         scratch: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
         self.tables, self.description, self._locate, self._scratch = tables, description, locate, scratch
@@ -174,11 +173,14 @@ class ManifestSource:
         known = self._locate(sha256)
         if known is None:
             raise InvalidRow("The row names no file, and the store has no bytes with its hash.")
-        return FilePlace(known)
+        return known
 
     def head(self, place: Place, n_bytes: int) -> bytes:
         if isinstance(place, FilePlace):
             return head_of_file(place.path, n_bytes)
+        if isinstance(place, KeptPlace):
+            with place.media.open(place.sha256) as stream:
+                return stream.read(n_bytes)
         return self.tables[0][1].head(place, n_bytes)
 
     def unpack(self, place: PackedPlace, target: Path) -> None:

@@ -8,6 +8,7 @@ has no media of its own finds every file missing, and notes nothing.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -131,14 +132,18 @@ def describe(problem: MediaMissing | MediaChanged) -> tuple[str, str]:
 
 def _look(store: Store, row: Any) -> tuple[str, str]:
     try:
-        path = store.media.locate(row.sha256, row.link_path)
-        status = path.stat()
-        same = row.link_path is not None and (status.st_size, status.st_mtime_ns) == (row.n_bytes, row.link_mtime_ns)
-        if not same or row.condition == "changed":
+        if row.link_path is None or row.condition == "changed" or not _as_linked(store, row):
             store.media.check(row.sha256, row.link_path)
     except (MediaMissing, MediaChanged) as problem:
         return describe(problem)
     return "ok", ""
+
+
+def _as_linked(store: Store, row: Any) -> bool:
+    """Whether a linked file has the size and time that it had at import."""
+    store.media.locate(row.sha256, row.link_path)
+    status = os.stat(row.link_path)
+    return (status.st_size, status.st_mtime_ns) == (row.n_bytes, row.link_mtime_ns)
 
 
 def _block(store: Store, project_id: int, last: int) -> list[Any]:

@@ -5,7 +5,9 @@ lines out are lists of replies. Before a decoder runs, the replies so far are se
 whatever a hostile file does to this process, the parent knows which file it was and has everything before it.
 
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
-                        move  the file is ours: rename it into the media folder, remove it when it is not wanted
+                        move  the file is ours: put it into the media folder, or remove it when it is not wanted
+                        kept  `path` is the hash of bytes that a pack of the media folder has: look at them there
+From the first batch with many jobs on, small contents go into a pack (`storage.media_packs`); others become files.
 A reply is [status, reason, media_type, seconds, sample_rate, channels, width, height, sha256, n_bytes, mtime_ns].
 """
 
@@ -27,9 +29,11 @@ from typing import Any
 
 from storage.limits import Limits
 from storage.media import Content, Measures, Refused, examine
+from storage.media_packs import SMALL_BYTES, Altered, PackWriter
 
 SMALL = 4 << 20  # files up to here are read in one piece
 CHUNK = 1 << 20
+MANY = 64  # jobs in a batch from which on a process packs: a pack for a handful of files is not worth it
 DISK_FULL = "The disk is full."
 OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -44,9 +48,13 @@ class Examiner:
         self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
         self._examine_content = examine
         self._n_staged = 0
+        self.packing = False
+        self.packs = PackWriter(media_root)
 
     def reply(self, path: str, mode: str, before_decoding: Callable[[], None] = lambda: None) -> list[Any]:
         try:
+            if mode == "kept":
+                return self._kept(path, before_decoding)
             found, sha256, status = self._examine(path, mode, before_decoding)
         except Refused as reason:
             return _reply(Measures("refused", str(reason)))
@@ -57,7 +65,14 @@ class Examiner:
             if mode == "move":
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-        return _reply(found, sha256, status)
+        return _reply(found, sha256, status.st_size, status.st_mtime_ns)
+
+    def _kept(self, sha256: str, before: Callable[[], None]) -> list[Any]:
+        try:
+            data = self.packs.packs.read(sha256)
+        except Altered as problem:
+            raise Refused(str(problem)) from problem
+        return _reply(self._examine_content(data, self.limits, before), sha256, len(data))
 
     def _examine(self, path: str, mode: str, before: Callable[[], None]) -> tuple[Measures, str, os.stat_result]:
         try:
@@ -129,6 +144,12 @@ class Examiner:
             with open(final, "rb") as known:
                 if _equal(known.fileno(), data):
                     return
+        elif isinstance(data, bytes) and len(data) <= SMALL_BYTES:
+            if self.packs.holds(sha256, data):
+                return
+            if self.packing:
+                self.packs.append(sha256, data)
+                return
         staged = path if mode == "move" else self._staging_name()
         if mode != "move":
             descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -161,10 +182,8 @@ def _equal(descriptor: int, data: Content) -> bool:
     return all(os.read(descriptor, CHUNK) == data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
 
 
-def _reply(found: Measures, sha256: str = "", status: os.stat_result | None = None) -> list[Any]:
-    measures = [found.media_type, found.seconds, found.sample_rate, found.channels, found.width, found.height]
-    n_bytes, mtime = (0, 0) if status is None else (status.st_size, status.st_mtime_ns)
-    return [found.status, found.reason, *measures, sha256, n_bytes, mtime]
+def _reply(found: Measures, sha256: str = "", n_bytes: int = 0, mtime_ns: int = 0) -> list[Any]:
+    return [*found, sha256, n_bytes, mtime_ns]
 
 
 def confine(limits: Limits) -> None:
@@ -192,6 +211,7 @@ def main() -> None:
 
     def send() -> None:
         if replies:
+            examiner.packs.flush()  # whoever reads a reply finds the bytes
             sys.stdout.write(json.dumps(replies) + "\n")
             sys.stdout.flush()
             replies.clear()
@@ -201,7 +221,9 @@ def main() -> None:
         guard_decoding(limits)
 
     for line in sys.stdin:
-        for path, mode in json.loads(line):
+        jobs = json.loads(line)
+        examiner.packing |= len(jobs) >= MANY
+        for path, mode in jobs:
             replies.append(examiner.reply(path, mode, before_decoding))
             signal.setitimer(signal.ITIMER_REAL, 0)
         send()

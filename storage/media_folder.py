@@ -1,7 +1,8 @@
-"""The bytes behind items: `media/ab/abcdef…`, each file named after the SHA-256 of its content.
+"""The bytes behind items: `media/ab/abcdef…`, each file named after the SHA-256 of its content, and packs.
 
-A file gets its name only when it is complete; what is read is compared with the hash it was asked for. Items that were
-linked stay where they are and are read from there, with the same comparison.
+A file gets its name only when it is complete; what is read is compared with the hash it was asked for. Small contents
+of large imports are kept together (`storage.media_packs`); a file of its own counts before a place in a pack. Items
+that were linked stay where they are and are read from there, with the same comparison.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.errors import InvalidInput, NotFound
+from storage.media_packs import Altered, Packs
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
 _CHUNK = 1 << 20
@@ -39,15 +41,16 @@ class MediaFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self.packs = Packs(self.root)
 
     def path(self, sha256: str) -> Path:
-        """Where the bytes with this hash are, if they are here."""
+        """Where the bytes with this hash are if they have a file of their own."""
         if not _HASH.match(sha256):
             raise InvalidInput(f"{sha256[:80]!r} is not a SHA-256 in hex.")
         return self.root / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        return self.path(sha256).is_file()
+        return self.path(sha256).is_file() or self.packs.has(sha256)
 
     def put(self, stream: BinaryIO | bytes) -> str:
         """Store the bytes and return their hash; on disk when this returns."""
@@ -67,19 +70,24 @@ class MediaFolder:
             _sync(final.parent)
         return digest.hexdigest()
 
-    def locate(self, sha256: str, link_path: str | None = None) -> Path:
-        """The regular file that holds the item's bytes; its content is not compared here."""
+    def locate(self, sha256: str, link_path: str | None = None) -> Path | None:
+        """The regular file that holds the item's bytes, whose content is not compared here; None: a pack does."""
         path = Path(link_path) if link_path is not None else self.path(sha256)
         try:
             status = path.lstat() if link_path is not None else path.stat()
         except OSError as problem:
+            if link_path is None and isinstance(problem, FileNotFoundError) and self.packs.has(sha256):
+                return None
             raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
         if not stat.S_ISREG(status.st_mode):
             raise MediaChanged(f"{path} is not a regular file any more.")
         return path
 
     def open(self, sha256: str, link_path: str | None = None) -> BinaryIO:
+        """The bytes as a stream; those of a file are for the reader to compare."""
         path = self.locate(sha256, link_path)
+        if path is None:
+            return io.BytesIO(self._packed(sha256))
         try:
             return open(path, "rb", opener=_open_regular)
         except OSError as problem:
@@ -87,6 +95,8 @@ class MediaFolder:
 
     def read(self, sha256: str, link_path: str | None = None) -> bytes:
         """The bytes, compared with the hash: `MediaMissing` or `MediaChanged` instead of other bytes."""
+        if link_path is None and self.locate(sha256) is None:
+            return self._packed(sha256)
         with self.open(sha256, link_path) as file:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -101,6 +111,15 @@ class MediaFolder:
                 digest.update(block)
             if digest.hexdigest() != sha256:
                 raise MediaChanged(f"The file {link_path or self.path(sha256)} has changed since it was imported.")
+
+    def _packed(self, sha256: str) -> bytes:
+        """The bytes from a pack, compared with the hash."""
+        try:
+            return self.packs.read(sha256)
+        except Altered as problem:
+            raise MediaChanged(f"The bytes of {sha256} have changed since they were imported: {problem}") from problem
+        except OSError as problem:
+            raise MediaMissing(f"The bytes of {sha256} cannot be read: {problem.strerror}.") from problem
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
@@ -118,10 +137,11 @@ class MediaFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def sync(self, hashes: Sequence[str]) -> None:
-        """The bytes with these hashes are on disk when this returns: file by file when they are few, else at once."""
+        """Copied bytes with these hashes are on disk when this returns: file by file when few, else at once."""
         if len(hashes) <= FEW:
-            for path in {self.path(sha256) for sha256 in hashes}:
-                with contextlib.suppress(FileNotFoundError):  # linked, or renamed by a repair
+            single = {self.path(sha256) for sha256 in hashes if self.path(sha256).exists()}
+            for path in single | self.packs.files([one for one in hashes if self.path(one) not in single]):
+                with contextlib.suppress(FileNotFoundError):  # renamed by a repair
                     _sync(path)
                     _sync(path.parent)
             return

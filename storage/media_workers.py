@@ -39,7 +39,7 @@ class Examined(NamedTuple):
 
 
 Job = tuple[str, str]
-"""(path, mode) with mode copy, link or move."""
+"""(path, mode) with mode copy, link or move; or (sha256, "kept")."""
 
 
 class _Child:

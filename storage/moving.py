@@ -22,10 +22,11 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, select, text, update
 from sqlalchemy import Table as SqlTable
 
-from core.errors import Conflict, StoreUnusable
+from core.errors import Conflict, NotFound, StoreUnusable
 from core.types import Progress, Report, ignore
 from storage.database import Store, insert_for
-from storage.schema import Lease, Project, QueueCursor, Setting, Table, Worker
+from storage.media_packs import PackWriter
+from storage.schema import Item, Lease, Project, QueueCursor, Setting, Table, Worker
 
 LEFT_BEHIND = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
 BLOCK = 1_000
@@ -112,7 +113,35 @@ def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
         for done, path in enumerate(files):
             report(Progress(part, done, len(files)))
             n_files += _copy_file(path, target.home / part / path.relative_to(root))
+    return n_files + _copy_packed(source, target, report)
+
+
+def _copy_packed(source: Store, target: Store, report: Report) -> int:
+    """Packed contents that the target lacks, into packs of its own: what nobody can read any more stays behind, unless
+    an item refers to it."""
+    writer, n_files = PackWriter(target.media.root), 0
+    try:
+        for done, sha256 in enumerate(source.media.packs.index.hashes()):
+            if done % BLOCK == 0:
+                report(Progress("media", done, 0, "packed"))
+            try:
+                data = source.media.read(sha256)
+            except NotFound as problem:
+                if _is_wanted(source, sha256):
+                    raise StoreUnusable(f"{problem} It was not copied.") from problem
+                continue
+            if not (target.media.path(sha256).is_file() or writer.holds(sha256, data)):
+                writer.append(sha256, data)
+                n_files += 1
+    finally:
+        writer.close(sync=True)
     return n_files
+
+
+def _is_wanted(store: Store, sha256: str) -> bool:
+    query = select(Item.id).where(Item.sha256 == sha256, Item.link_path.is_(None)).limit(1)
+    with store.read() as connection:
+        return connection.execute(query).first() is not None
 
 
 def _copy_file(source: Path, target: Path) -> bool:

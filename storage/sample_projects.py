@@ -22,7 +22,7 @@ from core.errors import NotFound
 from core.types import MediaKind, Report, ignore
 from storage.database import Store, insert_for
 from storage.import_opening import open_source
-from storage.import_sources import Entry, FilePlace, GivenLabel, PackedPlace, Source
+from storage.import_sources import Entry, GivenLabel, PackedPlace, Place, Source
 from storage.importing import ImportOptions, run_import
 from storage.projects import create_project, get_project
 from storage.schema import Setting
@@ -103,7 +103,7 @@ class HandwrittenDigits:
         levels = self._table[row, :64].reshape(8, 8).astype(np.uint16) * 255 // 16
         return gray_png(np.kron(levels, np.ones((SCALE, SCALE), np.uint16)).astype(np.uint8))
 
-    def head(self, place: FilePlace | PackedPlace, n_bytes: int) -> bytes:
+    def head(self, place: Place, n_bytes: int) -> bytes:
         assert isinstance(place, PackedPlace)
         return self.png(place.position)[:n_bytes]
 

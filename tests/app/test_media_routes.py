@@ -8,6 +8,9 @@ import pytest
 from PIL import Image
 
 from app.media_routes import media_path
+from storage.database import Store
+from storage.media_packs import PackWriter
+from storage.pack_index import Slot
 from storage.pool import Pool
 from tests.app import sample_store
 from tests.app.asgi_client import ask
@@ -35,6 +38,59 @@ def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_st
     assert part.headers["content-range"] == f"bytes 100-199/{len(data)}"
     assert get(media_path(clip, "file"), range=f"bytes={len(data)}-").status == 416
     assert get(media_path(clip, "file"), if_none_match=tag).status == 304
+
+
+RANGES = ("bytes=100-199", "bytes=0-0", "bytes=20000-", "bytes=-7", "bytes=5-9999999", "bytes=99999999-", "bytes=-0")
+
+
+def test_packed_bytes_are_served_like_those_of_a_file(get, clip, page_store):
+    """FAULTS D9: the same answers to every range before and after the bytes went into a pack."""
+    names = ("content-range", "content-length", "content-type", "accept-ranges", "etag", "cache-control")
+
+    def answer(**asked: str) -> tuple[int, bytes, list[str | None]]:
+        one = get(media_path(clip, "file"), **asked)
+        right = one.status < 400
+        return one.status, one.body if right else b"", [one.headers.get(name) for name in names[: 6 if right else 1]]
+
+    def answers() -> list[tuple[int, bytes, list[str | None]]]:
+        tag = get(media_path(clip, "file")).headers["etag"]
+        conditional = [answer(if_range=one, range="bytes=1-2") for one in ('"other"', tag)]
+        return [answer(), *(answer(range=one) for one in RANGES), *conditional]
+
+    before = answers()
+    pack(page_store, clip.sha256)
+    assert page_store.media.locate(clip.sha256) is None
+    assert answers() == before
+    assert [status for status, _, _ in before] == [200, 206, 206, 206, 206, 206, 416, 416, 200, 206]
+    for odd in ("bytes=1-2,5-6", "lines=1-2", "bytes=9-1", "bytes=-"):
+        assert get(media_path(clip, "file"), range=odd).body == before[0][1]
+    assert get(media_path(clip, "spectrogram.png")).status == 200
+
+
+def test_a_packed_item_whose_bytes_changed_is_marked_and_not_sent(get, clip, page_store):
+    """FAULTS A13."""
+    slot = pack(page_store, clip.sha256)
+    path = page_store.media.packs.path(slot)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, "file")).status == 404
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "changed"
+    path.unlink()
+    assert get(media_path(clip, "thumb.png")).status == 404
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "missing"
+    path.write_bytes(data)
+    assert get(media_path(clip, "file")).body == data
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "ok"
+
+
+def pack(store: Store, sha256: str) -> Slot:
+    """Put the bytes of a file into a pack instead."""
+    writer = PackWriter(store.media.root)
+    writer.append(sha256, store.media.read(sha256))
+    writer.close()
+    store.media.path(sha256).unlink()
+    [slot] = store.media.packs.slots(sha256)
+    return slot
 
 
 def test_without_a_session_there_is_nothing(routes, clip):

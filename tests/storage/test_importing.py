@@ -310,7 +310,7 @@ from pathlib import Path
 from storage import importing
 from storage.database import Store
 from storage.import_opening import open_source
-importing.GROUP_FILES, importing.BATCH_FILES = 40, 20
+importing.GROUP_FILES, importing.BATCH_FILES = 40, int(sys.argv[3])
 sqlite_store = Store.open(home=Path(sys.argv[1]))
 def report(progress):
     if progress.stage == "import":
@@ -319,12 +319,15 @@ importing.run_import(sqlite_store, 1, open_source(Path(sys.argv[2])), report=rep
 """
 
 
-@pytest.mark.parametrize("after", [1, 4])
-def test_kill_9_during_an_import_loses_nothing_and_it_goes_on(sqlite_store, tmp_path, after):
-    """A real process, really killed; labels of committed groups are there, the rest comes with the next run."""
+@pytest.mark.parametrize(("after", "n_batch"), [(1, 20), (4, 20), (1, 80), (2, 80)])
+def test_kill_9_during_an_import_loses_nothing_and_it_goes_on(sqlite_store, tmp_path, after, n_batch):
+    """A real process, really killed; labels of committed groups are there, the rest comes with the next run. Batches of
+    80 are packed."""
     project = create_project(sqlite_store, "p", "audio").id
-    write_files(tmp_path / "in", {f"{k % 3}/{k}.wav": wav(k) for k in range(400)})
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(sqlite_store.home), str(tmp_path / "in")]
+    n_files = 15 * n_batch if n_batch > 20 else 400
+    write_files(tmp_path / "in", {f"{k % 3}/{k}.wav": wav(k) for k in range(n_files)})
+    code = textwrap.dedent(KILLED)
+    command = [sys.executable, "-c", code, str(sqlite_store.home), str(tmp_path / "in"), str(n_batch)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     for _ in range(after):
@@ -334,12 +337,12 @@ def test_kill_9_during_an_import_loses_nothing_and_it_goes_on(sqlite_store, tmp_
     process.stdout.close()
     with Store.open(home=sqlite_store.home) as store:
         done = items(store, project)
-        assert len(done) < 400
+        assert len(done) < n_files
         for item in done:
-            assert store.media.path(item.sha256).stat().st_size == item.n_bytes
+            assert len(store.media.read(item.sha256)) == item.n_bytes
         report = take(store, project, tmp_path / "in")
-        assert report.imported + report.already == 400 == len(items(store, project))
-        assert Pool(store, project).counts().labeled == 400
+        assert report.imported + report.already == n_files == len(items(store, project))
+        assert Pool(store, project).counts().labeled == n_files
         with store.write() as connection:
             assert labels.rebuild(connection, project) == 0
         with store.read() as connection:

@@ -1,0 +1,40 @@
+"""Bytes in memory as an answer that players can seek in: whole, or the one range that was asked for (RFC 9110, 14)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
+
+
+def ranged(data: bytes, asked: Mapping[str, str], media_type: str, headers: Mapping[str, str]) -> Response:
+    """`asked` are the request's headers, `headers` those of the answer, with its ETag.
+
+    Several ranges at once, another unit, or a copy that is out of date (If-Range) are answered with the whole.
+    """
+    headers = {**headers, "Accept-Ranges": "bytes"}
+    span = _span(asked.get("range", ""), len(data))
+    if span is None or asked.get("if-range", headers["ETag"]) != headers["ETag"]:
+        return Response(data, media_type=media_type, headers=headers)
+    first, last = span
+    if first > last:
+        return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{len(data)}"})
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+    return Response(data[first : last + 1], status_code=206, media_type=media_type, headers=headers)
+
+
+def _span(asked: str, n_bytes: int) -> tuple[int, int] | None:
+    """(first, last) byte, first > last when there are no such bytes; None when no single range was asked for."""
+    found = _RANGE.match(asked.strip())
+    if found is None or found.group(1) == found.group(2) == "":
+        return None
+    first, last = found.groups()
+    if not first:
+        return max(0, n_bytes - int(last)), n_bytes - 1 if int(last) else -1
+    if last and int(last) < int(first):
+        return None
+    start, end = int(first), min(int(last), n_bytes - 1) if last else n_bytes - 1
+    return start, end if start < n_bytes else -1

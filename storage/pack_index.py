@@ -1,0 +1,218 @@
+"""Which pack holds the bytes with a given hash: a log beside each pack, and one sorted table made of all logs.
+
+packs/<name>.log   one record for each content of packs/<name>.pack, in the order of writing; its writer alone appends
+packs/table        all records of the logs sorted by hash, with how many of each log it holds; searched where it lies
+
+The logs are what counts. The table can be removed at any time and is made again; what the logs have beyond it is held
+in memory and merged into a new table, which takes the old one's place whole, when it is more than `UNSORTED` records:
+memory does not grow with the number of items. A record is a hint, never a proof: whoever reads compares the bytes.
+
+record   sha256 (32 bytes), number of the pack in the table (4; 0 in a log), n_bytes (4), offset (8), big-endian
+table    mark, number of packs, number of records; for each pack its name (16) and how many records it gave (8); records
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import struct
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+RECORD = struct.Struct(">32sIIQ")
+UNSORTED = 16_384  # records held in memory before they are merged into the table
+_HEADER, _COVERED, _MARK = struct.Struct(">8sQQ"), struct.Struct(">16sQ"), b"winnow01"
+_KEY = 32
+_NAME = re.compile(r"[0-9a-f]{32}\Z")
+_ABANDONED_SECONDS = 3600.0
+
+
+class Slot(NamedTuple):
+    """A stretch of a pack."""
+
+    pack: str
+    offset: int
+    n_bytes: int
+
+
+class _Table:
+    """The sorted records, in a memory map; empty when there is no file, or not a whole one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.packs: list[str] = []
+        self.covered: dict[str, int] = {}
+        self.n_records, self._start = 0, 0
+        self._data: mmap.mmap | bytes = b""
+        if path is not None:
+            with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+                self._read(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def _read(self, data: mmap.mmap) -> None:
+        mark, n_packs, n_records = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0, 0)
+        start = _HEADER.size + n_packs * _COVERED.size
+        if mark != _MARK or len(data) != start + n_records * RECORD.size:
+            return
+        for place in range(n_packs):
+            name, n_covered = _COVERED.unpack_from(data, _HEADER.size + place * _COVERED.size)
+            self.packs.append(name.hex())
+            self.covered[name.hex()] = n_covered
+        self._data, self._start, self.n_records = data, start, n_records
+
+    def key(self, row: int) -> bytes:
+        at = self._start + row * RECORD.size
+        return self._data[at : at + _KEY]
+
+    def first(self, key: bytes) -> int:
+        """The first row whose hash is not below `key`."""
+        return bisect_left(range(self.n_records), key, key=self.key)
+
+    def rows(self, first: int, last: int) -> bytes:
+        return self._data[self._start + first * RECORD.size : self._start + last * RECORD.size]
+
+    def slots(self, key: bytes) -> Iterator[Slot]:
+        for row in range(self.first(key), self.n_records):
+            found, number, n_bytes, offset = RECORD.unpack_from(self._data, self._start + row * RECORD.size)
+            if found != key:
+                return
+            if number < len(self.packs):
+                yield Slot(self.packs[number], offset, n_bytes)
+
+
+class PackIndex:
+    """Finds contents by their hash; for several threads of one process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._path = folder / "table"
+        self._lock = threading.RLock()
+        self._version: tuple[int, ...] | None = None
+        self._table = _Table(None)
+        self._recent: dict[bytes, tuple[Slot, ...]] = {}
+        self._n_read: dict[str, int] = {}
+        self._room = UNSORTED
+
+    def find(self, sha256: str) -> list[Slot]:
+        """Every place where the bytes may be, newest first, as known since the last `refresh`."""
+        key = bytes.fromhex(sha256)
+        with self._lock:
+            return [*self._recent.get(key, ()), *self._table.slots(key)]
+
+    def note(self, sha256: str, slot: Slot) -> None:
+        """One more content of a pack that this process writes, in the order in which it goes into the log."""
+        with self._lock:
+            self._add(bytes.fromhex(sha256), slot)
+            self._n_read[slot.pack] = self._n_read.get(slot.pack, 0) + 1
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time for a new table, which `refresh` makes."""
+        return len(self._recent) > self._room
+
+    def refresh(self) -> None:
+        """Take in what any process wrote since the last time."""
+        with self._lock:
+            self._reload()
+            try:
+                logs = [entry for entry in os.scandir(self.folder) if entry.name.endswith(".log")]
+            except OSError:
+                return  # nothing was ever packed here
+            for entry in logs:
+                with contextlib.suppress(OSError):
+                    self._read_log(entry)
+            if self.crowded:
+                self._merge()
+
+    def hashes(self) -> Iterator[str]:
+        """Every hash that has a record now, once, with a flat memory."""
+        self.refresh()
+        with self._lock:
+            table, recent = self._table, sorted(self._recent)
+        yield from (key.hex() for key in recent)
+        last = b""
+        for row in range(table.n_records):
+            key = table.key(row)
+            place = bisect_left(recent, key)
+            if key != last and (place == len(recent) or recent[place] != key):
+                yield key.hex()
+            last = key
+
+    def _reload(self) -> None:
+        """The table as it is now; what it holds need not be remembered any more."""
+        version = _version(self._path)
+        if version != self._version:
+            self._table, self._version = _Table(self._path), version
+            self._recent, self._n_read = {}, dict(self._table.covered)
+
+    def _read_log(self, entry: os.DirEntry[str]) -> None:
+        """Records beyond those known; half a record at the end was never finished and does not count."""
+        pack = entry.name.removesuffix(".log")
+        n_known = self._n_read.get(pack, 0)
+        if not _NAME.match(pack) or os.stat(entry.path).st_size < (n_known + 1) * RECORD.size:
+            return
+        with open(entry.path, "rb") as file:
+            file.seek(n_known * RECORD.size)
+            while len(block := file.read(RECORD.size * UNSORTED)) >= RECORD.size:
+                whole = len(block) - len(block) % RECORD.size
+                for key, _, n_bytes, offset in RECORD.iter_unpack(memoryview(block)[:whole]):
+                    self._add(key, Slot(pack, offset, n_bytes))
+                self._n_read[pack] = self._n_read.get(pack, 0) + whole // RECORD.size
+                if self.crowded:
+                    self._merge()
+
+    def _add(self, key: bytes, slot: Slot) -> None:
+        self._recent[key] = (slot, *self._recent.get(key, ()))
+
+    def _merge(self) -> None:
+        """A new table of the old one and what came since; whoever writes last wins, and loses nobody's logs."""
+        packs = list(dict.fromkeys((*self._table.packs, *self._n_read)))
+        partial = self.folder / f"table-{os.urandom(8).hex()}.part"
+        try:
+            with open(partial, "xb") as file:
+                n_records = self._table.n_records + sum(map(len, self._recent.values()))
+                file.write(_HEADER.pack(_MARK, len(packs), n_records))
+                for pack in packs:
+                    file.write(_COVERED.pack(bytes.fromhex(pack), self._n_read.get(pack, 0)))
+                for block in self._merged({pack: number for number, pack in enumerate(packs)}):
+                    file.write(block)
+                file.flush()
+                os.fsync(file.fileno())
+            table, version = _Table(partial), _version(partial)
+            os.replace(partial, self._path)
+        except OSError:  # a folder that may only be read, or a full disk: the logs alone do as well
+            self._room = 2 * len(self._recent)
+            return
+        finally:
+            partial.unlink(missing_ok=True)
+            self._clear_abandoned()
+        self._table, self._version, self._recent, self._room = table, version, {}, UNSORTED
+
+    def _merged(self, numbers: dict[str, int]) -> Iterator[bytes]:
+        done = 0
+        for key in sorted(self._recent):
+            place = self._table.first(key)
+            yield self._table.rows(done, place)
+            done = place
+            for slot in self._recent[key]:
+                yield RECORD.pack(key, numbers[slot.pack], slot.n_bytes, slot.offset)
+        yield self._table.rows(done, self._table.n_records)
+
+    def _clear_abandoned(self) -> None:
+        """Parts of tables whose writers died."""
+        for part in self.folder.glob("table-*.part"):
+            with contextlib.suppress(OSError):
+                if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:
+                    part.unlink()
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
