@@ -71,6 +71,8 @@ class Entry(NamedTuple):
     @property
     def label(self) -> str | None:
         """The label that counts: a decision, else the one given last."""
+        if len(self.labels) == 1:
+            return self.labels[0].label
         decided = [given for given in self.labels if given.kind == "decide"]
         return (decided or self.labels)[-1].label if self.labels else None
 

@@ -155,6 +155,7 @@ class _Importer:
             media.incoming() as incoming,
             Details(details_path, run) as details,
             ThreadPoolExecutor(1, thread_name_prefix="commit") as committing,
+            ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing,
             MediaWorkers(media.root, incoming, self.options.limits) as workers,
         ):
             commits: deque[Future[Written]] = deque()
@@ -164,7 +165,8 @@ class _Importer:
                     if group:
                         self._name_annotators(group)
                         names = {} if rules is None else _class_names(group, rules)
-                        commits.append(committing.submit(self._commit, run, group, names))
+                        synced = syncing.submit(self._sync, group)
+                        commits.append(committing.submit(self._commit, run, group, names, synced))
                     while len(commits) > 2 or (commits and commits[0].done()):
                         self._note(commits.popleft().result(), run, details)
                     report(Progress("import", n_done, total, run.sentence()))
@@ -219,8 +221,11 @@ class _Importer:
         batch: list[Entry] = []
         jobs: list[Job] = []
         n_bytes = n_unpacked = 0
+        labels, class_problem = None, ""
         for entry in self.source.entries():
-            problem = entry.problem or _class_problem(entry, rules)
+            if entry.labels is not labels:  # those of a folder are the same for all its files
+                labels, class_problem = entry.labels, _class_problem(entry, rules)
+            problem = entry.problem or class_problem
             if not problem and isinstance(entry.place, PackedPlace):
                 n_unpacked += 1
                 target = incoming / f"entry-{n_unpacked}"
@@ -275,10 +280,15 @@ class _Importer:
             except (Conflict, InvalidInput):
                 self.annotators[name] = annotator_named(self.store, self.options.annotator).id
 
-    def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str]) -> Written:
+    def _sync(self, group: list[Arrival]) -> None:
+        """While the group before is committed."""
+        self.store.media.sync([arrival.examined.sha256 for arrival in group if arrival.link_path is None])
+
+    def _commit(
+        self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]
+    ) -> Written:
         """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
-        if self.options.storage == "copy":
-            self.store.media.sync([arrival.examined.sha256 for arrival in group])
+        synced.result()
         with self.store.write() as connection:
             project = projects.lock(connection, self.project_id)
             if project.archived_at is not None:

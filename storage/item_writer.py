@@ -117,9 +117,10 @@ class ItemWriter:
         return {row.sha256: Known(*row) for row in connection.execute(query)}
 
     def _truth(self, entry: Entry, ids_of: dict[str, int]) -> int | None:
-        if entry.label is None or self.labels == "ignore":
-            return None
-        return ids_of.get(entry.label) if entry.split == "test" or self.labels == "hidden" else None
+        if self.labels == "hidden" or (self.labels == "given" and entry.split == "test"):
+            label = entry.label
+            return None if label is None else ids_of.get(label)
+        return None
 
     def _insert(
         self, connection: Connection, arrivals: list[Arrival], ids_of: dict[str, int], written: Written
@@ -129,23 +130,20 @@ class ItemWriter:
             return {}
         at = now()
         ids = next_ids(connection, Item, len(arrivals))
-        insert_rows(
-            connection,
-            Item,
-            ("id", *COLUMNS),
-            [(item_id, *self._row(one, ids_of, at)) for item_id, one in zip(ids, arrivals, strict=True)],
-        )
-        added, states, waiting = {}, [], []
-        for item_id, (entry, examined, link) in zip(ids, arrivals, strict=True):
-            held_out, status = entry.split == "test", examined.measures.status
-            shuffle = labels.shuffle_of(examined.sha256)
+        added, items, states, waiting = {}, [], [], []
+        for item_id, arrival in zip(ids, arrivals, strict=True):
+            entry, examined, link = arrival
+            row = self._row(arrival, self._truth(entry, ids_of), at)
+            items.append((item_id, *row))
+            held_out, status, sha256 = row[2], examined.measures.status, examined.sha256
+            shuffle = labels.shuffle_of(sha256)
             waits = status == "ok" and not held_out
             states.append((item_id, self.project_id, waits, 0, False, False, False, NOT_QUEUED, shuffle))
             if waits:
                 waiting.append((NOT_QUEUED, shuffle, item_id))
-            truth = self._truth(entry, ids_of)
-            added[examined.sha256] = Known(item_id, examined.sha256, entry.name, held_out, truth, status, link)
+            added[sha256] = Known(item_id, sha256, entry.name, held_out, row[3], status, link)
             written.held_out += held_out
+        insert_rows(connection, Item, ("id", *COLUMNS), items)
         insert_rows(connection, ItemState, STATE_COLUMNS, states)
         queue.move_cursors_back(connection, self.project_id, waiting)
         written.imported += len(arrivals)
@@ -156,13 +154,13 @@ class ItemWriter:
         ]
         return added
 
-    def _row(self, arrival: Arrival, ids_of: dict[str, int], at: datetime) -> tuple[Any, ...]:
+    def _row(self, arrival: Arrival, truth: int | None, at: datetime) -> tuple[Any, ...]:
         """The item's values, in the order of COLUMNS."""
         entry, examined, link = arrival
         found = examined.measures
         mtime = examined.mtime_ns if link is not None else None
         return (
-            self.project_id, entry.name, entry.split == "test", self._truth(entry, ids_of), at,
+            self.project_id, entry.name, entry.split == "test", truth, at,
             examined.sha256, found.media_type, examined.n_bytes, link, mtime,
             found.seconds, found.sample_rate, found.channels, found.width, found.height, found.status, found.reason,
         )  # fmt: skip
@@ -194,7 +192,7 @@ class ItemWriter:
             statement = update(Item).where(Item.__table__.c.id == bindparam("which"))
             connection.execute(statement.values(truth_class_id=bindparam("truth")), truths)
         for item_id, arrival in repaired:
-            found = dict(zip(COLUMNS, self._row(arrival, {}, now()), strict=True))
+            found = dict(zip(COLUMNS, self._row(arrival, None, now()), strict=True))
             values = {name: found[name] for name in COLUMNS[N_KEPT:]}
             connection.execute(update(Item).where(Item.id == item_id).values(values))
         if repaired:

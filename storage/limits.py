@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.config import from_dict
 from core.errors import InvalidInput
 
 MIB = 1 << 20
@@ -51,6 +50,8 @@ def limits_from(
     options: Iterable[str] = (), environment: Mapping[str, str] | None = None, known: Limits | None = None
 ) -> Limits:
     """The limits in force: `known` (the defaults), changed by the environment, changed by `name=value` options."""
+    from core.config import from_dict  # here, because every process that examines files reads this module
+
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
     if text := environment.get("WINNOW_LIMITS"):

@@ -48,6 +48,7 @@ class Examiner:
         self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
         self._examine_content = examine
         self._n_staged = 0
+        self._shards: set[str] | None = None  # folders that may hold files of their own
         self.packing = False
         self.packs = PackWriter(media_root)
 
@@ -59,13 +60,20 @@ class Examiner:
         except Refused as reason:
             return _reply(Measures("refused", str(reason)))
         except OSError as problem:
-            full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-            return _reply(Measures("refused", DISK_FULL if full else f"It cannot be read: {problem.strerror}."))
+            return _unkept(problem)
         finally:
             if mode == "move":
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
         return _reply(found, sha256, status.st_size, status.st_mtime_ns)
+
+    def settle(self, replies: list[list[Any]]) -> None:
+        """Before replies are given: whoever reads one finds the bytes, or reads that they could not be kept."""
+        try:
+            self.packs.flush()
+        except OSError as problem:
+            replies[:] = [_unkept(problem)] * len(replies)
+            self.packs.failure = None
 
     def _kept(self, sha256: str, before: Callable[[], None]) -> list[Any]:
         try:
@@ -140,7 +148,9 @@ class Examiner:
         """The bytes under their hash, complete or not at all. What is there already is compared, never trusted."""
         folder = f"{self.media_root}/{sha256[:2]}"
         final = f"{folder}/{sha256}"
-        if os.path.exists(final):
+        if self._shards is None:
+            self._shards = set(os.listdir(self.media_root))
+        if sha256[:2] in self._shards and os.path.exists(final):
             with open(final, "rb") as known:
                 if _equal(known.fileno(), data):
                     return
@@ -164,6 +174,7 @@ class Examiner:
         except FileNotFoundError:
             os.makedirs(folder, exist_ok=True)
             os.rename(staged, final)
+        self._shards.add(sha256[:2])
 
     def _staging_name(self) -> str:
         self._n_staged += 1
@@ -180,6 +191,11 @@ def _equal(descriptor: int, data: Content) -> bool:
     if os.fstat(descriptor).st_size != len(data):
         return False
     return all(os.read(descriptor, CHUNK) == data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
+
+
+def _unkept(problem: OSError) -> list[Any]:
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    return _reply(Measures("refused", DISK_FULL if full else f"It cannot be read or kept: {problem.strerror}."))
 
 
 def _reply(found: Measures, sha256: str = "", n_bytes: int = 0, mtime_ns: int = 0) -> list[Any]:
@@ -208,24 +224,29 @@ def main() -> None:
     examiner = Examiner(Path(settings["media_root"]), Path(settings["incoming"]), limits)
     confine(limits)
     replies: list[list[Any]] = []
+    guarded = False
 
     def send() -> None:
         if replies:
-            examiner.packs.flush()  # whoever reads a reply finds the bytes
+            examiner.settle(replies)
             sys.stdout.write(json.dumps(replies) + "\n")
             sys.stdout.flush()
             replies.clear()
 
     def before_decoding() -> None:
+        nonlocal guarded
         send()
         guard_decoding(limits)
+        guarded = True
 
     for line in sys.stdin:
         jobs = json.loads(line)
         examiner.packing |= len(jobs) >= MANY
         for path, mode in jobs:
             replies.append(examiner.reply(path, mode, before_decoding))
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if guarded:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                guarded = False
         send()
 
 

@@ -17,6 +17,7 @@ from storage.pack_index import RECORD, PackIndex, Slot
 
 SMALL_BYTES = 256 << 10  # contents up to here are packed
 PACK_BYTES = 256 << 20  # a pack that has reached this is followed by another
+WRITE_BYTES = 1 << 20  # what is appended is written in pieces of this size, which costs half of one write each
 FOLDER = "packs"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -86,48 +87,84 @@ class Packs:
 
 
 class PackWriter:
-    """Appends to packs of its own; for one thread. What was appended can be found by others after `flush`."""
+    """Appends to packs of its own; for one thread. What was appended is there for others after `flush`."""
 
     def __init__(self, media_root: Path) -> None:
         self.packs = Packs(media_root)
         self._pack = self._log = -1  # descriptors
-        self._name, self._end, self._log_end = "", 0, 0
-        self._waiting: list[bytes] = []
+        self._name, self._end, self._log_end = "", 0, 0  # ends of what is in the files
+        self._contents: list[bytes] = []
+        self._n_bytes = 0  # of `_contents`
+        self._records: list[bytes] = []
         self._opened = False
+        self.failure: OSError | None = None  # of a write; `flush` raises it until it is cleared
 
     def holds(self, sha256: str, data: bytes) -> bool:
         """Whether a pack has exactly these bytes: they are compared."""
         if not self._opened:
             self._opened = True
             self.packs.index.refresh()
-        for slot in self.packs.index.find(sha256):
+        if found := self.packs.index.find(sha256):
+            self._write()
+        for slot in found:
             with contextlib.suppress(OSError):
                 if self.packs.bytes_at(slot) == data:
                     return True
         return False
 
     def append(self, sha256: str, data: bytes) -> None:
-        if self._pack < 0 or self._end + len(data) > PACK_BYTES:
+        """`OSError` when a write fails, here or in `flush`: then nothing since the last whole `flush` counts."""
+        if self._pack < 0 or self._end + self._n_bytes + len(data) > PACK_BYTES:
             self._start()
-        _write_at(self._pack, data, self._end)  # where a failed attempt left half of something, it is written over
-        self._waiting.append(RECORD.pack(bytes.fromhex(sha256), 0, len(data), self._end))
-        self.packs.index.note(sha256, Slot(self._name, self._end, len(data)))
-        self._end += len(data)
+        slot = Slot(self._name, self._end + self._n_bytes, len(data))
+        self._contents.append(data)
+        self._n_bytes += len(data)
+        self._records.append(RECORD.pack(bytes.fromhex(sha256), 0, len(data), slot.offset))
+        self.packs.index.note(sha256, slot)
+        if self._n_bytes >= WRITE_BYTES:
+            self._write()
         if self.packs.index.crowded:
             self.flush()
             self.packs.index.refresh()
 
     def flush(self) -> None:
-        """Note in the log what was appended: the bytes are in the pack by now."""
-        if self._waiting:
-            block = b"".join(self._waiting)
-            _write_at(self._log, block, self._log_end)
-            self._log_end += len(block)
-            self._waiting.clear()
+        """Everything appended is in the pack, and then in the log."""
+        if self.failure is not None:
+            raise self.failure
+        self._write()
+        if self._records:
+            self._log_end += self._put(self._log, self._records, self._log_end)
+
+    def _write(self) -> None:
+        if self._contents:
+            self._end += self._put(self._pack, self._contents, self._end)
+            self._n_bytes = 0
+
+    def _put(self, descriptor: int, blocks: list[bytes], offset: int) -> int:
+        """Write and forget `blocks`. After a failure these files are left as they are, and others begun."""
+        data = b"".join(blocks)
+        try:
+            written = os.pwrite(descriptor, data, offset)
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], offset + written)
+        except OSError as problem:
+            self._contents.clear()
+            self._records.clear()
+            self._n_bytes = 0
+            self._close()
+            self.failure = problem
+            raise
+        blocks.clear()
+        return len(data)
 
     def close(self, sync: bool = False) -> None:
         """`sync` has everything on disk before this returns."""
-        self.flush()
+        try:
+            self.flush()
+        finally:
+            self._close(sync)
+
+    def _close(self, sync: bool = False) -> None:
         for descriptor in (self._pack, self._log):
             if descriptor >= 0:
                 if sync:
@@ -136,14 +173,11 @@ class PackWriter:
         self._pack = self._log = -1
 
     def _start(self) -> None:
-        self.close()
+        self._write()
+        if self._records:
+            self._put(self._log, self._records, self._log_end)
+        self._close()
         self._name, self._end, self._log_end = os.urandom(16).hex(), 0, 0
         os.makedirs(self.packs.folder, exist_ok=True)
         self._log = os.open(self.packs.folder / f"{self._name}.log", _NEW, 0o644)
         self._pack = os.open(self.packs.folder / f"{self._name}.pack", _NEW, 0o644)
-
-
-def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    written = os.pwrite(descriptor, data, offset)
-    while written < len(data):
-        written += os.pwrite(descriptor, data[written:], offset + written)

@@ -101,7 +101,8 @@ class PackIndex:
         """Every place where the bytes may be, newest first, as known since the last `refresh`."""
         key = bytes.fromhex(sha256)
         with self._lock:
-            return [*self._recent.get(key, ()), *self._table.slots(key)]
+            known = [*self._recent.get(key, ())]
+            return [*known, *self._table.slots(key)] if self._table.n_records else known
 
     def note(self, sha256: str, slot: Slot) -> None:
         """One more content of a pack that this process writes, in the order in which it goes into the log."""

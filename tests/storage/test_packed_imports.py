@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StoreUnusable
+from storage import media_packs, pack_index
 from storage.database import Store
 from storage.exporting import ExportOptions, export_project
 from storage.import_opening import open_source
@@ -18,8 +21,8 @@ from storage.importing import ImportOptions, locator, run_import
 from storage.item_rows import ItemRow
 from storage.limits import Limits
 from storage.media_checks import MediaReport, read_item, verify_items
-from storage.media_child import MANY, Examiner
-from storage.media_packs import SMALL_BYTES, PackWriter
+from storage.media_child import DISK_FULL, MANY, Examiner
+from storage.media_packs import SMALL_BYTES, Packs, PackWriter
 from storage.media_workers import MediaWorkers
 from storage.moving import copy_files
 from storage.pool import Pool
@@ -197,37 +200,42 @@ def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_stor
         assert media.read(one.sha256) == (root / name).read_bytes()
 
 
-def test_a_full_disk_while_packing_is_said_and_leaves_nothing_half(tmp_path, monkeypatch):
-    """The next content is written where the failed one began."""
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_what_could_not_be_packed_is_never_said_to_be_kept(tmp_path, monkeypatch, number):
+    """A write that fails half way: all replies that wait say so, and what comes later goes into another pack."""
     for name in ("media", "incoming"):
         (tmp_path / name).mkdir()
-    paths = [str(write_files(tmp_path / "in", {f"{k}.wav": wav(k)}) / f"{k}.wav") for k in range(3)]
+    paths = [str(write_files(tmp_path / "in", {f"{k}.wav": wav(k)}) / f"{k}.wav") for k in range(5)]
+    hashes = [hashlib.sha256(wav(k)).hexdigest() for k in range(5)]
     examiner = Examiner(tmp_path / "media", tmp_path / "incoming", Limits())
     examiner.packing = True
-    assert examiner.reply(paths[0], "copy")[0] == "ok"
+    said = [examiner.reply(paths[0], "copy")]
+    examiner.settle(said)
+    assert said[0][0] == "ok"
     write = os.pwrite
 
-    def full(descriptor: int, data: bytes, offset: int) -> int:
+    def failing(descriptor: int, data: bytes, offset: int) -> int:
         if len(data) < 1000:
-            raise OSError(28, "No space left on device")
+            raise OSError(number, os.strerror(number))
         return write(descriptor, data[: len(data) - 500], offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
-        assert examiner.reply(paths[1], "copy")[1] == "The disk is full."
-    assert examiner.reply(paths[2], "copy")[0] == "ok"
-    examiner.packs.close()
-    packs = examiner.packs.packs
-    hashes = [examiner.reply(path, "link")[8] for path in paths]
-    assert [packs.has(sha256) for sha256 in hashes] == [True, False, True]
-    assert packs.read(hashes[2]) == wav(2)
+        patched.setattr(os, "pwrite", failing)
+        patched.setattr(media_packs, "WRITE_BYTES", 3_000)
+        said = [examiner.reply(path, "copy") for path in paths[1:4]]
+    examiner.settle(said)
+    assert [one[0] for one in said] == ["refused"] * 3
+    assert (said[0][1] == DISK_FULL) == (number == errno.ENOSPC)
+    said = [examiner.reply(path, "copy") for path in paths[3:]]
+    examiner.settle(said)
+    assert [one[0] for one in said] == ["ok"] * 2
+    packs = Packs(tmp_path / "media")
+    assert [packs.has(sha256) for sha256 in hashes] == [True, False, False, True, True]
+    assert packs.read(hashes[3]) == wav(3)
 
 
 def test_lookups_do_not_hold_all_items_in_memory(tmp_path):
     """200,000 records: what is remembered stays below the limit, whoever wrote them."""
-    from storage import pack_index
-    from storage.media_packs import Packs
-
     (tmp_path / "packs").mkdir()
     keys = [os.urandom(32) for _ in range(200_000)]
     for part in range(4):
