@@ -3,13 +3,14 @@
     .venv/bin/python -m benchmarks.importing [--files 20000] [--milliseconds 500] [--folder /fast/disk]
 
 Last line: one JSON object; `import_over_read_hash` is the ratio of wall times (at most 3 is promised), with files in
-the page cache both times. `copy_over_read_hash` is a plain copy of the same files in one process (read, hash, write
-under another name, rename, one sync at the end), which no import that keeps the bytes can undercut on one core:
-`import_over_copy` is what Winnow adds. `again_over_read_hash` is a second import of the same folder,
-`link_over_read_hash` one that leaves the files where they are, `link_rss_growth_mb` how much memory that needed more
-than an import of a tenth, and `import_cpu_over_read_hash` the ratio of CPU times of all processes together (on a busy
-machine the steadier number). On ext4, creating a file can cost ten times as much right after thousands were
-deleted nearby, by an earlier run for instance: compare with the plain copy of the same run.
+the page cache both times. An import has several processes at work, the reference one: on a machine that is busy with
+other work look at `import_cpu_over_read_hash`, the ratio of CPU times of all processes together, of which two free
+cores do half each. `copy_over_read_hash` is a plain copy of the same files in one process to files of their own (read,
+hash, write under another name, rename, one sync at the end), as an import would be that does not pack small files;
+`import_over_copy` compares with it. On ext4, creating a file can cost ten times as much right after thousands were
+deleted nearby, by an earlier run for instance, so these two vary. `again_over_read_hash` is a second import of the same
+folder, which compares all bytes with those that are there, `link_over_read_hash` one that leaves the files where they
+are, and `link_rss_growth_mb` how much memory that needed more than an import of a tenth.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def read_and_hash(folder: Path) -> tuple[float, float]:
 
 
 def plain_copy(folder: Path, target: Path) -> tuple[float, float]:
-    """(wall, CPU) seconds of the least that keeps the bytes under their hash, durably."""
+    """(wall, CPU) seconds of the least that keeps each file under its hash, durably."""
     started, cpu = time.perf_counter(), time.process_time()
     for shard in range(256):
         (target / f"{shard:02x}").mkdir(parents=True)

@@ -16,15 +16,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
 from core.errors import Cancelled, Conflict, InvalidInput, StoreUnusable
 from core.types import Progress, Report, ignore
-from storage import classes, projects
+from storage import projects
 from storage.annotators import annotator_named
-from storage.database import Store, now
-from storage.import_preview import ClassRule, ClassRules, Preview, preview, wrong_kind
+from storage.database import Store
+from storage.import_preview import ClassRule, ClassRules, preview, wrong_kind
 from storage.import_reports import Details, ImportReport
+from storage.import_runs import finish, refuse_problems, start
 from storage.import_sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.item_writer import Arrival, ItemWriter, LabelUse, Written
 from storage.limits import Limits
@@ -73,67 +74,20 @@ def run_import(
     project = projects.get_project(store, project_id)
     rules = None if options.labels == "ignore" else ClassRules.of_project(store, project_id, options.classes)
     seen = preview(source, rules, look=False, report=report)
-    _refuse_problems(seen, source.strict, options.skip_problems)
-    run = _start(store, project_id, source, options, seen.new_classes)
+    refuse_problems(seen, source.strict, options.skip_problems)
+    run = start(store, project_id, source.description, asdict(options), seen.new_classes)
     rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
     importer = _Importer(store, project_id, project.kind, source, options)
     try:
         importer.run(run, seen.n_entries, rules, report)
     except BaseException as problem:
         status = "cancelled" if isinstance(problem, Cancelled | KeyboardInterrupt) else "failed"
-        _finish(store, run, status)
+        finish(store, run, status)
         if isinstance(problem, Cancelled):
             return run
         raise
-    _finish(store, run, "finished")
+    finish(store, run, "finished")
     return run
-
-
-def _refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
-    """No part of a manifest, and no guess about a class, without someone having said so."""
-    n_problems = seen.n_problems if strict else seen.n_class_problems
-    if not n_problems or skip:
-        return
-    first = next(one for one in seen.problems if strict or one.about_class)
-    where = f"row {first.row} ({first.name})" if first.row else first.name
-    raise InvalidInput(
-        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first.problem} "
-        "Nothing was imported. Correct them, skip them (--skip-problems)"
-        + (", or say what to do with classes (--classes add or match)." if seen.n_class_problems else ".")
-    )
-
-
-def _start(
-    store: Store, project_id: int, source: Source, options: ImportOptions, new_classes: list[str]
-) -> ImportReport:
-    """The row of the run, and all its classes at once: a run that goes on after a kill finds the same ones."""
-    with store.write() as connection:
-        projects.touch(connection, project_id)
-        for name in new_classes:
-            classes.add_in(connection, project_id, name)
-        interrupted = (
-            ImportRun.project_id == project_id,
-            ImportRun.source == source.description,
-            ImportRun.status == "running",
-        )
-        connection.execute(update(ImportRun).where(*interrupted).values(status="interrupted", finished_at=now()))
-        values = {
-            "project_id": project_id,
-            "source": source.description,
-            "options": asdict(options),
-            "status": "running",
-            "counts": {},
-            "started_at": now(),
-        }
-        run_id = connection.execute(insert(ImportRun).values(values).returning(ImportRun.id)).scalar_one()
-    return ImportReport(run_id, source.description, new_classes=new_classes)
-
-
-def _finish(store: Store, run: ImportReport, status: str) -> None:
-    run.status = status
-    values = {"status": status, "counts": run.counts(), "finished_at": now()}
-    with store.write() as connection:
-        connection.execute(update(ImportRun).where(ImportRun.id == run.run_id).values(values))
 
 
 class _Importer:
