@@ -119,6 +119,8 @@ def has_split_folders(folders: set[str]) -> bool:
 
 def readable_name(name: str) -> str:
     """A file name as text: bytes that are not UTF-8 are written as \\xe9, so that every database can keep it."""
+    if name.isascii():
+        return name
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:

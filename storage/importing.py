@@ -25,7 +25,7 @@ from storage.annotators import annotator_named
 from storage.database import Store
 from storage.import_preview import ClassRule, ClassRules, preview, wrong_kind
 from storage.import_reports import Details, ImportReport
-from storage.import_runs import finish, refuse_problems, start
+from storage.import_runs import finish, light_collector, refuse_problems, start
 from storage.import_sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.item_writer import Arrival, ItemWriter, LabelUse, Written
 from storage.limits import Limits
@@ -106,6 +106,7 @@ class _Importer:
         media = self.store.media
         details_path = self.store.home / "imports" / f"{run.run_id}.jsonl"
         with (
+            light_collector(),
             media.incoming() as incoming,
             Details(details_path, run) as details,
             ThreadPoolExecutor(1, thread_name_prefix="commit") as committing,
@@ -238,9 +239,7 @@ class _Importer:
         """While the group before is committed."""
         self.store.media.sync([arrival.examined.sha256 for arrival in group if arrival.link_path is None])
 
-    def _commit(
-        self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]
-    ) -> Written:
+    def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:
         """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
         synced.result()
         with self.store.write() as connection:

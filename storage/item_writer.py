@@ -156,13 +156,12 @@ class ItemWriter:
 
     def _row(self, arrival: Arrival, truth: int | None, at: datetime) -> tuple[Any, ...]:
         """The item's values, in the order of COLUMNS."""
-        entry, examined, link = arrival
-        found = examined.measures
-        mtime = examined.mtime_ns if link is not None else None
+        entry, (found, sha256, n_bytes, mtime_ns), link = arrival
+        status, reason, media_type, *measures = found  # seconds, sample_rate, channels, width, height
         return (
             self.project_id, entry.name, entry.split == "test", truth, at,
-            examined.sha256, found.media_type, examined.n_bytes, link, mtime,
-            found.seconds, found.sample_rate, found.channels, found.width, found.height, found.status, found.reason,
+            sha256, media_type, n_bytes, link, mtime_ns if link is not None else None,
+            *measures, status, reason,
         )  # fmt: skip
 
     def _repeat(
