@@ -144,7 +144,13 @@ class MediaFolder:
                 with contextlib.suppress(FileNotFoundError):  # renamed by a repair
                     _sync(path)
                     _sync(path.parent)
-            return
+            if hashes:
+                _sync(self.root)
+        else:
+            self.sync_all()
+
+    def sync_all(self) -> None:
+        """Everything that was put here until now is on disk when this returns."""
         descriptor = os.open(self.root, os.O_RDONLY)
         try:
             if _syncfs is None or _syncfs(descriptor) != 0:

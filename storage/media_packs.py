@@ -157,18 +157,15 @@ class PackWriter:
         blocks.clear()
         return len(data)
 
-    def close(self, sync: bool = False) -> None:
-        """`sync` has everything on disk before this returns."""
+    def close(self) -> None:
         try:
             self.flush()
         finally:
-            self._close(sync)
+            self._close()
 
-    def _close(self, sync: bool = False) -> None:
+    def _close(self) -> None:
         for descriptor in (self._pack, self._log):
             if descriptor >= 0:
-                if sync:
-                    os.fsync(descriptor)
                 os.close(descriptor)
         self._pack = self._log = -1
 

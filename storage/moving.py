@@ -134,7 +134,9 @@ def _copy_packed(source: Store, target: Store, report: Report) -> int:
                 writer.append(sha256, data)
                 n_files += 1
     finally:
-        writer.close(sync=True)
+        writer.close()
+    if n_files:
+        target.media.sync_all()
     return n_files
 
 

@@ -165,7 +165,7 @@ def test_what_is_packed_is_on_disk_after_sync(tmp_path, monkeypatch):
     synced.clear()
     media.sync([*hashes, single])
     pack, log = only(tmp_path, ".pack").name, only(tmp_path, ".log").name
-    assert set(synced) == {pack, log, "packs", single, single[:2]}
+    assert set(synced) == {pack, log, "packs", single, single[:2], tmp_path.name}
 
 
 WRITING = """

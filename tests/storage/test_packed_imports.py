@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import hashlib
 import os
 from collections import Counter
@@ -22,6 +23,7 @@ from storage.item_rows import ItemRow
 from storage.limits import Limits
 from storage.media_checks import MediaReport, read_item, verify_items
 from storage.media_child import DISK_FULL, MANY, Examiner
+from storage.media_folder import MediaFolder
 from storage.media_packs import SMALL_BYTES, Packs, PackWriter
 from storage.media_workers import MediaWorkers
 from storage.moving import copy_files
@@ -198,6 +200,21 @@ def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_stor
     assert [one.measures.status for one in results].count("ok") == N
     for name, one in zip(names, results, strict=True):
         assert media.read(one.sha256) == (root / name).read_bytes()
+
+
+def test_bytes_that_are_kept_are_on_disk_before_their_rows_also_where_files_are_linked(
+    sqlite_store, tmp_path, monkeypatch
+):
+    """An archive's entries cannot be linked, so they are copied; linked files are not ours to sync."""
+    synced: list[str] = []
+    monkeypatch.setattr(MediaFolder, "sync", lambda self, hashes: synced.extend(hashes))
+    project = create_project(sqlite_store, "p", "audio").id
+    run_import(sqlite_store, project, open_source(write_files(tmp_path / "in", FILES)), ImportOptions(storage="link"))
+    assert synced == []
+    with contextlib.closing(open_source(zip_of(tmp_path / "in.zip", {"a.wav": wav(999)}))) as source:
+        run_import(sqlite_store, project, source, ImportOptions(storage="link"))
+    assert synced == [hashlib.sha256(wav(999)).hexdigest()]
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
