@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,10 @@ class Question:
     config: RoundConfig = field(default_factory=RoundConfig)
 
     def same_as(self, stored: Mapping[str, Any]) -> bool:
-        """More strategies or seeds are the same question; other data, plan or settings are not."""
+        """More strategies, seeds or rounds are the same question; other data, plan or settings are not."""
         mine = self.to_dict()
-        return all(stored.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
+        theirs = {**stored, "plan": {**stored["plan"], "rounds": self.plan.rounds}}
+        return all(theirs.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -71,7 +73,7 @@ class Question:
     def of_mine(self, records: Iterable[RoundRecord]) -> list[RoundRecord]:
         """Those that this question asks for."""
         mine = set(self.trials)
-        return [one for one in records if (one.strategy, one.seed) in mine]
+        return [one for one in records if (one.strategy, one.seed) in mine and one.round <= self.plan.rounds]
 
 
 class ResultsFile:
@@ -84,8 +86,10 @@ class ResultsFile:
         self._read()
 
     def of_trial(self, strategy: str, seed: int) -> list[RoundRecord]:
-        found = [one for one in self.records if one.strategy == strategy and one.seed == seed]
-        return sorted(found, key=lambda one: one.round)
+        """Its records that stand. The last round of a shorter run chose nothing: a longer one makes it again."""
+        found = sorted((one for one in self.records if (one.strategy, one.seed) == (strategy, seed)), key=_key)
+        last = self.question.plan.rounds
+        return list(takewhile(lambda one: one.round == last or (one.picks and one.round < last), found))
 
     def add(self, record: RoundRecord) -> None:
         self.write([record])
@@ -101,6 +105,8 @@ class ResultsFile:
             question = self.question.to_dict()
             for name in ("strategies", "seeds"):
                 question[name] = list(dict.fromkeys([*stored.get(name, ()), *question[name]]))
+            longest = max(self.question.plan.rounds, stored.get("plan", {}).get("rounds", 0))
+            question["plan"] = {**question["plan"], "rounds": longest}
             body = {"question": question, **self.about, "records": [dataclasses.asdict(one) for one in self.records]}
             draft = self.path.with_suffix(".part")
             draft.write_text(json.dumps(body, indent=1))

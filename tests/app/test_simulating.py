@@ -181,6 +181,31 @@ def test_results_of_another_question_are_not_overwritten(data, tmp_path):
     assert more.of_trial("bico", 0) == [RECORDS[0]]
 
 
+def test_more_rounds_go_on_from_a_shorter_run(data, tmp_path):
+    """The last round of the shorter run is made again, because it chose nothing; fewer rounds take what is there."""
+    short = ResultsFile(tmp_path, question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=2)))
+    short.write(RECORDS[:3])
+    assert short.of_trial("bico", 0) == RECORDS[:3]
+    longer = question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=4))
+    assert ResultsFile(tmp_path, longer).of_trial("bico", 0) == RECORDS[:2]
+    ResultsFile(tmp_path, longer).write()
+    fewer = question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=1))
+    assert ResultsFile(tmp_path, fewer).of_trial("bico", 0) == RECORDS[:2]
+    assert fewer.of_mine(ResultsFile(tmp_path, fewer).records) == RECORDS[:2]
+    ResultsFile(tmp_path, fewer).write()
+    assert read_results(tmp_path / "results.json")["question"]["plan"]["rounds"] == 4
+
+
+def test_a_longer_simulation_ends_as_if_it_had_been_asked_at_once(data, tmp_path):
+    asked = question(data, strategies=("uniform",), plan=Plan(start=3, batch=2, rounds=2))
+    whole = simulate(asked, tmp_path / "whole", processes=1)
+    simulate(dataclasses.replace(asked, plan=Plan(start=3, batch=2, rounds=1)), tmp_path / "parts", processes=1)
+    parts = simulate(asked, tmp_path / "parts", processes=1)
+    assert [(one.n_labels, one.accuracy, one.picks) for one in parts] == [
+        (one.n_labels, one.accuracy, one.picks) for one in whole
+    ]
+
+
 def test_the_summary_has_means_deviations_and_what_was_asked():
     found = summarize(RECORDS)
     assert found["accuracy"]["bico"] == {"10": 0.6, "20": 0.86, "30": 0.94}
