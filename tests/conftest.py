@@ -22,6 +22,17 @@ def missing(what: str) -> None:
     pytest.skip(what)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """On a busy machine threads wait for each other far longer than they work on so little."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     binaries = find_binaries()

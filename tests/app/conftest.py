@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,16 @@ from app.media_routes import media_routes
 from storage.annotators import annotator_named
 from storage.database import Store
 from tests.app.asgi_client import Answer, ask
+from tests.app.worker_processes import Crew, crew_in
 
 CACHED = (resources.locations, resources.store, resources.key, resources.rules, resources.sign_in)
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    """Worker processes, ended with the test."""
+    with crew_in(tmp_path) as crew:
+        yield crew
 
 
 @pytest.fixture

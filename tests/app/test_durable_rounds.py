@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from app import rounds, stages
 from core.errors import StoreUnusable
@@ -24,24 +23,12 @@ from storage.file_lock import file_lock
 from storage.opening import lock_path
 from storage.pool import Pool
 from storage.rounds import RoundLog, RoundRow
-from tests.app.worker_processes import Crew, Place, WorkerProcess, crew_in, quick_config, until
+from tests.app.worker_processes import Crew, Place, WorkerProcess, quick_config, until
 from tests.round_pools import Drawn, draw_project
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PATIENCE = 90.0  # seconds; a busy machine is slow, not wrong
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def crew(tmp_path):
-    with crew_in(tmp_path) as crew:
-        yield crew
 
 
 @pytest.fixture
@@ -297,4 +284,3 @@ def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
         lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
     )
     assert answer.status == "failed" and "no such strategy" in answer.error
-

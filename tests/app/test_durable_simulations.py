@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 
 from app import rounds, simulations
 from app.simulation_workflows import MOST_DEATHS
@@ -23,23 +22,11 @@ from tests.app.test_simulations import with_truth
 from tests.app.worker_processes import Place, crew_in, quick_config, until
 from tests.round_pools import draw_project
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PATIENCE = 120.0
 STALE = 30.0  # seconds: on one machine a killed process is noticed at once, and a slow one is not taken for dead
 ASKED = Asked(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def crew(tmp_path):
-    with crew_in(tmp_path) as crew:
-        yield crew
 
 
 def shapes(store: Store) -> int:

@@ -18,16 +18,9 @@ from core.types import UNLABELED, PoolSnapshot, Progress, RoundResult
 from tests.app.worker_processes import quick_config
 from tests.round_pools import picture
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CLASSES = ("bars", "blobs", "checks")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On a busy machine threads wait for each other far longer than they work on so little."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def pool(labels: dict[int, int], n: int = 40, held_out: int = 0, **changes) -> tuple[PoolSnapshot, dict[str, bytes]]:
