@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from core.coresets.linear import SoftmaxProblem, kernel_factor, one_hot
+from core.coresets.linear import SoftmaxProblem, kernel_factor
 from core.coresets.summaries import Evidence, Rows
 from core.coresets.variants import forward
 from core.errors import InvalidInput
@@ -120,7 +120,7 @@ def evidence_of(model: torch.nn.Module, inputs: Tensor, labels: Tensor, seed: in
 
 def bilevel_summary(
     kernel: Tensor,
-    labels: Tensor,
+    targets: Tensor,
     size: int,
     *,
     penalty: float = 1e-4,
@@ -129,16 +129,17 @@ def bilevel_summary(
 ) -> Rows:
     """`size` rows, best first, by forward selection one by one for softmax regression on a kernel proxy (n, n).
 
-    The labels present decide the classes; `outer_weights` (n,) say what each row stands for (streams).
+    `targets` (n, C) have a column for every class that the learner tells apart, also for those that are not among
+    these rows: with the columns of a task alone the border between its classes is all that counts, while a memory has
+    to tell them from the classes of other tasks too. `outer_weights` (n,) say what each row stands for (streams).
     """
-    classes, positions = torch.unique(labels, return_inverse=True)
     problem = SoftmaxProblem(
         features=kernel_factor(kernel),
-        targets=one_hot(positions, max(len(classes), 2)),
+        targets=targets.double(),
         penalty=penalty,
         mean=True,
         outer_weights=outer_weights,
         tolerance=1e-4,
     )
-    first = int(np.random.default_rng(seed).integers(len(labels)))
+    first = int(np.random.default_rng(seed).integers(len(targets)))
     return forward(problem, size, start=[first]).rows.numpy()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from core.coresets.linear import one_hot
 from core.coresets.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
 from core.coresets.summaries import SUMMARIES, Evidence, gradient_matching, k_center, summarize
 from core.errors import InvalidInput
@@ -128,5 +129,14 @@ def test_last_layer_gradients_are_those_of_autograd():
 
 def test_a_bilevel_summary_covers_the_classes_in_few_rows():
     x, y = torch.cat([x for x, _ in tasks()]).double(), torch.cat([y for _, y in tasks()])
-    rows = bilevel_summary(torch.exp(-0.2 * torch.cdist(x, x) ** 2), y, 4)
+    rows = bilevel_summary(torch.exp(-0.2 * torch.cdist(x, x) ** 2), one_hot(y, 4), 4)
     assert sorted(y[rows].tolist()) == [0, 1, 2, 3]
+
+
+def test_columns_of_absent_classes_make_a_summary_cover_a_class_in_all_its_places():
+    """One class in three far places, the third with few rows; the second column is a class of another task."""
+    places = torch.tensor([0.0, 10.0, 20.0]).repeat_interleave(torch.tensor([20, 12, 4]))
+    x = (places + 0.1 * torch.randn(36, generator=torch.Generator().manual_seed(0)))[:, None].double()
+    kernel = torch.exp(-(torch.cdist(x, x) ** 2))
+    rows = bilevel_summary(kernel, one_hot(torch.zeros(36), 2), 3, penalty=1e-2)
+    assert sorted(places[rows].tolist()) == [0.0, 10.0, 20.0]
