@@ -8,8 +8,10 @@ G(w) = g(theta*(w)) is the outer loss after training on the weighted rows; its g
 
 Departures and details: step lengths of the projected gradient are those of Barzilai and Borwein with backtracking, so a
 corrective step never raises G. A joining row starts at the mean of the present weights, when that is no worse than
-weight 0. `project` may be another convex set than w >= 0 (the simplex makes this fully corrective Frank-Wolfe). With a
-`shortlist` above 1 the first-order promise of the most influential rows is checked against the true G before one joins.
+weight 0. Losses averaged over the rows with weight make G jump where a weight leaves 0, which can end the search: give
+summed losses, with `rescale` for their total. `project` may be another convex set than w >= 0 (the simplex makes
+this fully corrective Frank-Wolfe). With a `shortlist` above 1 the first-order promise of the most influential rows is
+checked against the true G before one joins.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class PursuitConfig:
     shortlist: int = 1  # how many of the most influential candidates are tried; the one that lowers G most joins
     batch: int = 1  # how many rows join between two corrections
     project: Projection = nonnegative
+    rescale: bool = False  # joining rows take weight from the others, corrections first scale all; for summed losses
     relative: bool = False  # steps in proportion to the weights (a diagonal metric; for the cone w >= 0 only)
 
     def __post_init__(self) -> None:
@@ -154,8 +157,17 @@ class _Search:
         return place.influence
 
     def join(self, place: _Place, rows: list[int], group: list[int]) -> _Place:
-        """`group` comes in at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times."""
+        """`group` comes in at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times.
+
+        With `rescale`, the total stays what it was where that is better.
+        """
         weight = float(place.weights[rows].mean())
+        if self.config.rescale:
+            weights = place.weights.clone()
+            weights[group] = weight
+            tried = self.visit(weights * (len(rows) / (len(rows) + len(group))), place)
+            if tried.outer <= place.outer:
+                return tried
         for _ in range(5):
             weights = place.weights.clone()
             weights[group] = weight
@@ -168,6 +180,7 @@ class _Search:
     def correct(self, place: _Place, rows: list[int]) -> _Place:
         """At most `corrections` projected-gradient steps on the weights of `rows`, each of which lowers G."""
         support = torch.tensor(rows)
+        place = self._scaled(place) if self.config.rescale else place
         length = None
         for _ in range(self.config.corrections):
             downhill = torch.zeros_like(place.weights)
@@ -186,6 +199,16 @@ class _Search:
             squared = float((shift[support] ** 2 / self._metric(place.weights[support])).sum())
             length = squared / curvature if curvature > 0 else 2 * length
             place = moved
+        return place
+
+    def _scaled(self, place: _Place) -> _Place:
+        """All weights doubled or halved, whichever way is downhill, as long as that lowers G."""
+        factor = 2.0 if float((self.influence(place) * place.weights).sum()) > 0 else 0.5
+        for _ in range(8):
+            tried = self.visit(place.weights * factor, place)
+            if tried.outer >= place.outer:
+                break
+            place = tried
         return place
 
     def _metric(self, weights: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,22 @@ def test_a_size_that_cannot_be_is_refused_with_the_numbers():
     problem, _ = v_design_problem()
     with pytest.raises(InvalidInput, match="31 of 30 rows"):
         build_coreset(problem, [0], PursuitConfig(size=31))
+
+
+def test_rescaling_finds_a_total_weight_that_is_far_off_and_keeps_every_joining_row_useful():
+    """Noisy labels, so that large weights overfit: with summed losses their total stands against the penalty."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 10, generator=generator, dtype=torch.float64)
+    y = (x[:, 0] + 1.5 * torch.randn(200, generator=generator, dtype=torch.float64) > 0).long()
+    problem = SoftmaxProblem(features=x, targets=one_hot(y, 2), penalty=1e-3)
+    config = {"size": 20, "batch": 4, "corrections": 3, "initial_weight": 10.0}
+    plain = build_coreset(problem, range(8), PursuitConfig(**config))
+    scaled = build_coreset(problem, range(8), PursuitConfig(**config, rescale=True))
+    assert all(after <= before for before, after in itertools.pairwise(scaled.outer))
+    assert scaled.outer[-1] < plain.outer[-1]
+    assert float(scaled.weights.sum()) < 0.1 * 80
+    reached = problem.outer(problem.solve(torch.full((200,), 1 / 200).double()).parameters)
+    assert scaled.outer[-1] < 1.05 * reached
 
 
 @pytest.mark.slow
