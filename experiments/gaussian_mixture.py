@@ -1,24 +1,28 @@
 """Coresets for Gaussian mixtures, without labels: relative error of the log-likelihood against two samplers.
 
 Data: a mixture of well and badly separated Gaussians of unequal sizes. All methods are judged alike: EM on the weighted
-rows from the same k-means centers, with the same prior, and the negative log-likelihood of the fit on all rows is
-compared with that of the fit to all rows: |NLL(coreset) - NLL(all)| / |NLL(all)|.
+rows, with the same prior, from the fit to all rows (so that rows and weights count, not the luck of a start), and the
+negative log-likelihood on all rows is compared with that fit's: |NLL(coreset) - NLL(all)| / |NLL(all)|. Weights sum to
+n, so that the prior has the same say as with all rows.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
-from core.coresets.mixtures import MixtureProblem, Prior, start_mixture
+from core.coresets.mixtures import Mixture, MixtureProblem, Prior, negative_log_likelihood, start_mixture
 from core.coresets.sensitivity import clustering_sensitivity, sample
+from core.coresets.simplex import project_to_simplex
 from core.coresets.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 COMPONENTS, DIMENSIONS = 5, 2
 START = 20  # random rows that Algorithm 1 begins with
-PRIOR_SHARE = 0.03  # imagined rows per component, as a share of n: keeps a component from collapsing onto one row
+PRIOR_SHARE, PRIOR_SCALE = 0.01, 0.3  # imagined rows per component, as a share of n, and their variance
 
 
 def draw(n: int, seed: int) -> torch.Tensor:
@@ -31,18 +35,25 @@ def draw(n: int, seed: int) -> torch.Tensor:
     return torch.tensor(means[labels] + np.einsum("nij,nj->ni", factors[labels], noise))
 
 
+def likelihood(mixture: Mixture, x: torch.Tensor) -> float:
+    """The mean negative log-likelihood of all rows."""
+    return float(negative_log_likelihood(mixture.flat(), x, COMPONENTS).mean())
+
+
 def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> list[dict]:
     x = draw(n, seed)
     everything = torch.ones(n, dtype=torch.float64)
     centers = KMeans(COMPONENTS, n_init=3, random_state=seed).fit(x.numpy()).cluster_centers_
-    initial = start_mixture(torch.tensor(centers), 1.0)
-    problem = MixtureProblem(x=x, initial=initial, prior=Prior(PRIOR_SHARE * n, 1.0), tolerance=1e-5, warm=False)
-    reference = problem.outer(problem.solve(everything).parameters)
+    prior = Prior(PRIOR_SHARE * n, PRIOR_SCALE)
+    begin = start_mixture(torch.tensor(centers), 1.0)
+    fit = MixtureProblem(x=x, initial=begin, prior=prior).solve(everything).parameters
+    problem = MixtureProblem(x=x, initial=fit, prior=prior, max_steps=500, tolerance=1e-6, outer_prior=True, warm=False)
+    reference = likelihood(fit, x)
     rows = []
 
     def record(method: str, size: int, weights: torch.Tensor) -> None:
-        value = problem.outer(problem.solve(weights).parameters)
-        rows.append({"seed": seed, "method": method, "size": size, "error": abs(value - reference) / abs(reference)})
+        error = (likelihood(problem.solve(weights).parameters, x) - reference) / abs(reference)
+        rows.append({"seed": seed, "method": method, "size": size, "error": abs(error), "signed": error})
 
     probabilities = clustering_sensitivity(x.numpy(), COMPONENTS, seed)
     for repeat in range(5):
@@ -53,12 +64,15 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
             record("uniform", size, weights)
             drawn, values = sample(probabilities, size, generator)
             weights = torch.zeros(n, dtype=torch.float64)
-            weights[drawn] = torch.tensor(values)
+            weights[drawn] = torch.tensor(values * n / values.sum())
             record("sensitivity", size, weights)
     coreset = np.random.default_rng(seed).permutation(n)[:START].tolist()
     for before, size in zip([START, *sizes], sizes, strict=False):
         batch = max(1, (size - before) // steps)
-        config = PursuitConfig(size=size, corrections=corrections, initial_weight=n / START, batch=batch)
+        config = PursuitConfig(
+            size=size, corrections=corrections, initial_weight=n / START, batch=batch,
+            project=partial(project_to_simplex, total=float(n)),
+        )  # fmt: skip
         coreset = build_coreset(problem, coreset, config)
         record("bilevel", size, coreset.full_weights(n))
     return rows

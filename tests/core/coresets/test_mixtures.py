@@ -7,7 +7,14 @@ import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
-from core.coresets.mixtures import Mixture, MixtureProblem, Prior, negative_log_likelihood, start_mixture
+from core.coresets.mixtures import (
+    Mixture,
+    MixtureProblem,
+    Prior,
+    negative_log_likelihood,
+    responsibilities,
+    start_mixture,
+)
 from core.coresets.sensitivity import clustering_sensitivity, logistic_sensitivity, sample
 
 
@@ -47,9 +54,10 @@ def test_a_component_on_a_single_row_does_not_collapse():
     assert float(torch.linalg.det(found.parameters.covariances).min()) > 1e-3
 
 
-def test_influence_through_em_is_the_finite_difference():
+@pytest.mark.parametrize("outer_prior", [False, True])
+def test_influence_through_em_is_the_finite_difference(outer_prior):
     x, means = mixture_data()
-    problem = problem_for(x, means)
+    problem = problem_for(x, means, outer_prior=outer_prior)
     weights = torch.zeros(90, dtype=torch.float64)
     weights[:24] = torch.linspace(0.5, 3, 24)
     inner = problem.solve(weights)
@@ -65,6 +73,35 @@ def test_influence_through_em_is_the_finite_difference():
         assert float(found.scores[row]) == pytest.approx((ends[1] - ends[0]) / 2e-4, rel=5e-3, abs=1e-7)
 
 
+def test_newton_finishes_where_em_would_crawl_and_ends_at_the_same_fit():
+    """Overlapping components: EM alone needs more than 60 steps."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(120, 2, generator=generator, dtype=torch.float64)
+    x[::2, 0] += 2.5
+    means = torch.tensor([[-0.5, 0.0], [3.0, 0.0]], dtype=torch.float64)
+    weights = torch.ones(120, dtype=torch.float64)
+    begin = start_mixture(means, 1.0)
+    short = MixtureProblem(x=x, initial=begin, prior=Prior(5.0, 1.0), max_steps=60, tolerance=1e-9).solve(weights)
+    mixture = begin
+    problem = MixtureProblem(x=x, initial=begin, prior=Prior(5.0, 1.0))
+    for _ in range(5000):
+        mixture = problem._maximize(x, weights, responsibilities(mixture, x))
+    assert short.converged
+    torch.testing.assert_close(short.parameters.means, mixture.means, atol=1e-6, rtol=0)
+    torch.testing.assert_close(short.parameters.covariances, mixture.covariances, atol=1e-6, rtol=0)
+
+
+def test_with_the_prior_in_the_outer_loss_no_coreset_is_better_than_all_rows():
+    x, means = mixture_data()
+    problem = problem_for(x, means, outer_prior=True, prior=Prior(5.0, 1.0))
+    everything = torch.ones(90, dtype=torch.float64)
+    best = problem.outer(problem.solve(everything).parameters)
+    for seed in range(5):
+        drawn = torch.rand(90, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert problem.outer(problem.solve(3 * drawn).parameters) >= best
+    assert problem.influence(problem.solve(everything).parameters, everything).scores.abs().max() < 1e-7
+
+
 def test_flat_and_structured_parameters_agree():
     x, means = mixture_data(30)
     generator = torch.Generator().manual_seed(2)
@@ -75,6 +112,9 @@ def test_flat_and_structured_parameters_agree():
         for w, m, c in zip([0.2, 0.3, 0.5], mixture.means, mixture.covariances, strict=True)
     )
     torch.testing.assert_close(negative_log_likelihood(mixture.flat(), x, 3), -density.log(), rtol=1e-6, atol=1e-6)
+    again = Mixture.from_flat(mixture.flat(), 3, 2)
+    torch.testing.assert_close(again.covariances, mixture.covariances)
+    torch.testing.assert_close(again.log_proportions.exp().sum(), torch.ones((), dtype=torch.float64))
 
 
 def test_importance_weights_are_unbiased():
