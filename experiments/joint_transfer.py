@@ -89,8 +89,16 @@ def study(arguments: Arguments, scale: dict, seed: int) -> list[dict]:
     return rows
 
 
+def gain(rows: list[dict], joint: str) -> dict[str, float]:
+    """By how much a joint coreset serves C better than the mean of the two single ones, seed by seed."""
+    by = {(row["coreset"], row["seed"]): row["accuracy"] for row in rows if row["model"] == "C (unseen)"}
+    seeds = sorted({row["seed"] for row in rows})
+    found = [by[joint, seed] - (by["A alone", seed] + by["B alone", seed]) / 2 for seed in seeds]
+    return {"mean": float(np.mean(found)), "standard_error": float(np.std(found, ddof=1) / np.sqrt(len(found)))}
+
+
 def main(arguments: Arguments) -> Record:
-    scale = {"n": 400, "coreset": 50, "batch": 4, "inner_steps": 20, "trials": 2, "seeds": 3}
+    scale = {"n": 400, "coreset": 50, "batch": 4, "inner_steps": 20, "trials": 4, "seeds": 7}
     if not arguments.small:
         scale = {"n": 2000, "coreset": 100, "batch": 1, "inner_steps": 100, "trials": 5, "seeds": 5}
     rows: list[dict] = []
@@ -102,6 +110,8 @@ def main(arguments: Arguments) -> Record:
         for model in ("A", "B", "C (unseen)"):
             own = [r["accuracy"] for r in rows if r["coreset"] == coreset and r["model"] == model]
             claims[f"{coreset} -> {model}"] = mean_and_deviation(own)
+    for joint in ("joint, sum", "joint, alternating"):
+        claims[f"{joint}, gain over one model"] = gain(rows, joint)
     places = {name: k for k, name in enumerate(("A", "B", "C (unseen)"))}
     figure = curves([{**row, "place": places[row["model"]]} for row in rows], "place", "accuracy", by="coreset",
                     title="Coresets for one model, trained with another")  # fmt: skip
