@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from app import tickets
 from app.access import SESSION_COOKIE
@@ -208,6 +209,22 @@ AHEAD_READY = """() => {
 def at_rest(page: Page) -> None:
     """No script runs and what it drew is there. Wait for an effect of the click before: a run starts a moment later."""
     page.wait_for_selector(".stApp[data-test-script-state='notRunning']", timeout=SLOW)
+
+
+def eventually(page: Page, read: Callable[[], Any], expected: object) -> None:
+    """What `read` gives becomes `expected`, however long the page, the server or a worker takes within SLOW.
+
+    A read that finds nothing to read (the plot is being replaced, an item is not stored yet) is tried again."""
+    end, found = time.monotonic() + SLOW / 1000, object()
+    while True:
+        try:
+            found = read()
+        except (PlaywrightError, LookupError) as error:
+            found = error
+        if found == expected:
+            return
+        assert time.monotonic() < end, f"still {found!r}, not {expected!r}"
+        page.wait_for_timeout(50)  # and not time.sleep: routes and listeners of the test go on meanwhile
 
 
 def serious(page: Page) -> list[str]:

@@ -19,7 +19,7 @@ from storage.pool import Pool
 from storage.rounds import RoundLog
 from tests.app import sample_store
 from tests.app.finished_rounds import COLUMNS, finish_round
-from tests.browser.conftest import at_rest
+from tests.browser.conftest import at_rest, eventually, saved
 
 DRAWN = """() => {
   const plot = document.querySelector('.js-plotly-plot'), box = plot.getBoundingClientRect();
@@ -51,6 +51,7 @@ def mapped(desks, audio, store):
     assert comparisons.answer(store, shadow)
     page = desk.tab("map")
     expect(page.locator(".textpoint text")).to_have_text(["1", "2", "3", "4"])
+    at_rest(page)
     return desk, page, items
 
 
@@ -60,19 +61,41 @@ def drawn(page: Page) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def colors(page: Page, coloring: str, told: str) -> dict[int, str]:
-    """Choose a coloring; gives item -> color once the legend says `told`."""
-    page.get_by_role("radio", name=coloring, exact=True).click()
-    expect(page.locator(".winnow-legend")).to_contain_text(told)
-    at_rest(page)
+def colors(page: Page) -> dict[int, str]:
+    """item -> color, as it is drawn now."""
     traces = drawn(page)
     return {point["id"]: point["color"] for name in ("not labeled", "labeled") for point in traces[name]}
 
 
+def choose_coloring(page: Page, coloring: str, told: str) -> None:
+    """The legend says `told` then. Two colorings may share a legend: what is drawn is waited for besides."""
+    page.get_by_role("radio", name=coloring, exact=True).click()
+    expect(page.locator(".winnow-legend")).to_contain_text(told)
+
+
+def places(page: Page, *traces: str) -> dict[tuple[int, str], float]:
+    """(item, axis) -> pixel of the page, for all points of `traces`, or of all traces."""
+    found = drawn(page)
+    points = [point for name in traces or found for point in found[name]]
+    return {(point["id"], axis): point[axis] for point in points for axis in ("x", "y")}
+
+
+def settled(page: Page, *traces: str) -> dict[tuple[int, str], float]:
+    """Where the points lie once the plot has its size: it is drawn again when its column gets its width."""
+    at_rest(page)
+    page.evaluate("() => document.fonts.ready.then(() => 0)")
+    before = places(page, *traces)
+    while True:
+        page.wait_for_timeout(150)
+        if (now := places(page, *traces)) == before:
+            return now
+        before = now
+
+
 def spot(page: Page, item_id: int) -> tuple[float, float]:
     """Where an item is drawn, in pixels of the page."""
-    points = [point for trace in drawn(page).values() for point in trace if point["id"] == item_id]
-    return points[0]["x"], points[0]["y"]
+    found = settled(page)
+    return found[item_id, "x"], found[item_id, "y"]
 
 
 def lasso(page: Page, first: int, last: int) -> None:
@@ -90,34 +113,40 @@ def lasso(page: Page, first: int, last: int) -> None:
 def test_colors_say_what_is_guessed_labeled_sure_asked_for_and_by_whom(mapped, store):
     desk, page, items = mapped
     palette, guess = class_colors(10), {item: k % 10 for k, item in enumerate(items)}
-    found = colors(page, "Prediction", "nine")
+    expect(page.get_by_role("radio", name="Prediction", exact=True)).to_be_checked()
+    expect(page.locator(".winnow-legend")).to_contain_text("nine")
     said = guess | {items[3]: 3, items[9]: 0}
-    assert found == {item: palette[k] for item, k in said.items()}
+    eventually(page, lambda: colors(page), {item: palette[k] for item, k in said.items()})
     assert {point["id"]: point["symbol"] for point in drawn(page)["labeled"]} == {
         items[3]: "triangle-up",
         items[9]: "triangle-up",
     }
-    found = colors(page, "Label", "nine")
-    assert found == dict.fromkeys(items, LIGHT.line) | {items[3]: palette[3], items[9]: palette[0]}
-    sure = set(colors(page, "Confidence", "darker: surer").values())
-    assert len(sure) == 1 and sure.isdisjoint(palette)
-    asked = colors(page, "Round", "darker: labeled later")
+    choose_coloring(page, "Label", "nine")
+    given = dict.fromkeys(items, LIGHT.line) | {items[3]: palette[3], items[9]: palette[0]}
+    eventually(page, lambda: colors(page), given)
+    choose_coloring(page, "Confidence", "darker: surer")
+    eventually(page, lambda: len(set(colors(page).values())), 1)
+    assert set(colors(page).values()).isdisjoint(palette)
+    choose_coloring(page, "Round", "darker: labeled later")
+    eventually(page, lambda: colors(page)[items[3]], LIGHT.accent)
+    asked = colors(page)
     assert {asked[item] for item in items if item not in (items[3], items[9])} == {LIGHT.line}
-    assert asked[items[3]] == LIGHT.accent and asked[items[9]] not in (LIGHT.line, LIGHT.accent)
-    by = colors(page, "Annotator", "Bea")
-    assert page.locator(".winnow-legend").inner_text().count("●") == 2
-    assert {by[items[3]], by[items[9]]} == set(palette[:2])
+    assert asked[items[9]] not in (LIGHT.line, LIGHT.accent)
+    choose_coloring(page, "Annotator", "Bea")
+    expect(page.locator(".winnow-legend [aria-hidden]")).to_have_text(["●", "●"])
+    eventually(page, lambda: {colors(page)[item] for item in (items[3], items[9])}, set(palette[:2]))
 
     # The project's own colors, as soon as they change.
     style_class(store, desk.project.id, desk.classes[3].id, color="#123456")
-    assert colors(page, "Label", "nine")[items[3]] == "#123456"
+    choose_coloring(page, "Label", "nine")
+    eventually(page, lambda: colors(page)[items[3]], "#123456")
     assert desk.outside == []
 
 
 def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over(mapped):
     desk, page, items = mapped
     assert [point["id"] for point in drawn(page)["picked"]] == items[20:24]
-    before = {point["id"]: (point["x"], point["y"]) for point in drawn(page)["not labeled"]}
+    before = settled(page, "not labeled", "labeled")
     page.get_by_role("button", name="beside: BADGE").click()
     expect(page.locator(".scatterlayer .trace")).to_have_count(4)
     shadow = drawn(page)["badge"]
@@ -130,10 +159,8 @@ def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over
     slider.focus()
     slider.press("ArrowLeft")
     expect(page.locator(".textpoint text")).to_have_text(["1", "2", "3"])
-    traces = drawn(page)
-    assert [point["id"] for point in traces["picked"]] == items[3:6]
-    for point in traces["not labeled"]:
-        assert (point["x"], point["y"]) == pytest.approx(before[point["id"]], abs=1.5)
+    eventually(page, lambda: [point["id"] for point in drawn(page)["picked"]], items[3:6])
+    eventually(page, lambda: places(page, "not labeled", "labeled"), pytest.approx(before, abs=1.5))
     page.get_by_role("button", name="Play through the rounds").click()
     expect(page.locator(".textpoint text")).to_have_count(4)
     expect(page.get_by_role("button", name="Play through the rounds")).to_be_visible()
@@ -150,12 +177,13 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     side = page.locator(".st-key-card-map-side")
     expect(side.get_by_text("Pick 2")).to_be_visible()
     expect(side.get_by_text(desk.pool.item(items[21]).name)).to_be_visible()
+    eventually(page, lambda: [point["id"] for point in drawn(page)["open"]], [items[21]])
     at_rest(page)
-    assert [point["id"] for point in drawn(page)["open"]] == [items[21]]
     faded = "points => points.filter((one) => Number(one.style.opacity || 1) < 0.8).length"
-    assert page.locator(".scatterlayer .point").evaluate_all(faded) == 0
-    assert side.locator("img.winnow-thumb").evaluate("image => image.decode().then(() => image.naturalWidth)") == 900
-    assert f"/{items[21]}/" in (side.locator("audio").get_attribute("src") or "")
+    eventually(page, lambda: page.locator(".scatterlayer .point").evaluate_all(faded), 0)
+    wide = "image => image.decode().then(() => image.naturalWidth)"
+    eventually(page, lambda: side.locator("img.winnow-thumb").evaluate(wide), 900)
+    expect(side.locator("audio")).to_have_attribute("src", re.compile(f"/{items[21]}/"))
     page.wait_for_function("() => document.querySelector('.st-key-card-map-side audio').duration > 0.6")
     expect(side.locator(".winnow-bar").first).to_contain_text(re.compile(r"one\s*80 %"))
     expect(side).to_contain_text("41")
@@ -165,13 +193,13 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     assert desk.pool.item(items[21]).class_id == desk.classes[7].id
     assert [(event.item_id, event.class_id) for event in desk.events()][-1] == (items[21], desk.classes[7].id)
     expect(page.locator(".scatterlayer .trace").nth(1).locator(".point")).to_have_count(3)
-    labeled = {point["id"]: point["color"] for point in drawn(page)["labeled"]}
-    assert labeled[items[21]] == class_colors(10)[7]
+    eventually(page, lambda: {point["id"] for point in drawn(page)["labeled"]}, {items[3], items[9], items[21]})
+    assert colors(page)[items[21]] == class_colors(10)[7]
     desk.pool.undo(annotator=desk.person.id)
     page.get_by_role("radio", name="Label", exact=True).click()
     expect(side.get_by_text("Labeled seven")).to_have_count(0)
     expect(page.locator(".scatterlayer .trace").nth(1).locator(".point")).to_have_count(2)
-    assert {point["id"] for point in drawn(page)["labeled"]} == {items[3], items[9]}
+    eventually(page, lambda: {point["id"] for point in drawn(page)["labeled"]}, {items[3], items[9]})
 
 
 def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_grid(mapped, store):
@@ -203,10 +231,11 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
     side.get_by_role("button", name="Label these in the grid").click()
     page.wait_for_url("**/grid?**")
     expect(page.locator(".tile")).to_have_count(2)
-    assert page.locator(".tile").evaluate_all("all => all.map((one) => Number(one.dataset.itemId))") == open_items
+    shown = "all => all.map((one) => Number(one.dataset.itemId))"
+    eventually(page, lambda: page.locator(".tile").evaluate_all(shown), open_items)
     page.keyboard.press("Control+a")
     page.keyboard.press(desk.classes[5].key)
-    page.wait_for_selector(".saved[data-state='saved']")
+    saved(page)
     assert [desk.pool.item(item).class_id for item in open_items] == [desk.classes[5].id] * 2
     assert desk.outside == []
 
