@@ -13,7 +13,7 @@ from app.access import is_loopback
 from app.jobs import JobView
 from app.screens import watching
 from app.screens.class_editor import class_editor
-from app.screens.job_list import job_list
+from app.screens.job_list import follow, job_list
 from app.text import count, markup, plain, visible
 from app.upload_routes import upload_folder, upload_path
 from app.widgets.uploads import uploads
@@ -189,7 +189,8 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list
         more = ["--skip-problems"] if seen["n_problems"] else []
         uploaded = source if _uploaded(source) else None
         asked = [*arguments, *more, "--", str(source)]
-        jobs.start(resources.locations().home, f"Import into {project.name}", asked, project.id, uses=uploaded)
+        home = resources.locations().home
+        follow(jobs.start(home, f"Import into {project.name}", asked, project.id, uses=uploaded))
         st.session_state.pop(f"looking-{project.id}", None)
         st.session_state["uploads-taken"] = st.session_state.get("uploads-taken", 0) + 1
         st.rerun()

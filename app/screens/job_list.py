@@ -7,11 +7,16 @@ from collections.abc import Callable
 import streamlit as st
 
 from app import jobs, resources, theme
-from app.jobs import JobView
+from app.jobs import Job, JobView
 from app.text import plain, visible
 
 POLL_SECONDS = 1.0
 WORDS = {"finished": "done", "failed": "failed", "cancelled": "cancelled", "lost": "was cut off; start it again"}
+
+
+def follow(job: Job) -> None:
+    """The screen that started `job` is drawn again when it has ended, even if that is before the screen looks."""
+    st.session_state["running-jobs"] = st.session_state.get("running-jobs", set()) | {job.id}
 
 
 def job_list(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
+from playwright.sync_api import Route, expect
+
 from storage.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import current_item, saved, wait_for_card
+
+# What Enter and the mouse do at the same moment: on a busy machine two calls in a row may lie far apart.
+AT_ONCE = """button => {
+  const now = performance.now(), clock = performance.now;
+  performance.now = () => now;
+  button.click();
+  button.click();
+  performance.now = clock;
+}"""
 
 
 def test_ten_keys_at_20_ms_with_a_slow_server_label_ten_items_in_order(desks, audio):
@@ -65,7 +78,7 @@ def test_a_double_click_and_enter_with_a_click_give_one_label(desks, audio):
     saved(page)
     assert len(desk.events()) == 1
     page.wait_for_timeout(300)
-    button.evaluate("button => { button.click(); button.click(); }")  # what Enter and the mouse do at the same moment
+    button.evaluate(AT_ONCE)
     saved(page)
     page.wait_for_timeout(300)
     assert [event.class_id for event in desk.events()] == [desk.classes[2].id] * 2
@@ -78,7 +91,7 @@ def test_typing_a_note_is_text_and_no_label(desks, audio):
     item = current_item(page)
     page.keyboard.press("n")
     page.keyboard.type("12 noise 3s u")
-    assert page.locator("dialog.note textarea").input_value() == "12 noise 3s u"
+    expect(page.locator("dialog.note textarea")).to_have_value("12 noise 3s u")
     assert desk.events(None) == []
     page.locator("dialog.note .save").click()
     saved(page)
@@ -95,11 +108,11 @@ def test_with_many_classes_a_name_is_searched_and_typing_labels_nothing(desks, s
     page = desk.label_tab()
     page.keyboard.press("/")
     page.keyboard.type("species 17")
-    assert page.locator(".class:visible").count() == 1
+    expect(page.locator(".class:visible")).to_have_count(1)
     assert desk.events(None) == []
     page.keyboard.press("Enter")
     saved(page)
-    assert [event.class_id for event in desk.events()] == [desk.classes[17].id]
+    assert [(event.kind, event.class_id) for event in desk.events(None)] == [("label", desk.classes[17].id)]
 
 
 def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, audio):
@@ -115,9 +128,12 @@ def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, aud
     page.keyboard.press("u")
     page.wait_for_selector(f".screen[data-item-id='{shown[2]}']")
     saved(page)
+    held: list[Route] = []
+    page.route("**/recent", held.append)
     page.reload()
     wait_for_card(page)
     page.keyboard.press("u")
+    held.pop().continue_()  # what was done before the reload is told only now
     page.wait_for_selector(f".screen[data-item-id='{shown[1]}']")
     page.keyboard.press("u")
     page.wait_for_selector(f".screen[data-item-id='{shown[0]}']")
@@ -136,7 +152,7 @@ def test_back_shows_the_label_given_and_a_key_changes_it(desks, audio):
     second = current_item(page)
     page.keyboard.press("ArrowLeft")
     assert current_item(page) == first
-    assert page.locator(".class[data-given='true']").get_attribute("title") == "zero"
+    expect(page.locator(".class[data-given='true']")).to_have_attribute("title", "zero")
     page.keyboard.press("5")
     assert current_item(page) == second
     saved(page)
@@ -155,6 +171,7 @@ def test_skip_and_flag_can_be_taken_back_and_the_time_to_decide_is_measured(desk
     saved(page)
     assert (desk.pool.item(first).flagged, desk.pool.item(first).skipped) == (True, True)
     page.keyboard.press("u")
+    shown = time.monotonic()
     page.keyboard.press("u")
     saved(page)
     assert (desk.pool.item(first).flagged, desk.pool.item(first).skipped) == (False, False)
@@ -163,7 +180,7 @@ def test_skip_and_flag_can_be_taken_back_and_the_time_to_decide_is_measured(desk
     page.keyboard.press("2")
     saved(page)
     seconds = desk.events()[0].seconds
-    assert seconds is not None and 0.6 < seconds < 30
+    assert seconds is not None and 0.6 < seconds <= time.monotonic() - shown + 0.1
 
 
 def test_a_class_key_that_is_also_a_command_wins_and_the_command_needs_shift(desks, store):

@@ -39,7 +39,7 @@ class LabelCard {
     this.view.parts.why.open = !window.matchMedia("(max-width: 640px)").matches;
     this.view.view("loading");
     this.deck.open();
-    this.loadRecent(api);
+    this.recent = this.loadRecent(api).finally(() => (this.recent = null));
   }
 
   listen() {
@@ -272,6 +272,7 @@ class LabelCard {
 
   undo() {
     const action = this.actions.pop();
+    if (!action && this.recent) return this.recent.then(() => this.undo()); // what was done before is still asked for
     if (!action) return this.view.say("There is nothing of yours to undo.");
     this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
     this.deck.handled.delete(action.item_id);

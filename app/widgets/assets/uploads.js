@@ -77,6 +77,7 @@ export default function (component) {
   drop.addEventListener("dragover", over);
   drop.addEventListener("dragleave", away);
   drop.addEventListener("drop", dropped);
+  drop.dataset.ready = "yes"; // for those who watch: files chosen from now on are taken
   return remount(parentElement, () => {
     inputs.forEach((input) => input.removeEventListener("change", picked));
     drop.removeEventListener("dragover", over);
