@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from playwright.sync_api import expect
 from sqlalchemy import update
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -14,13 +15,13 @@ from app.media_routes import media_path
 from core.config import RoundConfig
 from storage.rounds import RoundLog
 from storage.schema import Round
-from tests.browser.conftest import saved
+from tests.browser.conftest import at_rest, saved
 
 
 def status(address: str, **headers: str) -> int:
     request = urllib.request.Request(address, headers={k.replace("_", "-"): v for k, v in headers.items()})
     try:
-        return urllib.request.urlopen(request, timeout=10).status
+        return urllib.request.urlopen(request, timeout=60).status
     except urllib.error.HTTPError as error:
         error.close()
         return error.code
@@ -42,9 +43,9 @@ def test_a_websocket_from_another_page_is_refused(server, origin):
     """FAULTS D10."""
     address = server.url.replace("http", "ws") + "/_stcore/stream"
     with pytest.raises(InvalidStatus) as refused:
-        connect(address, origin=origin, open_timeout=10)
+        connect(address, origin=origin, open_timeout=60)
     assert refused.value.response.status_code == 403
-    with connect(address, origin=server.url, open_timeout=10):
+    with connect(address, origin=server.url, open_timeout=60):
         pass
 
 
@@ -56,6 +57,7 @@ def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
         page.goto(f"{desk.server.url}/grid?{query}")
         page.wait_for_selector(".st-key-topbar")
         page.wait_for_selector(".tray")
+        at_rest(page)
         assert page.locator("[data-testid='stException']").count() == 0
 
 
@@ -66,9 +68,10 @@ def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images,
         connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))
     broken = desks(audio, "Unlucky Person")
     page = broken.tab("learn")
-    page.wait_for_selector("[data-testid='stAlert']")
-    text = page.locator("[data-testid='stAlert']").inner_text()
-    assert "error" in text and "Traceback" not in text and "damaged" not in text
+    expect(page.get_by_test_id("stAlert")).to_contain_text("error")
+    at_rest(page)
+    text = page.get_by_test_id("stAlert").inner_text()
+    assert "Traceback" not in text and "damaged" not in text
     other = desks(images, "Lucky Person")
     page = other.label_tab()
     page.keyboard.press("1")

@@ -9,7 +9,7 @@ from app.guesses import newest_opinion
 from storage.classes import list_classes
 from storage.pool import ItemFilter
 from tests.app import sample_store
-from tests.browser.conftest import saved
+from tests.browser.conftest import eventually, remember, saved
 
 
 @pytest.fixture
@@ -33,16 +33,16 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, gues
     shown = ids_shown(page)
     page.locator(".tile").nth(1).click()
     page.locator(".tile").nth(3).click(modifiers=["Shift"])
-    assert selected(page) == shown[1:4]
-    assert page.locator(".tray .n").inner_text() == "3 selected"
+    eventually(page, lambda: selected(page), shown[1:4])
+    expect(page.locator(".tray .n")).to_have_text("3 selected")
     page.keyboard.press("4")
     saved(page)
     assert {(e.item_id, e.class_id) for e in desk.events()} == {(i, desk.classes[3].id) for i in shown[1:4]}
-    assert not set(ids_shown(page)) & set(shown[1:4])
+    eventually(page, lambda: set(ids_shown(page)) & set(shown[1:4]), set())
     page.keyboard.press("u")
     saved(page)
     assert desk.pool.counts().labeled == 0
-    assert set(selected(page)) == set(shown[1:4])
+    eventually(page, lambda: set(selected(page)), set(shown[1:4]))
     stored = desk.events()[0]
     opinion = newest_opinion(store, guessed.id)
     best = opinion.guesses(stored.item_id, list_classes(store, guessed.id))[0]
@@ -64,7 +64,7 @@ def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
     page.locator(".filter button", has_text=guess).first.click()
     page.wait_for_selector(f".filter button[aria-pressed='true']:text-is('{guess}')")
     expect(page.locator(".tile .guess").filter(has_not_text=guess)).to_have_count(0)
-    assert set(page.locator(".tile .guess").all_inner_texts()) == {guess}
+    eventually(page, lambda: set(page.locator(".tile .guess").all_inner_texts()), {guess})
 
 
 def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
@@ -75,9 +75,9 @@ def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
     page.keyboard.press("Space")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Shift+ArrowRight")
-    assert selected(page) == shown[:3]
+    eventually(page, lambda: selected(page), shown[:3])
     page.keyboard.press("Escape")
-    assert selected(page) == []
+    eventually(page, lambda: selected(page), [])
     one, six = page.locator(".tile").nth(0).bounding_box(), page.locator(".tile").nth(5).bounding_box()
     page.mouse.move(one["x"] + 20, one["y"] + 20)
     page.mouse.down()
@@ -86,10 +86,11 @@ def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
     expect(page.locator(".tile[aria-selected='true']")).to_have_count(6)
     assert selected(page) == shown[:6]
     page.keyboard.press("Control+a")
-    assert selected(page) == shown
+    eventually(page, lambda: selected(page), shown)
     page.keyboard.press("Escape")
     page.keyboard.press("2")
     page.wait_for_timeout(200)
+    saved(page)
     assert desk.events(None) == []
 
 
@@ -100,8 +101,9 @@ def test_sound_plays_on_focus_after_the_first_gesture(desks, audio):
     page.wait_for_timeout(200)
     assert page.locator(".tile[data-playing='true']").count() == 0
     page.mouse.click(5, 400)
+    played = remember(page, ".tile", "data-playing")
     page.locator(".tile").nth(4).hover()
-    page.wait_for_selector(".tile[data-playing='true']")
+    eventually(page, lambda: played()[:1], ["true"])
 
 
 def test_an_emptied_grid_says_so_and_offers_the_next_step(desks, store):

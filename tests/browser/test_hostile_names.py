@@ -8,11 +8,23 @@ import time
 import urllib.request
 
 import pytest
+from playwright.sync_api import expect
 
 from storage.classes import list_classes
 from storage.projects import ProjectSettings, create_project
 from tests.app import sample_store
-from tests.browser.conftest import ROOT, free_port, saved
+from tests.browser.conftest import (
+    FIRST_START_SECONDS,
+    ROOT,
+    SLOW,
+    STOP_SECONDS,
+    at_rest,
+    current_item,
+    eventually,
+    free_port,
+    saved,
+)
+from tests.browser.screens import READY
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
@@ -54,21 +66,28 @@ def page_of_names(tmp_path_factory):
         stderr=subprocess.DEVNULL,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(script.parent)},
     )
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
+    end = time.monotonic() + FIRST_START_SECONDS
+    while True:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2).read()
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=10).read()
             break
         except OSError:
+            assert process.poll() is None and time.monotonic() < end, "the page of names did not start"
             time.sleep(0.2)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
-    process.wait(20)
+    process.wait(STOP_SECONDS)
+
+
+def texts_of_case(page, i: int) -> list[str]:
+    shown = page.locator(f".st-key-case-{i} .stElementContainer").all_inner_texts()
+    return [one.strip().replace("\u2060", "") for one in shown]
 
 
 def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, page_of_names):
     """FAULTS A5: five kinds of element show exactly the text, hold no link, image or formula, and fetch nothing."""
     context = chromium.new_context()
+    context.set_default_timeout(SLOW)
     outside: list[str] = []
     ours = (page_of_names, page_of_names.replace("http", "ws"), "data:")
     context.on("request", lambda request: None if request.url.startswith(ours) else outside.append(request.url))
@@ -78,8 +97,7 @@ def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, p
     for lazy in ("button p", "label p"):
         page.wait_for_function(f"() => document.querySelectorAll('.stMain {lazy}').length >= {len(HOSTILE)}")
     for i, text in enumerate(HOSTILE):
-        shown = page.locator(f".st-key-case-{i} .stElementContainer").all_inner_texts()
-        assert [one.strip().replace("\u2060", "") for one in shown] == [text] * 5
+        eventually(page, lambda i=i: texts_of_case(page, i), [text] * 5)
         made = page.locator(f".st-key-case-{i} :is(a, img, .katex, code, em, strong, del, script)")
         assert made.evaluate_all("all => all.map(e => e.outerHTML)") == []
     assert outside == []
@@ -98,13 +116,15 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     page = desk.label_tab()
     alerts: list[str] = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
-    assert page.locator(".class .name").all_inner_texts() == [row.name for row in list_classes(store, project.id)]
-    first = desk.pool.item(int(page.locator(".screen").get_attribute("data-item-id")))
+    classes = [row.name for row in list_classes(store, project.id)]
+    eventually(page, page.locator(".class .name").all_inner_texts, classes)
+    first = desk.pool.item(current_item(page))
     page.locator(".file summary").click()
-    assert page.locator(".filename").inner_text() == first.name
+    eventually(page, page.locator(".filename").inner_text, first.name)
     page.keyboard.press("g")
-    assert page.locator(".guidelines").inner_text() == HOSTILE[0]
+    eventually(page, page.locator(".guidelines").inner_text, HOSTILE[0])
     page.keyboard.press("Escape")
+    at_rest(page)
     page.locator(".st-key-person button").first.click()
     page.get_by_text("Labeling as <img src=http://203.0.113.7/me.png>").wait_for()
     page.keyboard.press("Escape")
@@ -114,7 +134,13 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     for screen in ("Learn", "Map", "Collect", "Deliver", "Review"):
         page.get_by_role("link", name=screen).click()
         page.wait_for_url(f"**/{screen.lower()}**")
-        page.wait_for_timeout(700)
+        expect(page.locator(".st-key-tab-current")).to_have_text(screen)
+        if screen == "Map":
+            expect(page.get_by_text("Round 1 left no map.")).to_be_visible()
+        else:
+            page.wait_for_selector(READY[screen])
+        at_rest(page)
+        page.wait_for_timeout(500)
     assert desk.outside == [] and alerts == []
 
 
@@ -129,7 +155,7 @@ def test_notes_are_stored_exactly_and_shown_inert(desks, audio):
         page.locator("dialog.note .save").click()
         saved(page)
         page.keyboard.press("n")
-        assert page.locator("dialog.note textarea").input_value() == note
+        eventually(page, page.locator("dialog.note textarea").input_value, note)
         page.locator("dialog.note .cancel").click()
     assert [event.note for event in desk.events("note")] == notes
     assert desk.outside == []

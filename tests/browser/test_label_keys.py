@@ -129,7 +129,7 @@ def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, aud
     page.wait_for_selector(f".screen[data-item-id='{shown[2]}']")
     saved(page)
     held: list[Route] = []
-    page.route("**/recent", held.append)
+    page.route("**/recent", lambda route: held.append(route))
     page.reload()
     wait_for_card(page)
     page.keyboard.press("u")

@@ -12,7 +12,7 @@ from storage import comparisons
 from storage.projects import create_project, get_project, update_project
 from storage.rounds import RoundLog
 from tests.app.finished_rounds import finish_round
-from tests.browser.conftest import at_rest
+from tests.browser.conftest import at_rest, eventually
 
 
 def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, store):
@@ -27,9 +27,14 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
     batch.press("Enter")
     page.get_by_text("Start the next round by itself").click()
     expect(page.get_by_role("switch")).not_to_be_checked()
+
+    def told() -> tuple[int, bool]:
+        kept = get_project(store, audio.id).settings
+        return kept.batch_size, kept.automatic_rounds
+
+    eventually(page, told, (5, False))
     at_rest(page)
     settings = get_project(store, audio.id).settings
-    assert (settings.batch_size, settings.automatic_rounds) == (5, False)
     update_project(store, audio.id, settings=dataclasses.replace(settings, seed=7, preset="smoke"))
     page.get_by_label("Strategy", exact=True).click()
     page.get_by_role("option", name="BADGE").click()
@@ -78,9 +83,8 @@ def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_co
     ticks = page.locator(".st-key-curve .xtick text")
     expect(ticks).to_have_text(["0", "2"])
     row = page.locator(f".st-key-round-row-{first.id}")
-    assert re.sub(r"\s+", " ", row.locator(".winnow-round").inner_text()).startswith(
-        "1 Bilevel coreset 0 70.0 % 1 of 2"
-    )
+    expect(row.locator(".winnow-round")).to_contain_text("1 Bilevel coreset 0 70.0 % 1 of 2", use_inner_text=True)
+    at_rest(page)
 
     row.get_by_role("button", name="Open").click()
     dialog = page.get_by_role("dialog")
@@ -96,7 +100,9 @@ def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_co
     expect(dialog.get_by_text("A worker is on it.")).to_be_visible()
     asked = comparisons.get(store, first.id)
     assert asked is not None and asked.strategies == ("badge", "uniform")
+    at_rest(page)
     dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
     row.get_by_role("button", name="Replay").click()
     expect(page.get_by_text("Waiting for a worker to take it")).to_be_visible()
     replay = RoundLog(store, audio.id).latest()

@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from storage.annotators import annotator_named
 from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
+from tests.browser.conftest import at_rest, eventually
 from tests.browser.test_collect import choose
 
 _numbers = itertools.count(1)
@@ -31,7 +32,8 @@ def test_a_disagreement_is_decided_and_its_history_kept(desks, store):
     case, agreed = page.locator(".st-key-card-case"), page.locator(".st-key-card-agreement")
     expect(case).to_contain_text("1 of 2 people disagree")
     expect(case).to_contain_text("Bea <b>: four")
-    assert case.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 900
+    wide = "image => image.decode().then(() => image.naturalWidth)"
+    eventually(page, lambda: case.locator("img").evaluate(wide), 900)
     # Krippendorff's alpha by hand: observed disagreement 2/6; expected (36 - 1 - 1 - 4 - 4) / (6 * 5); 1 - 10/26.
     expect(agreed).to_contain_text("3 items with two labels or more")
     expect(agreed.locator(".winnow-figure strong").first).to_have_text("0.62")
@@ -73,6 +75,7 @@ def test_an_export_is_counted_prepared_in_the_background_and_downloaded(desks, a
     link = card.get_by_role("link", name="Download")
     expect(link).to_be_visible()
     expect(card).to_contain_text("24 rows")
+    at_rest(page)
     with page.expect_download() as download:
         link.click()
     with zipfile.ZipFile(download.value.path()) as packed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,16 @@ from storage.classes import list_classes
 from storage.database import Store
 from storage.pool import Pool
 from tests.app import sample_store
-from tests.browser.conftest import SLOW, Server, current_item, free_port, saved, wait_for_card
+from tests.browser.conftest import (
+    SLOW,
+    Server,
+    at_rest,
+    current_item,
+    eventually,
+    free_port,
+    saved,
+    wait_for_card,
+)
 from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
 
 SECRETS = """[auth]
@@ -50,7 +60,6 @@ def signed(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iter
 
 def entering(context: BrowserContext, server: Server, person: str) -> Page:
     page = context.new_page()
-    page.set_default_timeout(SLOW)
     page.goto(server.url, wait_until="domcontentloaded")
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name=person).click()
@@ -72,12 +81,13 @@ def test_signing_in_gives_the_name_and_opens_media_and_routes_signing_out_closes
     server, store = signed
     item = Pool(store, 1).items()[0]
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(SLOW)
     assert statuses(context, server, item) == [401, 401, 401]
     page = entering(context, server, "ana")
     wait_for_card(page)
     assert provider.problems == []
     person = next(row for row in list_annotators(store) if row.name == "Ana <b>Koller</b>")
-    assert page.locator(".st-key-person").inner_text().strip().startswith("AN")
+    expect(page.locator(".st-key-person")).to_have_text(re.compile(r"^\s*AN"))
     page.wait_for_function("() => fetch('/media/abc.png').then((answer) => answer.status !== 401)")
     assert statuses(context, server, item)[0] == 200
 
@@ -91,10 +101,11 @@ def test_signing_in_gives_the_name_and_opens_media_and_routes_signing_out_closes
     wait_for_card(page)
     assert len([row for row in list_annotators(store) if row.name == person.name]) == 1
 
+    at_rest(page)
     page.locator(".st-key-person button").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
-    assert SESSION_COOKIE not in {cookie["name"] for cookie in context.cookies()}
+    eventually(page, lambda: SESSION_COOKIE in {cookie["name"] for cookie in context.cookies()}, False)
     assert statuses(context, server, item) == [401, 401, 401]
     context.close()
 
@@ -102,8 +113,10 @@ def test_signing_in_gives_the_name_and_opens_media_and_routes_signing_out_closes
 def test_someone_the_provider_knows_but_the_list_does_not_is_refused(signed: tuple[Server, Store], chromium: Browser):
     server, store = signed
     context = chromium.new_context()
+    context.set_default_timeout(SLOW)
     page = entering(context, server, "eve")
     expect(page.get_by_text("is not on this Winnow's list", exact=False)).to_be_visible()
+    at_rest(page)
     assert page.locator(".screen").count() == 0
     assert statuses(context, server, Pool(store, 1).items()[0]) == [401, 401, 401]
     assert "Eve" not in [row.name for row in list_annotators(store)]

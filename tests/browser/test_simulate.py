@@ -14,10 +14,9 @@ from app import simulations
 from storage.database import Store
 from tests.app import sample_store
 from tests.app.test_simulations import with_truth
-from tests.browser.conftest import Server, own_server, running_worker
+from tests.browser.conftest import Server, at_rest, own_server, running_worker
 from tests.round_pools import draw_project
 
-SLOW = 60_000
 VERY_SLOW = 400_000  # ms: processes that load torch on a busy machine
 
 
@@ -40,13 +39,8 @@ def fill(page: Page, label: str, value: str) -> None:
     at_rest(page)
 
 
-def at_rest(page: Page) -> None:
-    page.wait_for_selector(".stApp[data-test-script-state='notRunning']", timeout=SLOW)
-
-
 @pytest.mark.timeout(1200)
 def test_a_simulation_is_asked_for_reloaded_worked_on_read_cancelled_and_removed(desks, store):
-    expect.set_options(timeout=SLOW)
     project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
     desk = desks(project)
     page = desk.tab("learn")
@@ -101,6 +95,7 @@ def read_the_results(page: Page, store: Store, project_id: int) -> int:
 def cancel_and_remove_another(page: Page, store: Store, project_id: int, first: int) -> None:
     card = page.locator(".st-key-card-simulate")
     fill(page, "Rounds", "2")
+    expect(card.get_by_text(re.compile("trainings, 3 to 23 labels; roughly"))).to_be_visible()
     card.get_by_role("button", name="Start simulating").click()
     card.get_by_role("button", name="Cancel").click()
     expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)

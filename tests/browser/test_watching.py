@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 
@@ -21,6 +23,13 @@ def watcher(store):
     thread.end()
 
 
+def arrive(path: Path, whole: bytes) -> None:
+    """At once: a file half written for longer than the watcher's patience would be taken for a broken one."""
+    draft = path.parent.with_name(f"{path.parent.name}-draft")
+    draft.write_bytes(whole)
+    draft.replace(path)
+
+
 def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, tmp_path):
     project = create_project(store, "A stream of pictures", "image", ["a", "b"])
     (tmp_path / "first.png").write_bytes(picture(1))
@@ -35,8 +44,8 @@ def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, 
     field.press("Enter")
     card.get_by_role("button", name="Start watching").click()
     expect(card.locator(".winnow-figure").get_by_text("1", exact=True)).to_be_visible(timeout=60_000)
-    (tmp_path / "second.png").write_bytes(picture(2))
-    (tmp_path / "<b>page<b>.png").write_bytes(b"<html>" * 9)
+    arrive(tmp_path / "second.png", picture(2))
+    arrive(tmp_path / "<b>page<b>.png", b"<html>" * 9)
     expect(card.locator(".winnow-figure").get_by_text("2", exact=True)).to_be_visible(timeout=60_000)
     expect(card.get_by_text("<b>page<b>.png")).to_be_visible(timeout=60_000)
     card.get_by_role("button", name="Stop watching").click()

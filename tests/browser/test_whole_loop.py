@@ -22,7 +22,17 @@ from storage.pool import Pool
 from storage.projects import get_project, update_project
 from storage.rounds import RoundLog
 from storage.schema import Item
-from tests.browser.conftest import Server, current_item, own_server, running_worker, saved, wait_for_card
+from tests.browser.conftest import (
+    SLOW,
+    Server,
+    at_rest,
+    current_item,
+    own_server,
+    running_worker,
+    saved,
+    wait_for_card,
+)
+from tests.browser.test_collect import choose, upload
 
 SAMPLES = ROOT / "sample_data" / "spoken_digits"
 PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
@@ -84,14 +94,14 @@ def label_the_truth(page: Page, store: Store, project_id: int, n: int) -> list[i
               return screen && screen.dataset.itemId !== String(id);
             }""",
             arg=item_id,
-            timeout=30_000,
+            timeout=SLOW,
         )
     saved(page)
     return seen
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, worker, archive):
     desk = desks(audio)
     page = desk.tab("collect")
@@ -102,18 +112,20 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     page.get_by_placeholder("Garden birds").fill("Digits from a zip")
     page.get_by_placeholder("One on each line").fill("\n".join(str(digit) for digit in range(10)))
     page.get_by_role("button", name="Create the project").click()
-    expect(page.get_by_text("Add files to Digits from a zip")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Add files to Digits from a zip")).to_be_visible()
     project = get_project(store, "Digits from a zip")
-    page.locator("input.files").set_input_files(str(archive))
-    expect(page.get_by_text("nothing is imported yet")).to_be_visible(timeout=60_000)
-    page.get_by_role("combobox", name="Class folders or a manifest's labels").click()
-    page.get_by_role("option", name="are hidden truth").click()
-    page.get_by_role("button", name="Look through it").click()
-    expect(page.get_by_text("80", exact=True)).to_be_visible(timeout=60_000)
+    upload(page, str(archive))
+    expect(page.get_by_text("nothing is imported yet")).to_be_visible()
+    look = page.get_by_role("button", name="Look through it")
+    expect(look).to_be_visible()
+    meaning = page.get_by_role("combobox", name="Class folders or a manifest's labels")
+    choose(page, meaning, "are hidden truth, to measure against")
+    look.click()
+    expect(page.get_by_text("80", exact=True)).to_be_visible(timeout=PATIENCE)
     expect(page.get_by_text("1 file will be left out")).to_be_visible()
     assert Pool(store, project.id).counts().total == 0
     page.get_by_role("button", name="Import 80 files").click()
-    until(lambda: Pool(store, project.id).counts().total == 80, 120, "the import did not end")
+    until(lambda: Pool(store, project.id).counts().total == 80, PATIENCE / 1000, "the import did not end")
     assert Pool(store, project.id).counts().held_out == 20
     settings = get_project(store, project.id).settings
     update_project(store, project.id, settings=dataclasses.replace(settings, preset="smoke"))
@@ -124,7 +136,7 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     first = label_the_truth(page, store, project.id, 10)
     assert Pool(store, project.id).counts().labeled == len(set(first)) == 10
     log = RoundLog(store, project.id)
-    until(lambda: log.latest() is not None, 60, "no round was asked for")
+    until(lambda: log.latest() is not None, PATIENCE / 1000, "no round was asked for")
     page.goto(f"{server.url}/learn?project={project.id}")
     expect(page.get_by_text("Held-out accuracy")).to_be_visible(timeout=PATIENCE)
     round_one = log.latest("finished")
@@ -146,7 +158,8 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     page.get_by_text("CSV: opens in any spreadsheet").click()
     page.get_by_role("button", name="Prepare the export").click()
     link = page.get_by_role("link", name="Download")
-    expect(link).to_be_visible(timeout=60_000)
+    expect(link).to_be_visible(timeout=PATIENCE)
+    at_rest(page)
     with page.expect_download() as download:
         link.click()
     with zipfile.ZipFile(download.value.path()) as packed:
