@@ -105,7 +105,7 @@ def running_server(binaries: Path) -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
+def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path, seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -118,7 +118,7 @@ def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Pat
 
 def _run(command: list[str], folder: Path) -> None:
     done = subprocess.run(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=120
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=280
     )
     if done.returncode:
         raise RuntimeError(f"{command[-1]} of PostgreSQL failed: {done.stderr}")

@@ -28,7 +28,7 @@ ALONE = 15
 
 def label(store: Store, who: int, until: float) -> list[float]:
     pool, waits = Pool(store, 1), []
-    while time.monotonic() < until:
+    while not waits or time.monotonic() < until:
         for row in pool.next_to_label(annotator=who, holder=str(who), limit=2):
             start = time.monotonic()
             answer = pool.label(row.id, 1 + row.id % 3, annotator=who)

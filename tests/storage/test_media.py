@@ -19,7 +19,7 @@ from storage.media_child import Examiner
 from storage.media_folder import MediaChanged, MediaFolder, MediaMissing
 from storage.media_types import identify, refusal
 from storage.media_workers import MediaWorkers
-from tests.storage.made_media import picture, riff, sound, wav
+from tests.storage.made_media import long_picture, picture, riff, sound, wav
 
 LIMITS = Limits()
 
@@ -199,11 +199,11 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affected(folders, tmp_path):
     """A10, time: the child is killed by its own alarm; the file is kept and marked."""
-    Image.new("L", (7_900, 7_900)).save(tmp_path / "slow.jpg", progressive=True)
+    (tmp_path / "slow.jpg").write_bytes(long_picture())
     (tmp_path / "a.png").write_bytes(picture(seed=1))
     (tmp_path / "b.png").write_bytes(picture(seed=2))
     jobs = [(str(tmp_path / name), "copy") for name in ("a.png", "slow.jpg", "b.png")]
-    limits = dataclasses.replace(LIMITS, decode_seconds=0.15)
+    limits = dataclasses.replace(LIMITS, decode_seconds=2.0)
     with MediaWorkers(*folders, limits, n_workers=1) as workers:
         results = workers.submit(jobs).result()
     assert [one.measures.status for one in results] == ["ok", "unreadable", "ok"]

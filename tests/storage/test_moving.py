@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -98,13 +97,21 @@ def test_a_target_with_projects_of_its_own_is_refused(sqlite_store: Store, postg
 
 
 MOVER = """
-import sys
+import sys, time
 from pathlib import Path
 from storage import moving
 from storage.database import Store
 moving.BLOCK = 20
 def tell(progress):
-    print(progress.stage, progress.note, flush=True)
+    if progress.note != "label_events":
+        print(progress.stage, progress.note, flush=True)
+        return
+    write_block = moving._write_block
+    def write_some_and_wait(target, table, block):
+        write_block(target, table, block[:5])
+        print("some label events", flush=True)
+        time.sleep(600)  # it never ends by itself, however late the kill comes
+    moving._write_block = write_some_and_wait
 with Store.open(home=Path(sys.argv[1])) as source, Store.open(sys.argv[2], Path(sys.argv[3])) as target:
     moving.move(source, target, tell)
 """
@@ -122,13 +129,12 @@ def test_a_move_killed_half_way_is_completed_by_running_it_again(
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("rows items"):
-                time.sleep(0.02)
+            if line == "some label events\n":
                 break
         process.send_signal(signal.SIGKILL)
     with Store.open(postgres_url, elsewhere) as target:
         with target.read() as connection:
-            assert connection.execute(select(func.count()).select_from(LabelEvent)).scalar_one() < 13
+            assert connection.execute(select(func.count()).select_from(LabelEvent)).scalar_one() == 5
         report = moving.move(sqlite_store, target)
         with sqlite_store.read() as old, target.read() as new:
             for table in moving.moved_tables():

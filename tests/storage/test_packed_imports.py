@@ -29,7 +29,7 @@ from storage.media_workers import MediaWorkers
 from storage.moving import copy_files
 from storage.pool import Pool
 from storage.projects import create_project
-from tests.storage.made_media import wav, write_files, zip_of
+from tests.storage.made_media import long_picture, wav, write_files, zip_of
 
 N = MANY + 6
 FILES = {f"dog/{k:03d}.wav": wav(k) for k in range(N)}
@@ -187,13 +187,10 @@ def test_packed_contents_move_with_the_store(sqlite_store, project, tmp_path):
 
 def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_store, tmp_path):
     """Replies and records leave the process together, before a decoder may end it."""
-    from PIL import Image
-
-    root = write_files(tmp_path / "in", FILES)
-    Image.new("L", (7_900, 7_900)).save(root / "slow.jpg", progressive=True)
+    root = write_files(tmp_path / "in", FILES | {"slow.jpg": long_picture()})
     names = [*FILES]
     names.insert(40, "slow.jpg")
-    limits = Limits(decode_seconds=0.15)
+    limits = Limits(decode_seconds=2.0)
     media = sqlite_store.media
     with media.incoming() as incoming, MediaWorkers(media.root, incoming, limits, n_workers=1) as workers:
         results = workers.submit([(str(root / name), "copy") for name in names]).result()

@@ -139,7 +139,7 @@ def _fill(folder: str, barrier, results) -> None:
         time.sleep(0.01)
         return np.array([[one, one] for one in positions], np.float32)
 
-    barrier.wait(60)
+    barrier.wait(240)
     rows = FolderRowCache(folder).rows("key", names, compute)
     results.put((n_computed, bool(np.array_equal(rows.take(np.arange(600))[:, 1], np.arange(600, dtype=np.float32)))))
 
@@ -150,7 +150,7 @@ def test_two_processes_fill_the_same_key_at_once_and_share_the_work(tmp_path: Pa
     workers = [context.Process(target=_fill, args=(str(tmp_path), barrier, results)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    answers = [results.get(timeout=120) for _ in workers]
+    answers = [results.get(timeout=280) for _ in workers]
     for worker in workers:
         worker.join()
     assert all(right for _, right in answers)

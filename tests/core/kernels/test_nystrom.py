@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -218,20 +218,26 @@ def test_progress_is_reported_and_a_cancel_keeps_finished_blocks(computed: list[
 
 
 def test_the_factorisation_reports_while_it_runs_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-        time.sleep(0.6)
+    runs, told = threading.Event(), threading.Event()
+
+    def until_told(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+        runs.set()
+        assert told.wait(180), "nothing was reported while it ran"
         return inverse_root(K, tolerance)
 
-    monkeypatch.setattr("core.kernels.nystrom.inverse_root", slow)
-    ticks: list[float] = []
-    fit(pictures(4), networks.linear(), on_progress=lambda done, total: ticks.append(time.monotonic()))
-    assert len(ticks) >= 2
+    monkeypatch.setattr("core.kernels.nystrom.inverse_root", until_told)
+    fit(pictures(4), networks.linear(), on_progress=lambda done, total: told.set() if runs.is_set() else None)
+    assert told.is_set()
+    runs.clear()
+    told.clear()
 
     def stop(done: int, total: int) -> None:
-        raise Cancelled("Stopped.")
+        if runs.is_set():
+            raise Cancelled("Stopped.")
 
     with pytest.raises(Cancelled):
         fit(pictures(4), networks.linear(), on_progress=stop)
+    told.set()  # the thread that was left behind ends
 
 
 def test_another_device_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:
