@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,12 @@ def home(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that jobs run in."""
+    """The processes that jobs run in; they do nothing, and go on doing it until they are killed."""
     made: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
-    def record(*arguments, **options):
-        made.append(popen(*arguments, **options))
+    def record(arguments, **options):
+        made.append(popen([sys.executable, "-c", "import time; time.sleep(600)"], **options))
         return made[-1]
 
     monkeypatch.setattr(jobs.subprocess, "Popen", record)
@@ -40,12 +42,17 @@ def started(monkeypatch) -> list[subprocess.Popen[bytes]]:
 
 
 def ended(home: Path, job: jobs.Job) -> jobs.JobView:
-    end = time.monotonic() + 120
-    while (view := jobs.look(home, job.id)) is not None and view.status == "running":
-        assert time.monotonic() < end, "the job did not end"
-        time.sleep(0.1)
+    wait_for(lambda: (view := jobs.look(home, job.id)) is None or view.status != "running", "the job did not end")
+    view = jobs.look(home, job.id)
     assert view is not None
     return view
+
+
+def wait_for(holds: Callable[[], bool], otherwise: str) -> None:
+    end = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.1)
 
 
 def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(home, tmp_path):
@@ -63,7 +70,7 @@ def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(hom
     done = ended(home, job)
     assert (done.status, done.error) == ("finished", "") and done.result is not None
     assert (done.result["imported"], done.result["n_refused"], done.done) == (1, 1, done.total)
-    assert not upload.exists()
+    wait_for(lambda: not upload.exists(), "the upload is still there")  # removed after the end is told
     target = home / "exports" / "two.zip"
     target.parent.mkdir()
     job = jobs.start(home, "Export", ["export", "--", "-p <b>two</b>", str(target)], 2, makes=target)
@@ -74,12 +81,18 @@ def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(hom
     assert [view.job.title for view in jobs.listed(home)] == ["Import into two"]
 
 
-def test_an_import_cancelled_before_it_began_says_so_and_writes_nothing(home, tmp_path):
+def test_an_import_cancelled_before_it_began_says_so_and_writes_nothing(home, tmp_path, monkeypatch):
     with Store.open(home=home) as store:
         create_project(store, "animals", "audio", ["dog"])
     upload = write_files(tmp_path / "in", {"dog/a.wav": wav(1)})
+    popen = subprocess.Popen
+
+    def cancel_first(arguments, **options):
+        jobs.cancel(home, Path(arguments[3]).name)
+        return popen(arguments, **options)
+
+    monkeypatch.setattr(jobs.subprocess, "Popen", cancel_first)
     job = jobs.start(home, "Import", ["import", str(upload), "--project=animals"], 1, uses=upload / "dog/a.wav")
-    jobs.cancel(home, job.id)
     done = ended(home, job)
     assert done.status == "cancelled" and done.error.startswith("Cancelled.")
     assert (upload / "dog/a.wav").exists()

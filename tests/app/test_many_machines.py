@@ -16,7 +16,7 @@ from storage.rounds import RoundLog
 from tests.app.worker_processes import Place, crew_in, quick_config, until
 from tests.round_pools import draw_project
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def undisturbed_picks(tmp_path: Path) -> list[int]:
@@ -44,10 +44,11 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
         store = Store(opened.url, home, shared)
         drawn = draw_project(store, n_items=48)
         drawn.label(drawn.item_ids[:9])
-        common = {"url": postgres_url, "artifacts": shared, "unit_rows": 6, "slow": {"unit features": 0.25}}
+        gate = tmp_path / "gate"  # both are at a unit before any unit is done
+        common = {"url": postgres_url, "artifacts": shared, "unit_rows": 6, "gates": {"unit features": gate}}
         here = crew.start(Place(home=home, **common))
         there = crew.start(Place(home=tmp_path / "elsewhere", **common))
-        until(lambda: len(workers.living_workers(store, 1.5)) == 2, PATIENCE, "two workers")
+        until(lambda: len(workers.living_workers(store)) == 2, PATIENCE, "two workers")
         row = rounds.request_round(store, drawn.project_id, config=quick_config())
         until(lambda: here.lines("-features-") and there.lines("-features-"), PATIENCE, "both at work")
         there.kill()
@@ -55,6 +56,7 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
         while time.monotonic() - killed < 1.0:  # labels keep flowing
             drawn.label([drawn.item_ids[20]])
             time.sleep(0.05)
+        gate.touch()
         log = RoundLog(store, drawn.project_id)
         until(lambda: not log.get(row.id).unfinished, PATIENCE, "the end of the round")
         done = log.get(row.id)

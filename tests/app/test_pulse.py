@@ -11,6 +11,7 @@ from app.pulse import Pulse, Questions, Superseded
 from core.errors import Cancelled, TrainingFailed
 from core.types import Progress
 from storage import workers
+from tests.app.worker_processes import until
 
 
 class Answers:
@@ -43,15 +44,14 @@ def pulse(sqlite_store, answers):
 def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts(pulse, answers):
     """FAULTS C9."""
     pulse.start()
+    began, worked = time.perf_counter(), time.thread_time()
     with pulse.activity("w", 1, "train") as activity:
-        began = time.perf_counter()
         for step in range(20_000):
             activity.report(Progress("train", step, 20_000, metrics={"loss": 1.0 / (step + 1)}))
-        seconds = time.perf_counter() - began
-        time.sleep(0.3)
-    assert seconds < 2.0  # 10,000 a second, with room to spare
-    assert len(answers.written) <= seconds / 0.05 + 8
-    assert answers.written[-1].done == 19_999
+        worked = time.thread_time() - worked
+        until(lambda: answers.written and answers.written[-1].done == 19_999, what="the last one")
+    assert worked < 2.0  # 10,000 a second of this thread's own time, with room to spare
+    assert len(answers.written) <= (time.perf_counter() - began) / 0.05 + 8
 
 
 def test_the_last_point_of_a_curve_is_not_lost_among_plain_progress(pulse, answers):

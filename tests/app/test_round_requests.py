@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(draw
     row = rounds.request_round(store, project_id)
     shown = rounds.view(store, project_id)
     assert shown is not None and shown.waiting_for_worker and shown.seconds_left and shown.seconds_left > 0
-    log = RoundLog(store, project_id)
+    log, began = RoundLog(store, project_id), time.monotonic()
     log.start(row.id)
     for step in (Progress("start", 1, 1, "w1"), Progress("start", 2, 1, "w2")):
         log.progress(row.id, step)
@@ -103,7 +104,8 @@ def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(draw
     assert shown.curves == {"loss": [(10, 2.0), (60, 1.0)]}
     later = estimates.seconds_per_stage(store, project_id, row.config)
     after_train = sum(later[stage] for stage in ("predict", "features", "select", "map", "finish"))
-    assert after_train <= shown.seconds_left < after_train + 5.0  # 40 % of a few milliseconds' pace
+    taken = time.monotonic() - began  # for 60 of 100 steps and more; those that are left need less
+    assert after_train <= shown.seconds_left <= after_train + taken
 
 
 def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):

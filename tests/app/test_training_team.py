@@ -40,7 +40,7 @@ def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
     leader = (
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=open({str(tmp_path / 'pid')!r}, 'w'))\n"
-        "time.sleep(0.5)\n"
+        f"while not open({str(tmp_path / 'pid')!r}).read().endswith('\\n'): time.sleep(0.02)\n"
         f"print({line!r}, flush=True)\n"
         "time.sleep(600)"
     )
@@ -56,7 +56,7 @@ def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
             finally:
                 training_team.dismiss(team)
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(pid) and team.returncode is not None

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from app.cli import main
 from app.watching import Watchman, feed
 from core import stream_buffer
 from core.types import ignore
-from storage import candidate_buffer, watches
+from storage import candidate_buffer, watch_folder, watches
 from storage.candidate_buffer import Buffer
 from storage.database import Store
 from storage.pool import Pool
@@ -187,9 +188,11 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
     assert main(["watch", "stream", "--stop"]) == 0
 
 
-def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, project, folder):
-    """The thread beside a worker's rounds: a file that keeps growing is taken once, whole."""
-    data = picture(0, 0)
+def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, project, folder, monkeypatch):
+    """The thread beside a worker's rounds: a file that keeps growing is taken once, whole. Patience runs by a clock of
+    the test: no part of the file keeps it waiting for long enough, however slow the machine."""
+    data, clock = picture(0, 0), [0.0]
+    monkeypatch.setattr(watch_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     watches.start(store, project, folder)
     thread = watching.WatchThread(store, seconds=0.05)
     thread.watchman = Watchman(store, patience=0.6)
@@ -199,8 +202,14 @@ def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, projec
             for part in range(0, len(data), -(-len(data) // 6)):
                 file.write(data[part : part + -(-len(data) // 6)])
                 file.flush()
+                clock[0] += 0.5
                 time.sleep(0.1)
-        until(lambda: watches.counts(store, project)["taken"] == 1, "the file was not taken in")
+
+        def taken() -> bool:
+            clock[0] += 0.1
+            return watches.counts(store, project)["taken"] == 1
+
+        until(taken, "the file was not taken in")
     finally:
         thread.end()
     [item] = Pool(store, project).items()

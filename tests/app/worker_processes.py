@@ -1,7 +1,7 @@
 """Real worker processes for tests, forked from a server that has loaded torch already, so that each starts at once.
 
 A worker here is the worker that users start, with a faster tempo. `slow` makes a stage linger (and listen) before and
-after its work, so that a test can strike in the middle of it.
+after its work, so that a test can strike in the middle of it; a gate holds it for as long as the test wants.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Place:
     url: str | None = None
     artifacts: str | None = None
     slow: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds before and after its work
-    slow_records: float = 0.0  # seconds after each record of a simulation
+    gates: Mapping[str, Path] = field(default_factory=dict)  # stage -> file that must be there before its work
+    records_gate: Path | None = None  # file that must be there before any record of a simulation after the first
     unit_rows: int | None = None
-    stale_seconds: float = 1.5
-    memory_bytes: int | None = None  # beyond what the process has when it starts to work
+    stale_seconds: float = 30.0  # a killed process is noticed at once, and a slow one is not taken for dead
+    memory_bytes: int | None = None  # beyond what the process has when it first selects, with all threads running
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -78,47 +79,62 @@ def work(place: Place, log: Path) -> None:
 
     torch.set_num_threads(1)
     logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s", force=True)
-    for stage, seconds in place.slow.items():
+    for stage in {*place.slow, *place.gates}:
         table: dict[str, Any] = stages.UNIT if stage.startswith("unit ") else stages.ALL  # type: ignore[assignment]
-        table[stage.removeprefix("unit ")] = lingering(table[stage.removeprefix("unit ")], seconds)
-    simulations.add = pausing(simulations.add, place.slow_records)
+        name = stage.removeprefix("unit ")
+        table[name] = lingering(table[name], place.slow.get(stage, 0.0), place.gates.get(stage))
+    if place.records_gate is not None:
+        simulations.add = held(simulations.add, place.records_gate)
     store = Store.open(place.url, place.home)
     if place.artifacts:
         store.artifacts_address = place.artifacts
     worker = Worker(store, Tempo(loop=0.1, pulse=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
-    worker.start()
     if place.memory_bytes:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + place.memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        stages.ALL["select"] = confined(stages.ALL["select"], place.memory_bytes)
+    worker.start()
     worker.run()
 
 
-def lingering(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+def confined(function: Callable[..., Any], n_bytes: int) -> Callable[..., Any]:
+    def confine(*args: Any) -> Any:
+        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + n_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return function(*args)
+
+    return confine
+
+
+def lingering(function: Callable[..., Any], seconds: float, gate: Path | None) -> Callable[..., Any]:
     def linger(bench: Any, *args: Any) -> Any:
         from core.types import Progress
 
-        def wait() -> None:
+        def wait(gate: Path | None) -> None:
             until = time.monotonic() + seconds
-            while time.monotonic() < until:
+            while time.monotonic() < until or (gate is not None and not gate.exists()):
                 bench.report(Progress("linger", 0, 1))
                 time.sleep(0.01)
 
-        wait()
+        wait(gate)
         result = function(bench, *args)
-        wait()
+        wait(None)
         return result
 
     return linger
 
 
-def pausing(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    def pause(*args: Any) -> Any:
-        result = function(*args)
-        time.sleep(seconds)
-        return result
+def held(function: Callable[..., Any], gate: Path) -> Callable[..., Any]:
+    """The first call goes through at once, later ones when the gate is there."""
+    calls = iter(range(1_000_000))
 
-    return pause
+    def hold(*args: Any) -> Any:
+        first = next(calls) == 0
+        while not first and not gate.exists():
+            time.sleep(0.02)
+        return function(*args)
+
+    return hold
 
 
 class WorkerProcess:
@@ -136,7 +152,8 @@ class WorkerProcess:
         """-9, and wait until it is gone."""
         if self.process.is_alive():
             self.signal(signal.SIGKILL)
-        self.process.join(10)
+        self.process.join(120)
+        assert not self.process.is_alive()
 
     def lines(self, containing: str = "") -> list[str]:
         text = self.log.read_text() if self.log.exists() else ""
@@ -168,7 +185,7 @@ def crew_in(folder: Path) -> Iterator[Crew]:
             worker.kill()
 
 
-def until(holds: Callable[[], Any], seconds: float = 60.0, what: str = "it") -> Any:
+def until(holds: Callable[[], Any], seconds: float = 120.0, what: str = "it") -> Any:
     """Wait until `holds()` gives something true, and return that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
