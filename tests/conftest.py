@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import text
 
 from storage.database import Store
 from storage.schema import Table
 from tests.postgres_server import Server, find_binaries, running_server
+
+# No example fails for having taken long: machines that test are busy. Fixtures are emptied by the tests themselves.
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("unhurried", deadline=None, suppress_health_check=UNHURRIED)
+settings.load_profile("unhurried")
 
 
 def missing(what: str) -> None:

@@ -81,8 +81,8 @@ def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
     until(lambda: (out / "results.json").exists() and read_results(out / "results.json")["records"], 400)
     children = workers_of(first.pid)
     first.kill()
-    first.wait(60)
-    until(lambda: not any(is_running(pid) for pid in children), 60, "the end of its processes")
+    first.wait(180)
+    until(lambda: not any(is_running(pid) for pid in children), 180, "the end of its processes")
     begun = read_results(out / "results.json")["records"]
     assert len(children) == 1 and 1 <= len(begun) < 8
 

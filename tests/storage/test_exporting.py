@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -160,7 +160,7 @@ nasty = st.sampled_from(
 names = st.one_of(words, nasty)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(names, min_size=3, max_size=3),
     st.lists(names.filter(str.strip), min_size=2, max_size=2, unique=True),

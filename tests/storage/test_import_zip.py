@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
@@ -218,7 +218,7 @@ def _renamed(path: Path, target: Path, raw: bytes) -> str:
     return str(target)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(st.text("abc/xyzé", min_size=1, max_size=8).filter(lambda s: not s.endswith("/")),
                     st.binary(max_size=200), max_size=5),
@@ -234,7 +234,7 @@ def test_archives_read_like_zipfile_reads_them(tmp_path, files, method, before):
     reader.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2_000), st.integers(0, 255))
 def test_damaged_archives_are_refused_with_a_sentence(tmp_path, place, value):
     data = bytearray(zip_of(tmp_path / "x.zip", {"a.wav": wav(n_samples=50), "b.txt": b"text" * 30}).read_bytes())

@@ -134,7 +134,7 @@ def test_what_waits_again_behind_an_annotators_cursor_is_served_again(store: Sto
 def _grab(url: str | None, home: str, who: int, barrier, results) -> None:
     with Store.open(url, Path(home)) as store:
         pool = Pool(store, 1)
-        barrier.wait(60)
+        barrier.wait(240)
         taken = []
         while rows := pool.next_to_label(annotator=who, holder=f"tab {who}", limit=3):
             for row in rows:

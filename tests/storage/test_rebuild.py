@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
@@ -138,7 +138,7 @@ def check_sequence(store: Store, steps: list[tuple[Any, ...]], wanted: int) -> N
     assert projections(store) == kept, "rebuilding from nothing gives the same rows"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None)
 @given(steps=st.lists(step, max_size=14), wanted=st.integers(1, 3))
 def test_rebuilding_from_the_events_gives_the_projections(
     empty_sqlite: Path, steps: list[tuple[Any, ...]], wanted: int
