@@ -18,6 +18,7 @@ from app.launch import Child, _Run
 from core.errors import Conflict
 from storage.database import Store
 from storage.locations import Locations
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,12 +30,6 @@ class Health(http.server.BaseHTTPRequestHandler):
     def log_message(self, *a): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        return int(plug.getsockname()[1])
 
 
 def running(pid: int) -> bool:

@@ -21,10 +21,10 @@ from tests.browser.conftest import (
     at_rest,
     current_item,
     eventually,
-    free_port,
     saved,
 )
 from tests.browser.screens import READY
+from tests.free_ports import free_port
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",

@@ -21,11 +21,11 @@ from tests.browser.conftest import (
     at_rest,
     current_item,
     eventually,
-    free_port,
     saved,
     wait_for_card,
 )
 from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
+from tests.free_ports import free_port
 
 SECRETS = """[auth]
 redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
