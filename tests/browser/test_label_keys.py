@@ -99,6 +99,21 @@ def test_typing_a_note_is_text_and_no_label(desks, audio):
     assert current_item(page) == item
 
 
+def test_a_key_pressed_in_the_moment_a_note_is_closed_counts(desks, audio):
+    """Before the browser has drawn the next frame, and taken the focus away from the field."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    for part in (".cancel", ".save"):
+        page.keyboard.press("n")
+        pressed_at_once = """(button) => {
+          button.click();
+          document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '3', bubbles: true, composed: true }));
+        }"""
+        page.locator(f"dialog.note {part}").evaluate(pressed_at_once)
+    saved(page)
+    assert [event.class_id for event in desk.events()] == [desk.classes[2].id] * 2
+
+
 def test_with_many_classes_a_name_is_searched_and_typing_labels_nothing(desks, store):
     """FAULTS B3 for the search field; Enter takes the first match."""
     names = [f"species {i:02d}" for i in range(25)]

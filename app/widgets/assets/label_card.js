@@ -306,11 +306,16 @@ class LabelCard {
     const sheet = this.root.querySelector("dialog.note");
     const text = sheet.querySelector("textarea");
     text.value = current.note || "";
-    sheet.querySelector(".cancel").onclick = () => sheet.close();
+    const close = () => {
+      text.blur(); // a browser takes the focus from a closed field a frame later; a key pressed before would be text for it
+      sheet.close();
+    };
+    sheet.oncancel = () => text.blur(); // Escape
+    sheet.querySelector(".cancel").onclick = close;
     sheet.querySelector(".save").onclick = () => {
       if (text.value !== (current.note || "")) this.record("note", { note: text.value });
       current.note = text.value;
-      sheet.close();
+      close();
     };
     sheet.showModal();
     text.focus();
