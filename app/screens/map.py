@@ -166,6 +166,8 @@ def _choose(key: str) -> None:
     items = [point.get("customdata") for point in selection.get("points", ())]
     first = next((one for one in items if one is not None), None) if not areas else None
     item = first[0] if isinstance(first, list) else first
+    if not areas and item is None and chosen().areas:
+        return  # sent when the figure is drawn anew, maybe along with a click on a button; areas have one to clear them
     st.session_state["map-chosen"] = Chosen(project_id, int(item) if item is not None else None, tuple(areas))
 
 
