@@ -32,8 +32,10 @@ lint: setup-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
 
+# Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
+# it either way. `python -m pytest` alone never tries twice.
 test: lint
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile --reruns 1
 
 bench: setup-dev
 	@$(PY) -m benchmarks.$(NAME)
