@@ -9,8 +9,8 @@ rank of the gradient among all unlabeled rows looked at.
 - The outer set holds every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
   `config.max_candidates` rows a seeded sample of the unlabeled ones stands for all.
 - With `config.unsure_share` below 1 only the items whose two likeliest classes are closest may be chosen. More wrong
-  guesses are found then, but hard items are poor examples for a learner that starts anew (docs/reproduction.md). The
-  outer loss still runs over the whole pool.
+  guesses are found then; a gain in accuracy was not seen (docs/reproduction.md). The outer loss still runs over the
+  whole pool.
 - `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
