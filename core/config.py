@@ -143,6 +143,9 @@ class TrainingConfig:
     steps: int = 2_100  # 0: `epochs` passes over the unlabeled items
     warm_steps: int = 0  # steps of a round that starts from the previous round's model; 0: every round starts anew
     epochs: int = 0
+    contrast_steps: int = 0  # steps of a warm-up without labels before a network starts anew; 0: none
+    contrast_batch: int = 128  # items of such a step, each in two views
+    warm_share: float = 1.0  # of the learning rate, for the layers a warm-up has taught; the head takes all of it
     labeled_batch: int = 16
     unlabeled_batch: int = 48
     balance: bool = True  # labeled batches hold the classes in the shares of `align`'s prior, not of the labels
@@ -169,6 +172,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")
         require(self.steps > 0 or self.epochs > 0, "Training needs a number of steps or of epochs above 0.")
+        require(self.contrast_steps >= 0, f"{self.contrast_steps} warm-up steps; use 0 (none) or more.")
+        require(self.contrast_batch >= 2, f"The warm-up's batch is {self.contrast_batch}; use at least 2.")
+        require(0 <= self.warm_share <= 1, f"The share of the rate after a warm-up is {self.warm_share}; use 0 to 1.")
         require(self.labeled_batch >= 1, f"The labeled batch is {self.labeled_batch}; use at least 1.")
         require(self.unlabeled_batch >= 1, f"The unlabeled batch is {self.unlabeled_batch}; use at least 1.")
         require(self.learning_rate > 0, f"The learning rate is {self.learning_rate}; it must be above 0.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from core.learning.distributed import SumOverProcesses, World
 
 SLOPE = 0.1  # of LeakyReLU
+Placed = TypeVar("Placed", bound=nn.Module)
 
 
 class Network(nn.Module):
@@ -114,7 +116,7 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             nn.init.zeros_(module.bias)
 
 
-def place(network: Network, device: torch.device) -> Network:
+def place(network: Placed, device: torch.device) -> Placed:
     """The network on the device, channels last: the layout convolutions run fastest in. Works on fake tensors too."""
     for module in network.modules():
         for name, buffer in module._buffers.items():

@@ -6,27 +6,29 @@ what `tensors` gives: a run restored from it goes on as if it had never stopped.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from core.config import TrainingConfig
 from core.learning import fixmatch, mixmatch, supervised
 from core.learning.averaging import averaged_tensors, decay_at, move_average
+from core.learning.contrast import warm_up
 from core.learning.distributed import World
 from core.learning.methods import Batch, Losses, Method, Step
 from core.learning.networks import NetworkShape, fresh_network
 from core.learning.precision import autocast, loss_scaler
 from core.learning.sampling import Shuffled, in_shares
+from core.learning.schedule import learning_rate_at, optimizer_of, set_rate
 from core.learning.tensor_files import load_into, named_tensors
 from core.media.feeds import Feed, on_device
 from core.runtime import Runtime
+from core.types import Report
 
 METHODS: Mapping[str, Method] = {
     "fixmatch": fixmatch.loss,
@@ -48,12 +50,6 @@ class TrainingData:
     n_steps: int
 
 
-def learning_rate_at(step: int, n_steps: int, config: TrainingConfig) -> float:
-    """Linear warm-up, then half a cosine to 0."""
-    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
-    return config.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * step / n_steps))
-
-
 class Learner:
     def __init__(self, shape: NetworkShape, data: TrainingData, config: TrainingConfig, runtime: Runtime) -> None:
         self.data, self.config, self.runtime, self.world = data, config, runtime, World.current()
@@ -61,7 +57,7 @@ class Learner:
         self.average = fresh_network(shape, runtime)
         self.network.train()
         self.average.eval()
-        self.optimizer = self._new_optimizer()
+        self.optimizer = optimizer_of(self._shares(), config)
         self.scaler = loss_scaler(runtime, config)
         self.state: dict[str, Tensor] = {}
         self.step = 0
@@ -74,12 +70,13 @@ class Learner:
         self._prior = on_device(data.prior, runtime.device)
         self._forward = self._wrapped()
 
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        """AdamW; biases and the scales of batch normalization are not decayed."""
-        decayed = [p for p in self.network.parameters() if p.dim() > 1]
-        free = [p for p in self.network.parameters() if p.dim() <= 1]
-        groups = [{"params": decayed, "weight_decay": self.config.weight_decay}, {"params": free, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=self.config.learning_rate, foreach=True)
+    def _shares(self) -> dict[float, list[nn.Parameter]]:
+        """What learns at which share of the rate: layers that a warm-up has taught may go more slowly than the head."""
+        if not self.config.contrast_steps or self.config.warm_share == 1.0:
+            return {1.0: list(self.network.parameters())}
+        head = list(self.network.head.parameters())
+        taught = [p for p in self.network.parameters() if all(p is not own for own in head)]
+        return {1.0: head, self.config.warm_share: taught}
 
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
         forward: Callable[[Tensor], Tensor] = self.network
@@ -95,11 +92,14 @@ class Learner:
         for network in (self.network, self.average):
             load_into(network, {**named_tensors(network), **fitting})
 
+    def know_the_pool(self, report: Report) -> None:
+        """A warm-up without labels, before the first step."""
+        warm_up(self.network, self.data.feed, self.data.unlabeled, self.config, self.runtime, report)
+        move_average(averaged_tensors(self.average), averaged_tensors(self.network), 0.0)
+
     def advance(self) -> None:
         """One step; nothing in it waits for the device."""
-        rate = learning_rate_at(self.step, self.data.n_steps, self.config)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        set_rate(self.optimizer, learning_rate_at(self.step, self.data.n_steps, self.config))
         with autocast(self.runtime, self.config):
             losses = METHODS[self.config.method](self._next())
         self.optimizer.zero_grad(set_to_none=True)

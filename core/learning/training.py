@@ -81,7 +81,10 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     if warm_start is not None and config.warm_steps:
         learner.start_from(named_tensors(warm_start.network))
     run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
-    run.resume()
+    resumed = run.resume()
+    if config.contrast_steps and warm_start is None and not resumed:
+        learner.know_the_pool(report)
+        run.keep()
     run.go()
     return run.finished(shape, _notes(inputs, labels, n_classes, rows))
 
@@ -132,9 +135,7 @@ def _training_data(  # noqa: PLR0913
     )
 
 
-def _notes(
-    inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]
-) -> tuple[str, ...]:
+def _notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]) -> tuple[str, ...]:
     counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):
@@ -175,17 +176,19 @@ class _Run:
         self._last_report = 0.0
         self._note = ""
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """Goes on from the checkpoint when it belongs to this very run; a damaged or foreign one is ignored."""
         if self.path is None:
-            return
+            return False
         try:
             tensors, description = read_tensors(self.path)
         except (NotFound, InvalidInput):
-            return
-        if description.get("fingerprint") == self.fingerprint:
-            self.learner.restore(tensors, int(description["step"]))
-            self.history = list(description["history"])
+            return False
+        if description.get("fingerprint") != self.fingerprint:
+            return False
+        self.learner.restore(tensors, int(description["step"]))
+        self.history = list(description["history"])
+        return True
 
     def go(self) -> None:
         learner, n_steps = self.learner, self.learner.data.n_steps
@@ -227,6 +230,9 @@ class _Run:
         self._note = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in measured.items())
         n_steps = self.learner.data.n_steps
         self.report(Progress("train", self.learner.step, n_steps, self._note, metrics=measured))
+        self.keep()
+
+    def keep(self) -> None:
         if self.path is not None and World.current().leads:
             description = {"fingerprint": self.fingerprint, "step": self.learner.step, "history": self.history}
             write_tensors(self.path, self.learner.tensors(), description)

@@ -2,9 +2,12 @@
 
 Weak    a shift by up to 4 pixels of 32 (mirrored at the border) and, as a setting, a horizontal flip.
 Strong  the weak one, then rotation, scale and shear, contrast and brightness, and one hidden rectangle.
+Varied  a fifth to all of the picture, stretched to its size, in other colors or in gray (Chen et al., 2020).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +15,8 @@ from torch import Tensor
 
 WEAK_DRAWS = 3
 STRONG_DRAWS = 13
+VARIED_DRAWS = 11  # at most as many as the other two together
+LUMA = (0.299, 0.587, 0.114)  # of red, green, blue
 PADDING = 4 / 32  # of the side
 
 
@@ -65,3 +70,46 @@ def hide_rectangle(pictures: Tensor, draws: Tensor, widest: float = 0.4) -> Tens
         inside.append((place >= start[:, None]) & (place < (start + length)[:, None]))
     hidden = inside[0][:, None, :, None] & inside[1][:, None, None, :]
     return torch.where(hidden, 0.0, pictures)
+
+
+def part_in_other_colors(pictures: Tensor, draws: Tensor, flip: bool) -> Tensor:
+    """The varied grade of pictures with values in [0, 1]; draws (B, 11) in [0, 1). Colors stay as they
+    are with probability 0.2, and turn to gray with probability 0.2."""
+    area, ratio = 0.2 + 0.8 * draws[:, 0], torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
+    height, width = (area / ratio).sqrt().clamp_max(1), (area * ratio).sqrt().clamp_max(1)
+    theta = torch.zeros(len(pictures), 2, 3, device=pictures.device)
+    theta[:, 0, 0] = torch.where(draws[:, 2] < 0.5, -width, width) if flip else width
+    theta[:, 1, 1] = height
+    theta[:, 0, 2], theta[:, 1, 2] = (2 * draws[:, 3] - 1) * (1 - width), (2 * draws[:, 4] - 1) * (1 - height)
+    grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
+    part = F.grid_sample(pictures, grid, padding_mode="reflection", align_corners=False)
+    return in_other_colors(part, draws[:, 5:11])
+
+
+def in_other_colors(pictures: Tensor, draws: Tensor) -> Tensor:
+    """Brightness, contrast, hue and saturation of (B, C, H, W) in [0, 1]; draws (B, 6): whether, these four, gray."""
+    u = torch.where(draws[:, :1] < 0.8, 2 * draws[:, 1:5] - 1, 0.0)[:, :, None, None, None]  # (B, 4, 1, 1, 1)
+    bright = (pictures * (1 + 0.4 * u[:, 0])).clamp(0, 1)
+    mean = _gray(bright).mean(dim=(2, 3), keepdim=True)
+    contrasted = (mean + (bright - mean) * (1 + 0.4 * u[:, 1])).clamp(0, 1)
+    if pictures.shape[1] != 3:
+        return contrasted
+    gray = _gray(contrasted)
+    saturation = torch.where(draws[:, 5, None, None, None] < 0.2, 0.0, 1 + 0.4 * u[:, 3])
+    turned = turn_hue(contrasted, 0.2 * math.pi * u[:, 2, 0, 0, 0])
+    return (gray + (turned - gray) * saturation).clamp(0, 1)
+
+
+def _gray(pictures: Tensor) -> Tensor:
+    """(B, 1, H, W): how bright a color looks."""
+    if pictures.shape[1] != 3:
+        return pictures.mean(dim=1, keepdim=True)
+    return sum(share * pictures[:, channel : channel + 1] for channel, share in enumerate(LUMA))  # type: ignore[return-value]
+
+
+def turn_hue(pictures: Tensor, angle: Tensor) -> Tensor:
+    """Colors turned about the gray axis by angles (B,): Rodrigues' formula with the axis (1, 1, 1) / sqrt 3."""
+    share = (1 - angle.cos())[:, None, None, None] * pictures.mean(dim=1, keepdim=True)
+    across = (pictures.roll(1, dims=1) - pictures.roll(-1, dims=1)) / math.sqrt(3)
+    cos, sin = angle.cos()[:, None, None, None], angle.sin()[:, None, None, None]
+    return share + cos * pictures + sin * across

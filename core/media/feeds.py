@@ -1,9 +1,10 @@
-"""What a training step asks for: batches on the training device, clean or augmented in three grades.
+"""What a training step asks for: batches on the training device, clean or augmented in four grades.
 
                 audio                                             images
     weak        the clean clip, lightly warped: sure guesses      shift and flip
     standard    the paper's waveform augmentation, lightly warped shift and flip
     strong      the paper's waveform augmentation, warped         shift and flip, distortion, a hidden rectangle
+    varied      the same                                          a part of the picture in other colors
 
 A feed answers for rows and uniform draws (B, n_draws). Small pools are kept on the device; larger ones are read row by
 row through their memory map, so memory stays bounded whatever the pool's size.
@@ -19,7 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, augment_waveforms, warp_pictures
-from core.media.augment_images import STRONG_DRAWS, WEAK_DRAWS, distort, shift_and_flip
+from core.media.augment_images import (
+    STRONG_DRAWS,
+    VARIED_DRAWS,
+    WEAK_DRAWS,
+    distort,
+    part_in_other_colors,
+    shift_and_flip,
+)
 from core.media.inputs import Inputs
 from core.media.mel import log_mel
 from core.media.views import noise_on, view_bank
@@ -43,6 +51,8 @@ class Feed(Protocol):
     def standard(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
+
+    def varied(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor: ...
 
 
 class DeviceRows:
@@ -104,6 +114,8 @@ class AudioFeed:
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         return self._warped(self._view(rows, draws), draws, FULL_WARP)
 
+    varied = strong
+
     def _warped(self, pictures: Tensor, draws: NDArray[np.float32], strength: float) -> Tensor:
         return warp_pictures(pictures, on_device(draws[:, -WARP_DRAWS:], self.device), strength)
 
@@ -128,7 +140,9 @@ class ImageFeed:
         self.n_draws = WEAK_DRAWS + STRONG_DRAWS
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor:
-        pictures = self._source.take(rows).float() / 255
+        return self._normalised(self._source.take(rows).float() / 255)
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
         return ((pictures - self._mean) / self._scale).permute(0, 3, 1, 2)
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
@@ -138,6 +152,11 @@ class ImageFeed:
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         return distort(self.weak(rows, draws), on_device(draws[:, WEAK_DRAWS:], self.device))
+
+    def varied(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
+        pictures = (self._source.take(rows).float() / 255).permute(0, 3, 1, 2)
+        part = part_in_other_colors(pictures, on_device(draws[:, :VARIED_DRAWS], self.device), self.flip)
+        return self._normalised(part.permute(0, 2, 3, 1))
 
 
 def open_feed(inputs: Inputs, device: torch.device, bank_views: int, report: Report = ignore) -> Feed:

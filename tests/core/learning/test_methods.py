@@ -14,9 +14,9 @@ from core.learning import fixmatch, mixmatch, supervised
 from core.learning.alignment import align, class_prior
 from core.learning.averaging import decay_at, move_average
 from core.learning.distributed import World
-from core.learning.learner import learning_rate_at
 from core.learning.methods import Batch, Step
 from core.learning.sampling import Shuffled, in_shares
+from core.learning.schedule import learning_rate_at
 
 LINEAR = torch.tensor([[0.5, -1.0], [2.0, 0.25], [-0.5, 1.0], [1.0, 0.0]])  # (pixels, classes)
 
