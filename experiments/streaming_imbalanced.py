@@ -43,9 +43,7 @@ def memories(method: str, x: torch.Tensor, y: torch.Tensor, tangent: Tangent, se
 
     def reduce(rows, weights, size):
         stands_for = torch.tensor(weights)
-        return bilevel_summary(
-            tangent(x[rows]), targets[rows], size, penalty=PENALTY, outer_weights=stands_for, seed=seed
-        )
+        return bilevel_summary(tangent(x[rows]), targets[rows], size, penalty=PENALTY, outer_weights=stands_for)
 
     memory = {
         "reservoir": Reservoir(MEMORY, generator),

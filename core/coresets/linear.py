@@ -94,9 +94,12 @@ class SoftmaxProblem:
         return float((self._outer_share() * losses).sum())
 
     def influence(self, parameters: Tensor, weights: Tensor) -> Influence:
+        """Of every row, at the solution `parameters` of `weights`; without any row that solution is 0."""
         X = self.features
         residual = torch.softmax(parameters @ X.T, 0) - self.targets.T  # (C, n)
         gradient = (residual * self._outer_share()) @ X
+        if not bool(weights.any()):  # the penalty alone
+            return Influence(self._scale(0) / self.penalty * ((gradient @ X.T) * residual).sum(0), True)
         regression, basis = self._reduced(weights, parameters)
         inside = gradient if basis is None else gradient @ basis.T
         W = parameters if basis is None else parameters @ basis.T

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -125,13 +124,13 @@ def bilevel_summary(
     *,
     penalty: float = 1e-4,
     outer_weights: Tensor | None = None,
-    seed: int = 0,
 ) -> Rows:
     """`size` rows, best first, by forward selection one by one for softmax regression on a kernel proxy (n, n).
 
     `targets` (n, C) have a column for every class that the learner tells apart, also for those that are not among
     these rows: with the columns of a task alone the border between its classes is all that counts, while a memory has
-    to tell them from the classes of other tasks too. `outer_weights` (n,) say what each row stands for (streams).
+    to tell them from the classes of other tasks too. `outer_weights` (n,) say what each row stands for (streams). The
+    first row is the one with the largest influence on a model that has seen none.
     """
     problem = SoftmaxProblem(
         features=kernel_factor(kernel),
@@ -141,5 +140,6 @@ def bilevel_summary(
         outer_weights=outer_weights,
         tolerance=1e-4,
     )
-    first = int(np.random.default_rng(seed).integers(len(targets)))
+    untrained = torch.zeros(targets.shape[1], problem.features.shape[1], dtype=torch.float64)
+    first = int(problem.influence(untrained, torch.zeros(len(targets))).scores.argmax())
     return forward(problem, size, start=[first]).rows.numpy()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from core.coresets.linear import one_hot
+from core.coresets.linear import SoftmaxProblem, kernel_factor, one_hot
 from core.coresets.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
 from core.coresets.summaries import SUMMARIES, Evidence, gradient_matching, k_center, summarize
 from core.errors import InvalidInput
@@ -131,6 +131,21 @@ def test_a_bilevel_summary_covers_the_classes_in_few_rows():
     x, y = torch.cat([x for x, _ in tasks()]).double(), torch.cat([y for _, y in tasks()])
     rows = bilevel_summary(torch.exp(-0.2 * torch.cdist(x, x) ** 2), one_hot(y, 4), 4)
     assert sorted(y[rows].tolist()) == [0, 1, 2, 3]
+
+
+def test_the_first_row_of_a_summary_lowers_the_loss_most_when_it_enters_alone():
+    x, y = torch.cat([x for x, _ in tasks()]).double(), torch.cat([y for _, y in tasks()])
+    kernel = torch.exp(-0.2 * torch.cdist(x, x) ** 2)
+    problem = SoftmaxProblem(features=kernel_factor(kernel), targets=one_hot(y, 4), penalty=1e-2, tolerance=1e-10)
+    nothing = torch.zeros(4, problem.features.shape[1], dtype=torch.float64)
+    influence = problem.influence(nothing, torch.zeros(len(y))).scores
+    drops = []
+    for row in range(len(y)):
+        weights = torch.zeros(len(y), dtype=torch.float64)
+        weights[row] = 1e-6
+        drops.append((problem.outer(nothing) - problem.outer(problem.solve(weights).parameters)) / 1e-6)
+    torch.testing.assert_close(influence, torch.tensor(drops, dtype=torch.float64), rtol=1e-3, atol=1e-6)
+    assert bilevel_summary(kernel, one_hot(y, 4), 1, penalty=1e-2)[0] == int(np.argmax(drops))
 
 
 def test_columns_of_absent_classes_make_a_summary_cover_a_class_in_all_its_places():
