@@ -98,7 +98,7 @@ def gain(rows: list[dict], joint: str) -> dict[str, float]:
 
 
 def main(arguments: Arguments) -> Record:
-    scale = {"n": 400, "coreset": 50, "batch": 4, "inner_steps": 20, "trials": 4, "seeds": 7}
+    scale = {"n": 400, "coreset": 50, "batch": 4, "inner_steps": 20, "trials": 4, "seeds": 28}
     if not arguments.small:
         scale = {"n": 2000, "coreset": 100, "batch": 1, "inner_steps": 100, "trials": 5, "seeds": 5}
     rows: list[dict] = []

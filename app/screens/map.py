@@ -38,8 +38,9 @@ def render() -> None:
     done = [row for row in RoundLog(store, project.id).list() if row.status == "finished" and row.replay_of is None]
     if not done:
         theme.empty_state("No map yet", "The first round draws it. Label a few items, then start a round.")
-        if st.button("Go to Learn", type="primary", key="map-to-learn"):
-            st.switch_page(st.session_state["pages"]["learn"])
+        with st.container(horizontal=True, horizontal_alignment="center"):
+            if st.button("Go to Learn", type="primary", key="map-to-learn"):
+                st.switch_page(st.session_state["pages"]["learn"])
         return
     head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
     body = st.container()
