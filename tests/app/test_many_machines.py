@@ -88,10 +88,12 @@ def s3(monkeypatch):
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    import fsspec
+    from s3fs import S3FileSystem
 
-    fsspec.filesystem("s3").mkdir("winnow")
+    S3FileSystem.clear_instance_cache()  # one made before would look for an earlier server
+    S3FileSystem().mkdir("winnow")
     yield environment
+    S3FileSystem.clear_instance_cache()
     server.stop()
 
 
