@@ -3,8 +3,8 @@
     z = normalize(g(embed(view))) for two views of each of b items;  s_ij = z_i . z_j / T
     L = mean over the 2 b views i of  -log( exp s_ij / sum over k != i of exp s_ik ),   j the other view of i's item
 
-The network then starts from features of the pool instead of from nothing, which pays where a handful of labels cannot
-teach them: pictures of the world, not digits or spoken words (docs/reproduction.md).
+The network then starts from features of the pool instead of from nothing, for pools whose features a handful of labels
+cannot teach, such as photographs (CIFAR-10 in docs/reproduction.md).
 
 Details: g is one hidden layer with batch normalization, thrown away afterwards; views are the feed's `varied` ones, and
 the network's head is not touched. All randomness of step t comes from a generator seeded with (seed, t). Processes that

@@ -71,18 +71,19 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     """
     if reason := nothing_to_learn(labels, n_classes):
         raise TrainingFailed(reason)
-    if warm_start is not None and config.warm_steps:
+    going_on = warm_start if config.warm_steps else None  # without such steps every round starts anew
+    if going_on is not None:
         config = dataclasses.replace(config, steps=config.warm_steps)
     rows = _usable_rows(inputs, labels, held_out)
     config = dataclasses.replace(config, bank_views=bank_size(config, len(rows)))
     shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
     data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
     learner = Learner(shape, data, config, runtime)
-    if warm_start is not None and config.warm_steps:
-        learner.start_from(named_tensors(warm_start.network))
+    if going_on is not None:
+        learner.start_from(named_tensors(going_on.network))
     run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
     resumed = run.resume()
-    if config.contrast_steps and warm_start is None and not resumed:
+    if config.contrast_steps and going_on is None and not resumed:
         learner.know_the_pool(report)
         run.keep()
     run.go()

@@ -65,6 +65,9 @@ def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch)
     assert torch.equal(first, second) and not torch.equal(first, without)
     train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU, warm_start=models[0])
     assert len(calls) == 2, "a network that goes on from another needs no warm-up"
+    anew = dataclasses.replace(CONFIG, warm_steps=0)  # as the laptop preset: the previous model is there and not used
+    train(POOL, labels, N_CLASSES, anew, runtime=CPU, warm_start=models[0])
+    assert len(calls) == 3
 
 
 def test_a_run_that_is_stopped_after_its_warm_up_does_not_repeat_it(tmp_path, monkeypatch):

@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def shared_problem(method: str) -> dict:
     """What both sides of the comparison train on."""
     inputs, classes = clip_pool()
-    config = dataclasses.replace(SMALL, method=method, steps=4, unlabeled_batch=8, threshold=0.3)
+    own = {"method": "fixmatch", "contrast_steps": 3} if method == "fixmatch, warmed up" else {"method": method}
+    config = dataclasses.replace(SMALL, steps=4, unlabeled_batch=8, threshold=0.3, **own)
     return {
         "inputs": inputs,
         "labels": some_labels(classes, 2),
@@ -55,7 +56,7 @@ def train_as_member(method: str, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fixmatch", "mixmatch"])
+@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up"])
 def test_two_processes_give_the_result_of_one(method, tmp_path):
     """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
     path = tmp_path / "model.safetensors"
