@@ -104,7 +104,7 @@ class SelectionConfig:
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # above this many unlabeled items a seeded sample stands for the pool
     proxy: Literal["kernel", "embedding"] = "kernel"
-    unsure_share: float = 1.0  # bico asks only about this share of the pool, where its guesses are closest; 1: all
+    doubt: float = 0.0  # bico: power of (1 - margin of the guess), an item's weight in the outer loss; 0: all alike
     max_pairwise: int = 8_192  # items of a matrix of all pairs; more are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = 0.05  # share of the typical distance below which two items count as one; 0: only equals
 
@@ -112,10 +112,7 @@ class SelectionConfig:
         require(self.batch_size >= 1, f"The batch size is {self.batch_size}; use at least 1.")
         require(self.penalty > 0, f"The penalty is {self.penalty}; it must be above 0.")
         require(self.n_views >= 0, f"{self.n_views} views were asked for; use 0 (none) or more.")
-        require(
-            0 < self.unsure_share <= 1,
-            f"The share of unsure items is {self.unsure_share}; use more than 0, and 1 for all items.",
-        )
+        require(0 <= self.doubt <= 20, f"The power of doubt is {self.doubt}; use 0 (all items alike) to 20.")
         require(self.max_candidates >= 100, f"At most {self.max_candidates} candidates is too few; use 100 or more.")
         require(self.max_pairwise >= 100, f"At most {self.max_pairwise} pairwise items is too few; use 100 or more.")
         require(
@@ -222,7 +219,8 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    return RoundConfig(seed=seed, preset="laptop", training=TrainingConfig(predict_views=4))
+    training = TrainingConfig(predict_views=4)
+    return RoundConfig(seed=seed, preset="laptop", training=training, selection=SelectionConfig(doubt=3.0))
 
 
 def to_json(config: Any) -> str:
@@ -230,7 +228,7 @@ def to_json(config: Any) -> str:
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
 
 
-RETIRED = {"TrainingConfig": ("processes",)}
+RETIRED = {"TrainingConfig": ("processes",), "SelectionConfig": ("unsure_share",)}
 
 
 def from_json(cls: type[Config], text: str) -> Config:

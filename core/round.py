@@ -84,7 +84,7 @@ def settled(config: RoundConfig, runtime: Runtime) -> RoundConfig:
         return config
     named = preset("auto", runtime.device.type, config.seed)
     selection = dataclasses.replace(
-        config.selection, n_views=named.selection.n_views, unsure_share=named.selection.unsure_share
+        config.selection, n_views=named.selection.n_views, doubt=named.selection.doubt
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
     return dataclasses.replace(config, preset=name, training=named.training, selection=selection)

@@ -8,9 +8,10 @@ rank of the gradient among all unlabeled rows looked at.
 
 - The outer set holds every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
   `config.max_candidates` rows a seeded sample of the unlabeled ones stands for all.
-- With `config.unsure_share` below 1 only the items whose two likeliest classes are closest may be chosen. More wrong
-  guesses are found then; a gain in accuracy was not seen (docs/reproduction.md). The outer loss still runs over the
-  whole pool.
+- With `config.doubt` > 0 the outer loss weighs an unlabeled item by (1 - margin)^doubt, margin being that between its
+  two likeliest classes, and takes the likelier one for its label: the batch then sums up what the model does not know.
+  With all items alike, the paper's choice, the proxy asks where it is weak itself, and the model, which knows more than
+  the labeled items, is mostly right there (docs/reproduction.md).
 - `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
@@ -39,7 +40,7 @@ from core.config import SelectionConfig
 from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
-MIN_UNSURE = 10  # unsure candidates for each pick, however small their share
+LEAST_DOUBT = 1e-3  # no item counts for nothing
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
 
@@ -82,6 +83,19 @@ def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, 
     return rows, sampled_note("Candidates and outer loss", len(offered) + len(others), len(unlabeled))
 
 
+def outer_problem(
+    request: SelectionRequest, config: SelectionConfig, rows: Rows
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """(len(rows), C) the labels of the outer loss, and (len(rows),) its weights, None where all count alike."""
+    targets = request.probabilities[rows]
+    if not config.doubt:
+        return targets, None
+    likeliest = np.partition(targets, -2, axis=1)
+    doubts = np.clip(1.0 - (likeliest[:, -1] - likeliest[:, -2]), LEAST_DOUBT, 1.0) ** config.doubt
+    weights = np.where(request.labeled[rows], 1.0, doubts).astype(np.float32)
+    return np.eye(targets.shape[1], dtype=np.float32)[targets.argmax(1)], weights
+
+
 def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
     if is_cold(request):
         return design_batch(request, config, "No model yet", report)
@@ -89,17 +103,21 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         return design_batch(request, config, "One class alone leaves nothing to tell apart", report)
     features = proxy_features(request, config)
     rows, notes = outer_rows(request, config.max_candidates)
+    targets, weights = outer_problem(request, config, rows)
     base, base_targets = base_rows(request, config, features)
     found = bilevel.greedy(
         on_device(base),
         base_targets,
         on_device(features if len(rows) == len(features) else features[rows]),
-        on_device(request.probabilities[rows]),
+        on_device(targets),
         request.batch_size,
         config.penalty,
         views=lambda position: inner_rows(request, config, features, int(rows[position])),
         settings=bilevel.Settings(
-            candidates=unsure(request, config)[rows], ranked=~request.labeled[rows], report=report
+            candidates=(request.eligible & ~request.labeled)[rows],
+            ranked=~request.labeled[rows],
+            outer_weights=weights,
+            report=report,
         ),
     )
     reasons = tuple(
@@ -114,20 +132,6 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         for k in range(request.batch_size)
     )
     return draft(request, "bico", rows[found.rows], found.scores, notes + found.problems(), reasons)
-
-
-def unsure(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.bool_]:
-    """(n,) the candidates: eligible rows, of which `config.unsure_share` with the smallest margin between the two
-    likeliest classes."""
-    open_to = request.eligible & ~request.labeled
-    keep = max(int(config.unsure_share * open_to.sum()), MIN_UNSURE * request.batch_size)
-    if keep >= open_to.sum():
-        return open_to
-    likeliest = np.partition(request.probabilities, -2, axis=1)
-    margins = np.where(open_to, likeliest[:, -1] - likeliest[:, -2], np.inf)
-    chosen = np.zeros_like(open_to)
-    chosen[np.argsort(margins, kind="stable")[:keep]] = True
-    return chosen
 
 
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:

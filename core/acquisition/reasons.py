@@ -75,12 +75,14 @@ def outer_path(request: SelectionRequest, config: SelectionConfig, rows: Rows) -
     pool = sample(unlabeled_rows(request), OUTER_ROWS, request, "outer-path")
     pool = np.concatenate([rows, np.setdiff1d(pool, rows), labeled_rows(request)])
     base, base_targets = bico.base_rows(request, config, features)
+    targets, weights = bico.outer_problem(request, config, pool)
     return bilevel.follow(
         on_device(base),
         base_targets,
         on_device(features[pool]),
-        on_device(request.probabilities[pool]),
+        on_device(targets),
         np.arange(len(rows)),
         config.penalty,
         views=lambda position: bico.inner_rows(request, config, features, int(pool[position])),
+        settings=bilevel.Settings(outer_weights=weights),
     )

@@ -1,7 +1,7 @@
 """Greedy bilevel coresets for softmax regression on fixed features (Borsos et al., 2021, Algorithm 1 and eqs. 6, 17).
 
     Inner   W*(w) = argmin_W  1/N [sum over base rows CE + sum_i w_i CE_i] + lambda/2 |W|^2
-    Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i))
+    Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i)), weighted where `Settings.outer_weights` says so
     Step    add the candidate with the largest  -dG/dw_i = 1/N <P_i - Y_i, V z_i>,   V = H^-1 dG/dW
             as rows of weight 1 (its augmented views, where given), then solve the inner problem again
 
@@ -55,6 +55,7 @@ class Settings:
 
     objective: Objective = field(default_factory=Objective)
     candidates: NDArray[np.bool_] | None = None  # (n,) rows that may be chosen, all when None
+    outer_weights: NDArray[np.floating] | None = None  # (n,) of the pool rows in the outer loss; all 1 when None
     ranked: NDArray[np.bool_] | None = None  # (n,) rows among which ranks are counted, the candidates when None
     tolerance: float | None = None  # inner gradient, relative to the gradient at W = 0
     system_tolerance: float | None = None  # residual of H V = dG/dW, relative
@@ -114,11 +115,15 @@ class Greedy:
 class Pool:
     """The outer loss, its gradient and the candidates' scores over the pool rows."""
 
-    def __init__(self, features: Tensor, targets: Tensor, objective: Objective) -> None:
+    def __init__(
+        self, features: Tensor, targets: Tensor, objective: Objective, weights: Tensor | None = None
+    ) -> None:
         self.features = features  # (n, q)
         self.targets = targets  # (C, n)
         self.bias = objective.bias
-        self.scale = 1.0 / len(features) if objective.mean else 1.0
+        self.weights = weights  # (n,) in the outer loss, or None
+        total = len(features) if weights is None else float(weights.sum())
+        self.scale = 1.0 / total if objective.mean else 1.0
 
     def apply(self, W: Tensor) -> Tensor:
         """(C, n) W z for all rows."""
@@ -130,16 +135,20 @@ class Pool:
     def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G (), dG/dW as W, and P - Y (C, n)."""
         logits = self.apply(W)
-        loss = self.scale * cross_entropy(logits, self.targets).sum()
         errors = torch.softmax(logits, 0) - self.targets
-        gradient = errors @ self.features
+        counted = errors if self.weights is None else errors * self.weights
+        gradient = counted @ self.features
         if self.bias:
-            gradient = torch.cat([gradient, errors.sum(1, keepdim=True)], 1)
-        return loss, self.scale * gradient, errors
+            gradient = torch.cat([gradient, counted.sum(1, keepdim=True)], 1)
+        return self._loss(logits), self.scale * gradient, errors
 
     def loss(self, W: Tensor) -> Tensor:
         """G ()."""
-        return self.scale * cross_entropy(self.apply(W), self.targets).sum()
+        return self._loss(self.apply(W))
+
+    def _loss(self, logits: Tensor) -> Tensor:
+        losses = cross_entropy(logits, self.targets)
+        return self.scale * (losses if self.weights is None else losses * self.weights).sum()
 
     def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
         """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""
@@ -183,12 +192,23 @@ def _prepare(
     base_targets, pool_targets = _floating(base_targets).to(**like), pool_targets.to(**like)
     _check(base_features, base_targets, pool_features, pool_targets, penalty)
     return _Search(
-        Pool(pool_features, pool_targets.T.contiguous(), settings.objective),
+        Pool(pool_features, pool_targets.T.contiguous(), settings.objective, _weights(settings, pool_features)),
         _join_bias(base_features, settings.objective),
         base_targets.T.contiguous(),
         penalty,
         settings,
     )
+
+
+def _weights(settings: Settings, pool_features: Tensor) -> Tensor | None:
+    if settings.outer_weights is None:
+        return None
+    weights = torch.as_tensor(settings.outer_weights).to(pool_features)
+    if weights.shape != (len(pool_features),):
+        raise InvalidInput(f"{tuple(weights.shape)} outer weights were given for a pool of {len(pool_features)} rows.")
+    if not bool((weights >= 0).all()) or not bool(weights.sum() > 0):
+        raise InvalidInput("Outer weights must be 0 or more, and not all 0.")
+    return weights
 
 
 def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already

@@ -145,18 +145,33 @@ def test_bico_can_use_the_last_layer_as_its_proxy(request_of):
     assert len(select(request, config).item_ids) == 6
 
 
-def test_bico_can_ask_only_where_two_classes_are_close(request_of):
-    request = request_of(n=400, batch_size=3)
-    found = select(request, SelectionConfig(strategy="bico", unsure_share=0.1))
+def margins_of(request) -> np.ndarray:
     ordered = np.sort(request.probabilities, axis=1)
-    margins = ordered[:, -1] - ordered[:, -2]
-    open_to = np.flatnonzero(request.eligible & ~request.labeled)
-    closest = open_to[np.argsort(margins[open_to])][: len(open_to) // 10]
-    assert set(rows_of(request, found)) <= set(closest)
-    everything = select(request, SelectionConfig(strategy="bico"))
-    assert not set(rows_of(request, everything)) <= set(closest)
-    few = select(request_of(n=40, batch_size=6), SelectionConfig(strategy="bico", unsure_share=0.01))
-    assert len(set(few.item_ids)) == 6  # a small share still leaves a choice
+    return ordered[:, -1] - ordered[:, -2]
+
+
+def test_doubt_weighs_the_outer_loss_and_hardens_its_labels(request_of):
+    request = request_of()
+    rows = np.arange(len(request.labeled))
+    plain, none = bico.outer_problem(request, SelectionConfig(), rows)
+    assert none is None
+    np.testing.assert_array_equal(plain, request.probabilities)
+    labels, weights = bico.outer_problem(request, SelectionConfig(doubt=2.0), rows)
+    np.testing.assert_array_equal(labels.argmax(1), request.probabilities.argmax(1))
+    assert set(np.unique(labels)) == {0.0, 1.0}
+    open_to = ~request.labeled
+    np.testing.assert_allclose(weights[open_to], np.maximum(1 - margins_of(request)[open_to], 1e-3) ** 2, rtol=1e-5)
+    np.testing.assert_array_equal(weights[request.labeled], 1.0)
+
+
+def test_with_doubt_bico_asks_about_less_sure_items_and_its_reasons_follow_the_same_loss(request_of):
+    request = request_of(n=400, batch_size=6)
+    margins = margins_of(request)
+    config = SelectionConfig(strategy="bico", doubt=4.0)
+    found, plain = select(request, config), select(request, SelectionConfig(strategy="bico"))
+    assert margins[rows_of(request, found)].mean() < 0.7 * margins[rows_of(request, plain)].mean()
+    path = [found.reasons[0].outer_before, *(reason.outer_after for reason in found.reasons)]
+    np.testing.assert_allclose(reasons.outer_path(request, config, rows_of(request, found)), path, rtol=2e-3)
 
 
 def test_a_cold_start_covers_far_clusters_with_its_first_picks(cold_request_of):

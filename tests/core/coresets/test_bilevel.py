@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from core.coresets.bilevel import Objective, Pool, Settings, greedy
+from core.coresets.bilevel import Objective, Pool, Settings, follow, greedy
 from core.coresets.softmax import SoftmaxRegression, cross_entropy
 from core.coresets.solvers import truncated_newton
 from core.coresets.span import InnerProblem, new_directions
@@ -83,6 +83,31 @@ def test_scores_match_central_differences_of_the_outer_loss():
     for row in (0, 7, 19):
         difference = (loss(row, 1e-5) - loss(row, -1e-5)) / 2e-5
         assert found.all_scores[0, row] == pytest.approx(-difference, rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_outer_weights_count_rows_as_often_as_they_say(mean: bool):
+    base, base_targets, pool, targets = problem()
+    weights = np.random.default_rng(3).integers(0, 4, len(pool))
+    settings = Settings(objective=Objective(mean=mean), keep_scores=True, outer_weights=weights.astype(float))
+    found = greedy(base, base_targets, pool, targets, 4, 1e-2, settings=settings)
+    # the candidates first, which count in the outer loss as often as the copies behind them say, less their own once
+    own = np.flatnonzero(weights)
+    copies = np.repeat(np.arange(len(pool)), np.maximum(weights - 1, 0))
+    order = np.concatenate([own, copies])
+    candidates = np.arange(len(order)) < len(own)
+    told = Settings(objective=Objective(mean=mean), candidates=candidates, keep_scores=True)
+    repeated = greedy(base, base_targets, pool[order], targets[order], 4, 1e-2, settings=told)
+    np.testing.assert_allclose(found.all_scores[0][own], repeated.all_scores[0][: len(own)], rtol=1e-6, atol=1e-12)
+    assert found.outer_losses[0] == pytest.approx(repeated.outer_losses[0], rel=1e-9)
+    followed = follow(base, base_targets, pool, targets, found.rows, 1e-2, settings=settings)
+    np.testing.assert_allclose(followed, found.outer_losses, rtol=1e-8)
+
+
+@pytest.mark.parametrize("weights", [np.ones(3), -np.ones(30), np.zeros(30)])
+def test_outer_weights_that_weigh_nothing_are_refused(weights):
+    with pytest.raises(InvalidInput, match="uter weights"):
+        greedy(*problem(), 2, 1e-2, settings=Settings(outer_weights=weights))
 
 
 def test_the_best_pair_of_a_toy_is_found():
