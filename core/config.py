@@ -156,6 +156,9 @@ class TrainingConfig:
     ramp: float = 0.1  # share of the steps over which lambda_u rises from 0
     threshold: float = 0.85  # FixMatch: confidence that makes a guess a target; the most it can rise to when it adapts
     adapt_threshold: bool = False  # FixMatch: the threshold follows the mean confidence of the guesses
+    hint_neighbors: int = 0  # FixMatch on clips: labels hint at this many most alike clips, and at theirs; 0: no hints
+    hint_reach: float = 0.97  # how far a label reaches: the share of a hint that each step leaves
+    hint_power: float = 2.0  # how much a hint counts beside the guess of the network
     align: Literal["auto", "uniform", "off"] = "auto"  # FixMatch: class prior that guesses are aligned with
     sharpening: float = 0.5  # MixMatch: T
     n_guesses: int = 2  # MixMatch: K
@@ -177,6 +180,9 @@ class TrainingConfig:
         require(self.learning_rate > 0, f"The learning rate is {self.learning_rate}; it must be above 0.")
         require(0 <= self.ema_decay < 1, f"The EMA decay is {self.ema_decay}; use 0 to below 1.")
         require(0 <= self.threshold < 1, f"The threshold is {self.threshold}; use 0 to below 1.")
+        require(0 <= self.hint_neighbors <= 100, f"{self.hint_neighbors} neighbors to hint at; use 0 (none) to 100.")
+        require(0 <= self.hint_reach < 1, f"The reach of a hint is {self.hint_reach}; use 0 to below 1.")
+        require(self.hint_power >= 0, f"The power of a hint is {self.hint_power}; use 0 or more.")
         require(self.sharpening > 0, f"The sharpening temperature is {self.sharpening}; it must be above 0.")
         require(self.n_guesses >= 1, f"{self.n_guesses} guesses were asked for; use at least 1.")
         require(self.mix_alpha > 0, f"The mixing alpha is {self.mix_alpha}; it must be above 0.")
@@ -219,7 +225,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    training = TrainingConfig(predict_views=4)
+    training = TrainingConfig(predict_views=4, hint_neighbors=10)
     return RoundConfig(seed=seed, preset="laptop", training=training, selection=SelectionConfig(doubt=3.0))
 
 

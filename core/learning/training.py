@@ -16,6 +16,7 @@ from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.alignment import class_prior
 from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
 from core.learning.distributed import World
+from core.learning.hints import hints_for
 from core.learning.learner import Learner, TrainingData
 from core.learning.models import TrainedModel, load_model, save_model
 from core.learning.networks import NetworkShape
@@ -133,6 +134,7 @@ def _training_data(  # noqa: PLR0913
         unlabeled=rows,
         prior=class_prior(labels[labeled], n_classes, config.align),
         n_steps=config.steps or config.epochs * per_epoch,
+        hints=hints_for(inputs, labels, rows, n_classes, config, report),
     )
 
 

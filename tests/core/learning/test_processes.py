@@ -31,7 +31,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def shared_problem(method: str) -> dict:
     """What both sides of the comparison train on."""
     inputs, classes = clip_pool()
-    own = {"method": "fixmatch", "contrast_steps": 3} if method == "fixmatch, warmed up" else {"method": method}
+    more = {"warmed up": {"contrast_steps": 3}, "with hints": {"hint_neighbors": 4}}
+    name, _, extra = method.partition(", ")
+    own = {"method": name, **more.get(extra, {})}
     config = dataclasses.replace(SMALL, steps=4, unlabeled_batch=8, threshold=0.3, **own)
     return {
         "inputs": inputs,
@@ -56,7 +58,7 @@ def train_as_member(method: str, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up"])
+@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up", "fixmatch, with hints"])
 def test_two_processes_give_the_result_of_one(method, tmp_path):
     """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
     path = tmp_path / "model.safetensors"
