@@ -27,6 +27,7 @@ from core.types import UNLABELED, Report, ignore
 MOST_STEPS = 500
 ENOUGH = 1e-4  # change of any share at which the walk has settled
 LEAST = 1e-6  # a hint never forbids a class
+MOST_ITEMS = 30_000  # that take part in a walk: the labeled ones and others, evenly spaced; the rest have even hints
 
 
 def steps(neighbors: NDArray[np.int64], distances: NDArray[np.float32]) -> csr_matrix:
@@ -55,6 +56,16 @@ def absorbed(walk: csr_matrix, labels: NDArray[np.int64], n_classes: int, reach:
     return shares
 
 
+def taking_part(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """At most MOST_ITEMS of the rows, however large the pool: labeled ones first, then evenly spaced ones."""
+    if len(rows) <= MOST_ITEMS:
+        return rows
+    given, others = rows[labels[rows] != UNLABELED], rows[labels[rows] == UNLABELED]
+    n_others = max(MOST_ITEMS - len(given), 0)
+    spaced = others[np.linspace(0, len(others) - 1, n_others).round().astype(np.int64)]
+    return np.sort(np.concatenate([given[:MOST_ITEMS], spaced]))
+
+
 def hints_for(
     inputs: Inputs,
     labels: NDArray[np.int64],
@@ -67,6 +78,7 @@ def hints_for(
     no likeness of theirs is known that would hold for photographs and drawings alike."""
     if not config.hint_neighbors or config.method != "fixmatch" or inputs.kind != "audio" or len(rows) < 2:
         return None
+    rows = taking_part(rows, labels)
     walk = steps(*alike(inputs.clean, rows, config.hint_neighbors, report))
     shares = absorbed(walk, labels[rows], n_classes, config.hint_reach)
     hints = np.full((len(inputs), n_classes), n_classes**-config.hint_power, np.float32)

@@ -33,12 +33,17 @@ BLOCK = 256
 FAR = np.float32(3e38)
 
 
-def cepstra(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n, T, CEPSTRA) of log-mel pictures (n, M, T, 1), comparable across voices (module docstring)."""
+def cepstra(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(m, T, CEPSTRA) of the log-mel pictures (n, M, T, 1) of `rows`, comparable across voices (module docstring)."""
+    found = np.concatenate([_cepstra(pictures.take(rows[i : i + BLOCK])) for i in range(0, len(rows), BLOCK)])
+    weights = np.linspace(1.0, LEAST_WEIGHT, found.shape[2], dtype=np.float32)
+    found *= weights / (found.std((0, 1)) + np.float32(1e-6))
+    return found
+
+
+def _cepstra(pictures: NDArray) -> NDArray[np.float32]:
     found = dct(pictures[..., 0], axis=1, norm="ortho")[:, 1 : CEPSTRA + 1].transpose(0, 2, 1)
-    found = found - found.mean(1, keepdims=True)
-    weights = np.linspace(1.0, LEAST_WEIGHT, found.shape[2])
-    return np.ascontiguousarray(found / (found.std((0, 1)) + 1e-6) * weights, np.float32)
+    return np.ascontiguousarray(found - found.mean(1, keepdims=True), np.float32)
 
 
 def moduli(c: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -50,7 +55,7 @@ def alike(pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = igno
     """The k clips of `rows` that sound most like each of them: positions in `rows` (m, k) and distances (m, k),
     nearest first; fewer where `rows` has no k others."""
     k, n_candidates = (min(number, len(rows) - 1) for number in (k, CANDIDATES))
-    c = cepstra(np.asarray(pictures.take(rows), np.float32))
+    c = cepstra(pictures, rows)
     points = moduli(c)
     candidates = nearest(points, points, n_candidates + 1)[0]
     itself = candidates == np.arange(len(rows))[:, None]

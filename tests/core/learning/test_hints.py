@@ -76,6 +76,20 @@ def test_pictures_other_methods_and_a_setting_of_none_have_no_hints():
     assert hints.hints_for(clips, labels, rows[:1], N_CLASSES, HINTED) is None
 
 
+def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(monkeypatch):
+    monkeypatch.setattr(hints, "MOST_ITEMS", 12)
+    labels = np.full(100, UNLABELED)
+    labels[[7, 50, 93]] = 0
+    rows = hints.taking_part(np.arange(2, 100), labels)
+    assert len(rows) == len(set(rows)) == 12 and {7, 50, 93} <= set(rows)
+    assert (np.diff(rows) > 0).all() and rows[0] == 2 and rows[-1] == 99
+    labels[:40] = 1
+    assert len(hints.taking_part(np.arange(100), labels)) == 12
+    inputs, classes = clip_pool()
+    found = hints.hints_for(inputs, some_labels(classes, 1), np.arange(24), N_CLASSES, HINTED)
+    assert (found == np.float32(N_CLASSES**-2.0)).all(1).sum() == 12
+
+
 @pytest.mark.parametrize("change", [{"hint_neighbors": -1}, {"hint_reach": 1.0}, {"hint_power": -0.5}])
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(InvalidInput, match="hint"):
