@@ -36,6 +36,7 @@ from core.acquisition.pool_view import (
     sampled_note,
     unlabeled_rows,
 )
+from core.acquisition.ranking import margin_uncertainty
 from core.config import SelectionConfig
 from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
@@ -90,8 +91,7 @@ def outer_problem(
     targets = request.probabilities[rows]
     if not config.doubt:
         return targets, None
-    likeliest = np.partition(targets, -2, axis=1)
-    doubts = np.clip(1.0 - (likeliest[:, -1] - likeliest[:, -2]), LEAST_DOUBT, 1.0) ** config.doubt
+    doubts = margin_uncertainty(torch.from_numpy(targets)).clamp_min(LEAST_DOUBT).numpy() ** config.doubt
     weights = np.where(request.labeled[rows], 1.0, doubts).astype(np.float32)
     return np.eye(targets.shape[1], dtype=np.float32)[targets.argmax(1)], weights
 
