@@ -225,8 +225,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    training = TrainingConfig(predict_views=4, hint_neighbors=10)
-    return RoundConfig(seed=seed, preset="laptop", training=training, selection=SelectionConfig(doubt=3.0))
+    return RoundConfig(seed=seed, preset="laptop", training=TrainingConfig(predict_views=4))
 
 
 def to_json(config: Any) -> str:

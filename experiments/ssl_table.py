@@ -132,8 +132,7 @@ def settings(method: str, small: bool, data: str = "") -> TrainingConfig:
     if not small:
         return dataclasses.replace(preset("paper").training, **METHODS[method])
     warm = WARMED.get(data, {}) if METHODS[method]["method"] != "supervised" else {}
-    plain = dataclasses.replace(preset("laptop").training, steps=SMALL_STEPS, hint_neighbors=0)  # methods by themselves
-    return dataclasses.replace(plain, **METHODS[method], **warm)
+    return dataclasses.replace(preset("laptop").training, steps=SMALL_STEPS, **METHODS[method], **warm)
 
 
 def warmed(pool: Pool, config: TrainingConfig, seed: int) -> TrainedModel:
