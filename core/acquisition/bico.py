@@ -41,7 +41,6 @@ from core.config import SelectionConfig
 from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
-LEAST_DOUBT = 1e-3  # no item counts for nothing
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
 
@@ -91,7 +90,7 @@ def outer_problem(
     targets = request.probabilities[rows]
     if not config.doubt:
         return targets, None
-    doubts = margin_uncertainty(torch.from_numpy(targets)).clamp_min(LEAST_DOUBT).numpy() ** config.doubt
+    doubts = margin_uncertainty(torch.from_numpy(targets)).clamp_min(0.0).numpy() ** config.doubt
     weights = np.where(request.labeled[rows], 1.0, doubts).astype(np.float32)
     return np.eye(targets.shape[1], dtype=np.float32)[targets.argmax(1)], weights
 

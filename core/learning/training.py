@@ -88,7 +88,10 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
         learner.know_the_pool(report)
         run.keep()
     run.go()
-    return run.finished(shape, _notes(inputs, labels, n_classes, rows))
+    notes = _notes(inputs, labels, n_classes, rows)
+    if config.hint_neighbors and data.hints is None:
+        notes = (*notes, "Hints were asked for, but they are for clips and FixMatch; this model was trained without.")
+    return run.finished(shape, notes)
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:

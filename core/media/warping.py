@@ -69,8 +69,12 @@ def alike(pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = igno
         return min(start + BLOCK, len(rows))
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # the loop runs outside the interpreter lock
-        for done in pool.map(fill, range(0, len(rows), BLOCK)):
-            report(Progress("train", done, len(rows), "listening for clips that sound alike"))
+        try:
+            for done in pool.map(fill, range(0, len(rows), BLOCK)):
+                report(Progress("train", done, len(rows), "listening for clips that sound alike"))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # whoever cancels does not wait for the blocks to come
+            raise
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
 

@@ -121,3 +121,14 @@ def test_training_with_hints_repeats_to_the_digit_and_differs_from_training_with
     ]
     np.testing.assert_array_equal(found[0], found[1])
     assert np.abs(found[0] - found[2]).max() > 1e-6
+
+
+def test_hints_that_cannot_be_given_are_told():
+    pictures, kinds = picture_pool()
+    config = dataclasses.replace(HINTED, steps=2)
+    model = train(pictures, some_labels(kinds, 2), N_CLASSES, config, runtime=CPU)
+    assert any("Hints were asked for" in note for note in model.notes)
+    clips, classes = clip_pool()
+    for own, told in ((config, False), (dataclasses.replace(config, method="mixmatch"), True)):
+        notes = train(clips, some_labels(classes, 1), N_CLASSES, own, runtime=CPU).notes
+        assert any("Hints were asked for" in note for note in notes) == told

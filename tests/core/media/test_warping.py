@@ -86,14 +86,24 @@ def test_equal_clips_and_few_clips_find_each_other():
     assert pair.tolist() == [[1], [0]]
 
 
-def test_progress_is_told_and_can_cancel():
+def test_progress_is_told_and_can_cancel(monkeypatch):
     pictures, _ = sweeps()
     told = []
     warping.alike(ArrayRows(pictures), np.arange(40), 5, told.append)
     assert told[-1].done == told[-1].total == 40
 
+    warped = []
+    warp = warping.warp
+
+    def counted(*arguments):
+        warped.append(1)
+        warp(*arguments)
+
     def stop(progress):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(warping, "warp", counted)
+    monkeypatch.setattr(warping, "BLOCK", 1)
     with pytest.raises(KeyboardInterrupt):
-        warping.alike(ArrayRows(pictures), np.arange(40), 5, stop)
+        warping.alike(ArrayRows(np.tile(pictures, (20, 1, 1, 1))), np.arange(800), 5, stop)
+    assert len(warped) < 400  # blocks that had not begun are left
