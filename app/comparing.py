@@ -56,6 +56,7 @@ def parcels_of(store: Store, row: RoundRow) -> dict[str, Parcel]:
             "probabilities": named("probabilities"),
             "embeddings": named("embeddings"),
             "views": named("view_probabilities"),
+            "likeness": named("likeness"),
         },
         "features": {
             "features": named("features"),

@@ -62,6 +62,7 @@ def files_of(bench: Bench) -> dict[str, ArtifactRef]:
         "probabilities": bench.parcels["predict"]["probabilities"],
         "embeddings": bench.parcels["predict"]["embeddings"],
         "view_probabilities": bench.parcels["predict"]["views"],
+        "likeness": bench.parcels["predict"].get("likeness"),
         "features": bench.parcels["features"]["features"],
         "kernel": bench.parcels["features"]["kernel"],
         "candidate_rows": bench.parcels["features"]["rows"],

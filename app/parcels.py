@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from core.config import KernelConfig
 from core.kernels.networks import by_name
 from core.kernels.nystrom import KernelFeatures, Nystrom
+from core.likeness import Likeness
 from core.types import PickReason, PoolSnapshot, RowCache, Selection
 from core.work import Landmarks
 from storage.artifacts import ArtifactFolder, ArtifactRef
@@ -102,6 +103,33 @@ def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selecti
         reasons=tuple(PickReason(**reason) for reason in value["reasons"]),
         notes=tuple(value["notes"]),
     )
+
+
+def put_likeness(folder: ArtifactFolder, likeness: Likeness | None) -> Parcel | None:
+    """One .npz of plain arrays; None where nothing is known."""
+    if likeness is None:
+        return None
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        rows=likeness.rows,
+        neighbors=likeness.neighbors.astype(np.int32),
+        distances=likeness.distances,
+        typical=np.float64(likeness.typical),
+    )
+    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
+
+
+def open_likeness(folder: ArtifactFolder, parcel: Mapping[str, Any] | None) -> Likeness | None:
+    if parcel is None:
+        return None
+    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
+        return Likeness(
+            rows=file["rows"],
+            neighbors=file["neighbors"].astype(np.int64),
+            distances=file["distances"],
+            typical=float(file["typical"]),
+        )
 
 
 def put_kernel(folder: ArtifactFolder, kernel: KernelFeatures, landmarks: Landmarks) -> Parcel:

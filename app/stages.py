@@ -147,6 +147,7 @@ class Bench:
             embeddings=self._array(found["embeddings"]),
             view_probabilities=self._array(found["views"]) if found["views"] else None,
             has_model=bool(self.parcels["train"]["model"]),
+            likeness=parcel_files.open_likeness(self.folder, found.get("likeness")),
         )
 
     def kernel(self, work: Work, parcel: Parcel) -> KernelFeatures:
@@ -242,29 +243,44 @@ def train(bench: Bench) -> Parcel:
 
 def predict_unit(bench: Bench, start: int, stop: int) -> Parcel:
     work = bench.work()
-    found = core_round.guess(work, bench.inputs(work), bench.model(work.runtime), np.arange(start, stop))
+    return _put_guesses(bench, _guess(bench, work, np.arange(start, stop)))
+
+
+def predict(bench: Bench) -> Parcel:
+    work = bench.work()
+    return _put_guesses(bench, _settle(bench, work, _guess(bench, work, np.arange(len(work.snapshot.item_ids)))))
+
+
+def join_predictions(bench: Bench, units: Sequence[Parcel]) -> Parcel:
+    """Units guess for themselves; what is alike concerns the whole pool."""
+    joined = Guesses(
+        probabilities=_parts(bench, units, "probabilities"),
+        embeddings=_parts(bench, units, "embeddings"),
+        view_probabilities=_parts(bench, units, "views", axis=1) if units[0]["views"] else None,
+        has_model=bool(bench.parcels["train"]["model"]),
+    )
+    return _put_guesses(bench, _settle(bench, bench.work(), joined))
+
+
+def _guess(bench: Bench, work: Work, rows: NDArray[np.int64]) -> Guesses:
+    return core_round.guess(work, bench.inputs(work), bench.model(work.runtime), rows)
+
+
+def _settle(bench: Bench, work: Work, guesses: Guesses) -> Guesses:
+    return core_round.settle(work, guesses, core_round.listen(work, bench.inputs(work)))
+
+
+def _put_guesses(bench: Bench, found: Guesses) -> Parcel:
     return {
         "probabilities": bench.put(found.probabilities),
         "embeddings": bench.put(found.embeddings),
         "views": bench.put(found.view_probabilities) if found.view_probabilities is not None else None,
+        "likeness": parcel_files.put_likeness(bench.folder, found.likeness),
     }
 
 
-def predict(bench: Bench) -> Parcel:
-    return predict_unit(bench, 0, len(bench.snapshot.item_ids))
-
-
-def join_predictions(bench: Bench, units: Sequence[Parcel]) -> Parcel:
-    return {
-        "probabilities": _join(bench, units, "probabilities"),
-        "embeddings": _join(bench, units, "embeddings"),
-        "views": _join(bench, units, "views", axis=1) if units[0]["views"] else None,
-    }
-
-
-def _join(bench: Bench, units: Sequence[Parcel], name: str, axis: int = 0) -> Parcel:
-    parts = [parcel_files.open_array(bench.folder, unit[name]) for unit in units]
-    return bench.put(np.concatenate(parts, axis))
+def _parts(bench: Bench, units: Sequence[Parcel], name: str, axis: int = 0) -> NDArray[Any]:
+    return np.concatenate([parcel_files.open_array(bench.folder, unit[name]) for unit in units], axis)
 
 
 def features_unit(bench: Bench, start: int, stop: int) -> Parcel:
@@ -287,7 +303,7 @@ def features(bench: Bench) -> Parcel:
 def join_features(bench: Bench, units: Sequence[Parcel]) -> Parcel:
     work = bench.work()
     chosen = candidates.choose_candidates(work, bench.inputs(work))
-    return _candidate_parcel(bench, chosen) | {"features": _join(bench, units, "features")}
+    return _candidate_parcel(bench, chosen) | {"features": bench.put(_parts(bench, units, "features"))}
 
 
 def _candidate_parcel(bench: Bench, chosen: Candidates) -> Parcel:

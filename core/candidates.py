@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from core.config import to_json
 from core.errors import InvalidInput
 from core.kernels import landmarks
+from core.kernels.diffusion import diffusion_features
 from core.kernels.nystrom import KernelFeatures, Scope
+from core.likeness import Likeness
 from core.media.inputs import Inputs
 from core.media.views import views
 from core.rows import LazyRows, SomeRows
@@ -110,6 +113,19 @@ def view_features(
     return of
 
 
+def alike_features(likeness: Likeness | None, rows: NDArray[np.int64]) -> Callable[[], NDArray[np.float32]] | None:
+    """() -> (len(rows), q) diffusion features of the candidates, made once when first asked for; None where no likeness
+    is known for all of them."""
+    if likeness is None or not np.isin(rows, likeness.rows).all():
+        return None
+
+    @cache
+    def made() -> NDArray[np.float32]:
+        return diffusion_features(likeness)[np.searchsorted(likeness.rows, rows)]
+
+    return made
+
+
 def selection_request(
     work: Work, inputs: Inputs, guesses: Guesses, candidates: Candidates, featured: Featured
 ) -> tuple[SelectionRequest | None, tuple[str, ...]]:
@@ -138,6 +154,7 @@ def selection_request(
         seed=work.runtime.seed_for("select"),
         view_features=view_features(work, inputs, featured.kernel, rows),
         view_probabilities=np.asarray(by_view[:, rows]) if by_view is not None else None,
+        alike_features=alike_features(guesses.likeness, rows),
         region=region,
         region_share=work.region_share,
         has_model=guesses.has_model,

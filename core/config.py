@@ -103,7 +103,7 @@ class SelectionConfig:
     penalty: float = 1e-4
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # above this many unlabeled items a seeded sample stands for the pool
-    proxy: Literal["kernel", "embedding"] = "kernel"
+    proxy: Literal["kernel", "embedding", "alike"] = "kernel"  # alike: diffusion over alike items; else as kernel
     doubt: float = 0.0  # bico: power of (1 - margin of the guess), an item's weight in the outer loss; 0: all alike
     max_pairwise: int = 8_192  # items of a matrix of all pairs; more are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = 0.05  # share of the typical distance below which two items count as one; 0: only equals
@@ -119,6 +119,18 @@ class SelectionConfig:
             0 <= self.near_duplicate < 1,
             f"Near-duplicates at {self.near_duplicate} of the typical distance; use 0 to below 1.",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikenessConfig:
+    """Clips that sound alike, and how far guesses and labels reach over them (`core.walks`)."""
+
+    neighbors: int = 0  # most alike items that a guess is compared with; 0: guesses are the model's own
+    reach: float = 0.7  # share of the pool's typical distance beyond which two items no longer count as alike
+
+    def __post_init__(self) -> None:
+        require(0 <= self.neighbors <= 100, f"{self.neighbors} alike items were asked for; use 0 (none) to 100.")
+        require(0 < self.reach <= 2, f"Guesses reach {self.reach} of the typical distance; use more than 0, at most 2.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +168,6 @@ class TrainingConfig:
     ramp: float = 0.1  # share of the steps over which lambda_u rises from 0
     threshold: float = 0.85  # FixMatch: confidence that makes a guess a target; the most it can rise to when it adapts
     adapt_threshold: bool = False  # FixMatch: the threshold follows the mean confidence of the guesses
-    hint_neighbors: int = 0  # FixMatch on clips: labels hint at this many most alike clips, and at theirs; 0: no hints
-    hint_reach: float = 0.97  # how far a label reaches: the share of a hint that each step leaves
-    hint_power: float = 2.0  # how much a hint counts beside the guess of the network
     align: Literal["auto", "uniform", "off"] = "auto"  # FixMatch: class prior that guesses are aligned with
     sharpening: float = 0.5  # MixMatch: T
     n_guesses: int = 2  # MixMatch: K
@@ -180,9 +189,6 @@ class TrainingConfig:
         require(self.learning_rate > 0, f"The learning rate is {self.learning_rate}; it must be above 0.")
         require(0 <= self.ema_decay < 1, f"The EMA decay is {self.ema_decay}; use 0 to below 1.")
         require(0 <= self.threshold < 1, f"The threshold is {self.threshold}; use 0 to below 1.")
-        require(0 <= self.hint_neighbors <= 100, f"{self.hint_neighbors} neighbors to hint at; use 0 (none) to 100.")
-        require(0 <= self.hint_reach < 1, f"The reach of a hint is {self.hint_reach}; use 0 to below 1.")
-        require(self.hint_power >= 0, f"The power of a hint is {self.hint_power}; use 0 or more.")
         require(self.sharpening > 0, f"The sharpening temperature is {self.sharpening}; it must be above 0.")
         require(self.n_guesses >= 1, f"{self.n_guesses} guesses were asked for; use at least 1.")
         require(self.mix_alpha > 0, f"The mixing alpha is {self.mix_alpha}; it must be above 0.")
@@ -199,6 +205,7 @@ class RoundConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     kernel: KernelConfig = field(default_factory=KernelConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
+    likeness: LikenessConfig = field(default_factory=LikenessConfig)
     map: MapConfig = field(default_factory=MapConfig)
 
 
@@ -206,7 +213,8 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
 
     paper    WRN-28-10, MixMatch, 30 epochs, Adam 1e-3, from scratch each round, 100 views in the selection
-    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes
+    laptop   two CPU cores: a small ResNet with FixMatch, a round in about two minutes; guesses settle on what sounds
+             alike, and the selection asks about what they leave in doubt
     smoke    seconds, for tests and a first look: it runs everything and learns little
     """
     if name == "auto":
@@ -225,7 +233,13 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
     require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
-    return RoundConfig(seed=seed, preset="laptop", training=TrainingConfig(predict_views=4))
+    return RoundConfig(
+        seed=seed,
+        preset="laptop",
+        training=TrainingConfig(predict_views=4),
+        selection=SelectionConfig(proxy="alike", doubt=1.0),
+        likeness=LikenessConfig(neighbors=10),
+    )
 
 
 def to_json(config: Any) -> str:
@@ -233,7 +247,10 @@ def to_json(config: Any) -> str:
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
 
 
-RETIRED = {"TrainingConfig": ("processes",), "SelectionConfig": ("unsure_share",)}
+RETIRED = {
+    "TrainingConfig": ("processes", "hint_neighbors", "hint_reach", "hint_power"),
+    "SelectionConfig": ("unsure_share",),
+}
 
 
 def from_json(cls: type[Config], text: str) -> Config:

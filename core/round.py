@@ -27,10 +27,12 @@ from core.config import Preset, RoundConfig, preset
 from core.embedding import MapRequest, PreviousMap, embed
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, nothing_to_learn, predict, train
+from core.likeness import Likeness, find_alike
 from core.media.inputs import Inputs
 from core.media.inputs import prepare as prepare_inputs
 from core.runtime import Runtime
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RoundResult, RowCache, Selection, ignore
+from core.walks import settle_guesses
 from core.work import Candidates, Featured, Guesses, Previous, Work
 
 PREDICTION_VIEWS = {"max_entropy": max_entropy.VIEWS, "consistency": consistency.VIEWS}
@@ -58,7 +60,7 @@ def run_round(  # noqa: PLR0913 - the boundary every caller knows
     with clock("train"):
         model = learn(work, inputs)
     with clock("predict"):
-        guesses = guess(work, inputs, model)
+        guesses = settle(work, guess(work, inputs, model), listen(work, inputs))
     with clock("features"):
         candidates = choose_candidates(work, inputs)
         kernel = fit_kernel(work, inputs, choose_landmarks(work, inputs))
@@ -84,10 +86,12 @@ def settled(config: RoundConfig, runtime: Runtime) -> RoundConfig:
         return config
     named = preset("auto", runtime.device.type, config.seed)
     selection = dataclasses.replace(
-        config.selection, n_views=named.selection.n_views, doubt=named.selection.doubt
+        config.selection, n_views=named.selection.n_views, proxy=named.selection.proxy, doubt=named.selection.doubt
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
-    return dataclasses.replace(config, preset=name, training=named.training, selection=selection)
+    return dataclasses.replace(
+        config, preset=name, training=named.training, selection=selection, likeness=named.likeness
+    )
 
 
 def prepare(work: Work) -> Inputs:
@@ -159,6 +163,23 @@ def guess(
         embeddings=found.embeddings,
         view_probabilities=found.view_probabilities,
     )
+
+
+def listen(work: Work, inputs: Inputs) -> Likeness | None:
+    """Who is like whom in the pool, held-out items included; None where the settings or the media know of nothing."""
+    return find_alike(inputs, work.snapshot.labels, work.config.likeness, work.report)
+
+
+def settle(work: Work, guesses: Guesses, likeness: Likeness | None) -> Guesses:
+    """The guesses for the whole pool, made to agree with what is alike (`core.walks`). Without a model or a likeness
+    they stay as they are. Labels of held-out items are not in `snapshot.labels`, so no walk ever ends at one."""
+    if likeness is None:
+        return guesses
+    probabilities = guesses.probabilities
+    if guesses.has_model:
+        reach = work.config.likeness.reach
+        probabilities = settle_guesses(likeness, probabilities, work.snapshot.labels, reach)
+    return dataclasses.replace(guesses, probabilities=probabilities, likeness=likeness)
 
 
 def with_labels(

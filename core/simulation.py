@@ -23,6 +23,7 @@ from core.candidates import choose_candidates, choose_landmarks, fit_kernel, ker
 from core.config import RoundConfig, require
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
+from core.likeness import Likeness
 from core.media.inputs import Inputs
 from core.round import Clock
 from core.runtime import Runtime, seed_for
@@ -89,16 +90,22 @@ def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[
 
 
 class _Kept:
-    """What the rounds of a trial have in common: the pool as inputs, and its kernel features."""
+    """What the rounds of a trial have in common: the pool as inputs, who is like whom, and its kernel features."""
 
     def __init__(self) -> None:
         self.inputs: Inputs | None = None
+        self._likeness: tuple[Likeness | None] | None = None
         self._rows: NDArray[np.int64] | None = None
         self._featured: Featured | None = None
 
     def prepared(self, work: Work) -> Inputs:
         self.inputs = self.inputs or stages.prepare(work)
         return self.inputs
+
+    def likeness(self, work: Work, inputs: Inputs) -> Likeness | None:
+        if self._likeness is None:
+            self._likeness = (stages.listen(work, inputs),)
+        return self._likeness[0]
 
     def featured(self, work: Work, inputs: Inputs, candidates: Candidates) -> Featured:
         rows = candidates.rows
@@ -181,7 +188,7 @@ class Trial:
             inputs = kept.prepared(work)
         model = self._learn(number, work, inputs, clock)
         with clock("predict"):
-            guesses = stages.guess(work, inputs, model)
+            guesses = stages.settle(work, stages.guess(work, inputs, model), kept.likeness(work, inputs))
         selection: Selection | None = None
         if number < self.plan.rounds:
             with clock("features"):

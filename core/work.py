@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from core.config import RoundConfig
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel
+from core.likeness import Likeness
 from core.runtime import Runtime
 from core.types import MediaReader, PoolSnapshot, Report, RowCache, ignore
 
@@ -60,6 +61,7 @@ class Guesses:
     embeddings: NDArray[np.float32]  # (n, e)
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
     has_model: bool = True
+    likeness: Likeness | None = None  # who is like whom, where the guesses have settled on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ rank of the gradient among all unlabeled rows looked at.
   two likeliest classes, and takes the likelier one for its label: the batch then sums up what the model does not know.
   With all items alike, the paper's choice, the proxy asks where it is weak itself, and the model, which knows more than
   the labeled items, is mostly right there (docs/reproduction.md).
-- `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features.
+- `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features;
+  "alike" the diffusion over alike items (`core.kernels.diffusion`) where one is known, without views: the proxy then
+  extends a label over the crowd of items that are like it, and the batch names the crowds that matter most.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
 - One class alone leaves nothing to tell apart: the design is used as well.
@@ -42,12 +44,20 @@ from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
+ALIKE_LENGTH = 0.1**0.5  # of diffusion features: the usual penalty then counts ten times as much as on length 1
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
+
+
+def on_the_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
+    """Whether the proxy is the kernel's: by choice, or because no likeness of these items is known."""
+    return config.proxy == "kernel" or (config.proxy == "alike" and request.alike_features is None)
 
 
 def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.float32]:
     """(n, q) what the proxy model sees."""
-    if config.proxy == "kernel" or request.embeddings.shape[1] == 0:
+    if config.proxy == "alike" and request.alike_features is not None:
+        return ALIKE_LENGTH * request.alike_features()
+    if on_the_kernel(request, config) or request.embeddings.shape[1] == 0:
         return request.features
     return request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
 
@@ -56,7 +66,7 @@ def inner_rows(
     request: SelectionRequest, config: SelectionConfig, features: NDArray[np.float32], row: int
 ) -> NDArray[np.float32]:
     """(A, q) what an item enters the inner problem with: its first `config.n_views` views, or itself."""
-    if request.view_features is None or config.proxy != "kernel" or config.n_views == 0:
+    if request.view_features is None or not on_the_kernel(request, config) or config.n_views == 0:
         return features[row : row + 1]
     return request.view_features(row)[: config.n_views]
 

@@ -1,11 +1,9 @@
 """FixMatch (Sohn et al., 2020) with distribution alignment and, as a setting, a threshold that follows the confidence.
 
-    p = softmax f(weak(u)) without gradient;  q = align(p), times a hint;  the guess counts where max q >= tau
+    p = softmax f(weak(u)) without gradient;  q = align(p);  the guess counts where max q >= tau
     L = mean CE(y, f(x)) + lambda_u mean [max q >= tau] CE(argmax q, f(strong(u)))
     tau = config.threshold, or with `adapt_threshold` (FreeMatch, Wang et al., 2023)
     tau <- 0.99 tau + 0.01 mean max q from tau = 1/C, at most config.threshold
-
-Hints (`core.learning.hints`, a setting): what labels of items that are alike say of u, multiplied in and normalized.
 
 Symbols: x labeled, u unlabeled inputs; f logits; C classes.
 
@@ -40,8 +38,6 @@ def loss(step: Step) -> Losses:
         guesses = step.network(step.unlabeled.weak()).float().softmax(1)  # (b_u, C)
         if step.config.align != "off":
             guesses = align(guesses, step.prior, step.state, step.world)
-        if step.hints is not None:
-            guesses = F.normalize(guesses * step.hints, p=1, dim=1)
         confidence, guess = guesses.max(1)
         counts = (confidence >= threshold(step, confidence)).float()
     n_labeled = len(step.targets)

@@ -48,7 +48,6 @@ class TrainingData:
     unlabeled: NDArray[np.int64]  # rows training may see, labeled ones among them
     prior: NDArray[np.float32]  # (n_classes,)
     n_steps: int
-    hints: NDArray[np.float32] | None = None  # (n, n_classes) for every row of the pool
 
 
 class Learner:
@@ -123,7 +122,6 @@ class Learner:
             labeled=Batch(self.data.labeled[chosen], self.data.feed, rng, self.world),
             targets=self._targets[own],
             unlabeled=Batch(unlabeled, self.data.feed, rng, self.world),
-            hints=self._hints_of(unlabeled),
             config=self.config,
             fraction=self.step / self.data.n_steps,
             prior=self._prior,
@@ -131,10 +129,6 @@ class Learner:
             rng=rng,
             world=self.world,
         )
-
-    def _hints_of(self, rows: NDArray[np.int64]) -> Tensor | None:
-        hints = self.data.hints
-        return None if hints is None else on_device(hints[self.world.part(rows)], self.runtime.device)
 
     def read_sums(self, n_steps: int) -> dict[str, float]:
         """Means over the last `n_steps` steps, and a fresh start of the sums. The only wait for the device."""

@@ -50,7 +50,6 @@ class Step:
     labeled: Batch
     targets: Tensor  # (b, n_classes) one-hot, this process's part
     unlabeled: Batch
-    hints: Tensor | None = None  # (b_u, n_classes) factors of the guesses (`core.learning.hints`), this process's part
     config: TrainingConfig
     fraction: float  # of the training done, in [0, 1)
     prior: Tensor  # (n_classes,) share of each class in the pool, as far as known

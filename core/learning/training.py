@@ -16,7 +16,6 @@ from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.alignment import class_prior
 from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
 from core.learning.distributed import World
-from core.learning.hints import hints_for
 from core.learning.learner import Learner, TrainingData
 from core.learning.models import TrainedModel, load_model, save_model
 from core.learning.networks import NetworkShape
@@ -88,10 +87,7 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
         learner.know_the_pool(report)
         run.keep()
     run.go()
-    notes = _notes(inputs, labels, n_classes, rows)
-    if config.hint_neighbors and data.hints is None:
-        notes = (*notes, "Hints were asked for, but they are for clips and FixMatch; this model was trained without.")
-    return run.finished(shape, notes)
+    return run.finished(shape, _notes(inputs, labels, n_classes, rows))
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:
@@ -137,7 +133,6 @@ def _training_data(  # noqa: PLR0913
         unlabeled=rows,
         prior=class_prior(labels[labeled], n_classes, config.align),
         n_steps=config.steps or config.epochs * per_epoch,
-        hints=hints_for(inputs, labels, rows, n_classes, config, report),
     )
 
 

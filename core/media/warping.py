@@ -29,6 +29,7 @@ LEAST_WEIGHT = 0.5  # of the highest coefficient
 BAND = 0.25  # of the frames
 MODULI = 12  # lowest frequencies over time
 CANDIDATES = 200  # clips that are warped onto each clip
+PAIRS, PAIRS_EACH = 20_000, 20  # that tell the typical distance
 BLOCK = 256
 FAR = np.float32(3e38)
 
@@ -51,9 +52,11 @@ def moduli(c: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.abs(np.fft.rfft(c, axis=1)[:, :MODULI]).reshape(len(c), -1).astype(np.float32)
 
 
-def alike(pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = ignore) -> tuple[NDArray, NDArray]:
+def alike(
+    pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = ignore
+) -> tuple[NDArray[np.int64], NDArray[np.float32], float]:
     """The k clips of `rows` that sound most like each of them: positions in `rows` (m, k) and distances (m, k),
-    nearest first; fewer where `rows` has no k others."""
+    nearest first; fewer where `rows` has no k others. And the typical distance of two clips."""
     k, n_candidates = (min(number, len(rows) - 1) for number in (k, CANDIDATES))
     c = cepstra(pictures, rows)
     points = moduli(c)
@@ -71,12 +74,23 @@ def alike(pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = igno
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # the loop runs outside the interpreter lock
         try:
             for done in pool.map(fill, range(0, len(rows), BLOCK)):
-                report(Progress("train", done, len(rows), "listening for clips that sound alike"))
+                report(Progress("predict", done, len(rows), "listening for clips that sound alike"))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # whoever cancels does not wait for the blocks to come
             raise
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
+    nearest_first = np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
+    return *nearest_first, typical_distance(c, band)
+
+
+def typical_distance(c: NDArray[np.float32], band: int) -> float:
+    """The median warped distance between clips drawn at random, from at most PAIRS pairs."""
+    rng = np.random.default_rng(0)
+    some = c[rng.permutation(len(c))[: PAIRS // PAIRS_EACH]]
+    others = rng.integers(1, len(some), (len(some), PAIRS_EACH)) + np.arange(len(some))[:, None]
+    distances = np.empty(others.shape, np.float32)
+    warp(some, others % len(some), distances, 0, band)
+    return float(np.median(distances))
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,5 +33,6 @@ def test_a_senseless_value_is_refused(values):
 def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
     values = json.loads(to_json(RoundConfig()))
     values["training"]["processes"] = 1
+    values["training"] |= {"hint_neighbors": 10, "hint_reach": 0.97, "hint_power": 2.0}
     values["selection"]["unsure_share"] = 0.05
     assert from_json(RoundConfig, json.dumps(values)) == RoundConfig()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from core.config import RoundConfig
+from core.config import LikenessConfig, MediaConfig, RoundConfig
 from core.errors import Cancelled, TrainingFailed, WinnowError
 from core.round import Previous, run_round, settled
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import UNLABELED, PoolSnapshot, Progress, RoundResult
 from tests.app.worker_processes import quick_config
+from tests.core.media.samples import tone, wav
 from tests.round_pools import picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -219,9 +220,52 @@ def test_the_next_round_goes_on_from_the_previous_model_map_and_landmarks():
     assert len(second.selection.item_ids) == 4
 
 
+def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
+    """24 tones of three pitches, one of each labeled, the last three held out; their truth may be shifted."""
+    rng = np.random.default_rng(0)
+    data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(24)]
+    rows, out = np.arange(24), np.arange(24) >= 21
+    return pool(
+        {0: 0, 1: 1, 2: 2},
+        n=24,
+        kind="audio",
+        hashes=tuple(hashlib.sha256(one).hexdigest() for one in data),
+        held_out=out,
+        held_out_labels=np.where(out, (rows + held_out_truth) % 3, UNLABELED),
+        eligible=(rows > 2) & ~out,
+    )[0], {hashlib.sha256(one).hexdigest(): one for one in data}
+
+
+def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes_none():
+    snapshot, media = clips()
+    plain = dataclasses.replace(quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25))
+    listening = dataclasses.replace(plain, likeness=LikenessConfig(neighbors=3))
+    own, found = run(snapshot, media, plain), run(snapshot, media, listening)
+    assert found.metrics["accuracy"] == 1.0 > own.metrics["accuracy"]  # eight steps teach a network next to nothing
+    assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
+    assert np.allclose(found.probabilities.sum(1), 1, atol=1e-5) and len(found.selection.item_ids) == 4
+    shifted, _ = clips(held_out_truth=1)
+    again = run(shifted, media, listening)
+    np.testing.assert_array_equal(found.probabilities, again.probabilities)
+    np.testing.assert_array_equal(found.selection.item_ids, again.selection.item_ids)
+
+
+def test_before_the_first_label_what_is_alike_changes_no_guess():
+    snapshot, media = clips()
+    snapshot = dataclasses.replace(snapshot, labels=np.full(24, UNLABELED), eligible=~snapshot.held_out)
+    config = dataclasses.replace(
+        quick_config(proxy="alike"), media=MediaConfig(seconds=0.25), likeness=LikenessConfig(neighbors=3)
+    )
+    result = run(snapshot, media, config)
+    np.testing.assert_allclose(result.probabilities, 1 / 3, atol=1e-6)
+    assert len(result.selection.item_ids) == 4
+
+
 def test_automatic_settings_are_settled_once_for_the_device():
     config = RoundConfig(preset="auto")
     on_cpu, on_gpu = settled(config, Runtime.create(0, "cpu")), settled(config, Runtime(0, torch.device("cuda")))
     assert (on_cpu.preset, on_cpu.training.network) == ("laptop", "resnet-small")
+    assert (on_cpu.selection.proxy, on_cpu.selection.doubt, on_cpu.likeness.neighbors) == ("alike", 1.0, 10)
     assert (on_gpu.preset, on_gpu.training.network) == ("paper", "wrn-28-10")
+    assert (on_gpu.selection.proxy, on_gpu.selection.doubt, on_gpu.likeness.neighbors) == ("kernel", 0.0, 0)
     assert settled(on_gpu, Runtime.create(0, "cpu")) == on_gpu

@@ -12,7 +12,9 @@ from core.acquisition.compare import compare
 from core.acquisition.registry import select
 from core.config import SelectionConfig
 from core.coresets import bilevel
+from core.kernels.diffusion import diffusion_features
 from core.types import UNLABELED
+from tests.core.crowds import crowds, likeness_of
 
 
 def rows_of(request, selection) -> np.ndarray:
@@ -143,6 +145,22 @@ def test_bico_can_use_the_last_layer_as_its_proxy(request_of):
     features = bico.proxy_features(request, config)
     assert np.square(features).sum(1).mean() == pytest.approx(1.0, rel=1e-4)
     assert len(select(request, config).item_ids) == 6
+
+
+def test_bico_on_alike_items_names_each_crowd_once_and_without_a_likeness_it_is_the_kernels(request_of):
+    points, which = crowds(n_crowds=8, size=15)
+    phi = diffusion_features(likeness_of(points))
+    labeled = np.isin(np.arange(120), [0, 20])  # crowds 0 and 1
+    unsure = np.where(labeled[:, None], np.eye(4)[which % 4], 0.2 + 0.2 * np.eye(4)[which % 4]).astype(np.float32)
+    request = request_of(labeled=labeled, eligible=~labeled, probabilities=unsure, alike_features=lambda: phi)
+    config = SelectionConfig(strategy="bico", proxy="alike", doubt=1.0)
+    found = select(request, config)
+    assert sorted(which[rows_of(request, found)]) == [2, 3, 4, 5, 6, 7]
+    path = [found.reasons[0].outer_before, *(reason.outer_after for reason in found.reasons)]
+    np.testing.assert_allclose(reasons.outer_path(request, config, rows_of(request, found)), path, rtol=2e-3)
+    unknown = request_of()
+    on_kernel, instead = (select(unknown, SelectionConfig(strategy="bico", proxy=p)) for p in ("kernel", "alike"))
+    np.testing.assert_array_equal(instead.item_ids, on_kernel.item_ids)
 
 
 def margins_of(request) -> np.ndarray:

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def shared_problem(method: str) -> dict:
     """What both sides of the comparison train on."""
     inputs, classes = clip_pool()
-    more = {"warmed up": {"contrast_steps": 3}, "with hints": {"hint_neighbors": 4}}
+    more = {"warmed up": {"contrast_steps": 3}}
     name, _, extra = method.partition(", ")
     own = {"method": name, **more.get(extra, {})}
     config = dataclasses.replace(SMALL, steps=4, unlabeled_batch=8, threshold=0.3, **own)
@@ -58,7 +58,7 @@ def train_as_member(method: str, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up", "fixmatch, with hints"])
+@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up"])
 def test_two_processes_give_the_result_of_one(method, tmp_path):
     """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
     path = tmp_path / "model.safetensors"

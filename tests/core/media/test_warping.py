@@ -61,7 +61,7 @@ def test_the_most_alike_clips_are_the_same_sound_at_another_time_and_speed(monke
     pictures, kinds = sweeps()
     for n_candidates in (200, 15):  # more than there are clips, and fewer
         monkeypatch.setattr(warping, "CANDIDATES", n_candidates)
-        neighbors, distances = warping.alike(ArrayRows(pictures), np.arange(40), 5)
+        neighbors, distances, _ = warping.alike(ArrayRows(pictures), np.arange(40), 5)
         assert neighbors.shape == distances.shape == (40, 5)
         assert (kinds[neighbors] == kinds[:, None]).mean() > 0.95
         assert (neighbors != np.arange(40)[:, None]).all()
@@ -71,19 +71,32 @@ def test_the_most_alike_clips_are_the_same_sound_at_another_time_and_speed(monke
 def test_rows_say_which_clips_take_part():
     pictures, kinds = sweeps()
     rows = np.flatnonzero(kinds != 2)
-    neighbors, _ = warping.alike(ArrayRows(pictures), rows, 5)
+    neighbors, _, _ = warping.alike(ArrayRows(pictures), rows, 5)
     assert neighbors.max() < len(rows)
     assert (kinds[rows][neighbors] == kinds[rows][:, None]).mean() > 0.95
 
 
 def test_equal_clips_and_few_clips_find_each_other():
     pictures = np.repeat(sweep(4, 26, 0.1, 0.5)[None], 7, axis=0)
-    neighbors, distances = warping.alike(ArrayRows(pictures), np.arange(7), 10)
+    neighbors, distances, _ = warping.alike(ArrayRows(pictures), np.arange(7), 10)
     assert neighbors.shape == (7, 6)
     assert all(len(set(row) - {i}) == 6 for i, row in enumerate(neighbors))
     np.testing.assert_allclose(distances, 0, atol=1e-5)
-    pair, _ = warping.alike(ArrayRows(pictures), np.arange(2), 10)
+    pair, _, _ = warping.alike(ArrayRows(pictures), np.arange(2), 10)
     assert pair.tolist() == [[1], [0]]
+
+
+def test_the_typical_distance_is_the_median_over_pairs(monkeypatch):
+    pictures, _ = sweeps()
+    _, distances, typical = warping.alike(ArrayRows(pictures), np.arange(40), 5)
+    c = warping.cepstra(ArrayRows(pictures), np.arange(40))
+    others = np.stack([np.delete(np.arange(40), i) for i in range(40)])
+    exact = np.empty(others.shape, np.float32)
+    warping.warp(c, others, exact, 0, 8)
+    assert typical == pytest.approx(np.median(exact), rel=0.1)
+    assert np.median(distances[:, 0]) < 0.6 * typical  # another clip of the same kind
+    monkeypatch.setattr(warping, "PAIRS", 200)  # fewer clips than there are
+    assert warping.typical_distance(c, 8) == pytest.approx(np.median(exact), rel=0.3)
 
 
 def test_progress_is_told_and_can_cancel(monkeypatch):

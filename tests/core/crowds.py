@@ -1,0 +1,30 @@
+"""A likeness with known crowds, for tests of what builds on it: points in the plane, alike where they are near."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.likeness import Likeness
+
+
+def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> Likeness:
+    """The k nearest of each point (m, d), by plain sorting; the typical distance is the median of all pairs."""
+    gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
+    typical = float(np.median(gaps[np.triu_indices(len(points), 1)]))
+    np.fill_diagonal(gaps, np.inf)
+    neighbors = np.argsort(gaps, axis=1, kind="stable")[:, :k]
+    return Likeness(
+        rows=np.arange(len(points)) if rows is None else rows,
+        neighbors=neighbors,
+        distances=np.take_along_axis(gaps, neighbors, 1).astype(np.float32),
+        typical=typical,
+    )
+
+
+def crowds(n_crowds: int = 5, size: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(m, 2) points in far crowds and (m,) the crowd of each."""
+    rng = np.random.default_rng(seed)
+    angles = 2 * np.pi * np.arange(n_crowds) / n_crowds
+    centers = 10 * np.stack([np.cos(angles), np.sin(angles)], 1)
+    which = np.repeat(np.arange(n_crowds), size)
+    return centers[which] + 0.5 * rng.normal(size=(len(which), 2)), which
