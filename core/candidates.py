@@ -28,7 +28,7 @@ from core.likeness import Likeness
 from core.media.inputs import Inputs
 from core.media.views import views
 from core.rows import LazyRows, SomeRows
-from core.types import SelectionRequest
+from core.types import Report, SelectionRequest
 from core.work import Candidates, Featured, Guesses, Landmarks, Work
 
 VIEW_SEED = 0  # the views of an item are the same in every round, so that their features are computed once
@@ -113,7 +113,9 @@ def view_features(
     return of
 
 
-def alike_features(likeness: Likeness | None, rows: NDArray[np.int64]) -> Callable[[], NDArray[np.float32]] | None:
+def alike_features(
+    likeness: Likeness | None, rows: NDArray[np.int64], report: Report
+) -> Callable[[], NDArray[np.float32]] | None:
     """() -> (len(rows), q) diffusion features of the candidates, made once when first asked for; None where no likeness
     is known for all of them."""
     if likeness is None or not np.isin(rows, likeness.rows).all():
@@ -121,7 +123,7 @@ def alike_features(likeness: Likeness | None, rows: NDArray[np.int64]) -> Callab
 
     @cache
     def made() -> NDArray[np.float32]:
-        return diffusion_features(likeness)[np.searchsorted(likeness.rows, rows)]
+        return diffusion_features(likeness, report=report)[np.searchsorted(likeness.rows, rows)]
 
     return made
 
@@ -154,7 +156,7 @@ def selection_request(
         seed=work.runtime.seed_for("select"),
         view_features=view_features(work, inputs, featured.kernel, rows),
         view_probabilities=np.asarray(by_view[:, rows]) if by_view is not None else None,
-        alike_features=alike_features(guesses.likeness, rows),
+        alike_features=alike_features(guesses.likeness, rows, work.report),
         region=region,
         region_share=work.region_share,
         has_model=guesses.has_model,

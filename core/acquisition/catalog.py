@@ -24,7 +24,7 @@ ENTRIES = (
     Entry(
         "bico",
         "Bilevel coreset",
-        "The items whose labels would lower the loss on the whole pool most, on a kernel proxy of the network.",
+        "The items whose labels would lower the loss on the whole pool most, on a proxy of the model.",
         ("model", "features", "views"),
     ),
     Entry("uniform", "Random", "A uniform draw: the yardstick."),

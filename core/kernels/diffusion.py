@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from core.likeness import Likeness
+from core.types import Progress, Report, ignore
 
 REACH = 0.99
 N_FEATURES = 256
@@ -24,10 +25,10 @@ TOLERANCE = 1e-4
 
 
 def diffusion_features(
-    likeness: Likeness, n_features: int = N_FEATURES, reach: float = REACH
+    likeness: Likeness, n_features: int = N_FEATURES, reach: float = REACH, report: Report = ignore
 ) -> NDArray[np.float32]:
     """(m, q) of length 1, q at most `n_features`."""
-    values, vectors = leading(normalized(likeness.weights()), n_features)
+    values, vectors = leading(normalized(likeness.weights()), n_features, report)
     phi = vectors / np.sqrt(1.0 - reach * np.minimum(values, 1.0))
     lengths = np.linalg.norm(phi, axis=1, keepdims=True)
     return (phi / np.maximum(lengths, 1e-12)).astype(np.float32)
@@ -39,12 +40,18 @@ def normalized(weights: csr_matrix) -> csr_matrix:
     return csr_matrix(roots @ weights @ roots)
 
 
-def leading(S: csr_matrix, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def leading(S: csr_matrix, count: int, report: Report = ignore) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The `count` largest eigenvalues (q,) of a symmetric matrix and their vectors (m, q)."""
     m = S.shape[0]
     if m <= max(DENSE_ROWS, 2 * count):
         values, vectors = np.linalg.eigh(S.toarray())
         return values[-count:], vectors[:, -count:]
+
+    def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        report(Progress("select", 0, 1, "following what sounds alike"))  # whoever cancels is heard between products
+        return np.asarray(S @ vector)
+
     start = np.ones(m) / np.sqrt(m)  # fixed, so that runs repeat
-    found = eigsh(S, k=count, which="LA", v0=start, tol=TOLERANCE)
-    return found[0], found[1]
+    operator = LinearOperator(S.shape, matvec=product, dtype=np.float64)
+    values, vectors = eigsh(operator, k=count, which="LA", v0=start, tol=TOLERANCE)
+    return values, vectors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.errors import Cancelled
 from core.kernels import diffusion
 from core.likeness import Likeness
 from tests.core.crowds import crowds, likeness_of
@@ -28,6 +29,20 @@ def test_few_features_by_lanczos_are_the_leading_ones_of_all(monkeypatch):
     assert few.shape == (120, 12) and few.dtype == np.float32
     np.testing.assert_allclose(few @ few.T, whole @ whole.T, atol=2e-3)
     np.testing.assert_array_equal(few, diffusion.diffusion_features(likeness, n_features=12))
+
+
+def test_whoever_cancels_is_heard_between_two_products(monkeypatch):
+    monkeypatch.setattr(diffusion, "DENSE_ROWS", 10)
+    likeness = likeness_of(np.random.default_rng(1).normal(size=(120, 2)), k=6)
+    told = []
+    diffusion.diffusion_features(likeness, n_features=12, report=told.append)
+    assert len(told) > 12 and told[0].stage == "select"
+
+    def stop(progress):
+        raise Cancelled("stop")
+
+    with pytest.raises(Cancelled):
+        diffusion.diffusion_features(likeness, n_features=12, report=stop)
 
 
 def test_items_of_a_crowd_are_close_and_crowds_are_apart():
