@@ -25,7 +25,7 @@ def finish_round(bench: Bench) -> Parcel:
     work = bench.work()
     inputs, model, guesses = bench.inputs(work), bench.model(work.runtime), bench.guesses()
     selection = parcel_files.open_selection(bench.folder, bench.parcels["select"]["selection"])
-    told = core_round.round_notes(work, inputs, model, bench.candidates())
+    told = core_round.round_notes(work, inputs, model, guesses, bench.candidates())
     metrics = core_round.measure(work, model, guesses) | {
         "seconds": seconds_of(bench),
         "settings": dataclasses.asdict(work.config),

@@ -148,6 +148,7 @@ class Bench:
             view_probabilities=self._array(found["views"]) if found["views"] else None,
             has_model=bool(self.parcels["train"]["model"]),
             likeness=parcel_files.open_likeness(self.folder, found.get("likeness")),
+            n_changed=int(found.get("changed", 0)),
         )
 
     def kernel(self, work: Work, parcel: Parcel) -> KernelFeatures:
@@ -276,6 +277,7 @@ def _put_guesses(bench: Bench, found: Guesses) -> Parcel:
         "embeddings": bench.put(found.embeddings),
         "views": bench.put(found.view_probabilities) if found.view_probabilities is not None else None,
         "likeness": parcel_files.put_likeness(bench.folder, found.likeness),
+        "changed": found.n_changed,
     }
 
 

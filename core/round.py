@@ -76,7 +76,7 @@ def run_round(  # noqa: PLR0913 - the boundary every caller knows
         embeddings=guesses.embeddings,
         map_points=map_points,
         metrics=metrics,
-        notes=round_notes(work, inputs, model, candidates),
+        notes=round_notes(work, inputs, model, guesses, candidates),
     )
 
 
@@ -175,11 +175,12 @@ def settle(work: Work, guesses: Guesses, likeness: Likeness | None) -> Guesses:
     they stay as they are. Labels of held-out items are not in `snapshot.labels`, so no walk ever ends at one."""
     if likeness is None:
         return guesses
-    probabilities = guesses.probabilities
-    if guesses.has_model:
-        reach = work.config.likeness.reach
-        probabilities = settle_guesses(likeness, probabilities, work.snapshot.labels, reach)
-    return dataclasses.replace(guesses, probabilities=probabilities, likeness=likeness)
+    if not guesses.has_model:
+        return dataclasses.replace(guesses, likeness=likeness)
+    before, reach = guesses.probabilities, work.config.likeness.reach
+    after = settle_guesses(likeness, before, work.snapshot.labels, reach)
+    n_changed = int((after.argmax(1) != before.argmax(1)).sum())
+    return dataclasses.replace(guesses, probabilities=after, likeness=likeness, n_changed=n_changed)
 
 
 def with_labels(
@@ -253,12 +254,15 @@ def measure(work: Work, model: TrainedModel | None, guesses: Guesses) -> dict[st
 
 
 def round_notes(
-    work: Work, inputs: Inputs, model: TrainedModel | None, candidates: Candidates
+    work: Work, inputs: Inputs, model: TrainedModel | None, guesses: Guesses, candidates: Candidates
 ) -> tuple[str, ...]:
     """What people should know about this round, beside what the strategy says itself."""
     told: tuple[str, ...] = model.notes if model is not None else inputs.notes
     if model is None and (reason := why_no_model(work, inputs)):
         told = (*told, f"{reason} Until then items are chosen to cover the pool.")
+    if guesses.n_changed:
+        share = f"{guesses.n_changed:,} of {len(work.snapshot.item_ids):,}"
+        told = (*told, f"{share} guesses were changed to agree with clips that sound alike.")
     return (*told, *candidates.notes)
 
 

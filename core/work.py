@@ -62,6 +62,7 @@ class Guesses:
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
     has_model: bool = True
     likeness: Likeness | None = None  # who is like whom, where the guesses have settled on it
+    n_changed: int = 0  # items whose first guess is another one since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

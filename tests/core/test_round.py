@@ -244,6 +244,9 @@ def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes
     assert found.metrics["accuracy"] == 1.0 > own.metrics["accuracy"]  # eight steps teach a network next to nothing
     assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
     assert np.allclose(found.probabilities.sum(1), 1, atol=1e-5) and len(found.selection.item_ids) == 4
+    changed = int((found.probabilities.argmax(1) != own.probabilities.argmax(1)).sum())
+    assert any(note.startswith(f"{changed} of 24 guesses were changed") for note in found.notes)
+    assert not any("sound alike" in note for note in own.notes)
     shifted, _ = clips(held_out_truth=1)
     again = run(shifted, media, listening)
     np.testing.assert_array_equal(found.probabilities, again.probabilities)
