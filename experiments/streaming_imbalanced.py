@@ -2,8 +2,8 @@
 
 Batches of 125 arrive once; the network learns each with the memory replayed, then the memory is updated: reservoir,
 class-balanced reservoir, or merge-reduce with bilevel coresets (one slot). The paper: 80.6, 89.7 and 92.4. The small
-size trains a dense network, beta the better of 10 and 100; the full size the convolutional one, beta tuned in a grid
-(about half an hour on a CPU for a seed). `--only 0` takes the seeds named.
+size trains a dense network, beta the better of 10 and 100; the full size the convolutional one, beta tuned in a grid.
+`--only 0` takes the seeds named.
 """
 
 from __future__ import annotations
