@@ -23,7 +23,7 @@ from core.candidates import choose_candidates, choose_landmarks, fit_kernel, ker
 from core.config import RoundConfig, require
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
-from core.likeness import Likeness
+from core.likeness import MOST_ITEMS, Likeness
 from core.media.inputs import Inputs
 from core.round import Clock
 from core.runtime import Runtime, seed_for
@@ -103,7 +103,8 @@ class _Kept:
         return self.inputs
 
     def likeness(self, work: Work, inputs: Inputs) -> Likeness | None:
-        if self._likeness is None:
+        """Found once while all items take part; in larger pools the labels decide who does."""
+        if self._likeness is None or int(inputs.readable.sum()) > MOST_ITEMS:
             self._likeness = (stages.listen(work, inputs),)
         return self._likeness[0]
 

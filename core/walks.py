@@ -5,7 +5,8 @@ to sum 1), and gets there with probability exp(-(d_ij / (reach typical))^4): sho
 as the pool's typical distance never are. Where it gives up it takes the model's guess P_i of the item it is at; at an
 item that people labeled it takes the label. The settled guess Q_i is what walkers from i bring home, on average:
 
-    Q = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled ones,     T_ij = w_ij exp(-(d_ij / reach)^4)
+    Q = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled ones
+    T_ij = w_ij exp(-(d_ij / (reach typical))^4)
 
 So single wrong guesses in a crowd of right ones, and whole crowds around a label, are put right; where nothing is near,
 the model's guess stays as it is. Zhou et al. (2004) and Iscen et al. (2019) spread labels with a constant loss per

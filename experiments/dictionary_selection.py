@@ -77,7 +77,7 @@ def study(recovery: str, scale: dict, seed: int) -> list[dict]:
 
 def main(arguments: Arguments) -> Record:
     if arguments.small:
-        scale = {"d": 24, "n": 96, "signals": 16, "sizes": [8, 12, 16, 20], "tries": 5, "seeds": 3}
+        scale = {"d": 24, "n": 96, "signals": 16, "sizes": [8, 12, 16, 20], "tries": 5, "seeds": 20}
     else:
         scale = {"d": 64, "n": 512, "signals": 64, "sizes": [16, 24, 32, 48], "tries": 10, "seeds": 10}
     rows = []
