@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from storage.database import Store
-from storage.pool import Pool
+from storage.database.store import Store
+from storage.labeling.pool import Pool
 from tests.storage.pools import make_pool
 
 BOUND_SECONDS, BOUND_RATIO = 5.0, 300.0

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
-from storage.annotators import annotator_named
-from storage.bulk import insert_rows
-from storage.classes import list_classes
-from storage.database import Store, now
-from storage.export_rows import ExportOptions
-from storage.exporting import export_project
-from storage.projects import create_project
-from storage.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent
+from storage.database.bulk import insert_rows
+from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent
+from storage.database.store import Store, now
+from storage.exporting.rows import ExportOptions
+from storage.exporting.run import export_project
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import create_project
 
 FORMATS = ("csv", "jsonl", "parquet", "label-studio")
 COLUMNS = ("project_id", "sha256", "name", "media_type", "n_bytes", "seconds", "sample_rate", "channels",

@@ -29,10 +29,10 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.database import Store
-from storage.import_opening import open_source
-from storage.importing import ImportOptions, run_import
-from storage.projects import create_project
+from storage.database.store import Store
+from storage.importing.open import open_source
+from storage.importing.run import ImportOptions, run_import
+from storage.projects.projects import create_project
 
 
 def make_wavs(folder: Path, n_files: int, milliseconds: int) -> None:

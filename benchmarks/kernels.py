@@ -34,7 +34,7 @@ SIZES = {
     "myrtle5": (0, 3),
 }
 
-THEIRS = '''
+THEIRS = """
 import json, sys, time, warnings
 warnings.filterwarnings("ignore")
 import numpy as np, jax
@@ -71,7 +71,7 @@ for name, n, repeats in json.loads(sys.argv[1]):
         best = min(best, time.process_time() - start)
     rates[name] = n * n / best
 print(json.dumps({"rates": rates, "values": values}))
-'''
+"""
 
 
 def environment() -> Path:

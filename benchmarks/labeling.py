@@ -22,13 +22,13 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from app import tickets
-from app.access import SESSION_COOKIE
-from storage.annotators import annotator_named
-from storage.classes import list_classes
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectRow
 from tests.app import sample_store
 from tests.browser.conftest import CHROMIUM_FLAGS, Server, saved, wait_for_card
 

@@ -23,9 +23,9 @@ import soundfile
 import torch
 
 from core.config import MediaConfig, preset
-from core.learning import mixmatch
 from core.learning.learner import METHODS, Learner, TrainingData
-from core.learning.networks import NetworkShape
+from core.learning.methods import mixmatch
+from core.learning.networks.registry import NetworkShape
 from core.media.feeds import open_feed
 from core.media.inputs import Inputs, prepare
 from core.rows import MemoryRowCache

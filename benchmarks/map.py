@@ -28,17 +28,17 @@ import numpy as np
 from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import insert, select
 
-from app import tickets
-from app.access import SESSION_COOKIE
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
 from core.config import RoundConfig
 from core.types import Selection
-from storage import labels
-from storage.annotators import annotator_named
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow, create_project
-from storage.rounds import RoundLog
-from storage.schema import Item
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.labeling import projections as labels
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.projects import ProjectRow, create_project
+from storage.rounds.log import RoundLog
 from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server, at_rest
 
 CLASSES = 10

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 
 from core.config import preset
-from core.round import run_round
+from core.rounds.pipeline import run_round
+from core.rounds.simulation import initial_rows, snapshot_with
+from core.rounds.simulation_plan import LabeledPool, Plan
 from core.runtime import Runtime
-from core.simulation import initial_rows, snapshot_with
-from core.study import LabeledPool, Plan
 from core.types import RoundResult
-from storage.row_cache import FolderRowCache
+from storage.rounds.row_cache import FolderRowCache
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "fsdd"
 

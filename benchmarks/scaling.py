@@ -27,19 +27,20 @@ from sqlalchemy import insert
 
 from core.acquisition import registry
 from core.config import MapConfig, SelectionConfig, preset
-from core.embedding import ANCHORS, MapRequest, embed
 from core.kernels.networks import by_name
 from core.kernels.nystrom import fit
 from core.learning.training import predict, train
 from core.media.inputs import Inputs, prepare
-from core.neighbors import nearest
+from core.rounds.embedding_map import ANCHORS, MapRequest, embed
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
+from core.similarity.neighbors import nearest
 from core.types import SelectionRequest
-from storage import labels, projects
-from storage.database import Store, now
-from storage.pool import Pool
-from storage.schema import Item
+from storage.database.schema import Item
+from storage.database.store import Store, now
+from storage.labeling import projections as labels
+from storage.labeling.pool import Pool
+from storage.projects import projects
 
 POOLS = (10**4, 10**5, 10**6, 10**7)
 MAP_POINTS = 10_000

@@ -22,14 +22,14 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from app import tickets
-from app.access import SESSION_COOKIE
-from storage.annotators import annotator_named
-from storage.classes import list_classes
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow, get_project
-from storage.sample_projects import HANDWRITTEN, SPOKEN, load_sample_projects
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectRow, get_project
+from storage.projects.sample_projects import HANDWRITTEN, SPOKEN, load_sample_projects
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server
 from tests.browser.screens import READY

@@ -22,12 +22,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from storage.annotators import annotator_named
-from storage.classes import list_classes
-from storage.database import Store, now
-from storage.pool import Pool
-from storage.projects import ProjectSettings, create_project
-from storage.schema import NOT_QUEUED
+from storage.database.schema import NOT_QUEUED
+from storage.database.store import Store, now
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings, create_project
 from tests.postgres_server import find_binaries, running_server
 
 SMALL = 1_000

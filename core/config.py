@@ -123,7 +123,7 @@ class SelectionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikenessConfig:
-    """Clips that sound alike, and how far guesses and labels reach over them (`core.walks`)."""
+    """Clips that sound alike, and how far guesses and labels reach over them (`core.similarity.propagation`)."""
 
     neighbors: int = 0  # most alike items that a guess is compared with; 0: guesses are the model's own
     reach: float = 0.7  # share of the pool's typical distance beyond which two items no longer count as alike

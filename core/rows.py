@@ -1,4 +1,4 @@
-"""Large arrays by row, in memory. The same face over files on disk is `storage.row_cache`."""
+"""Large arrays by row, in memory. The same face over files on disk is `storage.rounds.row_cache`."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.simulating import simulate
-from app.study_report import reach_table, table, write_report
-from app.study_results import Question, merge, read_results
-from app.study_settings import changed, hard_cases, settled_preset
+from app.simulation.local_runner import simulate
+from app.simulation.report import reach_table, table, write_report
+from app.simulation.results import Question, merge, read_results
+from app.simulation.settings import changed, hard_cases, settled_preset
 from core.acquisition import catalog
 from core.config import RoundConfig
 from core.errors import WinnowError
-from core.study import Plan
+from core.rounds.simulation_plan import Plan
 from core.types import Progress
 from experiments.labeled_sets import ADDRESSES, manifest, noise_folder
 from experiments.record import DATA, say

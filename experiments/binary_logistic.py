@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
 
-from core.coresets.linear import SoftmaxProblem, one_hot, with_bias
-from core.coresets.sensitivity import logistic_sensitivity, sample
-from core.coresets.variants import forward
-from core.coresets.weighted import PursuitConfig, build_coreset
+from core.coresets.library.linear import SoftmaxProblem, one_hot, with_bias
+from core.coresets.library.sensitivity import logistic_sensitivity, sample
+from core.coresets.library.variants import forward
+from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.datasets import libsvm, rows_per_class
 from experiments.record import Arguments, Record, curves, run, say
 
@@ -61,7 +61,7 @@ def study(name: str, arguments: Arguments, rows: list[dict]) -> dict:
     labels = torch.tensor(yt)
     problem = SoftmaxProblem(features=features, targets=one_hot(torch.tensor(y), 2, torch.float32),
                              penalty=PENALTY, mean=True, tolerance=1e-4)  # fmt: skip
-    summed = replace(problem, mean=False)  # for weighted coresets: see core.coresets.weighted
+    summed = replace(problem, mean=False)  # for weighted coresets: see core.coresets.library.weighted
     n = len(x)
 
     def record(method: str, share: float, weights: torch.Tensor, seed: int, problem: SoftmaxProblem = problem) -> None:

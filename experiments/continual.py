@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from core.coresets.linear import one_hot
-from core.coresets.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
-from core.coresets.summaries import SUMMARIES, summarize
+from core.coresets.library.linear import one_hot
+from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
+from core.coresets.library.summaries import SUMMARIES, summarize
 from experiments.datasets import mnist
 from experiments.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say

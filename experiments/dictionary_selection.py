@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from core.coresets.dictionary import RecoveryProblem
-from core.coresets.variants import forward
+from core.coresets.library.dictionary import RecoveryProblem
+from core.coresets.library.variants import forward
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 

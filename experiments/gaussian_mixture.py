@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
-from core.coresets.mixtures import Mixture, MixtureProblem, Prior, negative_log_likelihood, start_mixture
-from core.coresets.sensitivity import clustering_sensitivity, sample
-from core.coresets.simplex import project_to_simplex
-from core.coresets.weighted import PursuitConfig, build_coreset
+from core.coresets.library.mixtures import Mixture, MixtureProblem, Prior, negative_log_likelihood, start_mixture
+from core.coresets.library.sensitivity import clustering_sensitivity, sample
+from core.coresets.library.simplex import project_to_simplex
+from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 COMPONENTS, DIMENSIONS = 5, 2

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
-from core.coresets.joint import JointProblem, alternate
-from core.coresets.linear import SoftmaxProblem, one_hot
-from core.coresets.variants import forward
+from core.coresets.library.joint import JointProblem, alternate
+from core.coresets.library.linear import SoftmaxProblem, one_hot
+from core.coresets.library.variants import forward
 from experiments.datasets import mnist, rows_per_class
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
@@ -30,9 +30,7 @@ FULL = {"n": 2000, "coreset": 100, "trainings": 5, "seeds": 24}
 
 
 def dense() -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 100), nn.ELU(), nn.Linear(100, 100), nn.ELU(), nn.Linear(100, 10)
-    )
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ELU(), nn.Linear(100, 100), nn.ELU(), nn.Linear(100, 10))
 
 
 def convolutional() -> nn.Module:

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
-from core.coresets.implicit import InverseConfig, supervised
-from core.coresets.joint import JointProblem, alternate
-from core.coresets.variants import forward
+from core.coresets.library.implicit import InverseConfig, supervised
+from core.coresets.library.joint import JointProblem, alternate
+from core.coresets.library.variants import forward
 from experiments.datasets import mnist, rows_per_class
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 

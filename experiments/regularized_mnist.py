@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from core.coresets.linear import SoftmaxProblem, one_hot
-from core.coresets.regularized import ShrinkConfig, shrink_coreset
-from core.coresets.weighted import PursuitConfig, correct_weights
+from core.coresets.library.linear import SoftmaxProblem, one_hot
+from core.coresets.library.regularized import ShrinkConfig, shrink_coreset
+from core.coresets.library.weighted import PursuitConfig, correct_weights
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 from experiments.variants_figure import load
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from core.coresets.linear import SoftmaxProblem, kernel_factor, one_hot
-from core.coresets.weighted import PursuitConfig, build_coreset
+from core.coresets.library.linear import SoftmaxProblem, kernel_factor, one_hot
+from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, run
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden" / "representer_digits_weighted.npz"

@@ -16,10 +16,10 @@ import numpy as np
 
 from core.config import preset
 from core.learning.training import predict, train
-from core.likeness import Likeness, find_alike
 from core.runtime import Runtime
+from core.similarity.graph import Likeness, find_alike
+from core.similarity.propagation import settle_guesses
 from core.types import UNLABELED
-from core.walks import settle_guesses
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 from experiments.ssl_table import Pool, load, uniform_labels
 

@@ -10,8 +10,8 @@ small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 
 Data sets: fsdd, speech_commands (with its background noise), mnist, cifar10.
 
 CIFAR-10 in the small size: so few steps with so few labels do not teach the features of photographs, and guesses made
-without them mislead. Both semi-supervised methods start from a warm-up without labels there (`core.learning.contrast`)
-on all 10,000 images of the larger file, and keep what it taught nearly as it is.
+without them mislead. Both semi-supervised methods start from a warm-up without labels there
+(`core.learning.methods.simclr`) on all 10,000 images of the larger file, and keep what it taught nearly as it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from core.config import MediaConfig, TrainingConfig, preset
-from core.learning.contrast import warm_up
-from core.learning.networks import NetworkShape, fresh_network
+from core.learning.methods.simclr import warm_up
+from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.training import TrainedModel, train
 from core.media.feeds import open_feed
 from core.media.inputs import Inputs, prepare
@@ -69,9 +69,7 @@ def sound(folder: Path, small: bool) -> Pool:
     files = {hashlib.sha256((folder / row["path"]).read_bytes()).hexdigest(): row for row in listed}
     hashes = list(files)
     names = sorted({row["label"] for row in listed})
-    inputs = prepare(
-        hashes, lambda key: (folder / files[key]["path"]).read_bytes(), "audio", config, MemoryRowCache()
-    )
+    inputs = prepare(hashes, lambda key: (folder / files[key]["path"]).read_bytes(), "audio", config, MemoryRowCache())
     classes = np.array([names.index(files[key]["label"]) for key in hashes])
     is_test = np.array([files[key]["split"] == "test" for key in hashes])
     return Pool(inputs, classes, np.flatnonzero(is_test))

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from core.coresets.linear import one_hot
-from core.coresets.replay import ReplayConfig, ReplayMemory, bilevel_summary, learn_task
-from core.coresets.streaming import ClassBalancedReservoir, MergeReduce, Reservoir
+from core.coresets.library.linear import one_hot
+from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, learn_task
+from core.coresets.library.streaming import ClassBalancedReservoir, MergeReduce, Reservoir
 from experiments.datasets import mnist
 from experiments.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say

@@ -14,9 +14,9 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from core.coresets.implicit import Influence
-from core.coresets.linear import SoftmaxProblem, kernel_factor, one_hot, with_bias
-from core.coresets.variants import eliminate, exchange, forward
+from core.coresets.library.implicit import Influence
+from core.coresets.library.linear import SoftmaxProblem, kernel_factor, one_hot, with_bias
+from core.coresets.library.variants import eliminate, exchange, forward
 from core.kernels.networks import fnn
 from core.kernels.ntk import kernel
 from experiments.datasets import mnist, rows_per_class

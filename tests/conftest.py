@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import text
 
-from storage.database import Store
-from storage.schema import Table
+from storage.database.schema import Table
+from storage.database.store import Store
 from tests.postgres_server import Server, find_binaries, running_server
 
 # No example fails for having taken long: machines that test are busy. Fixtures are emptied by the tests themselves.

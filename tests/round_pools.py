@@ -10,14 +10,14 @@ import numpy as np
 from PIL import Image
 from sqlalchemy import insert
 
-from storage import labels
-from storage.annotators import annotator_named
-from storage.applying import LabelInput
-from storage.classes import list_classes
-from storage.database import Store, now
-from storage.pool import Pool
-from storage.projects import ProjectSettings, create_project, touch
-from storage.schema import Item
+from storage.database.schema import Item
+from storage.database.store import Store, now
+from storage.labeling import projections as labels
+from storage.labeling.events import LabelInput
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings, create_project, touch
 
 SIDE = 16
 NAMES = ("bars", "blobs", "checks")

@@ -41,7 +41,11 @@ def belongs(name: str, package: str) -> bool:
 
 
 def is_page_module(module: str) -> bool:
-    return module in {"app.main", "app.server"} or belongs(module, "app.screens") or belongs(module, "app.widgets")
+    return (
+        module in {"app.web.main", "app.web.server"}
+        or belongs(module, "app.web.screens")
+        or belongs(module, "app.web.widgets")
+    )
 
 
 def forbidden_for(module: str) -> tuple[str, ...]:
@@ -52,8 +56,12 @@ def forbidden_for(module: str) -> tuple[str, ...]:
     if belongs(module, "storage"):
         return ("torch", "torchaudio", "streamlit", "app")
     if is_page_module(module):
-        return ("torch", "torchaudio", "umap", "core.learning", "core.kernels", "core.coresets", "core.round")
-    return ("streamlit",) if module in {"app.worker", "app.charts", "app.cli", "app.rounds"} else ()
+        return ("torch", "torchaudio", "umap", "core.learning", "core.kernels", "core.coresets", "core.rounds.pipeline")
+    return (
+        ("streamlit",)
+        if module in {"app.worker.worker", "app.views.charts", "app.cli.main", "app.rounds.requests"}
+        else ()
+    )
 
 
 @pytest.mark.parametrize("module", sorted(modules()))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.acquisition import catalog
-from storage.locations import from_environment
+from storage.database.locations import from_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from core.acquisition import bico
 from core.acquisition.geometry import nearest
 from core.acquisition.pool_view import Rows, is_cold, labeled_rows, on_device, sample, space, unlabeled_rows
+from core.acquisition.strategies import bico
 from core.config import SelectionConfig
 from core.coresets import bilevel
 from core.types import PickReason, Selection, SelectionRequest
@@ -41,9 +41,7 @@ def attach(request: SelectionRequest, config: SelectionConfig, selection: Select
         if ids is not None:
             reason = replace(reason, nearest_labeled=int(ids[k]), nearest_distance=float(distances[k]))
         if before_after is not None:
-            reason = replace(
-                reason, outer_before=float(before_after[k]), outer_after=float(before_after[k + 1])
-            )
+            reason = replace(reason, outer_before=float(before_after[k]), outer_after=float(before_after[k + 1]))
         reasons.append(reason)
     return replace(selection, reasons=tuple(reasons))
 

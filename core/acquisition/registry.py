@@ -13,23 +13,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from core.acquisition import (
+from core.acquisition import constraints, reasons
+from core.acquisition.catalog import Entry, entry, names
+from core.acquisition.strategies import (
     badge,
     bico,
     consistency,
-    constraints,
     k_center,
     k_means,
     margin,
     max_entropy,
     max_herding,
     prob_cover,
-    reasons,
     typiclust,
     uncertainty_herding,
     uniform,
 )
-from core.acquisition.catalog import Entry, entry, names
 from core.config import SelectionConfig
 from core.types import Progress, Report, Selection, SelectionRequest, ignore
 

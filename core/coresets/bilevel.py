@@ -11,7 +11,7 @@ P = softmax(W z); H the Hessian of the inner objective at W*; lambda = penalty; 
 Departures and details
 - The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 17) the outer set is
   D_train u D_u: give the labeled rows in the pool too, one-hot, and leave them out of `Settings.candidates`; that is
-  what `core.acquisition.bico` does. The authors' own experiments take the unlabeled pool alone.
+  what `core.acquisition.strategies.bico` does. The authors' own experiments take the unlabeled pool alone.
 - `Objective()` follows the authors' setting: mean losses, so that N grows with every row that joins while a weight
   varies at fixed N, and a bias that is penalized like the other weights. Sums and no bias are the other setting.
 - The candidate's gradient is taken at its own features; its views join once it is chosen, all with its soft label.
@@ -115,9 +115,7 @@ class Greedy:
 class Pool:
     """The outer loss, its gradient and the candidates' scores over the pool rows."""
 
-    def __init__(
-        self, features: Tensor, targets: Tensor, objective: Objective, weights: Tensor | None = None
-    ) -> None:
+    def __init__(self, features: Tensor, targets: Tensor, objective: Objective, weights: Tensor | None = None) -> None:
         self.features = features  # (n, q)
         self.targets = targets  # (C, n)
         self.bias = objective.bias
@@ -235,14 +233,10 @@ def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already
 class _Search:
     """The state of one greedy search."""
 
-    def __init__(
-        self, pool: Pool, base_rows: Tensor, base_targets: Tensor, penalty: float, settings: Settings
-    ) -> None:
+    def __init__(self, pool: Pool, base_rows: Tensor, base_targets: Tensor, penalty: float, settings: Settings) -> None:
         self.pool, self.settings = pool, settings
         tolerance, self.system_tolerance, cutoff = settings.precision(base_rows.dtype)
-        self.inner = InnerProblem.create(
-            base_rows, base_targets, penalty, mean=settings.objective.mean, cutoff=cutoff
-        )
+        self.inner = InnerProblem.create(base_rows, base_targets, penalty, mean=settings.objective.mean, cutoff=cutoff)
         at_zero = self.inner.scale * ((1.0 / len(base_targets) - base_targets) @ base_rows).norm()
         self.tolerance = tolerance * max(float(at_zero), torch.finfo(base_rows.dtype).eps)
         device = pool.features.device
@@ -261,9 +255,7 @@ class _Search:
         loss, gradient, errors = self.pool.outer(self.inner.lift())
         outer.append(float(loss))
         for step in range(m):
-            system = self.inner.solve_hessian(
-                gradient, self.V, self.system_tolerance, self.settings.max_cg_steps
-            )
+            system = self.inner.solve_hessian(gradient, self.V, self.system_tolerance, self.settings.max_cg_steps)
             self.V = system.value
             systems.append(SolverStatus.of(system))
             gains = self.pool.scores(errors, self.V, self.inner.scale)

@@ -135,9 +135,7 @@ def truncated_newton(
     return Solved(parameters, step, norm <= tolerance, norm, products)
 
 
-def _line_search(
-    function: Smooth, parameters: Tensor, point: Point, direction: Tensor
-) -> tuple[Tensor, Point] | None:
+def _line_search(function: Smooth, parameters: Tensor, point: Point, direction: Tensor) -> tuple[Tensor, Point] | None:
     """The first of the steps 1, 1/2, 1/4 … that makes enough progress, None when there is none.
 
     Enough is the value lowered in proportion to the slope (Armijo, 1e-4) or, near the optimum, where the value is all

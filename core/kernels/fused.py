@@ -211,9 +211,7 @@ def _dense_kernel(
     return out
 
 
-def _tail(
-    layers: tuple[Layer, ...], pair: tuple[Matrix, Matrix], own: tuple[Matrix, Matrix]
-) -> dict[str, Matrix]:
+def _tail(layers: tuple[Layer, ...], pair: tuple[Matrix, Matrix], own: tuple[Matrix, Matrix]) -> dict[str, Matrix]:
     """The layers after flattening, on K, T (n1, n2) and variances (n1,), (n2,); see `core.kernels.covariance`.
 
     In numpy, one thread: the tiles already share the cores, and torch would start threads of its own for each.

@@ -84,9 +84,7 @@ def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: Kind, symme
     rows = []
     for i, left in enumerate(x1.split(side)):
         blocks = [
-            x1.new_zeros((len(left), len(other)))
-            if symmetric and j < i
-            else _block(left, other, network, kind)
+            x1.new_zeros((len(left), len(other))) if symmetric and j < i else _block(left, other, network, kind)
             for j, other in enumerate(right)
         ]
         rows.append(torch.cat(blocks, dim=1))

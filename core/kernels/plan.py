@@ -21,15 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
-from core.kernels.networks import (
-    AveragePool,
-    Conv,
-    GlobalAveragePool,
-    Layer,
-    Network,
-    Relu,
-    Residual,
-)
+from core.kernels.networks import AveragePool, Conv, GlobalAveragePool, Layer, Network, Relu, Residual
 
 CONV, RELU, ADD, CONVERT = range(4)
 CODE, SRC, DST, SIZE, STRIDE, SLOT, HEIGHT, WIDTH, FACTOR, FIRST = range(10)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from core.config import TrainingConfig
-from core.learning import fixmatch, mixmatch, supervised
 from core.learning.averaging import averaged_tensors, decay_at, move_average
-from core.learning.contrast import warm_up
 from core.learning.distributed import World
-from core.learning.methods import Batch, Losses, Method, Step
-from core.learning.networks import NetworkShape, fresh_network
+from core.learning.methods import fixmatch, mixmatch, supervised
+from core.learning.methods.simclr import warm_up
+from core.learning.methods.step import Batch, Losses, Method, Step
+from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.precision import autocast, loss_scaler
 from core.learning.sampling import Shuffled, in_shares
 from core.learning.schedule import learning_rate_at, optimizer_of, set_rate

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config import TrainingConfig, from_dict
-from core.learning.layers import Network, place
-from core.learning.networks import NetworkShape, new_network
+from core.learning.networks.layers import Network, place
+from core.learning.networks.registry import NetworkShape, new_network
 from core.learning.tensor_files import load_into, named_tensors, read_tensors, write_tensors
 from core.runtime import Runtime
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.learning.layers import Network
 from core.learning.models import TrainedModel
+from core.learning.networks.layers import Network
 from core.learning.precision import autocast
 from core.media.feeds import on_device
 from core.media.inputs import Inputs

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from core.config import TrainingConfig, to_json
 from core.errors import InvalidInput, NotFound, TrainingFailed
-from core.learning.alignment import class_prior
 from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
 from core.learning.distributed import World
 from core.learning.learner import Learner, TrainingData
+from core.learning.methods.alignment import class_prior
 from core.learning.models import TrainedModel, load_model, save_model
-from core.learning.networks import NetworkShape
+from core.learning.networks.registry import NetworkShape
 from core.learning.prediction import Predictions, logits_of, predict
 from core.learning.tensor_files import named_tensors, read_tensors, write_tensors
 from core.media.feeds import open_feed

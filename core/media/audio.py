@@ -23,7 +23,7 @@ FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3", "MPEG")
 
 
 def audio_type(data: bytes) -> str | None:
-    """"wav", "flac", "ogg" or "mp3" by the first bytes; None for anything else."""
+    """ "wav", "flac", "ogg" or "mp3" by the first bytes; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         return "wav"
     if data[:4] == b"fLaC":
@@ -58,9 +58,7 @@ def _require_sane(file: soundfile.SoundFile) -> None:
     if file.format not in FORMATS:
         raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG or MP3.")
     if not LOWEST_RATE <= file.samplerate <= HIGHEST_RATE:
-        raise InvalidInput(
-            f"A sample rate of {file.samplerate} Hz is outside {LOWEST_RATE:,} to {HIGHEST_RATE:,} Hz."
-        )
+        raise InvalidInput(f"A sample rate of {file.samplerate} Hz is outside {LOWEST_RATE:,} to {HIGHEST_RATE:,} Hz.")
     if file.channels > MOST_CHANNELS:
         raise InvalidInput(f"The audio has {file.channels} channels; at most {MOST_CHANNELS} are supported.")
 

@@ -133,9 +133,7 @@ def _follow(report: Report, note: str) -> Callable[[int, int], None]:
     return lambda done, total: report(Progress("prepare", done, total, note))
 
 
-def channel_statistics(
-    pictures: Rows, readable: NDArray[np.bool_]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def channel_statistics(pictures: Rows, readable: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and deviation (C,) over evenly spaced readable pictures, in [0, 1] and rounded to 1/100, so that a pool that
     grows without changing its look keeps what was computed from it."""
     rows = np.flatnonzero(readable)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.config import MediaConfig
-from core.media.torchaudio_clean import functional, transforms
+from core.media.torchaudio_import import functional, transforms
 
 SILENCE = 1e-10  # power
 

@@ -24,18 +24,19 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import select
 
-from app import rounds, tickets
-from app.access import SESSION_COOKIE
-from app.server_command import ROOT, environment
+from app.rounds import requests as rounds
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from app.web.server_command import ROOT, environment
 from core.config import RoundConfig
-from storage.annotators import annotator_named
-from storage.classes import list_classes
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow, get_project, update_project
-from storage.rounds import RoundLog
-from storage.sample_projects import HANDWRITTEN, SPOKEN, load_sample_projects
-from storage.schema import Item
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectRow, get_project, update_project
+from storage.projects.sample_projects import HANDWRITTEN, SPOKEN, load_sample_projects
+from storage.rounds.log import RoundLog
 from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server, at_rest, wait_for_card
 
 FOLDER = Path(__file__).parent

@@ -10,12 +10,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from app import resources, tickets
-from app.access import SESSION_COOKIE, Gate
-from app.api_routes import api_routes
-from app.media_routes import media_routes
-from storage.annotators import annotator_named
-from storage.database import Store
+from app.web import resources, tickets
+from app.web.access import SESSION_COOKIE, Gate
+from app.web.routes.api import api_routes
+from app.web.routes.media import media_routes
+from storage.database.store import Store
+from storage.projects.annotators import annotator_named
 from tests.app.asgi_client import Answer, ask
 from tests.app.worker_processes import Crew, crew_in
 

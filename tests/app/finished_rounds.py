@@ -8,10 +8,10 @@ import numpy as np
 
 from core.config import RoundConfig
 from core.types import PickReason, Selection
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow
-from storage.rounds import RoundLog, RoundRow
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.projects import ProjectRow
+from storage.rounds.log import RoundLog, RoundRow
 
 COLUMNS = 6  # of the grid
 

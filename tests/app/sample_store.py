@@ -14,12 +14,12 @@ from sqlalchemy import insert
 
 from core.config import RoundConfig
 from core.types import PickReason, Selection
-from storage import labels
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import ProjectRow, ProjectSettings, create_project
-from storage.rounds import RoundLog
-from storage.schema import Item
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.labeling import projections as labels
+from storage.labeling.pool import Pool
+from storage.projects.projects import ProjectRow, ProjectSettings, create_project
+from storage.rounds.log import RoundLog
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 RATE = 16_000

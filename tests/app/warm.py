@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 
 def warm_up() -> None:
     """One tiny round, so that torch's and numba's first-time work is done before workers are forked."""
-    from core.round import run_round
+    from core.rounds.pipeline import run_round
     from core.rows import MemoryRowCache
     from core.runtime import Runtime
     from core.types import PoolSnapshot

@@ -22,7 +22,7 @@ from typing import Any
 from core.config import KernelConfig, MapConfig, MediaConfig, RoundConfig, SelectionConfig, TrainingConfig
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.app.warm", "app.workflows", "app.worker"])
+CONTEXT.set_forkserver_preload(["tests.app.warm", "app.rounds.workflows", "app.worker.worker"])
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
@@ -72,10 +72,10 @@ def work(place: Place, log: Path) -> None:
         os.environ["WINNOW_UNIT_ROWS"] = str(place.unit_rows)
     import torch
 
-    from app import stages
-    from app.worker import Tempo, Worker
-    from storage import simulations
-    from storage.database import Store
+    from app.rounds import steps as stages
+    from app.worker.worker import Tempo, Worker
+    from storage.database.store import Store
+    from storage.rounds import simulations
 
     torch.set_num_threads(1)
     logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s", force=True)

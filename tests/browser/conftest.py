@@ -19,14 +19,14 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
-from app import tickets
-from app.access import SESSION_COOKIE
-from app.server_command import HEALTH_PATH, ROOT, command, environment
-from storage.annotators import AnnotatorRow, annotator_named
-from storage.classes import ClassRow, list_classes
-from storage.database import Store
-from storage.pool import LabelEventRow, Pool
-from storage.projects import ProjectRow
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from app.web.server_command import HEALTH_PATH, ROOT, command, environment
+from storage.database.store import Store
+from storage.labeling.pool import LabelEventRow, Pool
+from storage.projects.annotators import AnnotatorRow, annotator_named
+from storage.projects.classes import ClassRow, list_classes
+from storage.projects.projects import ProjectRow
 from tests.app import sample_store
 from tests.free_ports import free_port
 

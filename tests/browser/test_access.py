@@ -11,10 +11,10 @@ from sqlalchemy import update
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from app.media_routes import media_path
+from app.web.routes.media import media_path
 from core.config import RoundConfig
-from storage.rounds import RoundLog
-from storage.schema import Round
+from storage.database.schema import Round
+from storage.rounds.log import RoundLog
 from tests.browser.conftest import at_rest, saved
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from app.guesses import newest_opinion
-from storage.classes import list_classes
-from storage.pool import ItemFilter
+from app.views.predictions import newest_opinion
+from storage.labeling.pool import ItemFilter
+from storage.projects.classes import list_classes
 from tests.app import sample_store
 from tests.browser.conftest import eventually, remember, saved
 

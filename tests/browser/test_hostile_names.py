@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
-from storage.classes import list_classes
-from storage.projects import ProjectSettings, create_project
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import (
     FIRST_START_SECONDS,
@@ -42,7 +42,7 @@ HOSTILE = (
 )
 PAGE = """
 import streamlit as st
-from app.text import plain
+from app.views.text import plain
 for i, text in enumerate({texts!r}):
     with st.container(key=f"case-{{i}}"):
         st.markdown(plain(text))

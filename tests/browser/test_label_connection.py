@@ -8,11 +8,11 @@ import pytest
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect
 
-from app import tickets
-from app.access import SESSION_COOKIE
-from storage.annotators import remove_annotator
-from storage.classes import merge_classes, rename_class, retire_class
-from storage.projects import archive_project
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from storage.projects.annotators import remove_annotator
+from storage.projects.classes import merge_classes, rename_class, retire_class
+from storage.projects.projects import archive_project
 from tests.app import sample_store
 from tests.browser.conftest import (
     CHROMIUM,

@@ -6,7 +6,7 @@ import time
 
 from playwright.sync_api import Route, expect
 
-from storage.projects import ProjectSettings, create_project
+from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import current_item, saved, wait_for_card
 
@@ -201,7 +201,7 @@ def test_skip_and_flag_can_be_taken_back_and_the_time_to_decide_is_measured(desk
 def test_a_class_key_that_is_also_a_command_wins_and_the_command_needs_shift(desks, store):
     project = create_project(store, "Letters", "audio", ["stop", "yes"], settings=ProjectSettings())
     sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(80_000 + i)) for i in range(4)])
-    from storage.classes import style_class
+    from storage.projects.classes import style_class
 
     desk = desks(project)
     style_class(store, project.id, desk.classes[0].id, key="s")

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from storage.projects import ProjectSettings, create_project
+from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import (
     OVERFLOW,

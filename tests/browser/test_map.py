@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.charts import LIGHT, class_colors
-from app.parcels import open_array
-from storage import comparisons
-from storage.annotators import annotator_named
-from storage.classes import style_class
-from storage.pool import Pool
-from storage.rounds import RoundLog
+from app.rounds.stage_outputs import open_array
+from app.views.charts import LIGHT, class_colors
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import style_class
+from storage.rounds import comparisons
+from storage.rounds.log import RoundLog
 from tests.app import sample_store
 from tests.app.finished_rounds import COLUMNS, finish_round
 from tests.browser.conftest import at_rest, eventually, saved

@@ -8,22 +8,14 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from app.access import SESSION_COOKIE
-from app.media_routes import media_path
-from storage.annotators import list_annotators
-from storage.classes import list_classes
-from storage.database import Store
-from storage.pool import Pool
+from app.web.access import SESSION_COOKIE
+from app.web.routes.media import media_path
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.annotators import list_annotators
+from storage.projects.classes import list_classes
 from tests.app import sample_store
-from tests.browser.conftest import (
-    SLOW,
-    Server,
-    at_rest,
-    current_item,
-    eventually,
-    saved,
-    wait_for_card,
-)
+from tests.browser.conftest import SLOW, Server, at_rest, current_item, eventually, saved, wait_for_card
 from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
 from tests.free_ports import free_port
 

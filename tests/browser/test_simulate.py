@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from app import simulations
-from storage.database import Store
+from app.simulation import requests as simulations
+from storage.database.store import Store
 from tests.app import sample_store
-from tests.app.test_simulations import with_truth
+from tests.app.simulation.test_requests import with_truth
 from tests.browser.conftest import Server, at_rest, own_server, running_worker
 from tests.round_pools import draw_project
 

@@ -7,10 +7,10 @@ import urllib.request
 import uuid
 from pathlib import Path
 
-from app import tickets
-from storage.annotators import annotator_named
-from storage.classes import list_classes
-from storage.pool import Pool
+from app.web import tickets
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
 from tests.browser.conftest import Server
 
 SESSIONS = 20

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 from playwright.sync_api import expect
 
-from storage.projects import get_project
+from storage.projects.projects import get_project
 from tests.round_pools import draw_project
 
 

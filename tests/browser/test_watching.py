@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from app.watching import Watchman, WatchThread
-from storage import watches
-from storage.projects import create_project, get_project
+from app.worker.folder_watcher import Watchman, WatchThread
+from storage.importing import watches
+from storage.projects.projects import create_project, get_project
 from tests.app.sample_store import picture
 
 

@@ -15,13 +15,13 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import select
 
-from app.server_command import ROOT
-from storage.classes import list_classes
-from storage.database import Store
-from storage.pool import Pool
-from storage.projects import get_project, update_project
-from storage.rounds import RoundLog
-from storage.schema import Item
+from app.web.server_command import ROOT
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.classes import list_classes
+from storage.projects.projects import get_project, update_project
+from storage.rounds.log import RoundLog
 from tests.browser.conftest import (
     SLOW,
     Server,
@@ -32,7 +32,7 @@ from tests.browser.conftest import (
     saved,
     wait_for_card,
 )
-from tests.browser.test_collect import choose, upload
+from tests.browser.test_data import choose, upload
 
 SAMPLES = ROOT / "sample_data" / "spoken_digits"
 PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.likeness import Likeness
+from core.similarity.graph import Likeness
 
 
 def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> Likeness:

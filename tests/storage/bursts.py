@@ -17,10 +17,10 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from storage.applying import LabelInput
-from storage.database import Store
-from storage.locations import database_url
-from storage.pool import Pool
+from storage.database.locations import database_url
+from storage.database.store import Store
+from storage.labeling.events import LabelInput
+from storage.labeling.pool import Pool
 
 
 def write_labels(pool: Pool, n_labels: int, answers: int) -> None:

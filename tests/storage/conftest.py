@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.database import Store
-from storage.media import Measures
-from storage.media_child import Examiner
-from storage.media_workers import Examined, MediaWorkers
+from storage.database.store import Store
+from storage.media.probe import Measures
+from storage.media.probe_pool import Examined, MediaWorkers
+from storage.media.probe_process import Examiner
 from tests.storage.export_shop import Shop, opened_shop
 
 

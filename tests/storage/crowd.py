@@ -15,11 +15,11 @@ from pathlib import Path
 
 from core.config import RoundConfig
 from core.types import Progress
-from storage.annotators import annotator_named
-from storage.database import Store
-from storage.locations import database_url
-from storage.pool import Pool
-from storage.rounds import RoundLog
+from storage.database.locations import database_url
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.rounds.log import RoundLog
 from tests.storage.pools import add_items
 
 WRITERS = 8

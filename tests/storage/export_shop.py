@@ -13,16 +13,16 @@ from sqlalchemy import select
 
 from core.config import RoundConfig
 from core.types import PickReason, Selection
-from storage.annotators import annotator_named
-from storage.applying import LabelInput
-from storage.classes import list_classes
-from storage.database import Store
-from storage.import_opening import open_source
-from storage.importing import ImportOptions, run_import
-from storage.pool import Pool
-from storage.projects import ProjectSettings, create_project
-from storage.rounds import RoundLog
-from storage.schema import Annotator, Item, ItemName, LabelEvent
+from storage.database.schema import Annotator, Item, ItemName, LabelEvent
+from storage.database.store import Store
+from storage.importing.open import open_source
+from storage.importing.run import ImportOptions, run_import
+from storage.labeling.events import LabelInput
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings, create_project
+from storage.rounds.log import RoundLog
 from tests.storage.made_media import picture
 
 ROOT = Path(__file__).resolve().parents[2]

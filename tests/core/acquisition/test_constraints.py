@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from core.acquisition import bico, constraints, duplicates, hindsight, reasons
+from core.acquisition import constraints, duplicates, hindsight, reasons
 from core.acquisition.compare import compare
 from core.acquisition.registry import select
+from core.acquisition.strategies import bico
 from core.config import SelectionConfig
 from core.coresets import bilevel
-from core.kernels.diffusion import diffusion_features
+from core.similarity.diffusion import diffusion_features
 from core.types import UNLABELED
 from tests.core.crowds import crowds, likeness_of
 

@@ -159,9 +159,7 @@ def test_one_label_works(strategy: str, request_of):
 @every_strategy
 def test_equal_items_are_not_both_chosen_while_others_remain(strategy: str, request_of):
     request = request_of(n=30, n_labeled=0)
-    twice = {
-        name: np.concatenate([getattr(request, name)] * 2) for name in ("probabilities", "embeddings", "features")
-    }
+    twice = {name: np.concatenate([getattr(request, name)] * 2) for name in ("probabilities", "embeddings", "features")}
     doubled = request_of(
         n=60,
         labeled=np.arange(60) % 30 < 2,

@@ -8,22 +8,19 @@ import torch
 from skactiveml.pool import CoreSet, MaxHerding, ProbCover, TypiClust, uncertainty_scores
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from core.acquisition import (
+from core.acquisition import clustering, coverage, geometry, ranking
+from core.acquisition.registry import select
+from core.acquisition.strategies import (
     badge,
-    clustering,
     consistency,
-    coverage,
-    geometry,
     k_center,
     k_means,
     max_entropy,
     prob_cover,
-    ranking,
     typiclust,
     uncertainty_herding,
     uniform,
 )
-from core.acquisition.registry import select
 from core.config import SelectionConfig
 
 

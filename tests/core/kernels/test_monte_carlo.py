@@ -15,17 +15,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
 from core.kernels import ntk
-from core.kernels.networks import (
-    AveragePool,
-    Conv,
-    Dense,
-    Flatten,
-    GlobalAveragePool,
-    Layer,
-    Network,
-    Relu,
-    Residual,
-)
+from core.kernels.networks import AveragePool, Conv, Dense, Flatten, GlobalAveragePool, Layer, Network, Relu, Residual
 from core.kernels.plan import same_padding
 
 WIDTH, DRAWS = 192, 24

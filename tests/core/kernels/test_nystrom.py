@@ -18,7 +18,7 @@ from core.kernels.landmarks import choose_landmarks, lasting_landmarks
 from core.kernels.nystrom import KernelFeatures, Nystrom, Scope, fit, inverse_root
 from core.rows import ArrayRows, MemoryRowCache
 from core.types import Progress, RowCache
-from storage.row_cache import FolderRowCache
+from storage.rounds.row_cache import FolderRowCache
 
 CONFIG = KernelConfig(network="scnn", n_landmarks=8)
 

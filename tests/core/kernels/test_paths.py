@@ -14,16 +14,7 @@ from core.config import KERNEL_NETWORKS
 from core.errors import Cancelled, InvalidInput
 from core.kernels import loops, networks, ntk
 from core.kernels.fused import fused_kernel, prepare_side
-from core.kernels.networks import (
-    AveragePool,
-    Conv,
-    Dense,
-    Flatten,
-    GlobalAveragePool,
-    Network,
-    Relu,
-    Residual,
-)
+from core.kernels.networks import AveragePool, Conv, Dense, Flatten, GlobalAveragePool, Network, Relu, Residual
 
 EVERY = {name: networks.by_name(name, block_size=1) for name in networks.NAMES}
 POOL_THEN_FLATTEN = Network("odd", (Conv(3, 1, 1.3, 0.2), Relu(), AveragePool(2), Conv(3), Relu(), Flatten(), Dense()))

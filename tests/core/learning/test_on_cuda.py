@@ -11,7 +11,7 @@ import torch
 from core.config import TrainingConfig
 from core.learning.learner import METHODS, Learner, TrainingData
 from core.learning.models import TrainedModel
-from core.learning.networks import NetworkShape, fresh_network
+from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.prediction import logits_of, predict
 from core.learning.training import train
 from core.media.feeds import open_feed

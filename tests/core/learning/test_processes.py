@@ -120,9 +120,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
     labels = some_labels(classes, 2)
     try:
         told = []
-        resumed = train(
-            inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path, report=told.append
-        )
+        resumed = train(inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path, report=told.append)
         straight = train(inputs, labels, N_CLASSES, config, runtime=CPU)
     finally:
         torch.set_num_threads(threads)

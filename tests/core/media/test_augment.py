@@ -11,13 +11,7 @@ import torch
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
-from core.media.augment_audio import (
-    add_noise,
-    augment_waveforms,
-    move_in_time,
-    pick_noise,
-    warp_pictures,
-)
+from core.media.augment_audio import add_noise, augment_waveforms, move_in_time, pick_noise, warp_pictures
 from core.media.augment_images import (
     distort,
     hide_rectangle,

@@ -1,0 +1,350 @@
+"""The command line. Commands import what they need when they run, so that `--help` is quick.
+
+Every command prints its result on stdout (`--json`: one JSON document), progress on stderr, and when something is wrong
+one sentence on stderr with exit code 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from app.cli.output import complain, progress_bar, show, tell
+
+if TYPE_CHECKING:
+    from storage.database.store import Store
+
+app = typer.Typer(
+    name="winnow",
+    help="Winnow: label audio and images, with the next items chosen by what they teach the model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Project = Annotated[str, typer.Argument(help="The project's name, or its number.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Never shows a traceback (WINNOW_DEBUG=1 does)."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(list(sys.argv[1:] if arguments is None else arguments), "winnow", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.Exit as leave:
+        return int(leave.exit_code)
+    except typer.Abort:
+        return complain(KeyboardInterrupt())
+    except WrongUse as wrong:
+        tell(f"{wrong.format_message()} See: python -m app --help")
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (Exception, KeyboardInterrupt) as problem:
+        return complain(problem)
+
+
+def open_store() -> Store:
+    from storage.database.store import Store
+
+    store = Store.open()
+    for warning in store.warnings:
+        tell(warning)
+    return store
+
+
+def find_project(store: Store, name: str) -> Any:
+    """By name, else by number."""
+    from core.errors import NotFound
+    from storage.projects.projects import get_project, list_projects
+
+    try:
+        return get_project(store, name)
+    except NotFound:
+        if name.isdigit():
+            return get_project(store, int(name))
+        known = ", ".join(repr(project.name) for project in list_projects(store)) or "none yet"
+        raise NotFound(f"There is no project {name!r}. There are: {known}.") from None
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (WINNOW_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (WINNOW_PORT).")] = None,
+    samples: Annotated[bool, typer.Option(help="Load the sample projects into a new store.")] = True,
+) -> int:
+    """Start the app and its worker; Ctrl-C ends both."""
+    from app.cli.supervisor import launch
+
+    return launch(host=host, port=port, samples=samples)
+
+
+@app.command()
+def worker() -> int:
+    """Work on rounds until a signal comes. Several may run, on several machines."""
+    from app.worker.worker import main as work
+
+    return work()
+
+
+@app.command("import")
+def import_(  # noqa: PLR0913 (one parameter for each option)
+    source: Annotated[Path, typer.Argument(help="A folder, a zip archive, a manifest (CSV, JSONL, …) or an export.")],
+    project: Annotated[str, typer.Option("--project", "-p", help="Name of the project; made when it is new.")],
+    kind: Annotated[Literal["audio", "image"] | None, typer.Option(help="Of a new project; else a file's.")] = None,
+    labels: Annotated[
+        Literal["given", "hidden", "ignore"],
+        typer.Option(help="Class folders and manifest labels become labels, hidden truth, or nothing."),
+    ] = "given",
+    link: Annotated[bool, typer.Option("--link", help="Leave the files where they are instead of copying.")] = False,
+    classes: Annotated[
+        Literal["ask", "add", "match"],
+        typer.Option(help="New classes: ask (stop), add as written, or match up to case and spaces."),
+    ] = "ask",
+    skip_problems: Annotated[bool, typer.Option(help="Import the rest when rows have problems.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say what would happen, row by row.")] = False,
+    limit: Annotated[list[str] | None, typer.Option(help="A limit, such as max_pixels=1000000; repeatable.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Import media into a project. The same bytes are never imported twice, so it can be run again."""
+    from app.cli.import_ import import_source, preview_source
+    from storage.importing.run import ImportOptions
+    from storage.media.limits import limits_from
+
+    options = ImportOptions(
+        labels=labels,
+        storage="link" if link else "copy",
+        classes=classes,
+        skip_problems=skip_problems,
+        limits=limits_from(limit or ()),
+    )
+    with open_store() as store:
+        if preview:
+            return preview_source(store, source, project, options, as_json=as_json)
+        return import_source(store, source, project, options, kind=kind, as_json=as_json)
+
+
+@app.command()
+def export(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    target: Annotated[Path, typer.Argument(help="A new folder, or a file whose name ends in .zip.")],
+    format_: Annotated[
+        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
+    ] = "csv",
+    pseudo_above: Annotated[
+        float | None, typer.Option(help="Also the model's guesses with at least this confidence (0 to 1).")
+    ] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Also the test items with their truth.")] = False,
+    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write labels with their provenance as CSV, JSONL, Parquet, class folders or Label Studio tasks."""
+    from dataclasses import asdict
+
+    from storage.exporting.rows import ExportOptions
+    from storage.exporting.run import export_project
+
+    options = ExportOptions(
+        format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, overwrite=overwrite
+    )
+    with open_store() as store, progress_bar("Exporting") as report:
+        done = export_project(store, find_project(store, project).id, target, options, report)
+    missing = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
+    show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{missing}")
+
+
+@app.command()
+def summarize(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    target: Annotated[
+        Path | None, typer.Argument(help="A new folder or .zip file for the summary's items; else only the numbers.")
+    ] = None,
+    items: Annotated[int | None, typer.Option("--items", "-n", help="How many items.")] = None,
+    percent: Annotated[float | None, typer.Option(help="How many, as a percentage of the labeled items.")] = None,
+    weighted: Annotated[bool, typer.Option(help="Items carry weights, or all count the same.")] = True,
+    joint: Annotated[bool, typer.Option("--joint", help="For the newest round's network too.")] = False,
+    draws: Annotated[int, typer.Option(help="Uniform draws of the same size to compare with.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the draws, and of what is set aside when nothing is held out.")] = 0,
+    format_: Annotated[
+        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
+    ] = "csv",
+    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compress the labeled items to a few with weights, and say what they are worth on the test items."""
+    from app.cli.summarize import run_summary
+    from app.jobs.summarize import Wish
+    from storage.exporting.rows import ExportOptions
+
+    wish = Wish(items=items, percent=percent, weighted=weighted, joint=joint, n_draws=draws, seed=seed)
+    options = ExportOptions(format=format_, media=media, overwrite=overwrite)
+    with open_store() as store:
+        run_summary(store, find_project(store, project).id, target, wish, options, as_json)
+
+
+@app.command()
+def projects(
+    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False, as_json: Json = False
+) -> None:
+    """List the projects and how far they are."""
+    from dataclasses import asdict
+
+    from storage.labeling.pool import Pool
+    from storage.projects.projects import list_projects
+
+    with open_store() as store:
+        rows = []
+        for project in list_projects(store, include_archived=archived):
+            counts = Pool(store, project.id).counts()
+            rows.append({"id": project.id, "name": project.name, "kind": project.kind, **asdict(counts)})
+    about = "{id:>4}  {name}  ({kind}, {labeled:,} of {total:,} labeled)"
+    lines = [about.format(**row) for row in rows]
+    show(rows, as_json, "\n".join(lines) or "There are no projects yet. Import one: python -m app import --help")
+
+
+@app.command()
+def check(project: Project, as_json: Json = False) -> None:
+    """Compare every file of a project with what was imported; missing and changed ones are marked."""
+    from dataclasses import asdict
+
+    from storage.media.checks import verify_items
+
+    with open_store() as store, progress_bar("Checking") as report:
+        done = verify_items(store, find_project(store, project).id, report)
+    found = f"{done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} back"
+    show(asdict(done), as_json, f"{done.checked:,} files checked: {found}.")
+
+
+@app.command()
+def watch(  # noqa: PLR0913 (one parameter for each option)
+    project: Project,
+    folder: Annotated[Path | None, typer.Argument(help="Where new files come in; else only say how it stands.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many files; else go on until Ctrl-C.")] = None,
+    labels: Annotated[
+        Literal["given", "hidden", "ignore"], typer.Option(help="What class folders below the folder mean.")
+    ] = "ignore",
+    buffer: Annotated[int, typer.Option(help="Items that rounds choose from, however many arrive.")] = 2_000,
+    stop: Annotated[bool, typer.Option("--stop", help="Watch no longer; what was taken stays.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Take in every new file of a folder, here until Ctrl-C and in a worker after that."""
+    from app.cli.watch import follow, how_it_stands
+    from storage.importing import watches
+
+    with open_store() as store:
+        found = find_project(store, project)
+        if stop:
+            watches.stop(store, found.id)
+        elif folder is not None:
+            watches.start(store, found.id, folder, watches.WatchOptions(labels=labels, buffer_size=buffer, limit=limit))
+            return follow(store, found.id, as_json)
+        return how_it_stands(store, found.id, as_json)
+
+
+@app.command("round")
+def round_(
+    project: Project,
+    wait: Annotated[bool, typer.Option(help="Follow the round until it ends.")] = True,
+    as_json: Json = False,
+) -> int:
+    """Ask for a round (or join the one under way) and follow it."""
+    from app.cli.round import follow
+    from app.rounds.requests import request_round
+
+    with open_store() as store:
+        found = find_project(store, project)
+        row = request_round(store, found.id)
+        if wait:
+            return follow(store, found.id, row.id, as_json)
+        show({"round": row.number, "id": row.id, "status": row.status}, as_json, f"Round {row.number} is {row.status}.")
+    return 0
+
+
+@app.command()
+def backup(
+    target: Annotated[Path | None, typer.Argument(help="File to write; else in WINNOW_HOME/backups.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only list the backups there are.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy the database while it is in use."""
+    from storage.database import backups
+
+    with open_store() as store:
+        if list_:
+            paths = [str(path) for path in sorted(backups.listed(store.home))]
+            show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
+            return
+        path = backups.backup(store, target=target.absolute() if target is not None else None)
+    show({"backup": str(path), "n_bytes": path.stat().st_size}, as_json, f"The backup is {path}.")
+
+
+@app.command()
+def restore(source: Annotated[Path, typer.Argument(help="A backup.")], as_json: Json = False) -> None:
+    """Make the store what a backup holds; what it was until now is backed up first."""
+    from storage.database import backups
+
+    with open_store() as store:
+        before = backups.restore(store, source.absolute())
+    show({"restored": str(source), "before": str(before)}, as_json, f"Restored. What was there before is {before}.")
+
+
+@app.command()
+def move(
+    target: Annotated[str, typer.Argument(help="The database to move to: postgresql://user:password@host/name")],
+    home: Annotated[Path | None, typer.Option(help="Another folder for media and arrays; else they stay.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Copy this store into PostgreSQL and compare; running it again goes on where it stopped."""
+    from dataclasses import asdict
+
+    from storage.database.locations import database_url, shown
+    from storage.database.move import move as move_store
+    from storage.database.store import Store
+
+    with open_store() as store, progress_bar("Moving") as report:
+        folder = home.absolute() if home is not None else store.home
+        with Store.open(database_url(target, folder), folder) as other:
+            done = move_store(store, other, report)
+    sentence = f"Everything is in {shown(target)}, compared row by row. Set WINNOW_DATABASE_URL to use it."
+    show(asdict(done), as_json, sentence)
+
+
+@app.command()
+def simulate(  # noqa: PLR0913 (one parameter for each option)
+    strategy: Annotated[list[str], typer.Option(help="A strategy; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Folder for results.json, tables and curves; run again to go on.")],
+    data: Annotated[Path | None, typer.Argument(help="Labeled data with a test split: folder, zip, manifest.")] = None,
+    project: Annotated[str | None, typer.Option(help="Instead of data: a project with hidden truth.")] = None,
+    start: Annotated[int, typer.Option(help="Labels to start with; every class has one while there is room.")] = 10,
+    batch: Annotated[int, typer.Option(help="Labels added by each round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds after the first model; 0 trains once.")] = 6,
+    seeds: Annotated[int, typer.Option(help="How often everything is repeated, with other initial labels.")] = 3,
+    preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, such as training.steps=1500; repeatable.")
+    ] = None,
+    wrong: Annotated[float, typer.Option(help="Share of the oracle's answers that are wrong.")] = 0.0,
+    rare: Annotated[str, typer.Option(help="CLASS=0.02: the class is thinned out to this share of the pool.")] = "",
+    missing: Annotated[str, typer.Option(help="A class that has no label at the start.")] = "",
+    processes: Annotated[int | None, typer.Option(help="Trials at one time; else one for each core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """See what strategies buy on labeled data, before a label is spent: an oracle answers in your place."""
+    from app.cli.simulate import Wish, run_simulation
+    from app.simulation.settings import hard_cases
+
+    wish = Wish(
+        data=data, project=project, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset,
+        settings=tuple(settings or ()), processes=processes,
+    )  # fmt: skip
+    plan = {"start": start, "batch": batch, "rounds": rounds, **hard_cases(wrong, rare, missing)}
+    run_simulation(wish, plan, as_json)

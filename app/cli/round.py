@@ -1,0 +1,56 @@
+"""Following a round from the command line."""
+
+from __future__ import annotations
+
+import time
+
+from app.cli.output import progress_bar, show, tell
+from app.rounds.requests import RoundView, view
+from core.types import Progress
+from storage.database.store import Store
+from storage.rounds.log import RoundRow
+
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 10.0  # before we say that no worker takes it
+
+
+def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:
+    """Show progress until the round ends; 0 when it finished, 1 when it failed or was cancelled."""
+    asked, told = time.monotonic(), False
+    with progress_bar("Round") as report:
+        while True:
+            seen = view(store, project_id, round_id)
+            assert seen is not None
+            if not seen.round.unfinished:
+                break
+            if seen.waiting_for_worker and not told and time.monotonic() - asked > PATIENCE_SECONDS:
+                tell("No worker takes the round. Start one: python -m app worker")
+                told = True
+            report(_progress(seen))
+            time.sleep(POLL_SECONDS)
+    return _ended(seen.round, as_json)
+
+
+def _progress(seen: RoundView) -> Progress:
+    return Progress(seen.stage or "waiting", seen.done, seen.total, seen.note)
+
+
+def _ended(row: RoundRow, as_json: bool) -> int:
+    result = {
+        "round": row.number,
+        "id": row.id,
+        "status": row.status,
+        "strategy": row.strategy,
+        "metrics": row.metrics,
+        "notes": row.notes,
+        "error": row.error,
+    }
+    if row.status == "finished":
+        accuracy = row.metrics.get("accuracy") if isinstance(row.metrics, dict) else None
+        words = f" Accuracy on the test items: {accuracy:.1%}." if isinstance(accuracy, float) else ""
+        show(result, as_json, f"Round {row.number} is finished.{words}")
+        return 0
+    if as_json:
+        show(result, True, "")
+    tell(row.error or f"Round {row.number} was {row.status}.")
+    return 1

@@ -1,0 +1,55 @@
+"""`python -m app watch`: serve a watched folder from the command line, and say how it stands."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from app.cli.output import progress_bar, show, tell
+from core.errors import NotFound
+from core.types import Progress
+from storage.database.store import Store
+from storage.importing import watches
+
+
+def follow(store: Store, project_id: int, as_json: bool) -> int:
+    """Look until the watch is over or someone presses Ctrl-C; another process that serves it already is followed."""
+    from app.worker.folder_watcher import LOOK_SECONDS, Watchman
+
+    watchman = Watchman(store)
+    try:
+        with progress_bar("Watching") as report:
+            while (row := watches.get(store, project_id)) is not None and row.active:
+                done = watchman.look(row)
+                taken = watches.counts(store, project_id)["taken"]
+                total = taken + row.remaining if row.remaining is not None else 0
+                moving = f"{done.moving} still being written" if done is not None and done.moving else ""
+                report(Progress("", taken, total, row.problem or moving))
+                if done is None or not done.busy:
+                    time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        tell("Not looking here any more. A worker goes on with it; to end it: python -m app watch PROJECT --stop")
+    return how_it_stands(store, project_id, as_json)
+
+
+def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
+    row = watches.get(store, project_id)
+    if row is None:
+        raise NotFound("This project watches no folder. Name one: python -m app watch PROJECT FOLDER")
+    counts = watches.counts(store, project_id)
+    refused = [[name, reason] for name, reason, _ in watches.newest(store, project_id, "refused", 200)]
+    told: dict[str, Any] = {
+        "folder": row.folder, "status": row.status, "problem": row.problem, "buffer_size": row.buffer_size,
+        "files_refused": refused,
+    } | {str(outcome): n for outcome, n in counts.items()}  # fmt: skip
+    show(told, as_json, lambda: words(told))
+    return 0
+
+
+def words(told: dict[str, Any]) -> str:
+    lines = [
+        f"{told['folder']} is {'watched' if told['status'] == 'active' else 'no longer watched'}: {told['taken']:,} "
+        f"taken, {told['duplicate']:,} duplicates, {told['unreadable']:,} unreadable, {told['refused']:,} refused."
+    ]
+    lines += [f"Problem: {told['problem']}"] if told["problem"] else []
+    return "\n".join([*lines, *(f"  {name!r} refused: {reason}" for name, reason in told["files_refused"][:20])])

@@ -1,0 +1,233 @@
+"""The labeled items of a project, summarized: from the store to `core.rounds.summary` and back as an export with
+weights.
+
+Runs in the process of the command line or of a job, never in that of the pages: it loads torch. Settings, landmarks and
+model are those of the newest finished round, so that features which a round computed are not computed again; before
+the first round, the project's settings and landmarks drawn from its items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.rounds import stage_outputs as parcel_files
+from app.rounds.requests import round_config
+from core.config import RoundConfig, from_dict, require
+from core.errors import InvalidInput, NotFound
+from core.learning.training import TrainedModel, load_model, predict
+from core.media.inputs import Inputs
+from core.rounds import candidates
+from core.rounds import pipeline as core_round
+from core.rounds.context import Landmarks, Previous, Work
+from core.rounds.summary import Summary, SummaryConfig, View, check_labels, set_aside, summarize
+from core.runtime import Runtime
+from core.types import UNLABELED, Report, ignore
+from storage.database.store import Store
+from storage.exporting.weights import ExportWeights
+from storage.labeling.pool import Pool
+from storage.media import shared as shared_media
+from storage.projects.projects import get_project
+from storage.rounds.artifacts import ArtifactRef
+from storage.rounds.log import RoundLog, RoundRow
+from storage.rounds.row_cache import FolderRowCache
+
+SHARE_ASIDE = 0.2  # of the labeled items of each class, where nothing is held out
+MOST_ROWS = 20_000  # labeled items; of more, a seeded draw is summarized
+DIGITS = 6  # of a weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was asked for: so many items, or a share of the labeled ones in percent."""
+
+    items: int | None = None
+    percent: float | None = None
+    weighted: bool = True
+    joint: bool = False
+    n_draws: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given = (self.items is not None) + (self.percent is not None)
+        require(given == 1, "Say how large the summary shall be: a number of items, or a percentage of the labeled.")
+        require(self.percent is None or 0 < self.percent <= 100, f"{self.percent} % was asked for; use 0 to 100.")
+        require(2 <= self.n_draws <= 100, f"{self.n_draws} uniform draws were asked for; use 2 to 100.")
+
+    def size(self, n_labeled: int) -> int:
+        if self.items is not None:
+            return self.items
+        assert self.percent is not None
+        return max(1, round(n_labeled * self.percent / 100))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Snapshot rows: those the summary is made of, those it is measured on, and a sentence that says which."""
+
+    labeled: NDArray[np.int64]
+    test: NDArray[np.int64]
+    measured_on: str
+    notes: tuple[str, ...] = ()
+
+
+def summarize_project(store: Store, project_id: int, wish: Wish, report: Report = ignore) -> ExportWeights:
+    """The summary of the labels as they are now, ready to be exported; `about` holds what is shown."""
+    work, newest = _work(store, project_id, report)
+    check_labels(work.snapshot.labels[work.snapshot.labeled])
+    model = _model(store, work, newest) if wish.joint else None
+    inputs = core_round.prepare(work)
+    split = split_rows(work, inputs.readable, wish)
+    views = [_kernel_view(work, inputs, split)]
+    if model is not None:
+        views.append(_network_view(work, inputs, split, model))
+    labels = work.snapshot.labels[split.labeled]
+    config = SummaryConfig(
+        size=wish.size(len(labels)),
+        weighted=wish.weighted,
+        penalty=work.config.selection.penalty,
+        n_draws=wish.n_draws,
+        seed=wish.seed,
+    )
+    found = summarize(views, labels, _truth(work, split.test), config, report)
+    return _as_weights(work, split, found, _about(work, wish, config, split, newest) | _worth(found))
+
+
+def split_rows(work: Work, readable: NDArray[np.bool_], wish: Wish) -> Split:
+    """Held-out items measure; without any that can, a fifth of the labeled ones is set aside for it."""
+    snapshot = work.snapshot
+    labeled = np.flatnonzero(snapshot.labeled & readable)
+    check_labels(snapshot.labels[labeled])
+    test = np.flatnonzero((snapshot.held_out_labels != UNLABELED) & readable)
+    measured_on = f"{len(test):,} held-out items"
+    notes: tuple[str, ...] = ()
+    if not len(test):
+        aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, wish.seed)
+        if not aside.any():
+            raise InvalidInput("Every class has one labeled item, so none can be set aside to measure on. Label more.")
+        labeled, test = labeled[~aside], labeled[aside]
+        check_labels(snapshot.labels[labeled])
+        measured_on = (
+            f"{len(test):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed {wish.seed}), "
+            "which cannot be in the summary: nothing is held out"
+        )
+    if len(labeled) > MOST_ROWS:
+        notes = (f"{MOST_ROWS:,} of {len(labeled):,} labeled items, drawn with seed {wish.seed}, were summarized",)
+        labeled = np.sort(np.random.default_rng(wish.seed).choice(labeled, MOST_ROWS, replace=False))
+    return Split(labeled=labeled, test=test, measured_on=measured_on, notes=notes)
+
+
+def _truth(work: Work, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    held_out = work.snapshot.held_out_labels[rows]
+    return np.where(held_out != UNLABELED, held_out, work.snapshot.labels[rows])
+
+
+def _work(store: Store, project_id: int, report: Report) -> tuple[Work, RoundRow | None]:
+    project, log = get_project(store, project_id), RoundLog(store, project_id)
+    newest = log.latest("finished")
+    settled = newest.metrics.get("settings") if newest is not None else None
+    config = from_dict(RoundConfig, settled) if settled else round_config(project.settings, project.kind)
+    runtime = Runtime.create(config.seed)
+    work = Work(
+        snapshot=Pool(store, project_id).snapshot(),
+        config=core_round.settled(config, runtime),
+        read=shared_media.reader(store, project_id),
+        cache=FolderRowCache(store.home / "cache" / "rows"),
+        runtime=runtime,
+        previous=Previous(
+            item_ids=np.empty(0, np.int64),
+            map_points=np.empty((0, 2), np.float32),
+            landmarks=_landmarks(store, newest),
+        ),
+        report=report,
+    )
+    return work, newest
+
+
+def _landmarks(store: Store, row: RoundRow | None) -> Landmarks | None:
+    kernel = _left(store, row, "kernel")
+    return parcel_files.open_landmarks(store.artifacts, kernel) if kernel is not None else None
+
+
+def _left(store: Store, row: RoundRow | None, kind: str) -> ArtifactRef | None:
+    try:
+        return None if row is None else RoundLog(store, row.project_id).artifact(row.id, kind)
+    except NotFound:
+        return None
+
+
+def _model(store: Store, work: Work, row: RoundRow | None) -> TrainedModel:
+    """The network of the newest finished round."""
+    left = _left(store, row, "model")
+    if left is None:
+        raise InvalidInput(
+            "No finished round has trained a network yet, so there is nothing to summarize jointly with. "
+            "Run a round first, or summarize for the kernel features alone."
+        )
+    return load_model(store.artifacts.path(left), work.runtime)
+
+
+def _kernel_view(work: Work, inputs: Inputs, split: Split) -> View:
+    kernel = candidates.fit_kernel(work, inputs, candidates.choose_landmarks(work, inputs))
+    features = candidates.kernel_features(work, inputs, kernel, np.concatenate([split.labeled, split.test]))
+    return View(name="kernel", labeled=features[: len(split.labeled)], test=features[len(split.labeled) :])
+
+
+def _network_view(work: Work, inputs: Inputs, split: Split, model: TrainedModel) -> View:
+    """The last layer, scaled to a mean square length of 1 over the labeled rows."""
+    rows = np.concatenate([split.labeled, split.test])
+    last = predict(model, inputs, rows, runtime=work.runtime, n_views=0, report=work.report).embeddings
+    labeled = last[: len(split.labeled)]
+    scale = float(np.sqrt(np.square(labeled, dtype=np.float64).sum(1).mean() + 1e-12))
+    return View(name="network", labeled=labeled / scale, test=last[len(split.labeled) :] / scale)
+
+
+def _about(work: Work, wish: Wish, config: SummaryConfig, split: Split, newest: RoundRow | None) -> dict[str, Any]:
+    """How the summary was made, for people and for the manifest."""
+    return {
+        "size": config.size,
+        "n_labeled": len(split.labeled),
+        "weighted": wish.weighted,
+        "joint": wish.joint,
+        "objective": "mean over the items of weight * cross-entropy, plus penalty / 2 * |W|^2",
+        "penalty": config.penalty,
+        "kernel": work.config.kernel.network,
+        "round": newest.number if newest is not None else None,
+        "label_sequence": work.snapshot.label_sequence,
+        "measured_on": split.measured_on,
+        "n_test": len(split.test),
+        "seed": wish.seed,
+        "notes": list(split.notes),
+    }
+
+
+def _worth(found: Summary) -> dict[str, Any]:
+    models = [
+        {
+            "model": worth.model,
+            "summary": worth.summary,
+            "uniform": list(worth.uniform),
+            "uniform_mean": worth.uniform_mean,
+            "uniform_deviation": worth.uniform_deviation,
+            "everything": worth.everything,
+        }
+        for worth in found.worth
+    ]
+    return {"accuracy": models, "solver_notes": list(found.notes)}
+
+
+def _as_weights(work: Work, split: Split, found: Summary, about: Mapping[str, Any]) -> ExportWeights:
+    snapshot, rows = work.snapshot, split.labeled[found.rows]
+    hashes = [snapshot.hashes[row] for row in rows]
+    names = [snapshot.class_names[label] for label in snapshot.labels[rows]]
+    weights = [float(f"{weight:.{DIGITS}g}") for weight in found.weights]
+    kept = {"items": len(hashes), "labels": {name: names.count(name) for name in sorted(set(names))}}
+    return ExportWeights(
+        weights=dict(zip(hashes, weights, strict=True)),
+        labels=dict(zip(hashes, names, strict=True)),
+        about=dict(about) | kept,
+    )

@@ -1,0 +1,95 @@
+"""How long a round will take, stage by stage: by this project's last rounds, else by a stated rule.
+
+The rule is for two CPU cores and says so on the screen; `benchmarks/scaling.py` measures its numbers again. One
+finished round of the project replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from core.config import RoundConfig
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.rounds.log import RoundLog, RoundRow
+
+STAGES = ("snapshot", "prepare", "train", "predict", "features", "select", "map", "finish")
+PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
+PER_POINT = 6e-4  # of the map
+PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
+PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}
+OTHER_STEP = 2.0
+PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
+MAP_START = 4.0  # loading and compiling umap's descent, once per worker
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a screen shows before a round is started."""
+
+    seconds: Mapping[str, float]  # stage -> seconds
+    source: str  # "last round" | "rule"
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds.values())
+
+
+def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
+    """For a round with these settings in this project now."""
+    n_items = _n_items(store, project_id)
+    past = _comparable(store, project_id, config)
+    if past is None:
+        return Estimate(_by_rule(config, n_items), "rule")
+    known = past.metrics["seconds"]
+    growth = n_items / max(int(past.metrics.get("n_items", n_items)), 1)
+    scaled = {stage: float(known.get(stage, 0.0)) * growth for stage in STAGES}
+    scaled["train"] = float(known.get("train", 0.0)) * _steps(config, n_items) / max(_steps_of(past, n_items), 1)
+    return Estimate(scaled, "last round")
+
+
+def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dict[str, float]:
+    return dict(estimate(store, project_id, config).seconds)
+
+
+def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow | None:
+    """The newest finished round with the same network, method, kernel and strategy."""
+
+    def kind(one: RoundConfig) -> tuple[object, ...]:
+        training, kernel = one.training, one.kernel
+        return training.network, training.method, kernel.network, kernel.n_landmarks, one.selection.strategy
+
+    for row in RoundLog(store, project_id).list():
+        if row.status == "finished" and row.metrics.get("seconds") and kind(row.config) == kind(config):
+            return row
+    return None
+
+
+def _by_rule(config: RoundConfig, n_items: int) -> dict[str, float]:
+    candidates = min(n_items, config.selection.max_candidates)
+    per_step = PER_STEP.get(config.training.network, OTHER_STEP)
+    n_landmarks = min(config.kernel.n_landmarks, n_items)
+    picks, n_views = config.selection.batch_size, config.selection.n_views
+    seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in STAGES}
+    seconds["train"] = _steps(config, n_items) * per_step
+    seconds["features"] = candidates * n_landmarks * PER_ENTRY
+    seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * PER_ENTRY)
+    seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
+    return seconds
+
+
+def _steps(config: RoundConfig, n_items: int) -> int:
+    training = config.training
+    return training.steps or training.epochs * max(n_items // training.unlabeled_batch, 1)
+
+
+def _steps_of(row: RoundRow, n_items: int) -> int:
+    return _steps(row.config, int(row.metrics.get("n_items", n_items)))
+
+
+def _n_items(store: Store, project_id: int) -> int:
+    with store.read() as connection:
+        return int(connection.execute(select(func.count()).where(Item.project_id == project_id)).scalar_one())

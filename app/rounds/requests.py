@@ -1,0 +1,235 @@
+"""Asking for rounds and following them. Light: the page process, the command line and workers all use it.
+
+Asking writes one row; a worker picks it up within a second or two. What is shown comes from rows alone, so a page that
+is reloaded or a server that is restarted shows the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+
+from app.rounds import estimates
+from core.config import RoundConfig, from_dict, preset
+from core.types import MediaKind, Progress
+from storage.database.schema import LabelEvent, Round
+from storage.database.store import Store, now
+from storage.labeling.pool import Pool
+from storage.projects import projects
+from storage.projects.projects import ProjectSettings
+from storage.rounds import candidate_buffer, comparisons, workers
+from storage.rounds.log import UNFINISHED, ProgressRow, RoundLog, RoundRow
+from storage.rounds.workers import WorkerRow
+
+START = "start"  # the stage of the row that a worker writes when it starts or takes over a round
+
+
+def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
+    """The project's settings as those of a round. `auto` stays `auto` here: the worker that starts the round knows
+    its device and settles it."""
+    config = preset(settings.preset, seed=settings.seed)
+    selection = dataclasses.replace(config.selection, strategy=settings.strategy, batch_size=settings.batch_size)
+    kernel = dataclasses.replace(config.kernel, network=settings.kernel_network)
+    media = dataclasses.replace(config.media, channels=3 if kind == "image" else 1)
+    return dataclasses.replace(config, selection=selection, kernel=kernel, media=media)
+
+
+def request_round(
+    store: Store,
+    project_id: int,
+    *,
+    by: int | None = None,
+    config: RoundConfig | None = None,
+    constraint: Mapping[str, Any] | None = None,
+) -> RoundRow:
+    """The next round of a project; one that waits or runs is joined. One of a watched project chooses from what the
+    buffer of candidates holds now; that is stored with it, so a replay chooses from the same."""
+    project = projects.get_project(store, project_id)
+    config = config or round_config(project.settings, project.kind)
+    constraint = dict(constraint or {}) | _candidates(store, project_id)
+    return RoundLog(store, project_id).request(config, by=by, constraint=constraint)
+
+
+def _candidates(store: Store, project_id: int) -> dict[str, Any]:
+    item_ids = candidate_buffer.candidates(store, project_id)
+    return {} if item_ids is None else {"candidates": _kept(store, item_ids)}
+
+
+def _kept(store: Store, item_ids: NDArray[np.int64]) -> dict[str, Any]:
+    ref = store.artifacts.put_array(item_ids)
+    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
+
+
+def region_constraint(store: Store, item_ids: Sequence[int], share: float = 1.0) -> dict[str, Any]:
+    """A region of interest for `request_round`: this share of the batch is chosen among these items."""
+    return {"region": _kept(store, np.asarray(item_ids, np.int64)), "share": float(share)}
+
+
+def request_replay(store: Store, project_id: int, round_id: int, by: int | None = None) -> RoundRow:
+    """The same round again: same items, labels, settings and seed. It has to give the same picks, and says whether
+    it did."""
+    log = RoundLog(store, project_id)
+    source = log.get(round_id)
+    config = source.config
+    if settled := source.metrics.get("settings"):
+        config = from_dict(RoundConfig, settled)
+    return log.request(config, by=by, constraint=source.constraint, replay_of=round_id)
+
+
+def request_comparison(store: Store, project_id: int, round_id: int, strategies: Sequence[str]) -> None:
+    """What other strategies would have picked in this round; a worker answers, `comparison` shows it."""
+    RoundLog(store, project_id).get(round_id)
+    comparisons.request(store, round_id, strategies)
+
+
+def comparison(store: Store, round_id: int) -> comparisons.Comparison | None:
+    return comparisons.get(store, round_id)
+
+
+def cancel_round(store: Store, project_id: int, round_id: int) -> RoundRow:
+    """Stops within a few seconds; the previous model and picks stay."""
+    return RoundLog(store, project_id).cancel(round_id)
+
+
+def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
+    """The next round, when the project asks for automatic rounds and people are done with the last batch.
+
+    Before the first round, a batch is as many labels as a batch has items. After a round that failed or was cancelled
+    nothing is asked for: a person decides.
+    """
+    project = projects.get_project(store, project_id)
+    if not project.settings.automatic_rounds or project.archived_at is not None:
+        return None
+    newest = RoundLog(store, project_id).latest()
+    pool = Pool(store, project_id)
+    if newest is None:
+        counts = pool.counts()
+        done = counts.labeled >= project.settings.batch_size and counts.waiting > 0
+    else:
+        batch = pool.batch()
+        done = newest.status == "finished" and batch.round_id == newest.id and batch.done == batch.total > 0
+        done = done and pool.counts().waiting > 0
+    return request_round(store, project_id) if done else None
+
+
+_seen: dict[tuple[str, int], int] = {}  # (store, project) -> revision last looked at: nothing new, nothing to ask
+
+
+def request_automatic(store: Store) -> list[RoundRow]:
+    """`request_if_batch_done` for every project that changed since the last call in this process."""
+    asked = []
+    for project in projects.list_projects(store):
+        key = (store.url, project.id)
+        if _seen.get(key) != project.revision:
+            row = request_if_batch_done(store, project.id)
+            _seen[key] = project.revision
+            asked += [row] if row is not None else []
+    return asked
+
+
+def unfinished(store: Store) -> list[tuple[int, int]]:
+    """(project_id, round_id) of all rounds that wait or run, oldest first."""
+    query = select(Round.project_id, Round.id).where(Round.status.in_(UNFINISHED)).order_by(Round.id)
+    with store.read() as connection:
+        return [(row.project_id, row.id) for row in connection.execute(query)]
+
+
+def is_cancelled(store: Store, round_id: int) -> bool:
+    query = select(Round.cancel_requested, Round.status).where(Round.id == round_id)
+    with store.read() as connection:
+        row = connection.execute(query).one_or_none()
+    return row is None or bool(row.cancel_requested) or row.status == "cancelled"
+
+
+def write_progress(store: Store, round_id: int, progress: Progress) -> None:
+    with store.read() as connection:
+        project_id = connection.execute(select(Round.project_id).where(Round.id == round_id)).scalar_one()
+    RoundLog(store, project_id).progress(round_id, progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundView:
+    """A round as a screen shows it."""
+
+    round: RoundRow
+    stage: str
+    done: int
+    total: int
+    note: str
+    seconds_left: float | None  # None before there is anything to go by
+    interruptions: int  # how often another worker had to take over
+    waiting_for_worker: bool  # nobody has a hand on it
+    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # "loss" -> (step, value)
+    labels_since: int = 0  # "trained before your last n labels"
+
+
+def view(store: Store, project_id: int, round_id: int | None = None) -> RoundView | None:
+    """The round's state now; without an id, that of the newest round of the project."""
+    log = RoundLog(store, project_id)
+    row = log.get(round_id) if round_id is not None else log.latest()
+    if row is None:
+        return None
+    steps = log.progress_of(row.id, limit=5_000)
+    stages = [step for step in steps if step.stage != START]
+    newest = stages[-1] if stages else None
+    attended = any(w.round_id == row.id for w in workers.living_workers(store))
+    return RoundView(
+        round=row,
+        stage=newest.stage if newest and row.unfinished else "",
+        done=newest.done if newest else 0,
+        total=newest.total if newest else 0,
+        note=newest.note if newest else "",
+        seconds_left=_seconds_left(store, row, stages) if row.unfinished else None,
+        interruptions=max(0, sum(step.stage == START for step in steps) - 1),
+        waiting_for_worker=row.unfinished and not attended,
+        curves=_curves(stages),
+        labels_since=labels_since(store, row),
+    )
+
+
+def labels_since(store: Store, row: RoundRow) -> int:
+    """Labels given after the round was asked for: they belong to the next one."""
+    query = select(func.count()).where(
+        LabelEvent.project_id == row.project_id,
+        LabelEvent.sequence > row.label_sequence,
+        LabelEvent.kind.in_(("label", "decide")),
+    )
+    with store.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def _curves(steps: Sequence[ProgressRow]) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for step in steps:
+        for name, value in step.metrics.items():
+            if isinstance(value, int | float):
+                curves.setdefault(name, []).append((step.done, float(value)))
+    return curves
+
+
+def _seconds_left(store: Store, row: RoundRow, steps: Sequence[ProgressRow]) -> float:
+    """Of the current stage by its pace so far, of the later ones by `app.rounds.estimates`."""
+    later = estimates.seconds_per_stage(store, row.project_id, row.config)
+    if not steps:
+        return sum(later.values())
+    newest = steps[-1]
+    same = [step for step in steps if step.stage == newest.stage and step.note == newest.note]
+    elapsed = (now() - same[0].at).total_seconds()
+    moved = newest.done - same[0].done
+    current = later.get(newest.stage, 0.0)
+    if moved > 0 and elapsed > 0:
+        current = elapsed / moved * max(newest.total - newest.done, 0)
+    names = list(later)
+    after = names[names.index(newest.stage) + 1 :] if newest.stage in names else []
+    return current + sum(later[name] for name in after)
+
+
+def workers_panel(store: Store) -> list[WorkerRow]:
+    """Host, device, stage and age of the last sign of life of each worker."""
+    return workers.list_workers(store)

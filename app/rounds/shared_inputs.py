@@ -1,0 +1,80 @@
+"""Prepared inputs as artifacts: where several machines share a round, one decodes and the others map the result.
+
+Only where the artifact folder is shared; on one machine the row cache has the same rows already.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.rounds.stage_outputs import Parcel, to_dict, to_ref
+from core.config import MediaConfig
+from core.media.inputs import Inputs, NormalizedRows
+from core.rows import ArrayRows
+from core.types import MediaKind, Progress, Report, RowCache, Rows
+from storage.rounds.artifacts import ArtifactFolder
+
+BLOCK = 1024
+
+
+def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> Parcel:
+    """Sources, and for audio the spectrograms; pictures are normalised when they are taken."""
+    about = {
+        "names": inputs.names,
+        "readable": inputs.readable.tolist(),
+        "mean": inputs.mean.tolist(),
+        "scale": inputs.scale.tolist(),
+        "notes": inputs.notes,
+        "key": inputs.key,
+    }
+    return {
+        "about": to_dict(folder.put_bytes(json.dumps(about).encode(), ".json")),
+        "sources": _put_rows(folder, inputs.sources, report),
+        "clean": _put_rows(folder, inputs.clean, report) if inputs.kind == "audio" else None,
+    }
+
+
+def open_inputs(
+    folder: ArtifactFolder, parcel: Mapping[str, Any], kind: MediaKind, config: MediaConfig, cache: RowCache
+) -> Inputs:
+    about = json.loads(folder.path(to_ref(parcel["about"])).read_bytes())
+    mean, scale = np.asarray(about["mean"], np.float32), np.asarray(about["scale"], np.float32)
+    sources = _open_rows(folder, parcel["sources"])
+    clean: Rows = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, parcel["clean"])
+    return Inputs(
+        kind=kind,
+        config=config,
+        clean=clean,
+        sources=sources,
+        mean=mean,
+        scale=scale,
+        names=tuple(about["names"]),
+        readable=np.asarray(about["readable"], np.bool_),
+        notes=tuple(about["notes"]),
+        cache=cache,
+        key=about["key"],
+    )
+
+
+def _put_rows(folder: ArtifactFolder, rows: Rows, report: Report) -> Parcel:
+    """One .npy, written block by block."""
+    with tempfile.TemporaryDirectory(prefix="winnow-") as place:
+        path = Path(place) / "rows.npy"
+        file = np.lib.format.open_memmap(path, mode="w+", dtype=rows.dtype, shape=rows.shape)
+        for start in range(0, len(rows), BLOCK):
+            stop = min(start + BLOCK, len(rows))
+            file[start:stop] = rows.take(np.arange(start, stop))
+            report(Progress("prepare", stop, len(rows), "sharing inputs"))
+        file.flush()
+        del file
+        return to_dict(folder.put_file(path))
+
+
+def _open_rows(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> ArrayRows:
+    return ArrayRows(np.load(folder.path(to_ref(parcel)), mmap_mode="r", allow_pickle=False))

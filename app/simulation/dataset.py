@@ -1,0 +1,126 @@
+"""A labeled data set for a simulation: taken in like any import, with its labels as hidden truth.
+
+The data goes through the same door as a project's (folder, zip or manifest, type by content, limits, refusals), into a
+store of its own beside the results, linked where it lies. A second start finds it there. Or it is a project with hidden
+truth: then the items of that project are read, and nothing about it is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+
+from app.simulation.results import Question
+from core.errors import Conflict, InvalidInput
+from core.rounds.simulation_plan import LabeledPool
+from core.types import MediaKind, MediaReader, Report, ignore
+from storage.database.file_lock import file_lock
+from storage.database.locations import from_environment
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.importing.open import open_source
+from storage.importing.run import ImportOptions, locator, run_import
+from storage.media import shared as shared_media
+from storage.media.types import identify, media_kind
+from storage.projects import projects
+from storage.projects.classes import list_classes
+
+OPEN_SECONDS = 3600.0  # an import of a large data set by another process is waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyData:
+    pool: LabeledPool
+    read: MediaReader
+    store: Store
+
+
+def open_study(question: Question, folder: Path, report: Report = ignore) -> StudyData:
+    """What the question is about. Once begun, a simulation keeps to its items: changed data is refused."""
+    with file_lock(folder / "data.lock", "The data of the simulation", OPEN_SECONDS):
+        if question.project is not None:
+            data = open_project(question.project)
+        else:
+            data = open_data(Path(question.data), folder / "data", report)
+        known = folder / "pool.txt"
+        if not known.exists():
+            known.write_text(data.pool.digest)
+        elif known.read_text() != data.pool.digest:
+            data.store.close()
+            raise Conflict("Items or known labels changed since this simulation began. Start a new one.")
+    return data
+
+
+def cache_of(question: Question, folder: Path) -> Path:
+    """Prepared inputs and kernel features: a project's are shared with its rounds."""
+    return folder / "cache" if question.project is None else from_environment().home / "cache" / "rows"
+
+
+def open_project(project_id: int) -> StudyData:
+    store = Store.open()
+    return StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
+
+
+def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
+    """The data set at `data`, kept as a store in `folder`."""
+    store = Store.open(f"sqlite:///{folder / 'data.sqlite'}", folder)
+    name = f"study of {hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]}"
+    known = {project.name: project for project in projects.list_projects(store)}
+    if name in known and known[name].settings.extra.get("complete"):
+        project = known[name]
+    else:
+        project = known.get(name) or projects.create_project(store, name, _kind_of(data))
+        options = ImportOptions(labels="hidden", storage="link", classes="add")
+        run_import(store, project.id, open_source(data, locate=locator(store)), options, report)
+        settings = dataclasses.replace(project.settings, extra={"complete": True})
+        projects.update_project(store, project.id, settings=settings)
+    return StudyData(pool=pool_of(store, project.id), read=shared_media.reader(store, project.id), store=store)
+
+
+def pool_of(store: Store, project_id: int) -> LabeledPool:
+    """The items of a project whose truth is known, in the order of their hashes (the same on every machine)."""
+    names = {row.id: row.name for row in list_classes(store, project_id)}
+    position = {class_id: place for place, class_id in enumerate(names)}
+    query = (
+        select(Item.sha256, Item.truth_class_id, Item.held_out)
+        .where(Item.project_id == project_id, Item.condition == "ok", Item.truth_class_id.in_(list(names)))
+        .order_by(Item.sha256)
+    )
+    with store.read() as connection:
+        rows = connection.execute(query).all()
+    if not rows:
+        raise InvalidInput("No item comes with a known label, so there is nothing to simulate; import with labels.")
+    project = projects.get_project(store, project_id)
+    return LabeledPool(
+        kind=project.kind,
+        class_names=tuple(names.values()),
+        hashes=tuple(row.sha256 for row in rows),
+        truth=np.array([position[row.truth_class_id] for row in rows], np.int64),
+        test=np.array([row.held_out for row in rows], np.bool_),
+    )
+
+
+def _kind_of(data: Path) -> MediaKind:
+    """Audio or image, by the first entry whose bytes tell."""
+    source = open_source(data)
+    try:
+        for entry in source.entries():
+            if entry.place is None or entry.problem:
+                continue
+            head = source.head(entry.place, 65_536)
+            found = identify(head, partial(_part, head))
+            if found is not None:
+                return media_kind(found)
+    finally:
+        source.close()
+    raise InvalidInput(f"No audio or image file was found in {data}.")
+
+
+def _part(head: bytes, start: int, n_bytes: int) -> bytes:
+    return head[start : start + n_bytes]

@@ -1,0 +1,132 @@
+"""What a simulation found: means and deviations over seeds, the table in the paper's form, curves with bands."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from app.views.charts import base_layout, class_colors
+from core.rounds.simulation_plan import RoundRecord
+
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon")
+
+
+def summarize(records: Sequence[RoundRecord], goal: float = 0.9) -> dict[str, Any]:
+    """`accuracy[strategy][labels]` (means), `deviation`, `n_seeds`, labels to reach `goal`, seconds of a round."""
+    strategies = sorted({one.strategy for one in records})
+    accuracy: dict[str, dict[str, float]] = {}
+    deviation: dict[str, dict[str, float]] = {}
+    for strategy in strategies:
+        mine = [one for one in records if one.strategy == strategy]
+        accuracy[strategy], deviation[strategy] = {}, {}
+        for labels in sorted({one.n_labels for one in mine}):
+            values = [one.accuracy for one in mine if one.n_labels == labels]
+            accuracy[strategy][str(labels)] = round(statistics.fmean(values), 5)
+            deviation[strategy][str(labels)] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
+    return {
+        "accuracy": accuracy,
+        "deviation": deviation,
+        "n_seeds": {s: len({one.seed for one in records if one.strategy == s}) for s in strategies},
+        f"labels_to_{round(100 * goal)}": {s: labels_to_reach(records, s, goal) for s in strategies},
+        "wrong_guess_share": {s: _wrong_share([one for one in records if one.strategy == s]) for s in strategies},
+        "seconds_per_round": {s: _seconds([one for one in records if one.strategy == s]) for s in strategies},
+    }
+
+
+def labels_to_reach(records: Sequence[RoundRecord], strategy: str, goal: float) -> dict[str, Any]:
+    """For each seed the first number of labels whose model reaches the goal; the mean over the seeds that do."""
+    first: dict[int, int] = {}
+    seeds = sorted({one.seed for one in records if one.strategy == strategy})
+    for one in sorted(records, key=lambda record: record.n_labels):
+        if one.strategy == strategy and one.accuracy >= goal:
+            first.setdefault(one.seed, one.n_labels)
+    mean = statistics.fmean(first.values()) if first else None
+    return {"mean": mean, "reached": len(first), "seeds": len(seeds)}
+
+
+def _wrong_share(records: Sequence[RoundRecord]) -> float | None:
+    picks = sum(len(one.picks) for one in records)
+    return round(sum(one.wrong_guesses for one in records) / picks, 4) if picks else None
+
+
+def _seconds(records: Sequence[RoundRecord]) -> dict[str, float]:
+    stages = sorted({stage for one in records for stage in one.seconds})
+    return {stage: round(statistics.fmean(one.seconds.get(stage, 0.0) for one in records), 2) for stage in stages}
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Markdown: a row for each strategy, a column for each number of labels, percent with one deviation."""
+    columns = sorted({int(labels) for row in summary["accuracy"].values() for labels in row})
+    lines = [
+        "| strategy | " + " | ".join(f"{labels} labels" for labels in columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for strategy, row in summary["accuracy"].items():
+        cells = [
+            f"{100 * row[str(n)]:.1f} ± {100 * summary['deviation'][strategy][str(n)]:.1f}" if str(n) in row else ""
+            for n in columns
+        ]
+        lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def reach_table(summary: Mapping[str, Any]) -> str:
+    """Markdown: labels until the goal, for each strategy."""
+    name = next(key for key in summary if key.startswith("labels_to_"))
+    goal = name.removeprefix("labels_to_")
+    lines = [f"| strategy | labels to reach {goal} % | seeds that did |", "|---|---|---|"]
+    for strategy, found in summary[name].items():
+        mean = f"{found['mean']:.0f}" if found["mean"] is not None else "not reached"
+        lines.append(f"| {strategy} | {mean} | {found['reached']} of {found['seeds']} |")
+    return "\n".join(lines) + "\n"
+
+
+def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> go.Figure:
+    """Mean accuracy over labels, a band of one standard deviation; strategies differ in color, dash and marker."""
+    figure = go.Figure(layout=base_layout(dark, 480))
+    colors = class_colors(len(summary["accuracy"]))
+    for k, (strategy, row) in enumerate(summary["accuracy"].items()):
+        x = sorted(int(labels) for labels in row)
+        mean = [100 * row[str(n)] for n in x]
+        spread = [100 * summary["deviation"][strategy][str(n)] for n in x]
+        pairs = list(zip(mean, spread, strict=True))
+        upper, lower = [m + s for m, s in pairs], [m - s for m, s in pairs]
+        red, green, blue = (int(colors[k][p : p + 2], 16) for p in (1, 3, 5))
+        band = go.Scatter(x=[*x, *x[::-1]], y=[*upper, *lower[::-1]], fill="toself", mode="lines", line={"width": 0})
+        band.update(fillcolor=f"rgba({red},{green},{blue},0.12)", hoverinfo="skip", showlegend=False)
+        figure.add_trace(band)
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=mean,
+                name=strategy,
+                mode="lines+markers",
+                line={"color": colors[k], "width": 2, "dash": DASHES[k % len(DASHES)]},
+                marker={"symbol": SYMBOLS[k % len(SYMBOLS)], "size": 9},
+                hovertemplate=f"{strategy}: %{{y:.1f}} % at %{{x:,}} labels<extra></extra>",
+            )
+        )
+    figure.update_layout(showlegend=True, title=title or None, margin={"t": 44 if title else 12}, paper_bgcolor="white")
+    figure.update_xaxes(title_text="labels used")
+    figure.update_yaxes(title_text="test accuracy", ticksuffix=" %")
+    return figure
+
+
+def write_report(records: Sequence[RoundRecord], folder: Path, title: str = "") -> dict[str, Any]:
+    """tables.md, curves.html and, where a browser is found to draw it, curves.png. Gives the summary."""
+    summary = summarize(records)
+    (folder / "tables.md").write_text(table(summary) + "\n" + reach_table(summary))
+    figure = curves(summary, title)
+    figure.write_html(folder / "curves.html", include_plotlyjs=True)
+    summary["files"] = ["results.json", "tables.md", "curves.html"]
+    try:
+        figure.write_image(folder / "curves.png", width=900, height=520, scale=1)
+        summary["files"].append("curves.png")
+    except Exception as error:  # no browser on this machine: the HTML has the same picture
+        summary["png"] = f"not drawn: {type(error).__name__}"
+    return summary

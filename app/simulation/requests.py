@@ -1,0 +1,185 @@
+"""Simulations of a project that a page asks for: rows that workers fill, seed by seed, and what a screen shows of them.
+
+Asking writes one row; a worker picks it up (`app.simulation.workflows`). What is shown comes from rows alone, so it
+survives the page, the server and any worker; one that was cancelled or failed goes on from its records. Hidden truth
+stays in the store; what is written and shown are accuracies. Light: no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+
+from app.rounds.requests import round_config
+from app.simulation.results import Question, record_from
+from core.config import Preset, RoundConfig, from_dict, preset, to_json
+from core.errors import InvalidInput
+from core.rounds.simulation_plan import Plan, RoundRecord
+from storage.database.schema import Item
+from storage.database.store import Store, now
+from storage.projects import projects
+from storage.projects.classes import list_classes
+from storage.rounds import simulations, workers
+from storage.rounds.simulations import SimulationRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a person asked for."""
+
+    strategies: tuple[str, ...] = ("bico", "uniform")
+    start: int = 10
+    batch: int = 10
+    rounds: int = 3
+    seeds: int = 2
+    preset: Preset = "auto"
+
+    def __post_init__(self) -> None:
+        _ = self.plan
+        if not self.strategies or self.seeds < 1:
+            raise InvalidInput("A simulation needs at least one strategy and one seed.")
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(start=self.start, batch=self.batch, rounds=self.rounds)
+
+    @property
+    def n_records(self) -> int:
+        return len(self.strategies) * self.seeds * (self.rounds + 1)
+
+    @property
+    def n_trainings(self) -> int:
+        """The first model of a seed is shared by its strategies."""
+        return self.seeds * (1 + len(self.strategies) * self.rounds)
+
+    @property
+    def most_labels(self) -> int:
+        return self.start + self.batch * self.rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One of them as a screen shows it."""
+
+    id: int
+    asked: Asked
+    status: str  # requested | running | finished | failed | cancelled
+    n_records: int
+    error: str
+    notes: tuple[str, ...]  # what workers are at
+    seconds_left: float | None  # None before there is anything to go by
+    without_worker: bool  # it waits and no worker is running
+
+    @property
+    def running(self) -> bool:
+        return self.status in simulations.UNFINISHED
+
+    @property
+    def complete(self) -> bool:
+        return self.n_records >= self.asked.n_records
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Items whose truth is known."""
+
+    pool: int
+    test: int
+
+    @property
+    def enough(self) -> bool:
+        return self.pool > 0 and self.test > 0
+
+
+def known_truth(store: Store, project_id: int) -> Known:
+    classes = [row.id for row in list_classes(store, project_id)]
+    query = (
+        select(Item.held_out, func.count())
+        .where(Item.project_id == project_id, Item.condition == "ok", Item.truth_class_id.in_(classes))
+        .group_by(Item.held_out)
+    )
+    with store.read() as connection:
+        counts = {bool(row[0]): int(row[1]) for row in connection.execute(query)}
+    return Known(pool=counts.get(False, 0), test=counts.get(True, 0))
+
+
+def begin(store: Store, project_id: int, asked: Asked, config: RoundConfig | None = None) -> int:
+    """Ask for a new one; gives its id. Without a `config`, the preset with the project's media and kernel network."""
+    settings = config or settings_of(store, project_id, asked.preset)
+    return simulations.request(store, project_id, dataclasses.asdict(asked), json.loads(to_json(settings)))
+
+
+def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
+    """`auto` stays `auto` here: the worker that begins knows its device and settles it, once for all seeds."""
+    project = projects.get_project(store, project_id)
+    own, config = round_config(project.settings, project.kind), preset(name)
+    kernel = dataclasses.replace(config.kernel, network=own.kernel.network)
+    return dataclasses.replace(config, media=own.media, kernel=kernel)
+
+
+def go_on(store: Store, simulation_id: int) -> None:
+    """Again for one that ended: what it has is not computed again."""
+    simulations.go_on(store, simulation_id)
+
+
+def cancel(store: Store, simulation_id: int) -> None:
+    simulations.cancel(store, simulation_id)
+
+
+def remove(store: Store, simulation_id: int) -> None:
+    """Forget one that does not run, with its results."""
+    simulations.remove(store, simulation_id)
+
+
+def listed(store: Store, project_id: int) -> list[Simulation]:
+    """Newest first."""
+    rows = simulations.listed(store, project_id)
+    alone = any(row.unfinished for row in rows) and not workers.living_workers(store)
+    return [_shown(row, alone) for row in rows]
+
+
+def records(store: Store, simulation_id: int) -> list[RoundRecord]:
+    """All that are there, by strategy, seed and round."""
+    return [record_from(values) for values in simulations.records(store, simulation_id)]
+
+
+def document(store: Store, simulation_id: int) -> dict[str, Any]:
+    """What `results.json` holds: the question and every record."""
+    question = question_of(simulations.get(store, simulation_id))
+    return {"question": question.to_dict(), "records": simulations.records(store, simulation_id)}
+
+
+def question_of(row: SimulationRow) -> Question:
+    asked = from_dict(Asked, dict(row.asked))
+    return Question(
+        project=row.project_id,
+        strategies=asked.strategies,
+        seeds=tuple(range(asked.seeds)),
+        plan=asked.plan,
+        config=from_dict(RoundConfig, dict(row.settings)),
+    )
+
+
+def _shown(row: SimulationRow, alone: bool) -> Simulation:
+    asked = from_dict(Asked, dict(row.asked))
+    return Simulation(
+        id=row.id,
+        asked=asked,
+        status=row.status,
+        n_records=row.n_records,
+        error=row.error,
+        notes=row.notes,
+        seconds_left=_seconds_left(row, asked.n_records),
+        without_worker=row.unfinished and alone,
+    )
+
+
+def _seconds_left(row: SimulationRow, total: int) -> float | None:
+    """By the pace of this attempt's records."""
+    if not (row.unfinished and row.started_at and row.n_fresh):
+        return None
+    return (now() - row.started_at).total_seconds() / row.n_fresh * max(total - row.n_records, 0)

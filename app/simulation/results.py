@@ -1,0 +1,153 @@
+"""What is asked of a simulation, and `results.json`: every record so far, written as they come.
+
+The file is replaced whole (temporary name, then rename) under a lock, with what others wrote meanwhile kept: several
+processes, or several runs that each do a part, may write into one folder. Light: pages read it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from core.config import RoundConfig, from_dict, to_json
+from core.errors import Conflict, InvalidInput
+from core.rounds.simulation_plan import Plan, RoundRecord
+from storage.database.file_lock import file_lock
+
+Key = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked: which data, which strategies, which seeds, under which settings."""
+
+    data: str = ""  # a folder, zip or manifest; or
+    project: int | None = None  # a project with hidden truth
+    strategies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    plan: Plan = field(default_factory=Plan)
+    config: RoundConfig = field(default_factory=RoundConfig)
+
+    def same_as(self, stored: Mapping[str, Any]) -> bool:
+        """More strategies, seeds or rounds are the same question; other data, plan or settings are not."""
+        mine = self.to_dict()
+        theirs = {**stored, "plan": {**stored["plan"], "rounds": self.plan.rounds}}
+        return all(theirs.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "data": self.data,
+            "project": self.project,
+            "strategies": list(self.strategies),
+            "seeds": list(self.seeds),
+            "plan": dataclasses.asdict(self.plan),
+            "config": json.loads(to_json(self.config)),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Question:
+        return cls(
+            data=values["data"],
+            project=values.get("project"),
+            strategies=tuple(values["strategies"]),
+            seeds=tuple(values["seeds"]),
+            plan=from_dict(Plan, dict(values["plan"])),
+            config=from_dict(RoundConfig, dict(values["config"])),
+        )
+
+    @property
+    def trials(self) -> list[tuple[str, int]]:
+        """(strategy, seed), seed by seed."""
+        return [(strategy, seed) for seed in self.seeds for strategy in self.strategies]
+
+    @property
+    def n_records(self) -> int:
+        return len(self.trials) * (self.plan.rounds + 1)
+
+    def of_mine(self, records: Iterable[RoundRecord]) -> list[RoundRecord]:
+        """Those that this question asks for."""
+        mine = set(self.trials)
+        return [one for one in records if (one.strategy, one.seed) in mine and one.round <= self.plan.rounds]
+
+
+class ResultsFile:
+    """`results.json` in a folder: the question, every record so far, and what belongs to them (`about`)."""
+
+    def __init__(self, folder: Path, question: Question) -> None:
+        self.path, self.question = folder / "results.json", question
+        self.about: dict[str, Any] = {}
+        self.records: list[RoundRecord] = []
+        self._read()
+
+    def of_trial(self, strategy: str, seed: int) -> list[RoundRecord]:
+        """Its records that stand. The last round of a shorter run chose nothing: a longer one makes it again."""
+        found = sorted((one for one in self.records if (one.strategy, one.seed) == (strategy, seed)), key=_key)
+        last = self.question.plan.rounds
+        return list(takewhile(lambda one: one.round == last or (one.picks and one.round < last), found))
+
+    def add(self, record: RoundRecord) -> None:
+        self.write([record])
+
+    def write(self, fresh: Sequence[RoundRecord] = (), about: Mapping[str, Any] | None = None) -> None:
+        """Adds records (the newest counts) and facts to what the file holds by now."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(self.path.with_suffix(".lock"), f"{self.path}"):
+            stored = self._read()
+            merged = {_key(one): one for one in [*self.records, *fresh]}
+            self.records = [merged[key] for key in sorted(merged)]
+            self.about |= dict(about or {})
+            question = self.question.to_dict()
+            for name in ("strategies", "seeds"):
+                question[name] = list(dict.fromkeys([*stored.get(name, ()), *question[name]]))
+            longest = max(self.question.plan.rounds, stored.get("plan", {}).get("rounds", 0))
+            question["plan"] = {**question["plan"], "rounds": longest}
+            body = {"question": question, **self.about, "records": [dataclasses.asdict(one) for one in self.records]}
+            draft = self.path.with_suffix(".part")
+            draft.write_text(json.dumps(body, indent=1))
+            os.replace(draft, self.path)
+
+    def _read(self) -> dict[str, Any]:
+        """Take over what is on disk; gives the stored question."""
+        if not self.path.exists():
+            return {}
+        stored = read_results(self.path)
+        if not self.question.same_as(stored["question"]):
+            raise Conflict(f"{self.path} holds the results of another question. Choose another folder with --out.")
+        merged = {_key(one): one for one in [*self.records, *map(record_from, stored["records"])]}
+        self.records = [merged[key] for key in sorted(merged)]
+        self.about = {name: value for name, value in stored.items() if name not in ("question", "records")}
+        return dict(stored["question"])
+
+
+def _key(record: RoundRecord) -> Key:
+    return record.strategy, record.seed, record.round
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The document, or a sentence that says it is none."""
+    try:
+        found = json.loads(path.read_text())
+        found["question"]["plan"], found["records"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{path} holds no results of a simulation ({error}). Move it away to start anew.") from None
+    return dict(found)
+
+
+def record_from(values: Mapping[str, Any]) -> RoundRecord:
+    return RoundRecord(**(dict(values) | {"picks": tuple(values["picks"]), "notes": tuple(values["notes"])}))
+
+
+def merge(folders: Sequence[Path], target: Path) -> list[RoundRecord]:
+    """The records of parts that ran in folders of their own, as one `results.json` in `target`."""
+    for folder in folders:
+        stored = read_results(folder / "results.json")
+        results = ResultsFile(target, Question.from_dict(stored["question"]))
+        about = {name: value for name, value in stored.items() if name not in ("question", "records")}
+        results.write([record_from(values) for values in stored["records"]], about)
+    return results.records if folders else []

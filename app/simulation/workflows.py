@@ -1,0 +1,207 @@
+"""Simulations of a project as durable workflows: one begins it, and each seed is a workflow that any worker may take.
+
+A seed is its trials, one strategy after another (`core.rounds.simulation.Trial`), behind the model of its initial
+labels, which they share. Every record is a row before the next round begins, so a seed that lost its worker goes on
+after its records in another; models lie in the cache of the machine that trains them, and where they are missing the
+trial is computed again from its beginning, with the same records. Only ids pass through the engine.
+
+Rounds come first: they have queues of their own, and while a worker is at a stage of a round, its seed rests (the
+seconds of a record then count the rest too).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import time
+from pathlib import Path
+
+from dbos import DBOS
+
+from app.simulation.dataset import StudyData, pool_of
+from app.simulation.requests import Asked, question_of
+from app.simulation.results import record_from
+from app.simulation.trial_process import Task, Workplace, make_trial, start_file
+from app.worker import context as desk
+from app.worker import engine
+from app.worker.context import Desk
+from app.worker.error_messages import sentence, story
+from app.worker.heartbeat import Activity, Questions, Superseded
+from core.config import RoundConfig, from_dict, to_json
+from core.errors import Cancelled, NotFound, WinnowError
+from core.rounds import pipeline as core_round
+from core.rounds.simulation_plan import RoundRecord
+from core.runtime import Runtime
+from core.types import Progress, Report
+from storage.database.store import Store
+from storage.media import shared as shared_media
+from storage.rounds import simulations
+from storage.rounds.simulations import SimulationRow
+
+LOG = logging.getLogger("winnow.worker")
+MOST_DEATHS = 5  # of workers at the same record of a seed
+REST_SECONDS = 0.2
+STAGE = "simulate"
+
+
+def workflow_id(row: SimulationRow, seed: int | None = None) -> str:
+    return f"simulation-{row.id}-{row.attempt}" + ("" if seed is None else f"-{seed}")
+
+
+@DBOS.workflow(name="winnow.simulation")
+def simulation_workflow(simulation_id: int, attempt: int) -> str:
+    """Settles what all seeds have in common and puts them on the queue; the last seed to end ends the simulation."""
+    seeds = DBOS.run_step({"name": "begin"}, _begin, simulation_id, attempt)
+    for seed in range(seeds):
+        name = f"{DBOS.workflow_id}-{seed}"
+        engine.enqueue(engine.STUDIES, seed_workflow, name, simulation_id, attempt, seed)
+    return "begun" if seeds else "ended"
+
+
+@DBOS.workflow(name="winnow.simulation-seed")
+def seed_workflow(simulation_id: int, attempt: int, seed: int) -> str:
+    """All trials of a seed. Gives how it ended."""
+    return DBOS.run_step({"name": "trials"}, _seed, simulation_id, attempt, seed)
+
+
+def hand_over(store: Store) -> None:
+    """Give the engine every simulation that waits; end those whose workflows it ended by itself."""
+    for row in simulations.unfinished(store):
+        seeds = [workflow_id(row, seed) for seed in range(from_dict(Asked, dict(row.asked)).seeds)]
+        known = engine.statuses([workflow_id(row), *seeds])
+        lost = [one for one in known.values() if one.status not in (*engine.UNFINISHED, "SUCCESS")]
+        if workflow_id(row) not in known:
+            engine.enqueue(engine.STUDIES, simulation_workflow, workflow_id(row), row.id, row.attempt)
+        elif lost:
+            error = f"A workflow of the simulation ended as {lost[0].status} without a result. Go on with it."
+            simulations.fail(store, row.id, row.attempt, error)
+
+
+def _begin(simulation_id: int, attempt: int) -> int:
+    """The number of seeds to work on."""
+    store = desk.current().store
+    try:
+        row = simulations.get(store, simulation_id)
+        config = core_round.settled(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
+        pool = pool_of(store, row.project_id).digest
+        _tidy(store)
+        if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):
+            return from_dict(Asked, dict(row.asked)).seeds
+    except NotFound:
+        LOG.info("simulation %s is no longer there", simulation_id)
+    except Exception as error:
+        _fail(store, simulation_id, attempt, error)
+    return 0
+
+
+def _seed(simulation_id: int, attempt: int, seed: int) -> str:
+    at, name = desk.current(), str(DBOS.workflow_id)
+    if not simulations.is_wanted(at.store, simulation_id, attempt):
+        return "superseded"
+    try:
+        row = simulations.get(at.store, simulation_id)
+        _refuse_deadly(simulations.take_up(at.store, simulation_id, seed), seed)
+        LOG.info("simulation %s: seed %s begins", simulation_id, seed)
+        with at.pulse.activity(name, simulation_id, STAGE, questions=_questions(at, row, seed)) as activity:
+            _Seed(at, row, seed, activity).work()
+            if not engine.owns(name, at.worker_id):
+                raise Superseded("Another worker took this seed over.")
+        simulations.seed_done(at.store, simulation_id, attempt, seed, question_of(row).n_records)
+        shutil.rmtree(scratch(at.store, row, seed), ignore_errors=True)
+        LOG.info("simulation %s: seed %s ends", simulation_id, seed)
+        return "finished"
+    except Superseded:
+        raise
+    except Cancelled:
+        return "cancelled"
+    except Exception as error:
+        _fail(at.store, simulation_id, attempt, error)
+        return "failed"
+
+
+def _refuse_deadly(starts: int, seed: int) -> None:
+    if starts > MOST_DEATHS:
+        raise WinnowError(
+            f"{starts - 1} workers were lost at seed {seed}, probably for lack of memory. Start a worker on a larger "
+            "machine and go on, or simulate with a lighter training."
+        )
+
+
+def _fail(store: Store, simulation_id: int, attempt: int, error: Exception) -> None:
+    LOG.warning("simulation %s failed: %s", simulation_id, sentence(error))
+    simulations.fail(store, simulation_id, attempt, sentence(error), story(error))
+
+
+def _questions(at: Desk, row: SimulationRow, seed: int) -> Questions:
+    return Questions(
+        owns=lambda name: engine.owns(name, at.worker_id),
+        is_cancelled=lambda simulation_id: not simulations.is_wanted(at.store, simulation_id, row.attempt),
+        write=lambda simulation_id, progress: simulations.note(at.store, simulation_id, seed, progress.note),
+        of_rounds=False,
+    )
+
+
+class _Seed:
+    """A seed's trials on this machine."""
+
+    def __init__(self, at: Desk, row: SimulationRow, seed: int, activity: Activity) -> None:
+        self.at, self.row, self.seed, self.activity = at, row, seed, activity
+        self.question = question_of(row)
+        self.place = Workplace(folder=str(scratch(at.store, row, seed)), cache=str(at.store.home / "cache" / "rows"))
+
+    def work(self) -> None:
+        store, project_id = self.at.store, self.row.project_id
+        start = Task("start", self.seed)
+        tasks = [task for task in self._trials() if self._missing(task)]
+        if not tasks:
+            return
+        shared_media.share(store, project_id, self.row.last_item_id, self._report(start))
+        data = StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
+        if data.pool.digest != self.row.pool:
+            raise WinnowError("Items or known labels changed since this simulation began. Start a new one.")
+        if not start_file(Path(self.place.folder), self.seed).exists():
+            make_trial(self.question, data, self.place, start).train_start(self._report(start))
+        for task in tasks:
+            trial = make_trial(self.question, data, self.place, task)
+            for record in trial.run(self._done(task), self._report(task)):
+                simulations.add(store, self.row.id, dataclasses.asdict(record))
+                LOG.info("simulation %s: %s, round %s is there", self.row.id, task, record.round)
+
+    def _trials(self) -> list[Task]:
+        return [Task("trial", self.seed, strategy) for strategy in self.question.strategies]
+
+    def _done(self, task: Task) -> list[RoundRecord]:
+        found = simulations.records(self.at.store, self.row.id, task.strategy, task.seed)
+        return [record_from(values) for values in found]
+
+    def _missing(self, task: Task) -> bool:
+        return len(self._done(task)) <= self.question.plan.rounds
+
+    def _report(self, task: Task) -> Report:
+        """Progress under the task's name; rests, and listens, while this worker is at a round."""
+
+        def report(progress: Progress) -> None:
+            share = f" {progress.done:,}/{progress.total:,}" if progress.total > 1 else ""
+            self.activity.report(Progress(STAGE, progress.done, progress.total, f"{task}: {progress.stage}{share}"))
+            while self.at.pulse.round_at_work:
+                self.activity.report(Progress(STAGE, 0, 1, f"{task}: waits for a round"))
+                time.sleep(REST_SECONDS)
+
+        return report
+
+
+def scratch(store: Store, row: SimulationRow, seed: int | None = None) -> Path:
+    """Models and checkpoints on this machine, until the seed is done. Named by time too: a restored store may give an
+    id a second time."""
+    folder = store.home / "cache" / "simulations" / f"{row.id}-{row.requested_at:%Y%m%d%H%M%S%f}"
+    return folder if seed is None else folder / str(seed)
+
+
+def _tidy(store: Store) -> None:
+    """Remove what simulations left here that are finished or gone."""
+    kept = {scratch(store, row).name for row in simulations.not_finished(store)}
+    for folder in (store.home / "cache" / "simulations").glob("*-*"):
+        if folder.name not in kept:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""The map as a figure: circles for the pool, triangles for labeled items, numbered rings for picks. No Streamlit.
+
+Only the item id travels with a point (`customdata`); areas come back as geometry and are resolved on the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from app.views.charts import base_layout, class_colors, fade, tokens
+from app.views.map_layers import NONE, Layers
+from app.views.text import markup
+
+Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
+SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
+HEIGHT = 520
+FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
+DOT_OPACITY = 0.8
+UNFADED = {"marker": {"opacity": 1}}  # a click opens an item; it is no reason to fade the others
+MARGIN = 0.07  # of the extent, on each side
+NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
+
+
+def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, dark: bool) -> go.Figure:
+    """`shadows` names the other strategies whose picks are laid over."""
+    look = tokens(dark)
+    figure = go.Figure(layout=base_layout(dark, HEIGHT))
+    labeled = found.label[found.drawn] != NONE
+    others, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
+    colors = point_colors(found, coloring, dark)
+    dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
+    figure.add_trace(
+        dots(
+            **_at(found, others),
+            marker={"color": colors[others].tolist(), "size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
+            unselected={"marker": {"opacity": DOT_OPACITY}},
+            name="not labeled",
+        )
+    )
+    if len(triangles):
+        marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
+        marker["line"] = {"width": 1.4, "color": look.text}
+        figure.add_trace(dots(**_at(found, triangles), marker=marker, unselected=UNFADED, name="labeled"))
+    for k, name in enumerate(shadows):
+        rows = found.shadows.get(name, np.empty(0, np.int64))
+        symbol = SHADOW_SYMBOLS[k % len(SHADOW_SYMBOLS)]
+        marker = {"symbol": symbol, "size": 15, "color": look.muted, "line": {"width": 2}}
+        figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, unselected=UNFADED, name=name))
+    if len(found.picks):
+        at = _at(found, found.picks) | {"mode": "markers+text"}
+        ring = {"symbol": "circle-open", "size": 20, "color": look.accent, "line": {"width": 2.5, "color": look.accent}}
+        order = [f"<b>{place}</b>" for place in range(1, len(found.picks) + 1)]
+        font = {"color": look.text, "size": 12}
+        rings = go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
+        figure.add_trace(rings.update(unselected=UNFADED | {"textfont": {"color": look.text}}))
+    bar = {"bgcolor": "rgba(0,0,0,0)", "color": look.muted, "activecolor": look.accent}
+    figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map", modebar=bar)
+    figure.update_layout(newselection={"line": {"color": look.accent, "width": 1.5}})
+    x, y = frame(found.points)
+    figure.update_xaxes(visible=False, range=x)
+    figure.update_yaxes(visible=False, range=y, scaleanchor="x")
+    return figure
+
+
+def picks_last(found: Layers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Picks are drawn above their neighbors: of points that lie together, a click opens the pick."""
+    return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
+
+
+def point_out(figure: go.Figure, found: Layers, row: int, *, dark: bool) -> None:
+    """Show which point is open, whatever it is besides."""
+    marker = {"symbol": "circle-open", "size": 28, "color": tokens(dark).text, "line": {"width": 2}}
+    at = {"x": found.points[[row], 0], "y": found.points[[row], 1], "customdata": found.item_ids[[row]]}
+    figure.add_trace(go.Scatter(**at, mode="markers", marker=marker, unselected=UNFADED, name="open", hoverinfo="skip"))
+
+
+def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:
+    """Draw selected areas, so that they are still seen after anything else has changed."""
+    look = tokens(dark)
+    for x, y in areas:
+        path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
+        line = {"color": look.accent, "width": 1.5, "dash": "5px,4px"}
+        figure.add_shape(type="path", path=path, line=line, fillcolor=fade(look.accent, 0.12), layer="below")
+
+
+def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
+    """The range of both axes: all points with a margin, whatever is drawn on them, so that nothing moves when picks,
+    labels or colors change."""
+    if not len(points):
+        return [-1.0, 1.0], [-1.0, 1.0]
+    low, high = points.min(0).astype(float), points.max(0).astype(float)
+    margin = np.maximum(MARGIN * (high - low), MARGIN * max(float((high - low).max()), 1e-3))
+    ends = np.stack([low - margin, high + margin], 1)
+    return ends[0].tolist(), ends[1].tolist()
+
+
+def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:
+    return {
+        "x": found.points[rows, 0],
+        "y": found.points[rows, 1],
+        "mode": "markers",
+        "customdata": found.item_ids[rows],
+        "hovertext": [hover(found, int(row)) for row in rows],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def hover(found: Layers, row: int) -> str:
+    """Name, label or guess: what a point is, in words."""
+    parts = [markup(found.names[row][:80])]
+    if found.label[row] != NONE:
+        parts.append(f"labeled {markup(found.class_names[found.label[row]])}")
+    elif found.guess[row] != NONE:
+        parts.append(f"guess {markup(found.class_names[found.guess[row]])}, {100 * found.confidence[row]:.0f} %")
+    if found.held_out[row]:
+        parts.append("held out")
+    return "<br>".join(parts)
+
+
+def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.object_]:
+    """(n,) a color for each item."""
+    look = tokens(dark)
+    if coloring == "Confidence":
+        return _ramp(found.confidence, look.line, look.accent)
+    if coloring == "Round":
+        last = max(int(found.label_round.max(initial=0)), 1)
+        shade = _ramp(np.clip(found.label_round / last, 0.25, 1.0), look.line, look.accent)
+        return np.where(found.label_round == NONE, look.line, shade).astype(object)
+    chosen = {
+        "Prediction": np.where(found.label != NONE, found.label, found.guess),
+        "Label": found.label,
+        "Annotator": found.annotator,
+    }[coloring]
+    colors = [color for _, color in named_colors(found, coloring)]
+    palette = np.array([*colors, look.muted if coloring == "Prediction" else look.line], object)
+    return palette[chosen]
+
+
+def named_colors(found: Layers, coloring: Coloring) -> list[tuple[str, str]]:
+    """(name, color) of each class or person, in the order of their positions; empty where color is a ramp."""
+    if coloring == "Annotator":
+        names = found.annotator_names
+        return list(zip(names, class_colors(len(names)), strict=True))
+    if coloring in ("Prediction", "Label"):
+        return list(zip(found.class_names, found.class_colors, strict=True))
+    return []
+
+
+def _ramp(values: NDArray[np.floating], low: str, high: str) -> NDArray[np.object_]:
+    ends = [np.array([int(color[k : k + 2], 16) for k in (1, 3, 5)], np.float64) for color in (low, high)]
+    mixed = ends[0] + np.clip(values, 0, 1)[:, None] * (ends[1] - ends[0])
+    return np.array(["#{:02X}{:02X}{:02X}".format(*row) for row in mixed.round().astype(int)], object)

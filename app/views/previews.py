@@ -1,0 +1,183 @@
+"""Spectrograms, waveforms and thumbnails, drawn on the server from a stream of blocks and kept on disk.
+
+Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 ms, in magma from the clip's maximum
+             down to its background (the 15th percentile, 40 to 80 dB below), which is shown black. Up to 24 kHz
+             sampling the axis is linear from 0 to half the rate; above that it follows the mel scale, so that speech
+             in a 44.1 kHz file is not squeezed into the lowest fifth.
+Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the clip's largest.
+
+However long a clip is, memory stays flat: it is read block by block and at most `N_COLUMNS` windows are drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from plotly.colors import sequential
+
+from storage.media.types import PILLOW_FORMATS
+
+N_COLUMNS = 900
+N_ROWS = 320
+N_PEAKS = 148
+RANGE_DB = 80.0  # at most this much below the maximum is shown
+QUIETEST_FLOOR_DB = 40.0  # and at least this much
+WINDOW_SECONDS = 0.064
+LINEAR_UP_TO = 24_000  # Hz sampling rate
+THUMB = (240, 136)
+PICTURE_SIDE = 1600
+MAX_PIXELS = 100_000_000
+VERSION = 2  # part of the file name: a new drawing never meets an old picture
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """What a clip looks like: (rows, columns) decibels below its maximum, waveform peaks, and its measures."""
+
+    decibels: NDArray[np.float32]
+    peaks: NDArray[np.float32]
+    seconds: float
+    sample_rate: int
+
+
+def magma() -> NDArray[np.uint8]:
+    """(256, 3) colors, interpolated between the support points that plotly carries."""
+    points = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in sequential.Magma], float)
+    at = np.linspace(0, len(points) - 1, 256)
+    return np.stack([np.interp(at, np.arange(len(points)), points[:, c]) for c in range(3)], 1).round().astype(np.uint8)
+
+
+def listen(data: bytes) -> Sound:
+    """Read a clip once, block by block. Samples that are not numbers count as silence."""
+    with soundfile.SoundFile(io.BytesIO(data)) as source:
+        rate, n_samples = source.samplerate, max(source.frames, 1)
+        size = 1 << max(6, int(np.ceil(np.log2(rate * WINDOW_SECONDS))))
+        hop = max(1, size // 16, -(-n_samples // N_COLUMNS))
+        columns: list[NDArray[Any]] = []
+        peaks = np.zeros(N_PEAKS, np.float32)
+        tail, start = np.zeros(size // 2, np.float32), 0
+        position = -(size // 2)  # of tail[0]; windows are centered on multiples of the hop
+        for block in source.blocks(blocksize=1 << 18, dtype="float32", always_2d=True, fill_value=None):
+            mono = np.nan_to_num(block.mean(1), nan=0.0, posinf=0.0, neginf=0.0)
+            slices = np.minimum((start + np.arange(len(mono))) * N_PEAKS // n_samples, N_PEAKS - 1)
+            np.maximum.at(peaks, slices, np.abs(mono))
+            start += len(mono)
+            tail, position = _consume(np.concatenate([tail, mono]), position, size, hop, columns)
+        _consume(np.concatenate([tail, np.zeros(size, np.float32)]), position, size, hop, columns)
+    magnitude = np.stack(columns[: -(-n_samples // hop) or 1], 1)
+    top = float(magnitude.max())
+    decibels = 20 * np.log10(np.maximum(magnitude, 1e-12) / top) if top > 1e-7 else np.full_like(magnitude, -RANGE_DB)
+    rows = _rows(decibels.astype(np.float32), rate)
+    return Sound(rows, _calm(peaks, n_samples / rate), n_samples / rate, rate)
+
+
+def _calm(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
+    """Relative to the largest, each slice with its neighbors within 15 ms: the swings of a low voice leave no gaps."""
+    reach = min(int(0.015 / (2 * seconds / len(peaks))), 8)
+    if reach:
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(peaks, reach), 2 * reach + 1)
+        peaks = np.convolve(windows.max(1), [0.25, 0.5, 0.25], mode="same")
+    return (peaks / max(float(peaks.max()), 1e-9)).astype(np.float32)
+
+
+def _consume(
+    samples: NDArray[np.float32], position: int, size: int, hop: int, columns: list[NDArray[Any]]
+) -> tuple[NDArray[np.float32], int]:
+    """Turn every whole window in `samples` (the first stands at `position`) into a column; give back the rest."""
+    window = np.hanning(size + 1)[:-1].astype(np.float32)
+    while True:
+        begin = len(columns) * hop - size // 2 - position
+        if begin < 0 or begin + size > len(samples):
+            break
+        columns.append(np.abs(np.fft.rfft(samples[begin : begin + size] * window)).astype(np.float32))
+    keep = max(0, min(len(columns) * hop - size // 2 - position, len(samples)))
+    return samples[keep:], position + keep
+
+
+def scale(rate: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Height (0 bottom … 1 top) of each frequency in Hz on the picture of a clip sampled at `rate`."""
+    if rate <= LINEAR_UP_TO:
+        return lambda hertz: hertz / (rate / 2)
+    return lambda hertz: np.log1p(hertz / 700) / np.log1p(rate / 2 / 700)
+
+
+def ticks(rate: int) -> list[dict[str, Any]]:
+    """Frequency marks that are round and not crowded: [{"text": "2 kHz", "height": 0.25}, …]."""
+    step = next(s for s in (500, 1000, 2000, 4000, 5000, 10_000, 50_000) if rate / 2 / s <= 5)
+    marks = [*range(0, rate // 2 + 1, step)] if rate <= LINEAR_UP_TO else [0, 500, 1000, 2000, 4000, 8000, 16_000]
+    height = scale(rate)
+    shown = [hz for hz in marks if hz <= rate / 2]
+    return [{"text": _hertz(hz), "height": round(float(height(np.array(float(hz)))), 4)} for hz in shown]
+
+
+def _hertz(hz: int) -> str:
+    return "0" if hz == 0 else f"{hz} Hz" if hz < 1000 else f"{hz / 1000:g} kHz"
+
+
+def _rows(decibels: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    """(N_ROWS, columns), highest frequency first: the loudest bin of coarse rows, interpolated where rows are fine."""
+    n_bins = len(decibels)
+    hertz = np.linspace(0, rate / 2, n_bins)
+    edges = np.interp(np.linspace(0, 1, N_ROWS + 1), scale(rate)(hertz), np.arange(n_bins, dtype=float))
+    rows = np.empty((N_ROWS, decibels.shape[1]), np.float32)
+    for r, (low, high) in enumerate(pairwise(edges)):
+        if high - low > 1:
+            rows[r] = decibels[int(low) : int(np.ceil(high)) + 1].max(0)
+        else:
+            middle = (low + high) / 2
+            below = min(int(middle), n_bins - 2)
+            rows[r] = decibels[below] + (middle - below) * (decibels[below + 1] - decibels[below])
+    return rows[::-1]
+
+
+def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
+    """A palette picture: one byte a pixel, magma."""
+    floor = float(np.clip(np.percentile(sound.decibels, 15), -RANGE_DB, -QUIETEST_FLOOR_DB))
+    levels = np.clip((1 - sound.decibels / floor) * 255, 0, 255).astype(np.uint8)
+    picture = Image.fromarray(levels).resize(size or (N_COLUMNS, N_ROWS), Image.Resampling.BICUBIC)
+    picture = Image.frombytes("P", picture.size, picture.tobytes())
+    picture.putpalette(magma().tobytes())
+    out = io.BytesIO()
+    picture.save(out, "PNG", optimize=False, compress_level=4)
+    return out.getvalue()
+
+
+def image_png(data: bytes, box: tuple[int, int]) -> bytes:
+    """The picture upright and within `box`; small ones keep their pixels. Metadata stays behind."""
+    with Image.open(io.BytesIO(data), formats=tuple(PILLOW_FORMATS.values())) as source:
+        if source.width * source.height > MAX_PIXELS:
+            raise ValueError(
+                f"{source.width} × {source.height} pixels are more than the {MAX_PIXELS:,} that are drawn."
+            )
+        source.draft("RGB", box)
+        picture = ImageOps.exif_transpose(source)
+        picture.thumbnail(box, Image.Resampling.LANCZOS)
+        picture = picture.convert("RGBA" if "A" in picture.getbands() or "transparency" in picture.info else "RGB")
+    out = io.BytesIO()
+    picture.save(out, "PNG", compress_level=4)
+    return out.getvalue()
+
+
+def kept(folder: Path, name: str, draw: Callable[[], bytes]) -> bytes:
+    """What `draw` gives, from disk when it was drawn before; a half-written file is never seen."""
+    path = folder / name[:2] / f"{name}-{VERSION}"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        data = draw()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    draft.write_bytes(data)
+    draft.replace(path)
+    return data

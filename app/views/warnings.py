@@ -1,0 +1,95 @@
+"""What people should know before they trust a model, from rows alone: short sentences, each with what to do.
+
+The rules: a class with one or two labels while others have five times as many; a class that gets less than half of an
+even share of the guesses, and at most 5 %; labels that contradict a confident guess of a model that had not seen them;
+people who differ on what they labeled twice. (A class without any label is told beside the counts.) No Streamlit here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+
+from app.views.predictions import newest_opinion
+from app.views.review_cases import conflicts
+from app.views.text import count
+from storage.database.schema import ItemState
+from storage.database.store import Store
+from storage.labeling import agreement
+from storage.labeling.pool import Pool
+from storage.projects.classes import ClassRow, list_classes
+
+FEW, MANY_TIMES = 2, 5
+RARE_SHARE = 0.05
+SUSPECT_SHARE, SUSPECT_AT_LEAST = 0.05, 3
+SHOWN = 5
+
+
+def cautions(store: Store, project_id: int) -> list[str]:
+    active = [row for row in list_classes(store, project_id) if row.active]
+    per_class = Pool(store, project_id).counts().per_class
+    labels = [per_class.get(row.id, 0) for row in active]
+    told = [
+        _few_labels(active, labels),
+        _rare_guesses(active, _guess_shares(store, project_id, active)),
+        _contradicted(len(conflicts(store, project_id)), sum(labels)),
+        _differing(len(agreement.disagreements(store, project_id)), _labeled_twice(store, project_id)),
+    ]
+    return [sentence for sentence in told if sentence]
+
+
+def _few_labels(active: Sequence[ClassRow], labels: Sequence[int]) -> str:
+    most = max(labels, default=0)
+    few = [row.name for row, n in zip(active, labels, strict=True) if 0 < n <= FEW and most >= MANY_TIMES * n]
+    return f"One or two labels for {_names(few)}, up to {most:,} for others: label a few more of them." if few else ""
+
+
+def _guess_shares(store: Store, project_id: int, active: Sequence[ClassRow]) -> NDArray[np.float64] | None:
+    """Share of the items whose first guess is each class; None before the first model."""
+    opinion = newest_opinion(store, project_id)
+    if opinion is None or not opinion.round.metrics.get("has_model") or len(active) < 2:
+        return None
+    shares = opinion.shares(list_classes(store, project_id, True))
+    if not len(shares):
+        return None
+    guessed = np.bincount(shares.argmax(1), minlength=len(active))
+    return np.asarray(guessed / len(shares), np.float64)
+
+
+def _rare_guesses(active: Sequence[ClassRow], shares: NDArray[np.float64] | None) -> str:
+    if shares is None:
+        return ""
+    limit = min(RARE_SHARE, 0.5 / len(active))
+    rare = [row.name for row, share in zip(active, shares, strict=True) if share < limit]
+    if not rare:
+        return ""
+    return (
+        f"Less than {100 * limit:.0f} % of the items are guessed to be {_names(rare)}: rare in the pool, or not yet "
+        "learned. Look for examples in the grid and label a few."
+    )
+
+
+def _contradicted(n: int, n_labels: int) -> str:
+    if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_labels):
+        return ""
+    return f"{count(n, 'label')} of {n_labels:,} contradict a confident guess: some may be slips. Review shows them."
+
+
+def _differing(n: int, n_twice: int) -> str:
+    if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_twice):
+        return ""
+    return f"People differ on {n:,} of {count(n_twice, 'item')} labeled twice: settle them in Review."
+
+
+def _labeled_twice(store: Store, project_id: int) -> int:
+    query = select(func.count()).where(ItemState.project_id == project_id, ItemState.n_labels > 1)
+    with store.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,100 @@
+"""The page script: who is here, which project is open, the header with its tabs, then one screen.
+
+Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.here()` for the
+person and the project, reads the store, draws, and calls one verb of `storage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+from streamlit.navigation.page import Page
+
+from app.views.text import plain
+from app.web import people, resources, state, theme
+from app.web.screens import data as collect
+from app.web.screens import export as deliver
+from app.web.screens import grid, label, map, review
+from app.web.screens import train as learn
+from app.web.widgets.session_badge import session_badge
+from storage.projects.projects import ProjectRow, list_projects
+
+SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
+    ("Label", "label", label.render),
+    ("Grid", "grid", grid.render),
+    ("Learn", "learn", learn.render),
+    ("Map", "map", map.render),
+    ("Collect", "collect", collect.render),
+    ("Deliver", "deliver", deliver.render),
+    ("Review", "review", review.render),
+)
+WITHOUT_PROJECT = ("collect",)
+
+
+def main() -> None:
+    st.set_page_config("Winnow", theme.ICON, layout="wide", initial_sidebar_state="collapsed")
+    theme.apply()
+    pages = {
+        name: st.Page(_guarded(name, draw), title=title, url_path=name, default=name == "label")
+        for title, name, draw in SCREENS
+    }
+    page = st.navigation(list(pages.values()), position="hidden")
+    person = people.current()
+    if person is None:
+        people.ask()
+        return
+    projects = list_projects(resources.store())
+    here = state.Here(person, people.ticket_of(person), state.pick_project(projects))
+    state.arrive(here)
+    st.session_state["pages"] = pages
+    state.open_project(here.project.id if here.project else None)
+    header(projects, pages, page)
+    page.run()
+
+
+def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) -> None:
+    """Mark, project, tabs, saved state, person: always in sight."""
+    here = state.here()
+    with st.container(key="topbar", horizontal=True, vertical_alignment="center"):
+        st.html('<div class="winnow-brand">Winnow</div>', width="content")
+        if here.project is not None:
+            _project_choice(projects, here.project)
+        with st.container(key="tabs", horizontal=True):
+            for name, page in pages.items():
+                with st.container(key="tab-current" if page is current else f"tab-{name}", width="content"):
+                    st.page_link(page, query_params={state.PROJECT: str(here.project.id)} if here.project else None)
+        session_badge(here, key="session-badge")
+        with st.popover(plain(people.initials(here.annotator.name)), key="person"):
+            theme.muted(f"Labeling as {here.annotator.name}")
+            st.button("Sign out" if resources.sign_in() else "Someone else", on_click=people.leave, key="leave")
+
+
+def _project_choice(projects: list[ProjectRow], current: ProjectRow) -> None:
+    names = {row.id: row.name for row in projects}
+    st.session_state["project-choice"] = current.id
+    st.selectbox(
+        "Project",
+        list(names),
+        format_func=lambda project_id: names.get(project_id, ""),
+        key="project-choice",
+        label_visibility="collapsed",
+        on_change=lambda: state.open_project(st.session_state["project-choice"]),
+    )
+
+
+def _guarded(name: str, draw: Callable[[], None]) -> Callable[[], None]:
+    """A screen that needs a project is drawn when there is one; otherwise the page says what to do first."""
+
+    def render() -> None:
+        if state.here().project is None and name not in WITHOUT_PROJECT:
+            theme.empty_state("No project yet", "Bring in clips or pictures first; it takes about a minute.")
+            if st.button("Start a project", type="primary", key="first-project"):
+                st.switch_page(st.session_state["pages"]["collect"])
+            return
+        draw()
+
+    return render
+
+
+main()

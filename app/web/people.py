@@ -1,0 +1,116 @@
+"""Who is here. Everyone works under a name: picked or typed in local mode, from the identity provider with `[auth]`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import streamlit as st
+
+from app.views.text import plain, visible
+from app.web import resources, tickets
+from app.web.access import SESSION_COOKIE
+from core.errors import WinnowError
+from storage.projects import annotators
+from storage.projects.annotators import AnnotatorRow
+
+CHOSEN = "annotator_id"
+
+
+def current() -> AnnotatorRow | None:
+    """The person of this session, or None: then `ask_name` or `ask_sign_in` is the screen to show."""
+    if resources.sign_in():
+        return _signed_in()
+    known = {row.id: row for row in annotators.list_annotators(resources.store())}
+    chosen = st.session_state.get(CHOSEN)
+    if chosen is None and not st.session_state.get("leaving"):
+        ticket = tickets.redeem(resources.key(), st.context.cookies.get(SESSION_COOKIE))
+        chosen = ticket.annotator_id if ticket else None
+    person = known.get(chosen) if chosen is not None else None
+    return person if person is not None and person.removed_at is None else None
+
+
+def _signed_in() -> AnnotatorRow | None:
+    if not st.user.get("is_logged_in"):
+        return None
+    email = str(st.user.get("email") or "")
+    name = str(st.user.get("name") or email or st.user.get("sub"))
+    subject = f"{st.user.get('iss', '')}|{st.user.get('sub', '')}"
+    if not may_enter(email, os.environ.get("WINNOW_ALLOWED_EMAILS", "")):
+        st.error(f"{plain(email or name)} is not on this Winnow's list. Ask whoever runs it to add the address.")
+        st.button("Sign in as someone else", on_click=st.logout)
+        st.stop()
+    return annotators.annotator_named(resources.store(), name, subject=subject)
+
+
+def may_enter(email: str, allowed: str) -> bool:
+    """`allowed` lists addresses and domains ("ana@lab.org, @uni.edu"); empty lets in everyone the provider knows."""
+    entries = [entry.strip().lower() for entry in allowed.split(",") if entry.strip()]
+    email = email.strip().lower()
+    return not entries or any(email == e or (e.startswith("@") and email.endswith(e)) for e in entries if email)
+
+
+def ask() -> None:
+    """The screen before the first: sign in, or say a name."""
+    if resources.sign_in():
+        with st.container(key="welcome"):
+            st.title("Winnow", anchor=False)
+            st.write("Sign in to label. Labels that this browser has not sent yet are kept and follow then.")
+            st.button("Sign in", type="primary", on_click=st.login, key="sign-in")
+    else:
+        _ask_name()
+
+
+def _ask_name() -> None:
+    known = [row for row in annotators.list_annotators(resources.store()) if row.removed_at is None]
+    with st.container(key="welcome"):
+        st.title("Who is labeling?", anchor=False)
+        st.write("Every label is stored under a name, so that work can be counted, compared and taken back.")
+        if known:
+            with st.container(horizontal=True, key="known-people"):
+                for row in known[:12]:
+                    st.button(plain(row.name, 40), key=f"person-{row.id}", on_click=choose, args=(row.id,))
+        with st.form("new-person", border=False):
+            name = st.text_input("Your name" if not known else "Someone else", max_chars=80, key="new-name")
+            if st.form_submit_button("Start", type="primary"):
+                enter_as(name)
+
+
+def enter_as(name: str) -> None:
+    try:
+        row = annotators.annotator_named(resources.store(), name.strip())
+    except WinnowError as error:
+        st.error(plain(error))
+        return
+    choose(row.id)
+    st.rerun()
+
+
+def choose(annotator_id: int) -> None:
+    st.session_state[CHOSEN] = annotator_id
+    st.session_state.pop("leaving", None)
+
+
+def leave() -> None:
+    """Go back to the question; the cookie is replaced when the next name is chosen."""
+    st.session_state.pop(CHOSEN, None)
+    st.session_state["leaving"] = True
+    if resources.sign_in():
+        st.logout()
+
+
+def ticket_of(person: AnnotatorRow) -> str:
+    """The session's ticket: the same one until half its life is over, so that reruns change nothing in the widgets."""
+    key = resources.key()
+    known = tickets.redeem(key, st.session_state.get("ticket"))
+    wanted = time.time() + resources.ticket_lifetime() / 2
+    if known is None or known.annotator_id != person.id or known.expires < wanted:
+        st.session_state["ticket"] = tickets.issue(key, person.id, resources.ticket_lifetime())
+    return str(st.session_state["ticket"])
+
+
+def initials(name: str) -> str:
+    """One or two letters for the round badge: "Ana Koller" → "AK"."""
+    words = [word for word in visible(name).split() if word[:1].isalnum()]
+    letters = (words[0][0] + words[-1][0]) if len(words) > 1 else (words[0][:2] if words else "?")
+    return letters.upper()

@@ -1,0 +1,231 @@
+"""The widgets' own routes: labels in, cards and tiles out, independent of Streamlit's reruns.
+
+Every request carries the tab's ticket in the header `X-Winnow-Ticket`: it says who labels, and because a foreign page
+can neither read it nor send that header, it also keeps forged requests out. An answer to `labels` means that the events
+are on disk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.web import resources, tickets
+from app.web.access import SESSION_COOKIE, set_cookie
+from app.web.routes import cards, tiles
+from core.errors import InvalidInput, NotFound, WinnowError
+from storage.labeling.pool import Applied, ItemFilter, LabelInput, Pool
+from storage.projects.annotators import get_annotator
+from storage.projects.projects import get_project
+
+MAX_BODY = 16 * 2**20
+MAX_CARDS = 60
+MAX_EVENTS = 20_000
+Body = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+def api_routes() -> list[Route]:
+    project = "/api/projects/{project:int}"
+    return [
+        Route("/api/session", _route(None), methods=["POST"]),
+        Route(f"{project}/labels", _route(take_labels), methods=["POST"]),
+        Route(f"{project}/cards", _route(give_cards), methods=["POST"]),
+        Route(f"{project}/state", _route(give_state), methods=["POST"]),
+        Route(f"{project}/recent", _route(give_recent), methods=["POST"]),
+        Route(f"{project}/release", _route(release), methods=["POST"]),
+        Route(f"{project}/tiles", _route(give_tiles), methods=["POST"]),
+    ]
+
+
+def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Request], Awaitable[Response]]:
+    """Read who asks and what; run `handle(project, annotator, body)` off the event loop; errors become sentences."""
+
+    async def endpoint(request: Request) -> Response:
+        ticket = tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket"))
+        if ticket is None:
+            return _error(401, "You are signed out. Open Winnow again; labels that were not sent yet are kept.")
+        if handle is None:
+            return _open_session(request)
+        try:
+            body = await _body(request)
+            answer = await run_in_threadpool(handle, request.path_params["project"], ticket.annotator_id, body)
+        except NotFound as error:
+            return _error(404, str(error))
+        except WinnowError as error:
+            return _error(422, str(error))
+        except OverflowError:
+            return _error(404, "There is no such project.")
+        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
+
+    return endpoint
+
+
+def _open_session(request: Request) -> Response:
+    response = JSONResponse({}, headers={"Cache-Control": "no-store"})
+    secure, seconds = request.url.scheme == "https", int(resources.LOCAL_LIFETIME)
+    set_cookie(response, SESSION_COOKIE, request.headers["x-winnow-ticket"], secure=secure, seconds=seconds)
+    return response
+
+
+async def _body(request: Request) -> Body:
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_BODY:
+            raise InvalidInput(f"The request has more than {MAX_BODY:,} bytes.")
+    try:
+        body = json.loads(bytes(data) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("The request is not JSON.") from error
+    if not isinstance(body, dict):
+        raise InvalidInput("The request must be a JSON object.")
+    return body
+
+
+def _error(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status_code=status, headers={"Cache-Control": "no-store"})
+
+
+def take_labels(project: int, annotator: int, body: Body) -> Answer:
+    """Apply events; each gets a verdict. One that cannot be stored is refused alone, with its reason."""
+    get_project(resources.store(), project)
+    given = body.get("events")
+    if not isinstance(given, list) or len(given) > MAX_EVENTS:
+        raise InvalidInput(f"Send a list of at most {MAX_EVENTS:,} events.")
+    events, verdicts = [], []
+    for one in given:
+        try:
+            events.append(label_input(one))
+        except InvalidInput as error:
+            name = one.get("uuid") if isinstance(one, dict) else None
+            verdicts.append(Applied(str(name), False, str(error)))
+    verdicts.extend(apply_each(Pool(resources.store(), project), events, annotator))
+    state = cards.work_state(resources.store(), project, annotator)
+    return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in verdicts], "state": state}
+
+
+def apply_each(pool: Pool, events: list[LabelInput], annotator: int) -> list[Applied]:
+    """All at once; if one of them makes the store refuse the call, one by one."""
+    try:
+        return pool.apply(events, annotator=annotator)
+    except InvalidInput as error:
+        if len(events) == 1:
+            return [Applied(events[0].uuid, False, str(error))]
+        return [verdict for event in events for verdict in apply_each(pool, [event], annotator)]
+
+
+def label_input(given: Any) -> LabelInput:
+    """An event as sent, checked field by field."""
+    if not isinstance(given, dict):
+        raise InvalidInput("An event must be an object.")
+    at = _text(given, "at") or None
+    try:
+        moment = datetime.fromisoformat(at) if at else None
+    except ValueError as error:
+        raise InvalidInput(f"{at!r} is not a time.") from error
+    return LabelInput(
+        uuid=_text(given, "uuid"),
+        item_id=_integer(given, "item_id", required=True),  # type: ignore[arg-type]
+        kind=_text(given, "kind"),  # type: ignore[arg-type]
+        class_id=_integer(given, "class_id"),
+        undoes=_text(given, "undoes") or None,
+        suggestion=_text(given, "suggestion") or "none",
+        suggested_class_id=_integer(given, "suggested_class_id"),
+        suggested_confidence=_number(given, "suggested_confidence"),
+        seconds=_number(given, "seconds"),
+        note=_text(given, "note"),
+        at=moment,
+    )
+
+
+def _text(given: Body, name: str) -> str:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"{name} must be text.")
+    return value or ""
+
+
+def _integer(given: Body, name: str, *, required: bool = False) -> int | None:
+    value = given.get(name)
+    if value is None and not required:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**62:
+        raise InvalidInput(f"{name} must be a whole number.")
+    return value
+
+
+def _number(given: Body, name: str) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidInput(f"{name} must be a number.")
+    return float(value)
+
+
+def give_cards(project: int, annotator: int, body: Body) -> Answer:
+    """The next cards for a tab, leased to it; or, with `items`, the cards of those items as they stand."""
+    store = resources.store()
+    row, pool = get_project(store, project), Pool(store, project)
+    who = get_annotator(store, annotator)
+    if who.removed_at is not None:
+        raise InvalidInput(f"{who.name} was removed from this Winnow. Continue under another name.")
+    if "items" in body:
+        wanted = [item for item in body["items"] if isinstance(item, int)][:MAX_CARDS]
+        made = cards.cards(store, row, annotator, pool.items_by_id(wanted))
+        return {"cards": [cards.standing(pool, card, annotator) for card in made]}
+    holder, limit = _text(body, "holder")[:64], max(1, min(_integer(body, "limit") or 1, MAX_CARDS))
+    if body.get("previous"):
+        pool.release(annotator=annotator, holder=_text(body, "previous")[:64])
+    if body.get("release"):
+        pool.release(annotator=annotator, holder=holder)
+    limit = fair_share(limit, pool.count_items(ItemFilter(state="waiting")))
+    items = pool.next_to_label(annotator=annotator, holder=holder, limit=limit)
+    return {"cards": cards.cards(store, row, annotator, items), "state": cards.work_state(store, project, annotator)}
+
+
+def fair_share(wanted: int, waiting: int) -> int:
+    """How many cards one tab may hold: near the end of a pool, half of what waits, so that others find work too."""
+    return max(3, min(wanted, waiting // 2 + 1))
+
+
+def give_state(project: int, annotator: int, body: Body) -> Answer:
+    return cards.work_state(resources.store(), project, annotator)
+
+
+def give_recent(project: int, annotator: int, body: Body) -> Answer:
+    """The person's newest actions that stand, newest first: what undo can take back."""
+    get_project(resources.store(), project)
+    limit = max(1, min(_integer(body, "limit") or 50, 500))
+    events = Pool(resources.store(), project).recent(annotator, limit * 3)
+    undone = {event.undoes for event in events if event.undoes}
+    kept = [event for event in events if event.kind not in ("undo", "decide") and event.uuid not in undone][:limit]
+    names = ("uuid", "item_id", "kind", "class_id")
+    return {"actions": [{name: getattr(event, name) for name in names} for event in kept]}
+
+
+def release(project: int, annotator: int, body: Body) -> Answer:
+    get_project(resources.store(), project)
+    Pool(resources.store(), project).release(annotator=annotator, holder=_text(body, "holder")[:64])
+    return {}
+
+
+def give_tiles(project: int, annotator: int, body: Body) -> Answer:
+    wanted = body.get("items")
+    query = tiles.TileQuery(
+        class_id=_integer(body, "class_id"),
+        order="unsure" if body.get("order") == "unsure" else "sure",
+        offset=max(0, _integer(body, "offset") or 0),
+        limit=max(1, min(_integer(body, "limit") or 60, 240)),
+        items=tuple(item for item in wanted if isinstance(item, int)) if isinstance(wanted, list) else None,
+    )
+    found = tiles.tiles(resources.store(), project, query)
+    return found | {"state": cards.work_state(resources.store(), project, annotator)}

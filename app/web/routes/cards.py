@@ -1,0 +1,225 @@
+"""Cards and the state of the work, as the widgets get them: plain JSON, every string exactly as stored.
+
+A card says what the item is, where its media are, why it is shown and what the model thinks of it. The suggestion
+carries the item it belongs to, and whether it may be shown: always, never, or hidden on a share of items that stays the
+same when asked again (drawn from the item, the person and the round).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+
+from app.views.predictions import RoundOpinion, newest_opinion
+from app.web.routes.media import media_path, picture_path
+from storage.database.schema import NOT_QUEUED, ItemState
+from storage.database.store import Store
+from storage.labeling.item_rows import ItemRow
+from storage.labeling.pool import LabelEventRow, Pool, PoolCounts
+from storage.media.types import media_kind
+from storage.projects import classes
+from storage.projects.classes import ClassRow
+from storage.projects.projects import ProjectRow, ProjectSettings, get_project
+from storage.rounds.log import RoundLog, RoundRow
+
+PACE_OVER = 30  # labels
+LONGEST_DECISION = 120.0  # seconds; more was a break
+
+
+def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[ItemRow]) -> list[dict[str, Any]]:
+    pool = Pool(store, project.id)
+    known = classes.list_classes(store, project.id, include_inactive=True)
+    opinion = newest_opinion(store, project.id)
+    labeled = _labeled(store, project.id) if opinion is not None else {}
+    queued = _queued(store, project.id, [item.id for item in items])
+    log = RoundLog(store, project.id)
+    rounds = {n: (log.get(n).strategy, len(log.picks(n))) for n in {item.pick.round_id for item in items if item.pick}}
+    made = []
+    for item in items:
+        card = _card(item, rounds, item.id in queued, opinion)
+        card["suggestion"] = suggestion(item.id, annotator, project.settings, opinion, known)
+        card["nearest"] = _nearest(pool, item.id, opinion, labeled, known)
+        made.append(card)
+    return made
+
+
+def standing(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
+    """The card with what this person already did to the item."""
+    mine, note = own_standing(pool.history(card["item_id"]), annotator)
+    return card | {"mine": mine, "note": note}
+
+
+def own_standing(history: Sequence[LabelEventRow], annotator: int) -> tuple[int | None, str]:
+    """The person's standing class and newest note on an item."""
+    undone = {event.undoes for event in history if event.undoes}
+    kept = [event for event in history if event.annotator_id == annotator and event.uuid not in undone]
+    labels = [event.class_id for event in kept if event.kind == "label"]
+    notes = [event.note for event in kept if event.kind == "note"]
+    return (labels[-1] if labels else None), (notes[-1] if notes else "")
+
+
+def _card(
+    item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, opinion: RoundOpinion | None
+) -> dict[str, Any]:
+    sound = media_kind(item.media_type) == "audio"
+    pick = None
+    if item.pick is not None:
+        strategy, n_picks = rounds[item.pick.round_id]
+        pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks, "strategy": strategy}
+        pick |= {name: item.pick.reason.get(name) for name in ("outer_before", "outer_after", "stands_for")}
+    why = "No round has chosen items yet. A mixed start is the best start."
+    if opinion is not None:
+        why = f"Not one of round {opinion.round.number}'s picks. Labels on it count all the same."
+    return {
+        "item_id": item.id,
+        "name": item.name,
+        "seconds": item.seconds,
+        "media": {
+            "file": media_path(item, "file"),
+            "picture": picture_path(item),
+            "sound": media_path(item, "sound.json") if sound else None,
+        },
+        "flagged": item.flagged,
+        "skipped": item.skipped,
+        "mine": None,
+        "note": "",
+        "pick": pick,
+        "queued": queued and pick is None,
+        "why": "Someone put it first in the queue." if queued else why,
+    }
+
+
+def suggestion(
+    item_id: int, annotator: int, settings: ProjectSettings, opinion: RoundOpinion | None, known: list[ClassRow]
+) -> dict[str, Any]:
+    guesses = opinion.guesses(item_id, known) if opinion is not None else []
+    if opinion is None or not guesses or guesses[0].share * len(opinion.column_classes) < 1.001:  # knows nothing yet
+        return {"state": "none", "item_id": item_id, "class_id": None, "confidence": None, "guesses": []}
+    hidden = settings.suggestions == "hide" or (
+        settings.suggestions == "random" and draw(item_id, annotator, opinion.round.id) < settings.hidden_share
+    )
+    return {
+        "state": "hidden" if hidden else "shown",
+        "item_id": item_id,
+        "class_id": guesses[0].class_id,
+        "confidence": guesses[0].share,
+        "guesses": [] if hidden else [{"name": guess.name, "share": guess.share} for guess in guesses],
+    }
+
+
+def draw(item_id: int, annotator: int, round_id: int) -> float:
+    """A number in [0, 1) that stays the same for the same item, person and round."""
+    digest = hashlib.sha256(f"suggestion {item_id} {annotator} {round_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _labeled(store: Store, project_id: int) -> dict[int, int]:
+    """item id -> the class that counts."""
+    query = select(ItemState.item_id, ItemState.class_id).where(
+        ItemState.project_id == project_id, ItemState.class_id.is_not(None)
+    )
+    with store.read() as connection:
+        return {row.item_id: int(row.class_id) for row in connection.execute(query)}
+
+
+def _queued(store: Store, project_id: int, item_ids: Sequence[int]) -> set[int]:
+    query = select(ItemState.item_id).where(
+        ItemState.project_id == project_id, ItemState.item_id.in_(item_ids), ItemState.queue_rank < NOT_QUEUED
+    )
+    with store.read() as connection:
+        return set(connection.execute(query).scalars())
+
+
+def _nearest(
+    pool: Pool, item_id: int, opinion: RoundOpinion | None, labeled: dict[int, int], known: list[ClassRow]
+) -> list[dict[str, Any]]:
+    if opinion is None or not labeled:
+        return []
+    names = {row.id: row.name for row in known}
+    counts_as = {row.id: row.effective_id or row.id for row in known}
+    near = opinion.nearest(item_id, np.fromiter(labeled, np.int64, len(labeled)))
+    return [
+        {
+            "item_id": item.id,
+            "name": names.get(counts_as.get(labeled[item.id], labeled[item.id]), ""),
+            "thumb": media_path(item, "thumb.png"),
+        }
+        for item in pool.items_by_id(near)
+    ]
+
+
+def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
+    """Where the work stands: classes, batch, counts, pace, what happens next, and what an empty screen should say."""
+    project = get_project(store, project_id)
+    pool = Pool(store, project_id)
+    counts, batch = pool.counts(), pool.batch()
+    latest = RoundLog(store, project_id).latest()
+    total, done = batch.total, batch.done
+    if batch.round_id is None:
+        total = min(project.settings.batch_size, counts.total - counts.held_out)
+        done = min(counts.labeled, total)
+    active = classes.list_classes(store, project_id)
+    return {
+        "revision": project.revision,
+        "classes": [{"id": row.id, "name": row.name, "key": row.key, "color": row.color} for row in active],
+        "guidelines": project.guidelines,
+        "batch": {
+            "round_id": batch.round_id,
+            "total": total,
+            "done": done,
+            "then": what_next(project.settings, latest, done >= total),
+        },
+        "counts": {"total": counts.total - counts.held_out, "labeled": counts.labeled, "waiting": counts.waiting},
+        "pace_seconds": pace(pool.recent(annotator, PACE_OVER * 2)),
+        "empty": empty_words(project, counts, latest, bool(active)),
+    }
+
+
+def pace(recent: Sequence[LabelEventRow]) -> float | None:
+    """Median seconds to decide over the newest labels, breaks left out; None before there are three."""
+    times = [event.seconds for event in recent if event.kind == "label" and event.seconds is not None]
+    times = [seconds for seconds in times if seconds < LONGEST_DECISION][:PACE_OVER]
+    return round(statistics.median(times), 2) if len(times) >= 3 else None
+
+
+def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bool) -> str:
+    number = (latest.number if latest else 0) + 1
+    if latest is not None and latest.unfinished:
+        stage = f" ({latest.stage})" if latest.stage else ""
+        return f"round {latest.number} is at work{stage}; its picks come first then"
+    if settings.automatic_rounds:
+        return f"round {number} starts by itself" if batch_done else f"then round {number} starts by itself"
+    return f"{'' if batch_done else 'then '}start round {number} on the Learn screen"
+
+
+def empty_words(project: ProjectRow, counts: PoolCounts, latest: RoundRow | None, has_classes: bool) -> dict[str, Any]:
+    """Why there is nothing to label, and the one next step."""
+    noun = "clips" if project.kind == "audio" else "pictures"
+    if project.archived_at is not None:
+        text = "Restore it to go on labeling; its labels are kept."
+        return _words("This project is archived", text, "Open projects", "collect")
+    if counts.total == 0:
+        text = f"Bring some {noun} into this project, then label them here."
+        return _words(f"No {noun} yet", text, f"Add {noun}", "collect")
+    if not has_classes:
+        text = "Say which classes there are; then every class gets a key."
+        return _words("No classes yet", text, "Add classes", "collect")
+    if counts.waiting > 0:
+        text = f"The last {counts.waiting:,} {noun} that wait for a label are open in other tabs or on other desks."
+        text += " They come here if they are left for ten minutes."
+        return _words("Others are on it", text, "Look at the grid", "grid")
+    if latest is not None and latest.unfinished:
+        return _words(f"Round {latest.number} is at work", "Everything that waited is labeled.", "Watch it", "learn")
+    left = f" {counts.skipped:,} were skipped." if counts.skipped else ""
+    left += f" {counts.unreadable:,} cannot be read." if counts.unreadable else ""
+    text = f"{counts.labeled:,} of {counts.total - counts.held_out:,} {noun} have their labels.{left}"
+    return _words("Everything is labeled", text, "Deliver the labels", "deliver")
+
+
+def _words(title: str, text: str, action: str, screen: str) -> dict[str, Any]:
+    return {"title": title, "text": text, "action": action, "screen": screen}

@@ -1,0 +1,137 @@
+"""Media over our own route: `/api/media/{project}/{item}/{sha256}/{part}`.
+
+An address names the item and the full hash of its bytes, so a clip can never be taken for another, and what was fetched
+may be kept. Only people with a session here get an answer; an item of another project, another hash or another part is
+"not found". Content types come from an allow-list, and a response can neither run a script nor be read as another type.
+
+part    file               the bytes as imported, with Range
+        spectrogram.png    (audio)  the drawing of `app.views.previews`
+        sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
+        picture.png        (image)  upright, at most 1600 pixels wide or high
+        thumb.png          (both)   small, for tiles
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from app.views import previews as pictures
+from app.web import resources, tickets
+from app.web.access import SESSION_COOKIE
+from app.web.routes.byte_ranges import ranged
+from core.errors import NotFound, WinnowError
+from storage.labeling.item_rows import ItemRow
+from storage.labeling.pool import Pool
+from storage.media.checks import noticing
+from storage.media.types import EXTENSIONS, media_kind
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, max-age=604800, immutable",
+    "Content-Disposition": "inline",
+    "Vary": "Cookie",
+}
+DRAWING = threading.BoundedSemaphore(2)  # pictures drawn at once; the rest waits its turn
+PARTS = {
+    "audio": ("file", "spectrogram.png", "sound.json", "thumb.png"),
+    "image": ("file", "picture.png", "thumb.png"),
+}
+
+
+def media_path(item: ItemRow, part: str) -> str:
+    """The address of a part of an item."""
+    return f"/api/media/{item.project_id}/{item.id}/{item.sha256}/{part}"
+
+
+def picture_path(item: ItemRow) -> str:
+    """The address of what is looked at: the spectrogram of a clip, the picture itself."""
+    return media_path(item, "spectrogram.png" if media_kind(item.media_type) == "audio" else "picture.png")
+
+
+def media_routes() -> list[Route]:
+    return [Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"])]
+
+
+def serve(request: Request) -> Response:
+    if tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE)) is None:
+        return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
+    names = request.path_params
+    try:
+        item = Pool(resources.store(), names["project"]).item(names["item"])
+    except (NotFound, OverflowError):
+        return _not_found()
+    kind = media_kind(item.media_type)
+    if item.sha256 != names["sha256"] or item.media_type not in EXTENSIONS or names["part"] not in PARTS[kind]:
+        return _not_found()
+    tag = f'"{item.sha256}-{names["part"]}-{pictures.VERSION}"'
+    if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
+        return Response(status_code=304, headers={**HEADERS, "ETag": tag})
+    try:
+        content = _right_content(item)
+        if names["part"] != "file":
+            return _drawn(item, names["part"], tag)
+        headers = {**HEADERS, "ETag": tag}
+        if isinstance(content, Path):
+            return FileResponse(content, media_type=item.media_type, headers=headers)
+        return ranged(content, request.headers, item.media_type, headers)
+    except (WinnowError, OSError) as error:
+        return JSONResponse({"error": str(error)}, status_code=404)
+    except (ValueError, RuntimeError, SyntaxError):  # what soundfile and Pillow raise on damaged content
+        return JSONResponse({"error": f"{item.name} cannot be decoded."}, status_code=422)
+
+
+def _right_content(item: ItemRow) -> Path | bytes:
+    """The item's file, or its bytes when they are in a pack. That they are gone, changed or right again is noted."""
+    store = resources.store()
+    with noticing(store, item.project_id, item.id, item.condition):
+        path = store.media.locate(item.sha256, item.link_path)
+        if path is None:
+            return store.media.read(item.sha256)
+        status = path.stat()
+        _unchanged(item.sha256, item.link_path, status.st_mtime_ns, status.st_size)
+    return path
+
+
+@lru_cache(maxsize=4096)
+def _unchanged(sha256: str, link_path: str | None, mtime_ns: int, size: int) -> None:
+    """Compare the bytes with their hash, once for each state of the file."""
+    resources.store().media.check(sha256, link_path)
+
+
+def _drawn(item: ItemRow, part: str, tag: str) -> Response:
+    def draw() -> bytes:
+        with DRAWING:
+            return draw_part(resources.store().media.read(item.sha256, item.link_path), item, part)
+
+    data = pictures.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
+    media_type = "application/json" if part.endswith(".json") else "image/png"
+    return Response(data, media_type=media_type, headers={**HEADERS, "ETag": tag})
+
+
+def draw_part(data: bytes, item: ItemRow, part: str) -> bytes:
+    if media_kind(item.media_type) == "image":
+        side = pictures.PICTURE_SIDE
+        return pictures.image_png(data, pictures.THUMB if part == "thumb.png" else (side, side))
+    sound = pictures.listen(data)
+    if part == "sound.json":
+        return json.dumps(
+            {
+                "seconds": round(sound.seconds, 4),
+                "peaks": [round(float(peak), 3) for peak in sound.peaks],
+                "ticks": pictures.ticks(sound.sample_rate),
+            }
+        ).encode()
+    return pictures.spectrogram_png(sound, pictures.THUMB if part == "thumb.png" else None)
+
+
+def _not_found() -> Response:
+    return JSONResponse({"error": "There is no such item here."}, status_code=404)

@@ -1,0 +1,132 @@
+"""Files from the browser, straight to disk: they never lie in the server's memory, and their names never become paths.
+
+An upload is one zip archive in `WINNOW_HOME/uploads` that grows file by file under a random name and is closed when the
+browser says so; the import then reads it with all the care an archive gets. A zip that comes alone is kept as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+import time
+import zipfile
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+from urllib.parse import unquote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.web import resources, tickets
+from storage.media.limits import limits_from
+
+NAME = re.compile(r"[0-9a-f]{32}\Z")
+KEPT_SECONDS = 2 * 24 * 3600  # an upload that nobody imported
+_lock = threading.Lock()
+_growing: dict[str, zipfile.ZipFile] = {}  # uploads under way; one that a restart cuts off is sent again
+
+
+def upload_routes() -> list[Route]:
+    return [
+        Route("/api/uploads/{upload}", receive, methods=["PUT"]),
+        Route("/api/uploads/{upload}/done", close, methods=["POST"]),
+    ]
+
+
+def upload_path(upload: str) -> Path:
+    """Where the archive of an upload lies; the name must be one that we made."""
+    if not NAME.fullmatch(upload):
+        raise ValueError(f"{upload!r} is not the name of an upload")
+    return upload_folder() / f"{upload}.zip"
+
+
+def upload_folder() -> Path:
+    return resources.locations().home / "uploads"
+
+
+async def receive(request: Request) -> Response:
+    """Add one file: its bytes are the body, its name stands percent-encoded in `X-Winnow-Name`."""
+    if tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket")) is None:
+        return _answer(401, "You are signed out. Open Winnow again.")
+    upload, limits = request.path_params["upload"], limits_from()
+    name = unquote(request.headers.get("x-winnow-name", ""))
+    if not NAME.fullmatch(upload) or not name or "\0" in name or len(name.encode(errors="replace")) > 4_096:
+        return _answer(422, "The upload has no usable name.")
+    target = upload_path(upload)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    alone = request.headers.get("x-winnow-alone") == "yes"
+    most = limits.max_zip_bytes if alone else limits.max_file_bytes
+    room = limits.max_zip_bytes - await run_in_threadpool(_received, target)
+    with NamedTemporaryFile(dir=target.parent, prefix="part-", delete=True) as part:
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > most:
+                return _answer(413, f"{name[:80]} has more than {most:,} bytes, which is the limit.")
+            if size > room:
+                return _answer(413, f"All files together have more than {limits.max_zip_bytes:,} bytes: send fewer.")
+            part.write(chunk)
+        part.flush()
+        await run_in_threadpool(_keep, part, target, name, alone)
+    return JSONResponse({"bytes": size}, headers={"Cache-Control": "no-store"})
+
+
+async def close(request: Request) -> Response:
+    """All files are there: the archive becomes readable."""
+    if tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket")) is None:
+        return _answer(401, "You are signed out. Open Winnow again.")
+    upload = request.path_params["upload"]
+    if not NAME.fullmatch(upload):
+        return _answer(404, "There is no such upload.")
+    await run_in_threadpool(_close, upload)
+    if not upload_path(upload).exists():
+        return _answer(404, "There is no such upload.")
+    return JSONResponse({}, headers={"Cache-Control": "no-store"})
+
+
+def _received(target: Path) -> int:
+    """Bytes of this upload so far; before its first one, old uploads that nobody imported are cleared away."""
+    with contextlib.suppress(FileNotFoundError):
+        return target.with_suffix(".part").stat().st_size
+    for path in target.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+                with _lock:
+                    archive = _growing.pop(path.stem, None)
+                    if archive is not None:
+                        archive.close()
+                path.unlink()
+    return 0
+
+
+def _keep(part: IO[bytes], target: Path, name: str, alone: bool) -> None:
+    """Append to the archive (its own name inside, whatever it is), or become the archive."""
+    part.seek(0)
+    if alone:
+        with target.with_suffix(".part").open("wb") as stream:
+            shutil.copyfileobj(part, stream, 1 << 20)
+        target.with_suffix(".part").replace(target)
+        return
+    with _lock:
+        archive = _growing.get(target.stem)
+        if archive is None:
+            archive = _growing[target.stem] = zipfile.ZipFile(target.with_suffix(".part"), "w", zipfile.ZIP_STORED)
+        with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as stream:
+            shutil.copyfileobj(part, stream, 1 << 20)
+
+
+def _close(upload: str) -> None:
+    with _lock:
+        archive = _growing.pop(upload, None)
+        if archive is not None:
+            archive.close()
+            upload_path(upload).with_suffix(".part").replace(upload_path(upload))
+
+
+def _answer(status: int, sentence: str) -> Response:
+    return JSONResponse({"error": sentence}, status_code=status, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,25 @@
+"""Grid: many items at once, sorted by the model's guess; one key labels what is selected."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.views.text import count
+from app.web import state, theme
+from app.web.widgets.grid_tiles import grid_tiles
+
+
+def render() -> None:
+    here = state.here()
+    assert here.project is not None
+    chosen = state.grid_set()
+    if chosen is not None:
+        with st.container(key="grid-set", horizontal=True, vertical_alignment="center"):
+            theme.heading(chosen[1], count(len(chosen[0]), "item"))
+            st.button("Show all that wait", on_click=state.clear_grid_set, key="grid-all")
+    wanted = grid_tiles(here, items=chosen[0] if chosen else None, key=f"grid-{here.project.id}-{here.annotator.id}")
+    if wanted == "grid-all":
+        state.clear_grid_set()
+        st.rerun()
+    if wanted in st.session_state["pages"]:
+        st.switch_page(st.session_state["pages"][wanted])

@@ -1,0 +1,285 @@
+"""Map: where the picks of a round lie, what they stand for, and areas to work on."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from app.rounds import requests as rounds
+from app.views import charts
+from app.views.map_figure import Coloring, map_figure, named_colors, outline, point_out
+from app.views.map_layers import NONE, Layers, inside, layers
+from app.views.predictions import opinion_of
+from app.views.text import count, markup, plain, visible
+from app.web import resources, state, theme
+from app.web.routes.media import media_path, picture_path
+from core.acquisition import catalog
+from storage.labeling.pool import LabelInput, Pool
+from storage.projects.classes import list_classes
+from storage.rounds.log import RoundLog, RoundRow
+
+COLORINGS: tuple[Coloring, ...] = ("Prediction", "Label", "Confidence", "Round", "Annotator")
+
+MOST_NAMES = 24  # in the legend; the others are on hover
+STEP_SECONDS = 1.6  # a round on screen while playing
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> Layers | None:
+    """Keyed on the project's revision: any label, class or round makes a new picture."""
+    return layers(resources.store(), project_id, round_id)
+
+
+def render() -> None:
+    project, store = state.project(), resources.store()
+    done = [row for row in RoundLog(store, project.id).list() if row.status == "finished" and row.replay_of is None]
+    if not done:
+        theme.empty_state("No map yet", "The first round draws it. Label a few items, then start a round.")
+        with st.container(horizontal=True, horizontal_alignment="center"):
+            if st.button("Go to Learn", type="primary", key="map-to-learn"):
+                st.switch_page(st.session_state["pages"]["learn"])
+        return
+    head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
+    body = st.container()
+    row = chosen_round(done)  # drawn below the map, read before it
+    compared = rounds.comparison(store, row.id)
+    beside = f"{compared.ticket} {compared.status}" if compared else ""
+    found = _layers(store.url, project.id, row.id, project.revision, beside)
+    if found is None:
+        theme.empty_state("No map", f"Round {row.number} left no map.")
+        return
+    with head:
+        coloring, shadows = controls(found)
+    left, right = body.columns([3, 1])
+    with left, theme.card("map", height="stretch"):
+        draw(found, coloring, shadows)
+    with right, theme.card("map-side", height="stretch"):
+        side(found, chosen())
+
+
+def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
+    coloring = st.segmented_control(
+        "Color", COLORINGS, default="Prediction", key="map-color", label_visibility="collapsed"
+    )
+    shadows: list[str] = []
+    if found.shadows:
+        shadows = st.pills(
+            "Show beside",
+            list(found.shadows),
+            selection_mode="multi",
+            format_func=lambda name: f"beside: {catalog.entry(name).title}",
+            key="map-shadows",
+            label_visibility="collapsed",
+        )
+    st.toggle("Draw areas", key="map-draw", help="Drag around points to work on all of them")
+    drawn = f"{len(found.drawn):,} of {found.n_items:,} drawn · " if len(found.drawn) < found.n_items else ""
+    seen_by = "last layer" if found.round.metrics.get("has_model") else "sounds or pictures themselves, no model yet"
+    theme.muted(f"{drawn}{count(found.n_items, 'item')} · {seen_by} · UMAP · round {found.round.number}")
+    return coloring or "Prediction", tuple(shadows)
+
+
+def chosen_round(done: list[RoundRow]) -> RoundRow:
+    """A slider through the rounds, or a film of them; points keep their place from one to the next."""
+    if len(done) == 1:
+        return done[0]
+    by_number = {row.number: row for row in done}
+    numbers = sorted(by_number)
+    if (following := st.session_state.pop("map-next", None)) in by_number:
+        st.session_state["map-round"] = following
+    if st.session_state.get("map-round") not in by_number:
+        st.session_state["map-round"] = numbers[-1]
+    with st.container(key="map-rounds", horizontal=True, vertical_alignment="center"):
+        st.html('<span aria-hidden="true">Round</span>', width="content")
+        number = st.select_slider("Round", numbers, key="map-round", label_visibility="collapsed")
+        playing = st.session_state.get("map-playing", False)
+        words = "Stop" if playing else "Play through the rounds"
+        icon = ":material/stop:" if playing else ":material/play_arrow:"
+        st.button(words, icon=icon, key="map-play", type="tertiary", on_click=_play, args=(numbers[0], not playing))
+    if playing:
+        _next_round(numbers, number)
+    return by_number[number]
+
+
+def _play(first: int, start: bool) -> None:
+    st.session_state["map-playing"] = start
+    if start:
+        st.session_state["map-next"] = first
+        st.session_state["map-shown-at"] = time.monotonic()
+
+
+@st.fragment(run_every=STEP_SECONDS / 2)
+def _next_round(numbers: list[int], current: int) -> None:
+    """Goes one round on when the current one was on screen long enough; stops at the last."""
+    if time.monotonic() - st.session_state.get("map-shown-at", 0.0) < STEP_SECONDS:
+        return
+    st.session_state["map-shown-at"] = time.monotonic()
+    later = [number for number in numbers if number > current]
+    if later:
+        st.session_state["map-next"] = later[0]
+    st.session_state["map-playing"] = len(later) > 1
+    st.rerun()
+
+
+def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
+    dark, choice = st.context.theme.type == "dark", chosen()
+    figure = map_figure(found, coloring, shadows, dark=dark)
+    outline(figure, choice.areas, dark=dark)
+    if choice.item_id is not None and (row := found.row_of(choice.item_id)) is not None:
+        point_out(figure, found, row, dark=dark)
+    if st.session_state.get("map-draw"):  # while a drag draws, Streamlit does not tell clicks
+        figure.update_layout(dragmode="lasso")
+    key = f"map-{state.project().id}"
+    st.plotly_chart(
+        figure,
+        key=key,
+        on_select=lambda: _choose(key),
+        selection_mode=("points", "lasso"),
+        config=charts.MAP_OPTIONS,
+    )
+    st.html(legend(found, coloring))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was clicked or drawn around last. Kept by us: Streamlit forgets it whenever the figure changes."""
+
+    project_id: int
+    item_id: int | None = None
+    areas: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()  # polygons as (x, y)
+
+
+def chosen() -> Chosen:
+    found = st.session_state.get("map-chosen")
+    mine = state.project().id
+    return found if isinstance(found, Chosen) and found.project_id == mine else Chosen(mine)
+
+
+def _choose(key: str) -> None:
+    event = st.session_state.get(key)
+    selection = event.selection if event is not None else {}
+    project_id, areas = state.project().id, []
+    for one in selection.get("lasso", ()):
+        if len(one["x"]) == len(one["y"]) > 2:
+            areas.append((tuple(map(float, one["x"])), tuple(map(float, one["y"]))))
+    items = [point.get("customdata") for point in selection.get("points", ())]
+    first = next((one for one in items if one is not None), None) if not areas else None
+    item = first[0] if isinstance(first, list) else first
+    if not areas and item is None and chosen().areas:
+        return  # sent when the figure is drawn anew, maybe along with a click on a button; areas have one to clear them
+    st.session_state["map-chosen"] = Chosen(project_id, int(item) if item is not None else None, tuple(areas))
+
+
+def legend(found: Layers, coloring: Coloring) -> str:
+    """What color and shape mean, in words."""
+    dots = "".join(
+        f'<span class="winnow-legend-item"><span aria-hidden="true" style="color:{color}">●</span>{markup(name)}</span>'
+        for name, color in named_colors(found, coloring)[:MOST_NAMES]
+    )
+    words = {"Confidence": "darker: surer", "Round": "darker: labeled later"}.get(coloring, "")
+    shapes = '<span class="winnow-legend-item">▲ labeled</span><span class="winnow-picked">picked now, in order</span>'
+    return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
+
+
+def side(found: Layers, choice: Chosen) -> None:
+    """An area, a point, or how to begin."""
+    row = found.row_of(choice.item_id) if choice.item_id is not None else None
+    if choice.areas:
+        area(found, lassoed(found, choice))
+    elif row is not None:
+        point(found, row)
+    else:
+        theme.heading(f"Round {found.round.number}", catalog.entry(found.round.strategy).title)
+        theme.muted("Click a point to open it. Or draw areas: what lies in one can be labeled together, put first in "
+                    "the queue, or get half of the next batch.")  # fmt: skip
+        theme.figure(f"{len(found.picks)}", "picks", f"of {int((~found.held_out).sum()):,} in the pool")
+        theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
+
+
+def lassoed(found: Layers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows in any of the drawn areas, among all items of the round, held-out ones left out."""
+    within = np.zeros(found.n_items, np.bool_)
+    for x, y in choice.areas:
+        within |= inside(found.points, x, y)
+    return np.flatnonzero(within & ~found.held_out)
+
+
+def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    project, store = state.project(), resources.store()
+    n_labeled = int((found.label[rows] != NONE).sum())
+    theme.heading("Selected area")
+    theme.figure(f"{len(rows):,}", "items", f"{n_labeled:,} of them labeled")
+    ids = found.item_ids[rows]
+    open_ids = ids[found.label[rows] == NONE]
+    none = not len(open_ids)
+    if st.button("Label these in the grid", type="primary", key="area-grid", width="stretch", disabled=none):
+        state.send_to_grid([int(one) for one in open_ids], "Area on the map")
+        st.switch_page(st.session_state["pages"]["grid"])
+    if st.button("Put first in the queue", key="area-first", width="stretch", disabled=none):
+        Pool(store, project.id).put_first([int(one) for one in open_ids])
+        st.toast(f"{count(len(open_ids), 'item')} are first in the queue now.")
+    if st.button("Spend half the next batch here", key="area-batch", width="stretch", disabled=none):
+        constraint = rounds.region_constraint(store, [int(one) for one in open_ids], 0.5)
+        row = rounds.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
+        took = row.constraint.get("region") == constraint["region"]
+        st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
+    if st.button("Clear the selection", key="area-clear", type="tertiary"):
+        st.session_state.pop("map-chosen", None)
+        st.rerun()
+
+
+def point(found: Layers, row: int) -> None:
+    """The item itself: look, listen, see why, label."""
+    project, store = state.project(), resources.store()
+    pool = Pool(store, project.id)
+    item = pool.item(int(found.item_ids[row]))
+    order = np.flatnonzero(found.picks == row)
+    theme.heading(f"Pick {int(order[0]) + 1}" if len(order) else "Item", "")
+    sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
+    st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
+    theme.muted(item.name[:120])
+    opinion = opinion_of(store, found.round)
+    known = list_classes(store, project.id, include_inactive=True)
+    if opinion is not None and found.guess[row] != NONE:
+        theme.muted("Model's guess")
+        for guess in opinion.guesses(item.id, known):
+            st.html(
+                f'<div class="winnow-bar" style="--share:{100 * guess.share:.1f}%"><span>{markup(guess.name)}</span>'
+                f"<span>{100 * guess.share:.0f} %</span></div>"
+            )
+    if len(order):
+        reason = RoundLog(store, project.id).picks(found.round.id)[int(order[0])].reason
+        if reason.get("stands_for") is not None:
+            theme.figure(f"{reason['stands_for']:,}", "items it stands for")
+    also = [catalog.entry(name).title for name, rows in found.shadows.items() if row in rows]
+    if also:
+        theme.muted(f"Also picked by {', '.join(also)}")
+    if found.held_out[row]:
+        theme.muted("Held out: it is never labeled or chosen.")
+        return
+    label_here(found, row, pool)
+
+
+def label_here(found: Layers, row: int, pool: Pool) -> None:
+    current = int(found.label[row])
+    if current != NONE:
+        theme.muted(f"Labeled {found.class_names[current]}")
+    name = st.selectbox(
+        "Label",
+        found.class_names,
+        index=current if current != NONE else None,
+        format_func=visible,
+        key=f"map-label-{found.item_ids[row]}-{current}",
+        placeholder="Choose a class",
+    )
+    if name is not None and (current == NONE or name != found.class_names[current]):
+        class_id = found.class_ids[found.class_names.index(name)]
+        event = LabelInput(uuid=str(uuid.uuid4()), item_id=int(found.item_ids[row]), kind="label", class_id=class_id)
+        applied = pool.apply([event], annotator=state.here().annotator.id)[0]
+        if applied.accepted:
+            st.rerun()
+        st.error(plain(applied.reason))

@@ -1,0 +1,148 @@
+"""The rounds of a project as a table: open one, replay it, ask what other strategies would have picked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app.rounds import requests as rounds
+from app.views.learning_progress import guessing_of
+from app.views.pick_table import pick_lines
+from app.views.text import markup, plain, visible
+from app.web import resources, state, theme
+from core.acquisition import catalog
+from core.config import RoundConfig
+from storage.rounds.log import RoundLog, RoundRow
+
+SHOWN = 12
+WIDTHS = (5, 2)
+HEADINGS = ("Round", "Strategy", "Labels", "Held-out", "Wrong guesses", "Time")
+
+
+def round_history(project_id: int) -> None:
+    rows = RoundLog(resources.store(), project_id).list()
+    if not rows:
+        return
+    shown = st.session_state.get("rounds-shown", SHOWN)
+    with theme.card("rounds"):
+        theme.heading("Rounds", f"{len(rows):,} in all" if len(rows) > SHOWN else "")
+        with st.container(key="rounds-head"):
+            st.columns(WIDTHS)[0].html(_line(HEADINGS))
+        for row in rows[:shown]:
+            with st.container(key=f"round-row-{row.id}"):
+                _row(project_id, row)
+        if len(rows) > shown and st.button("Show all rounds", type="tertiary", key="all-rounds"):
+            st.session_state["rounds-shown"] = len(rows)
+            st.rerun()
+
+
+def _line(cells: Sequence[str]) -> str:
+    parts = [
+        f'<span data-name="{markup(name)}">{markup(text)}</span>' if text else '<span class="winnow-none"></span>'
+        for name, text in zip(HEADINGS, cells, strict=True)
+    ]
+    return f'<div class="winnow-round">{"".join(parts)}</div>'
+
+
+def _row(project_id: int, row: RoundRow) -> None:
+    guessing = guessing_of(resources.store(), row) if row.status == "finished" else None
+    accuracy = row.metrics.get("accuracy")
+    title = catalog.entry(row.strategy).title if row.strategy in catalog.names() else row.strategy
+    cells = (
+        f"{row.number}",
+        title + (" (replay)" if row.replay_of else ""),
+        f"{row.n_labeled:,}",
+        f"{100 * accuracy:.1f} %" if accuracy is not None else ("" if row.status == "finished" else row.status),
+        f"{guessing.wrong} of {guessing.answered}" if guessing else "",
+        _seconds(row),
+    )
+    told, verbs = st.columns(WIDTHS, vertical_alignment="center")
+    told.html(_line(cells))
+    if row.unfinished:
+        return
+    with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
+        if st.button("Open", key=f"open-{row.id}", type="tertiary"):
+            open_round(project_id, row.id)
+        if row.status == "finished":
+            if st.button("Replay", key=f"replay-{row.id}", type="tertiary", help="Same items, labels and seed again"):
+                rounds.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
+                st.rerun()
+            if st.button("Compare", key=f"compare-{row.id}", type="tertiary", help="What others would have picked"):
+                compare_round(project_id, row.id)
+
+
+def _seconds(row: RoundRow) -> str:
+    if row.started_at is None or row.finished_at is None:
+        return ""
+    seconds = (row.finished_at - row.started_at).total_seconds()
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@st.dialog("Round", width="large")
+def open_round(project_id: int, round_id: int) -> None:
+    """Everything a round left: notes, picks with their reasons, time, settings, the log of a failure."""
+    store = resources.store()
+    row = RoundLog(store, project_id).get(round_id)
+    facts = f"{row.strategy} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
+    theme.heading(f"Round {row.number}", facts)
+    if row.error:
+        st.error(plain(row.error))
+    for told in row.notes:
+        theme.muted(str(told))
+    if picks := pick_lines(store, project_id, round_id):
+        st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
+    if seconds := row.metrics.get("seconds"):
+        theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))
+    with st.expander("Settings"):
+        st.code(_settings(row.config), language="json")
+    if row.log:
+        with st.expander("Log"):
+            st.code(visible_log(row.log), language=None)
+
+
+def _settings(config: RoundConfig) -> str:
+    return json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True)
+
+
+def visible_log(text: str) -> str:
+    return "\n".join(visible(line) for line in text.splitlines())
+
+
+@st.dialog("What would others have picked?", width="large")
+def compare_round(project_id: int, round_id: int) -> None:
+    """Shadow picks: other strategies on the state this round saw. No label is spent."""
+    store = resources.store()
+    row = RoundLog(store, project_id).get(round_id)
+    others = [name for name in catalog.names() if name != row.strategy]
+    known = rounds.comparison(store, round_id)
+    chosen = st.multiselect(
+        "Strategies",
+        others,
+        default=[name for name in (known.strategies if known else ("badge", "uniform")) if name in others],
+        format_func=lambda name: catalog.entry(name).title,
+        key=f"compare-with-{round_id}",
+    )
+    if st.button("Compare", type="primary", key=f"compare-go-{round_id}", disabled=not chosen):
+        rounds.request_comparison(store, project_id, round_id, chosen)
+    _comparison(round_id, row.config.selection.batch_size)
+    theme.muted("The picks of the others can be laid over the map.")
+
+
+@st.fragment(run_every=1.0)
+def _comparison(round_id: int, n_picks: int) -> None:
+    found = rounds.comparison(resources.store(), round_id)
+    if found is None:
+        return
+    if found.status == "failed":
+        st.error(plain(found.error))
+    elif found.status == "requested":
+        theme.muted("A worker is on it.")
+    else:
+        lines = [
+            {"strategy": catalog.entry(name).title, "shared picks": found.overlap.get(name, 0), "of": n_picks}
+            for name in found.picks
+        ]
+        st.dataframe(lines, hide_index=True, key=f"comparison-{round_id}")

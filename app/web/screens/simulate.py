@@ -1,0 +1,219 @@
+"""Simulate, on the Learn screen of a project with hidden truth: what strategies would have bought, before a label is
+spent. An oracle labels; what is shown are accuracies, never the answers.
+
+Those at work are polled; curves and tables of the one that is open are drawn when its records change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+import streamlit as st
+
+from app.rounds import estimates
+from app.rounds import requests as rounds
+from app.simulation import report as study_report
+from app.simulation import requests as simulations
+from app.simulation.requests import Asked, Simulation
+from app.views import charts
+from app.views.text import count, plain
+from app.views.warnings import cautions
+from app.web import resources, theme
+from core.acquisition import catalog
+from core.errors import WinnowError
+from storage.database.store import Store
+from storage.projects.projects import ProjectRow
+from storage.rounds import workers
+
+POLL_SECONDS = 1.0
+SHOWN = 8
+OPEN = "simulation-open"
+PRESETS = {"auto": "Best for this machine", "laptop": "Laptop", "paper": "Paper, needs a GPU", "smoke": "Smoke"}
+NUMBERS = {"start": ("First labels", 1), "batch": ("Per round", 1), "rounds": ("Rounds", 0), "seeds": ("Seeds", 1)}
+WORDS = {"requested": "waiting", "finished": "done"}  # other states are called what they are
+
+
+def cautions_card(project: ProjectRow) -> None:
+    """What deserves care before the model is trusted; nothing when there is nothing to say."""
+    found = _cautions(project.id, project.revision)
+    if found:
+        with theme.card("cautions"):
+            theme.heading("Before you trust it")
+            for sentence in found:
+                theme.note(sentence)
+
+
+@st.cache_data(max_entries=16, ttl=30, show_spinner=False)
+def _cautions(project_id: int, revision: int) -> list[str]:
+    return cautions(resources.store(), project_id)
+
+
+def simulate_card(project: ProjectRow) -> None:
+    """Nothing where no truth is known: there an oracle would have no answers."""
+    known = simulations.known_truth(resources.store(), project.id)
+    if not known.enough:
+        return
+    found = simulations.listed(resources.store(), project.id)
+    with theme.card("simulate"):
+        theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden truth, {known.test:,} to judge by")
+        theme.muted("See what strategies would have bought here, before a label is spent: an oracle answers in your "
+                    "place. The answers stay hidden; accuracies are all that is shown.")  # fmt: skip
+        asked = _fields(project, known, found[0].asked if found else Asked())
+        if asked is not None:
+            st.session_state[OPEN] = simulations.begin(resources.store(), project.id, asked)
+            st.rerun()
+        if any(one.running for one in found):
+            st.fragment(_running, run_every=POLL_SECONDS)(project)
+        for one in [one for one in found if not one.running][:SHOWN]:
+            with st.container(key=f"simulation-{one.id}"):
+                _row(one)
+        opened = next((one for one in found if one.id == st.session_state.get(OPEN)), None)
+        if opened is not None:
+            _results(opened)
+
+
+def _fields(project: ProjectRow, known: simulations.Known, last: Asked) -> Asked | None:
+    """What to simulate, at first what was asked last; given when the button was pressed."""
+    first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
+    with first:
+        strategies = st.multiselect(
+            "Strategies to compare", catalog.names(), default=_offered(last), key=f"sim-strategies-{project.id}",
+            format_func=lambda name: catalog.entry(name).title,
+        )  # fmt: skip
+    wanted = {}
+    for column, (name, (words, least)) in zip(numbers, NUMBERS.items(), strict=True):
+        with column:
+            usual = max(least, getattr(last, name))
+            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}")
+            wanted[name] = int(value)
+    with training:
+        presets = list(PRESETS)
+        chosen = st.selectbox(
+            "Simulated training", presets, presets.index(last.preset), format_func=PRESETS.__getitem__,
+            key=f"sim-preset-{project.id}",
+        )  # fmt: skip
+    if not strategies:
+        theme.muted("Choose at least one strategy.")
+        return None
+    asked = Asked(strategies=tuple(strategies), preset=chosen, **wanted)  # type: ignore[arg-type]
+    fits = asked.most_labels <= known.pool
+    told, button = st.columns([8, 2], vertical_alignment="center")
+    with told:
+        if fits:
+            theme.muted(_cost(project, asked))
+        else:
+            theme.note(f"{asked.most_labels:,} labels are more than the {known.pool:,} items with a known answer.")
+    with button:
+        pressed = st.button("Start simulating", key="start-simulation", width="stretch", disabled=not fits)
+    return asked if pressed else None
+
+
+def _offered(last: Asked) -> list[str]:
+    return [name for name in last.strategies if name in catalog.names()]
+
+
+def _cost(project: ProjectRow, asked: Asked) -> str:
+    settings = dataclasses.replace(project.settings, preset=asked.preset, batch_size=asked.batch)
+    config = rounds.round_config(settings, project.kind)
+    each = estimates.estimate(resources.store(), project.id, config).total
+    at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
+    seconds = each * asked.n_trainings / at_once
+    labels = f"{asked.start:,} to {asked.most_labels:,} labels" if asked.rounds else f"{asked.start:,} labels"
+    told = f"{count(asked.n_trainings, 'training')}, {labels}; roughly {_duration(seconds)}"
+    return f"{told} with {count(at_once, 'worker')} at it. Rounds go first."
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
+
+
+def _running(project: ProjectRow) -> None:
+    """Those at work. When one ends, or the open one has news, the whole screen is drawn again; what rests is drawn
+    outside, so that no click on it falls between two polls."""
+    found = [one for one in simulations.listed(resources.store(), project.id) if one.running]
+    news = [(one.id, one.n_records if one.id == st.session_state.get(OPEN) else 0) for one in found]
+    known = st.session_state.get("simulation-news")
+    st.session_state["simulation-news"] = news
+    if known is not None and known != news:
+        st.rerun()
+    for one in found:
+        with st.container(key=f"simulation-{one.id}"):
+            _row(one)
+
+
+def _row(one: Simulation) -> None:
+    asked = one.asked
+    told, verbs = st.columns([7, 3], vertical_alignment="center")
+    with told:
+        titles = ", ".join(catalog.entry(name).title if name in catalog.names() else name for name in asked.strategies)
+        theme.heading(titles, f"{asked.start:,} to {asked.most_labels:,} labels · {count(asked.seeds, 'seed')} · "
+                              f"{PRESETS.get(asked.preset, asked.preset)} · {WORDS.get(one.status, one.status)}"
+                              )  # fmt: skip
+        if one.running:
+            st.progress(min(one.n_records / asked.n_records, 1.0))
+            theme.muted(_where(one))
+        elif one.status == "failed":
+            st.error(plain(one.error))
+    with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
+        _verbs(one)
+
+
+def _where(one: Simulation) -> str:
+    if one.without_worker:
+        return "No worker is running. Start one with: python -m app worker"
+    if one.status == "requested":
+        return "Waiting for a worker to take it"
+    left = [] if one.seconds_left is None else [f"about {_duration(one.seconds_left)} left"]
+    return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *map(plain, one.notes)])
+
+
+def _verbs(one: Simulation) -> None:
+    is_open = st.session_state.get(OPEN) == one.id
+    label = "Hide results" if is_open else "Results"
+    if one.n_records and st.button(label, key=f"sim-open-{one.id}", type="tertiary"):
+        st.session_state[OPEN] = None if is_open else one.id
+        st.rerun()
+    if one.running:
+        if st.button("Cancel", key=f"sim-cancel-{one.id}"):
+            simulations.cancel(resources.store(), one.id)
+            st.rerun()
+        return
+    if not one.complete and st.button("Go on", key=f"sim-go-on-{one.id}", type="tertiary"):
+        _do(simulations.go_on, one)
+    if st.button("Remove", key=f"sim-remove-{one.id}", type="tertiary"):
+        _do(simulations.remove, one)
+
+
+def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
+    """Two people may press at once: then the second is told why nothing happened."""
+    try:
+        verb(resources.store(), one.id)
+    except WinnowError as error:
+        st.toast(plain(error))
+    st.rerun()
+
+
+def _results(one: Simulation) -> None:
+    """Learning curves with their bands, the tables, and the file."""
+    records = simulations.records(resources.store(), one.id)
+    if not records:
+        return
+    summary = study_report.summarize(records)
+    dark = st.context.theme.type == "dark"
+    with st.container(key="simulation-results"):
+        seeds = min(summary["n_seeds"].values())
+        theme.heading("Simulated accuracy", f"{count(seeds, 'seed')}, band of one standard deviation, held-out items")
+        figure = study_report.curves(summary, dark=dark)
+        figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", height=360)
+        st.plotly_chart(figure, key=f"sim-curves-{one.id}", config=charts.PLOT_OPTIONS)
+        left, right = st.columns([3, 2])
+        left.markdown(study_report.table(summary))
+        right.markdown(study_report.reach_table(summary))
+        whole = json.dumps(simulations.document(resources.store(), one.id), indent=1)
+        st.download_button(
+            "Download results.json", whole, "results.json", "application/json", key=f"sim-download-{one.id}"
+        )

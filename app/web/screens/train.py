@@ -1,0 +1,281 @@
+"""Learn: start and watch a round, then see what it bought.
+
+The running card polls the store by itself; everything else is drawn once for each revision of the project.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any
+
+import streamlit as st
+
+from app.rounds import estimates
+from app.rounds import requests as rounds
+from app.views import charts
+from app.views.learning_progress import Learned, advice, learned, worst_confusion
+from app.views.text import count, plain
+from app.web import resources, state, theme
+from app.web.screens.round_history import round_history
+from app.web.screens.simulate import cautions_card, simulate_card
+from core.acquisition import catalog
+from core.config import from_dict
+from storage.database.store import now
+from storage.labeling.pool import Pool
+from storage.projects import projects
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings
+from storage.rounds.workers import WorkerRow
+
+POLL_SECONDS = 1.0
+STAGE_WORDS = {
+    "snapshot": "Snapshot",
+    "prepare": "Prepare",
+    "train": "Train",
+    "predict": "Pseudo-label",
+    "features": "Features",
+    "select": "Select",
+    "map": "Map",
+    "finish": "Finish",
+}
+PRESET_WORDS = {
+    "auto": "Best for this machine",
+    "laptop": "Laptop: minutes on two cores",
+    "paper": "Paper: WideResNet-28-10, needs a GPU",
+    "smoke": "Smoke: seconds, learns little",
+}
+
+
+def dark() -> bool:
+    return st.context.theme.type == "dark"
+
+
+def render() -> None:
+    project = state.project()
+    newest = rounds.view(resources.store(), project.id)
+    with theme.card("round-now"):
+        if newest is not None and newest.round.unfinished:
+            running(project.id)
+        else:
+            start(project, newest)
+    found = learned(resources.store(), project.id)
+    if found.rounds:
+        results(found)
+    cautions_card(project)
+    round_history(project.id)
+    counts_and_workers(project.id)
+    simulate_card(project)
+
+
+@st.fragment(run_every=POLL_SECONDS)
+def running(project_id: int) -> None:
+    """Stage, step, time left, loss, cancel. When the round ends the whole screen is drawn again."""
+    view = rounds.view(resources.store(), project_id)
+    if view is None or not view.round.unfinished:
+        st.rerun()
+        return
+    told, side, stop = st.columns([6, 2, 1], vertical_alignment="center")
+    with told:
+        since = view.round.started_at or view.round.requested_at
+        theme.heading(f"Round {view.round.number}", f"running · started {ago(since)}")
+        st.html(_stages(view.stage))
+        share = view.done / view.total if view.total else 0.0
+        st.progress(min(max(share, 0.0), 1.0))
+        theme.muted(_where(view))
+    with side:
+        losses = view.curves.get("loss", ())
+        if len(losses) > 1:
+            steps, values = zip(*losses, strict=True)
+            st.plotly_chart(charts.loss_line(steps, values, dark=dark()), key="loss-line", config=charts.PLOT_OPTIONS)
+    with stop:
+        asked = view.round.cancel_requested
+        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
+            rounds.cancel_round(resources.store(), project_id, view.round.id)
+            st.rerun()
+
+
+def _stages(current: str) -> str:
+    names = list(STAGE_WORDS)
+    at = names.index(current) if current in names else -1
+    parts = []
+    for place, name in enumerate(names):
+        kind = "done" if place < at else "now" if place == at else "next"
+        mark = "✓ " if kind == "done" else ""
+        current_mark = ' aria-current="step"' if kind == "now" else ""
+        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{STAGE_WORDS[name]}</li>')
+    return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
+
+
+def _where(view: rounds.RoundView) -> str:
+    parts = []
+    if view.waiting_for_worker and not view.stage:
+        parts.append("Waiting for a worker to take it")
+    elif view.total > 1:
+        parts.append(f"Step {view.done:,} of {view.total:,}")
+    if view.note and view.note != "finished":
+        parts.append(view.note)
+    if view.seconds_left is not None:
+        parts.append(f"about {duration(view.seconds_left)} left")
+    before = f" (trained before your last {view.labels_since:,})" if view.labels_since else ""
+    parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
+    if view.interruptions:
+        parts.append(f"taken over {count(view.interruptions, 'time')} after an interruption")
+    return " · ".join(parts)
+
+
+def start(project: projects.ProjectRow, newest: rounds.RoundView | None) -> None:
+    """Settings of the next round, what it will cost here, and the button."""
+    store, settings = resources.store(), project.settings
+    number = newest.round.number + 1 if newest else 1
+    counts = Pool(store, project.id).counts()
+    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {count(counts.waiting, 'item')} waiting")
+    if newest is not None and newest.round.status in ("failed", "cancelled"):
+        told = newest.round.error or "It was cancelled; the previous model and picks stay."
+        st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
+    go = _fields(project, nothing=not counts.waiting)
+    st.toggle("Start the next round by itself when a batch is done", **_setting(project, "automatic_rounds"))
+    _cost(project, settings, settings.strategy, counts.labeled)
+    if go:
+        config = rounds.round_config(settings, project.kind)
+        rounds.request_round(store, project.id, by=state.here().annotator.id, config=config)
+        st.rerun()
+
+
+def _fields(project: projects.ProjectRow, *, nothing: bool) -> bool:
+    """The settings of a round; whether the button was pressed."""
+    fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
+    with fields[0]:
+        st.selectbox(
+            "Strategy",
+            catalog.names(),
+            format_func=lambda name: catalog.entry(name).title,
+            help="How the next batch is chosen.",
+            **_setting(project, "strategy"),
+        )
+    with fields[1]:
+        st.number_input("Batch", 1, 10_000, **_setting(project, "batch_size"))
+    with fields[2]:
+        st.selectbox(
+            "Training", list(PRESET_WORDS), format_func=PRESET_WORDS.__getitem__, **_setting(project, "preset")
+        )
+    with fields[3]:
+        st.number_input("Seed", 0, 2**31 - 1, **_setting(project, "seed"))
+    with fields[4]:
+        return st.button("Start the round", type="primary", key="start-round", width="stretch", disabled=nothing)
+
+
+def _setting(project: projects.ProjectRow, name: str) -> dict[str, Any]:
+    """A widget that shows one setting as the store has it, and stores a change at once: two people who look at the
+    same project never write back what they saw earlier."""
+    key = f"{name}-{project.id}"
+    value = getattr(project.settings, name)
+    known = {"strategy": catalog.names(), "preset": tuple(PRESET_WORDS)}.get(name)
+    st.session_state[key] = value if known is None or value in known else known[0]
+    return {"key": key, "on_change": _keep, "args": (project.id, name, key)}
+
+
+def _keep(project_id: int, name: str, key: str) -> None:
+    settings = projects.get_project(resources.store(), project_id).settings
+    wanted = from_dict(ProjectSettings, dataclasses.asdict(settings) | {name: st.session_state[key]})
+    projects.update_project(resources.store(), project_id, settings=wanted)
+
+
+def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
+    found = estimates.estimate(resources.store(), project.id, rounds.round_config(wanted, project.kind))
+    source = "by the last round here" if found.source == "last round" else "by a rule for two CPU cores"
+    first = " Nothing is labeled yet: the first batch is chosen by the kernel features alone." if n_labeled == 0 else ""
+    about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
+    theme.muted(f"{about}About {duration(found.total)}, {source}.{first}")
+
+
+def results(found: Learned) -> None:
+    left, middle, right = st.columns([5, 4, 3])
+    with left, theme.card("curve", height="stretch"):
+        _curve(found)
+    with middle, theme.card("bought", height="stretch"):
+        _bought(found)
+    with right, theme.card("confusions", height="stretch"):
+        _confusions(found)
+
+
+def _curve(found: Learned) -> None:
+    if not found.curve:
+        theme.heading("Accuracy")
+        theme.muted("Nothing is measured yet: label the batch, or import items with split=test to hold some out.")
+        return
+    n = found.curve[-1].n
+    if found.judged_by == "held-out":
+        theme.heading("Held-out accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
+    else:
+        theme.heading("Guesses right on the picks", f"{count(n, 'answer')} in the last batch; picks are hard ones")
+    st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
+
+
+def _bought(found: Learned) -> None:
+    theme.heading("What the last batch bought")
+    answered = [row for row in found.rounds if row.id in found.guessing]
+    if found.gain is not None:
+        before, after = found.curve[-2].share, found.curve[-1].share
+        theme.figure(f"{found.gain:+.1f}", "points held-out", f"{100 * before:.1f} → {100 * after:.1f} %")
+    if answered:
+        last = found.guessing[answered[-1].id]
+        accuracy = answered[-1].metrics.get("accuracy")
+        average = f"held-out average {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
+        theme.figure(f"{last.wrong} of {last.answered}", "guesses were wrong", average)
+    if found.changed_nearby is not None:
+        theme.figure(f"{found.changed_nearby:,}", "pseudo-labels changed", "in their neighborhood")
+    if not answered and found.gain is None:
+        theme.muted("Label the batch and run another round: then this says what the labels changed.")
+    theme.note(advice(found))
+
+
+def _confusions(found: Learned) -> None:
+    theme.heading("Confusions", "held-out items" if found.confusion is not None else "")
+    if found.confusion is None:
+        theme.muted("Shown when some items are held out (split=test at import).")
+        return
+    heard = "heard" if state.project().kind == "audio" else "seen"
+    figure = charts.confusion(found.confusion, found.class_names, dark=dark(), verb=heard)
+    st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
+    worst = worst_confusion(found.confusion, found.class_names)
+    theme.muted(f"Most often: {worst[0]} {heard} as {worst[1]} ({worst[2]})" if worst else "No mistakes.")
+
+
+def counts_and_workers(project_id: int) -> None:
+    left, right = st.columns([7, 5])
+    store = resources.store()
+    with left, theme.card("per-class", height="stretch"):
+        counts = Pool(store, project_id).counts()
+        known = list_classes(store, project_id)
+        theme.heading("Labels by class", count(counts.labeled, "label"))
+        if known:
+            values = [counts.per_class.get(row.id, 0) for row in known]
+            figure = charts.class_counts(values, [row.name for row in known], dark=dark(), height=180)
+            st.plotly_chart(figure, key="class-counts", config=charts.PLOT_OPTIONS)
+            missing = [row.name for row, value in zip(known, values, strict=True) if value == 0]
+            if counts.labeled and missing:
+                theme.note(f"No label yet for {', '.join(missing[:5])}: the model cannot guess what it has not seen.")
+    with right, theme.card("workers", height="stretch"):
+        theme.heading("Workers", "they run the rounds")
+        panel = rounds.workers_panel(store)
+        if not panel:
+            theme.muted("No worker is running. Start one with: python -m app worker")
+        for worker in panel:
+            theme.muted(_worker_line(worker))
+
+
+def _worker_line(worker: WorkerRow) -> str:
+    doing = STAGE_WORDS.get(worker.stage, worker.stage.capitalize()) or "idle"
+    return f"{worker.host} · {worker.device} · {doing} · seen {ago(worker.heartbeat_at)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(round(seconds), 1)} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def ago(moment: datetime) -> str:
+    seconds = max((now() - moment).total_seconds(), 0.0)
+    return "just now" if seconds < 2 else f"{duration(seconds)} ago"

@@ -1,0 +1,60 @@
+"""The page server: Streamlit's pages with our gate in front and our own routes for labels and media beside them.
+
+Started with `app.web.server_command.command(host, port)` in the repository's root.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import streamlit as st
+from starlette.middleware import Middleware
+
+from app.views.text import plain
+from app.web import resources
+from app.web.access import Gate
+from app.web.routes.api import api_routes
+from app.web.routes.exports import export_routes
+from app.web.routes.media import media_routes
+from app.web.routes.uploads import upload_routes
+from core.errors import WinnowError
+
+log = logging.getLogger("winnow.pages")
+
+
+@asynccontextmanager
+async def lifespan(server: st.App) -> AsyncIterator[None]:
+    """Open the store before the first visitor: one that cannot be used stops the start with its sentence."""
+    resources.store()
+    resources.rules()
+    import app.web.screens.label  # noqa: F401  the first visitor should not wait for imports
+
+    yield
+    resources.store().close()
+
+
+def on_script_error(error: Exception) -> bool:
+    """A page that fails tells its visitor an error number and what is safe; other sessions and the labels go on."""
+    if isinstance(error, WinnowError):
+        st.error(plain(error))
+        return True
+    number = secrets.token_hex(4)
+    log.exception("error %s on a page", number, exc_info=error)
+    st.error(
+        f"This page failed (error {number}; the server's log has the details). Labels are not affected: "
+        "what was shown as saved is saved, the rest is kept in this browser and sent again. Reload to go on."
+    )
+    return True
+
+
+app = st.App(
+    Path(__file__).with_name("main.py"),
+    routes=[*api_routes(), *media_routes(), *upload_routes(), *export_routes()],
+    middleware=[Middleware(Gate, rules=resources.rules)],
+    lifespan=lifespan,
+    on_script_error=on_script_error,
+)

@@ -1,0 +1,80 @@
+"""What one session knows: who is here and which project is open. Everything that matters is in the store.
+
+A session dies with its tab or the server; it is rebuilt from the address (`?project=`) and the session cookie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import streamlit as st
+
+from storage.projects.annotators import AnnotatorRow
+from storage.projects.projects import ProjectRow
+
+PROJECT = "project"
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Who looks at which project, for the length of one script run."""
+
+    annotator: AnnotatorRow
+    ticket: str
+    project: ProjectRow | None
+
+
+def arrive(here: Here) -> None:
+    st.session_state["here"] = here
+
+
+def here() -> Here:
+    found: Here = st.session_state["here"]
+    return found
+
+
+def project() -> ProjectRow:
+    """The open project; screens that need one are only run when there is one."""
+    found = here().project
+    assert found is not None
+    return found
+
+
+def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
+    """The project named in the address, else the session's, else the newest; an address nobody can mean is ignored."""
+    by_id = {row.id: row for row in projects}
+    for wanted in (st.query_params.get(PROJECT), st.session_state.get(PROJECT)):
+        if wanted is not None and (row := by_id.get(_identity(str(wanted)))) is not None:
+            return row
+    return max(projects, key=lambda row: row.id, default=None)
+
+
+def open_project(project_id: int | None) -> None:
+    """From now on this session works on `project_id`; the address says so, and a reload comes back to it."""
+    if project_id is None:
+        st.session_state.pop(PROJECT, None)
+        st.query_params.pop(PROJECT, None)
+    else:
+        st.session_state[PROJECT] = project_id
+        if st.query_params.get(PROJECT) != str(project_id):
+            st.query_params[PROJECT] = str(project_id)
+
+
+def _identity(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else -1
+
+
+def send_to_grid(item_ids: Sequence[int], said: str) -> None:
+    """The grid shows exactly these items next; `said` names the set ("Area on the map"). Then switch to the grid."""
+    st.session_state["grid_set"] = (project().id, tuple(int(item) for item in item_ids), said)
+
+
+def grid_set() -> tuple[tuple[int, ...], str] | None:
+    """The set sent to the grid for the open project, if any."""
+    found = st.session_state.get("grid_set")
+    return (found[1], found[2]) if found is not None and found[0] == project().id else None
+
+
+def clear_grid_set() -> None:
+    st.session_state.pop("grid_set", None)

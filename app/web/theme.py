@@ -1,0 +1,67 @@
+"""The visual system: one stylesheet, and the few building blocks that every screen shares.
+
+Colors, sizes and spacing live in `.streamlit/config.toml` (what Streamlit's theme can say) and `app/web/style.css` (the
+rest, as custom properties that the widgets inherit too). Screens carry no styles of their own: they give containers a
+`key`, which becomes the class `st-key-<key>`, and use the blocks below.
+
+    with theme.card("confusions"): ...           a surface with a hairline border
+    theme.heading("Confusions", "300 clips")     its title and a muted addition
+    theme.figure("+2.1", "points held-out", "95.7 → 97.8 %")
+    theme.note("Keep going: ...")                accent-tinted advice
+    theme.empty_state("No round yet", "…")       what to say when there is nothing to show; offer one button below it
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app.views.text import markup
+
+STYLESHEET = Path(__file__).with_name("style.css")
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24'%3E%3Cg fill='none' "
+    "stroke='%23A8540A' stroke-width='2' stroke-linecap='round'%3E%3Cpath d='M12 21V4M12 13c-3 0-4.700-2-5-5 "
+    "3.200.2 5 2 5 5zM12 13c3 0 4.700-2 5-5-3.200.2-5 2-5 5z'/%3E%3C/g%3E%3C/svg%3E"
+)
+
+
+def apply() -> None:
+    """Put the stylesheet on the page; the first thing every run does."""
+    st.html(STYLESHEET)
+
+
+def card(key: str, **options: object) -> DeltaGenerator:
+    """A surface for one thought. `key` must be unique on the screen."""
+    return st.container(key=f"card-{key}", **options)  # type: ignore[arg-type]
+
+
+def heading(title: str, muted: str = "") -> None:
+    """A card's title, with a quiet addition (its n, its unit). Both are shown literally."""
+    addition = f' <span class="winnow-muted">{markup(muted)}</span>' if muted else ""
+    st.html(f'<h2 class="winnow-heading">{markup(title)}{addition}</h2>')
+
+
+def muted(text: str) -> None:
+    """A quiet line; shown literally."""
+    st.html(f'<p class="winnow-muted">{markup(text)}</p>')
+
+
+def figure(value: str, words: str, detail: str = "") -> None:
+    """One number and what it counts. All parts are shown literally."""
+    st.html(
+        f'<div class="winnow-figure"><strong>{markup(value)}</strong><div>{markup(words)}'
+        f'<div class="winnow-muted">{markup(detail)}</div></div></div>'
+    )
+
+
+def note(text: str) -> None:
+    """Advice on the accent's soft tint; shown literally."""
+    st.html(f'<p class="winnow-note">{markup(text)}</p>')
+
+
+def empty_state(title: str, text: str) -> None:
+    """Why there is nothing here. Put the one next step (a button or a page link) right below."""
+    st.html(f'<div class="winnow-empty"><h2>{markup(title)}</h2><p>{markup(text)}</p></div>')

@@ -1,0 +1,137 @@
+"""The engine of background work: DBOS Transact, which keeps workflows and their finished steps in a database.
+
+Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a PostgreSQL store it lives in that database
+under the schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
+names of artifacts, never arrays or pickles.
+
+Who works for whom is decided by the `workers` table of the store: the engine names the worker of each running workflow
+(`executor_id`), and a workflow whose worker no longer gives a sign of life is handed to a living one (`adopt`). The
+engine fences: what a superseded worker still finishes is refused, because each claim has its own token.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
+from sqlalchemy.engine import URL, make_url
+
+from core.errors import StoreUnusable
+from storage.database.file_lock import file_lock
+from storage.database.store import Store
+
+NAME = "winnow"
+VERSION = "1"  # raise it when a workflow's steps change: workers of another version leave its workflows alone
+ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
+STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
+UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
+MIGRATE_SECONDS = 60.0
+LOCK = 7305809  # of the advisory lock on PostgreSQL
+
+
+def address(store: Store) -> str:
+    """The engine's database for this store."""
+    if store.is_sqlite:
+        return URL.create("sqlite", database=str(store.home / "engine.sqlite")).render_as_string(hide_password=False)
+    return make_url(store.url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def migrate(store: Store) -> None:
+    """Create or update the engine's tables. Processes that do so at once take turns, so that none of them fails."""
+    logging.getLogger("dbos").setLevel(logging.ERROR)
+    if store.is_sqlite:
+        with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
+            DBOS.migrate(address(store))
+    else:
+        with _turn_on_postgresql(store):
+            DBOS.migrate(address(store))
+
+
+@contextmanager
+def _turn_on_postgresql(store: Store) -> Iterator[None]:
+    """An advisory lock, asked for again and again: who waits inside a statement would be waited for by the migration,
+    which builds indexes concurrently."""
+    deadline = time.monotonic() + MIGRATE_SECONDS
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({LOCK})").scalar():
+            if time.monotonic() > deadline:
+                raise StoreUnusable(f"The engine's tables have been locked for {MIGRATE_SECONDS:.0f} s; try again.")
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({LOCK})")
+
+
+def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:
+    """Start the engine in this process under the worker's name, on tables that `migrate` made."""
+    config: DBOSConfig = {
+        "name": NAME,
+        "system_database_url": address(store),
+        "application_version": VERSION,
+        "executor_id": worker_id,
+        "serializer": DBOSPortableJSONSerializer(),
+        "run_migrations": False,
+        "log_level": "ERROR",
+        "enable_otlp": False,
+        "use_listen_notify": False,
+        "scheduler_polling_interval_sec": 3600.0,
+    }
+    DBOS(config=config)
+    DBOS.launch()
+    for queue in (ROUNDS, UNITS, STUDIES):
+        DBOS.register_queue(
+            queue, worker_concurrency=1, polling_interval_sec=polling_seconds, on_conflict="always_update"
+        )
+
+
+def shut_down() -> None:
+    DBOS.destroy(destroy_registry=False)
+
+
+def enqueue(queue: str, workflow: Callable[..., Any], workflow_id: str, *args: Any) -> None:
+    """Put a workflow on a queue; one that is there already, in whatever state, stays as it is."""
+    with SetWorkflowID(workflow_id):
+        DBOS.enqueue_workflow(queue, workflow, *args)
+
+
+def status(workflow_id: str) -> WorkflowStatus | None:
+    found = DBOS.list_workflows(workflow_ids=[workflow_id], load_input=False)
+    return found[0] if found else None
+
+
+def statuses(workflow_ids: Sequence[str]) -> dict[str, WorkflowStatus]:
+    found = DBOS.list_workflows(workflow_ids=list(workflow_ids), load_input=False)
+    return {row.workflow_id: row for row in found}
+
+
+def owns(workflow_id: str, worker_id: str) -> bool:
+    """Whether this worker still is the one that runs the workflow."""
+    row = status(workflow_id)
+    return row is not None and row.status == "PENDING" and row.executor_id == worker_id
+
+
+def adopt(living: Collection[str]) -> list[str]:
+    """Put workflows whose worker is not among the living back on their queue; gives their ids.
+
+    Called by one worker at a time (`app.worker.worker` lets the longest-serving one do it).
+    """
+    orphans = [
+        row
+        for row in DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
+        if row.executor_id not in living
+    ]
+    for row in orphans:
+        DBOS.resume_workflow(row.workflow_id, queue_name=row.queue_name)
+    return [row.workflow_id for row in orphans]
+
+
+def cancel(workflow_ids: Sequence[str]) -> None:
+    """Stop workflows that wait; a running one is stopped by its own `report`."""
+    if workflow_ids:
+        DBOS.cancel_workflows(list(workflow_ids))

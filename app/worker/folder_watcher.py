@@ -1,0 +1,190 @@
+"""Serving watched folders: new files become items, and the buffer of candidates follows.
+
+    look    files that have come to rest -> `storage.importing.run`, at most `FILES_AT_ONCE` -> what became of each
+    feed    full batches of waiting items -> `core.rounds.stream_buffer` -> the buffer, saved whole
+
+Every step can be killed: a file whose fate was not written down is imported again and found by its bytes, a batch that
+was not saved is fed again. One process serves a watch at a time, by a lock on a file of the store's home: a worker, or
+`python -m app watch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.rounds.requests import round_config
+from app.worker.error_messages import sentence
+from core.coresets.library.streaming import Slot
+from core.errors import WinnowError
+from core.rounds import stream_buffer
+from core.runtime import Runtime
+from storage.database.file_lock import try_lock
+from storage.database.store import Store
+from storage.importing import watches
+from storage.importing.run import ImportOptions, run_import
+from storage.importing.watch_folder import Arrival, Lookout, SettledFiles
+from storage.importing.watches import FileRow, Outcome, WatchRow
+from storage.media import shared as shared_media
+from storage.projects.projects import get_project
+from storage.rounds import candidate_buffer
+from storage.rounds.candidate_buffer import Buffer
+from storage.rounds.row_cache import FolderRowCache
+
+LOG = logging.getLogger("winnow.watching")
+FILES_AT_ONCE = 128
+PATIENCE_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one look did."""
+
+    files: int = 0  # that something became of
+    moving: int = 0  # still being written, left for later
+    batches: int = 0  # that the buffer took
+
+    @property
+    def busy(self) -> bool:
+        """There may be more to do right away."""
+        return self.files > 0 or self.batches > 0
+
+
+class Watchman:
+    """Looks after all watches of this machine that nobody else serves."""
+
+    def __init__(self, store: Store, patience: float | None = None) -> None:
+        self.store, self.patience = store, PATIENCE_SECONDS if patience is None else patience
+        self._lookouts: dict[tuple[int, str], Lookout] = {}
+
+    def look(self, watch: WatchRow) -> Looked | None:
+        """One look, with a problem written down where it can be seen; None while another process serves the watch."""
+        with _alone(self.store, watch.project_id) as mine:
+            if not mine:
+                return None
+            try:
+                done = self._look(watch)
+                problem = ""
+            except WinnowError as error:
+                done, problem = Looked(), str(error)
+            except Exception as error:
+                LOG.exception("A look at %s failed.", watch.folder)
+                done, problem = Looked(), sentence(error)
+            watches.looked(self.store, watch.project_id, problem)
+        return done
+
+    def _look(self, watch: WatchRow) -> Looked:
+        root = watches.checked_folder(self.store, watch.folder)
+        lookout = self._lookouts.setdefault((watch.project_id, watch.folder), Lookout(self.patience))
+        most = FILES_AT_ONCE if watch.remaining is None else min(FILES_AT_ONCE, max(watch.remaining, 1))
+        arrivals = lookout.look(self.store, watch.project_id, root, most)
+        if arrivals:
+            take(self.store, watch, arrivals)
+        return Looked(len(arrivals), lookout.n_moving, feed(self.store, watch.project_id))
+
+
+@contextlib.contextmanager
+def _alone(store: Store, project_id: int) -> Iterator[bool]:
+    """Whether this process may serve the watch; it may for the length of the block."""
+    folder = store.home / "watching"
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder / f"{project_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def take(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> None:
+    """Import the files and write down what became of each."""
+    options = ImportOptions(labels=watch.labels, classes="add", skip_problems=True)
+    done = run_import(store, watch.project_id, SettledFiles(Path(watch.folder), arrivals), options)
+    fates: dict[str, tuple[Outcome, str]] = {}
+    for outcome, listed in (("duplicate", done.duplicates), ("unreadable", done.unreadable), ("refused", done.refused)):
+        fates |= {name: (outcome, reason) for name, reason in listed}  # type: ignore[misc]
+    files = []
+    for arrival in arrivals:
+        fate, reason = fates.get(arrival.entry.name, ("taken", ""))
+        files.append(
+            FileRow(
+                path=arrival.path,
+                name=arrival.entry.name,
+                n_bytes=arrival.n_bytes,
+                mtime_ns=arrival.mtime_ns,
+                outcome=fate,
+                reason=reason,
+            )
+        )
+    watches.record(store, watch.project_id, files)
+
+
+def feed(store: Store, project_id: int, most: int = 4) -> int:
+    """Give the buffer the next full batches of waiting items, at most `most` of them; how many it took."""
+    watch = watches.get(store, project_id)
+    assert watch is not None
+    buffer = Buffer.of(watch.buffer)
+    size = stream_buffer.slot_size(watch.buffer_size)
+    for done in range(most):
+        batch = candidate_buffer.next_waiting(store, project_id, buffer.last_item_id, size)
+        if len(batch) < size:
+            return done
+        waiting = candidate_buffer.still_waiting(store, buffer.item_ids)
+        slots = [Slot(np.array([i for i in ids if i in waiting], np.int64), n) for n, ids in buffer.slots]
+        eye = _eye(store, project_id)
+
+        def features(ids: NDArray[np.int64], eye: stream_buffer.Eye = eye) -> NDArray[np.float32]:
+            return eye.features(candidate_buffer.hashes(store, ids))
+
+        added = stream_buffer.add_batch(slots, np.array(batch, np.int64), watch.buffer_size, features)
+        kept = tuple((slot.batches, tuple(slot.rows.tolist())) for slot in added)
+        buffer = Buffer(slots=kept, last_item_id=batch[-1], batch=size)
+        watches.save_buffer(store, project_id, buffer.as_dict())
+    return most
+
+
+def _eye(store: Store, project_id: int) -> stream_buffer.Eye:
+    project = get_project(store, project_id)
+    config = round_config(project.settings, project.kind)
+    return stream_buffer.Eye(
+        kind=project.kind,
+        media=config.media,
+        kernel=config.kernel,
+        read=shared_media.reader(store, project_id),
+        cache=FolderRowCache(Path(store.home) / "cache" / "rows"),
+        device=Runtime.create(0).device,
+    )
+
+
+class WatchThread(threading.Thread):
+    """Serves watches beside a worker's rounds until it is told to end."""
+
+    def __init__(self, store: Store, seconds: float = LOOK_SECONDS) -> None:
+        super().__init__(name="winnow-watching", daemon=True)
+        self.store, self.seconds = store, seconds
+        self.watchman = Watchman(store)
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(self.seconds):
+            try:
+                for watch in watches.active_here(self.store):
+                    while not self._ended.is_set() and (done := self.watchman.look(watch)) and done.busy:
+                        watch = watches.get(self.store, watch.project_id) or watch
+                        if not watch.active:
+                            break
+            except Exception as error:
+                LOG.warning("The watched folders could not be looked at and will be again: %s", error)
+
+    def end(self) -> None:
+        self._ended.set()
+        if self.is_alive():
+            self.join(timeout=10.0)

@@ -1,0 +1,161 @@
+"""Batch active learning by bilevel coresets (Borsos et al., 2021, eq. 17): the batch whose labels lower the loss most.
+
+With D_train the labeled items and D_u the pool with soft pseudo-labels, choose M in D_u so that softmax regression on
+D_train u M has a low loss on D_train u D_u: `core.coresets.bilevel.greedy` on the kernel features, where a labeled or
+chosen item enters the inner problem with its augmented views (`request.view_features`), or as itself without them. The
+score is the negative implicit gradient at the moment of choice; reasons carry the outer loss before and after, and the
+rank of the gradient among all unlabeled rows looked at.
+
+- The outer set holds every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
+  `config.max_candidates` rows a seeded sample of the unlabeled ones stands for all.
+- With `config.doubt` > 0 the outer loss weighs an unlabeled item by (1 - margin)^doubt, margin being that between its
+  two likeliest classes, and takes the likelier one for its label: the batch then sums up what the model does not know.
+  With all items alike, the paper's choice, the proxy asks where it is weak itself, and the model, which knows more than
+  the labeled items, is mostly right there (docs/reproduction.md).
+- `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features;
+  "alike" the diffusion over alike items (`core.similarity.diffusion`) where one is known, without views: the proxy then
+  extends a label over the crowd of items that are like it, and the batch names the crowds that matter most.
+- Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
+  closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
+- One class alone leaves nothing to tell apart: the design is used as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from core.acquisition.geometry import centered_unit
+from core.acquisition.pool_view import (
+    Rows,
+    candidate_rows,
+    draft,
+    is_cold,
+    labeled_rows,
+    on_device,
+    sample,
+    sampled_note,
+    unlabeled_rows,
+)
+from core.acquisition.ranking import margin_uncertainty
+from core.config import SelectionConfig
+from core.coresets import bilevel, design
+from core.types import PickReason, Report, Selection, SelectionRequest, ignore
+
+COLD_ROWS = 20_000  # the design costs rows * q^2 once
+ALIKE_LENGTH = 0.1**0.5  # of diffusion features: the usual penalty then counts ten times as much as on length 1
+COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
+
+
+def on_the_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
+    """Whether the proxy is the kernel's: by choice, or because no likeness of these items is known."""
+    return config.proxy == "kernel" or (config.proxy == "alike" and request.alike_features is None)
+
+
+def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.float32]:
+    """(n, q) what the proxy model sees."""
+    if config.proxy == "alike" and request.alike_features is not None:
+        return ALIKE_LENGTH * request.alike_features()
+    if on_the_kernel(request, config) or request.embeddings.shape[1] == 0:
+        return request.features
+    return request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
+
+
+def inner_rows(
+    request: SelectionRequest, config: SelectionConfig, features: NDArray[np.float32], row: int
+) -> NDArray[np.float32]:
+    """(A, q) what an item enters the inner problem with: its first `config.n_views` views, or itself."""
+    if request.view_features is None or not on_the_kernel(request, config) or config.n_views == 0:
+        return features[row : row + 1]
+    return request.view_features(row)[: config.n_views]
+
+
+def base_rows(
+    request: SelectionRequest, config: SelectionConfig, features: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(N, q), (N, C) the labeled items' rows of the inner problem and their targets."""
+    blocks = [inner_rows(request, config, features, int(row)) for row in labeled_rows(request)]
+    targets = np.repeat(request.probabilities[request.labeled], [len(block) for block in blocks], axis=0)
+    return np.concatenate(blocks), targets
+
+
+def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, ...]]:
+    """Rows of the outer loss: all labeled, and the unlabeled or a sample of them that keeps enough candidates."""
+    unlabeled, candidates = unlabeled_rows(request), candidate_rows(request)
+    limit = max(limit, 10 * request.batch_size)
+    if len(unlabeled) <= limit:
+        return np.sort(np.concatenate([labeled_rows(request), unlabeled])), ()
+    share = max(len(candidates) / len(unlabeled), 0.1)
+    offered = sample(candidates, int(limit * share), request, "bico-candidates")
+    others = sample(np.setdiff1d(unlabeled, candidates), limit - len(offered), request, "bico-pool")
+    rows = np.sort(np.concatenate([labeled_rows(request), offered, others]))
+    return rows, sampled_note("Candidates and outer loss", len(offered) + len(others), len(unlabeled))
+
+
+def outer_problem(
+    request: SelectionRequest, config: SelectionConfig, rows: Rows
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """(len(rows), C) the labels of the outer loss, and (len(rows),) its weights, None where all count alike."""
+    targets = request.probabilities[rows]
+    if not config.doubt:
+        return targets, None
+    doubts = margin_uncertainty(torch.from_numpy(targets)).clamp_min(0.0).numpy() ** config.doubt
+    weights = np.where(request.labeled[rows], 1.0, doubts).astype(np.float32)
+    return np.eye(targets.shape[1], dtype=np.float32)[targets.argmax(1)], weights
+
+
+def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
+    if is_cold(request):
+        return design_batch(request, config, "No model yet", report)
+    if request.probabilities.shape[1] < 2:
+        return design_batch(request, config, "One class alone leaves nothing to tell apart", report)
+    features = proxy_features(request, config)
+    rows, notes = outer_rows(request, config.max_candidates)
+    targets, weights = outer_problem(request, config, rows)
+    base, base_targets = base_rows(request, config, features)
+    found = bilevel.greedy(
+        on_device(base),
+        base_targets,
+        on_device(features if len(rows) == len(features) else features[rows]),
+        on_device(targets),
+        request.batch_size,
+        config.penalty,
+        views=lambda position: inner_rows(request, config, features, int(rows[position])),
+        settings=bilevel.Settings(
+            candidates=(request.eligible & ~request.labeled)[rows],
+            ranked=~request.labeled[rows],
+            outer_weights=weights,
+            report=report,
+        ),
+    )
+    reasons = tuple(
+        PickReason(
+            order=k + 1,
+            score=float(found.scores[k]),
+            outer_before=float(found.outer_losses[k]),
+            outer_after=float(found.outer_losses[k + 1]),
+            gradient_rank=int(found.ranks[k]),
+            first_gradient_rank=int(found.first_ranks[k]),
+        )
+        for k in range(request.batch_size)
+    )
+    return draft(request, "bico", rows[found.rows], found.scores, notes + found.problems(), reasons)
+
+
+def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:
+    """A batch by Bayesian V-optimal design on the kernel features; labeled rows are in the design already."""
+    rows, notes = outer_rows(request, min(config.max_candidates, COLD_ROWS))
+    Z = centered_unit(on_device(request.features[rows]))
+    if Z.shape[1] == 0 or not bool(Z.any()):
+        Z = torch.ones(len(rows), 1, device=Z.device)
+    found = design.greedy(
+        Z,
+        request.batch_size,
+        COLD_PRIOR,
+        given=request.labeled[rows],
+        candidates=(request.eligible & ~request.labeled)[rows],
+        report=report,
+    )
+    note = f"{why}: the batch is a Bayesian V-optimal design on the kernel features."
+    return draft(request, "bico", rows[found.rows], found.gains, (note, *notes))

@@ -1,0 +1,98 @@
+"""Weighted coresets from the other end: all rows, a sparsity penalty, weights that die (Borsos et al., Algorithm 2).
+
+    min over w in the simplex   G(w) + beta * sum_i sqrt(w_i)
+    repeat   w <- project(w - eta (dG/dw + beta / (2 sqrt(w))))  on the rows still alive;   beta <- 2 beta
+    until    m rows are alive
+
+On the simplex the L1 norm is constant, so the penalty is L_1/2: concave, with a slope that grows without bound towards
+0, so a row whose weight reaches 0 never returns. Doubling beta reaches any size m without knowing beta beforehand.
+
+Departures and details: eta is such that a step changes weights by about `step` of their mean; it is halved where a step
+would leave fewer than m rows. At m rows the penalty is dropped and the weights are corrected for G alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from core.coresets.library.implicit import BilevelProblem
+from core.coresets.library.simplex import project_to_simplex
+from core.coresets.library.weighted import Coreset, PursuitConfig, correct_weights
+from core.errors import InvalidInput
+from core.types import Progress, Report, ignore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkConfig:
+    """`total` is the sum of all weights; beta starts at `first_beta` times the scale where both terms pull equally."""
+
+    size: int
+    total: float = 1.0
+    first_beta: float = 0.1
+    steps_per_beta: int = 8
+    step: float = 0.2
+    corrections: int = 20  # weight steps without the penalty, at the end
+    max_doublings: int = 40
+
+
+def shrink_coreset(problem: BilevelProblem, config: ShrinkConfig, *, report: Report = ignore) -> Coreset:
+    """At most `config.size` weighted rows. `outer` holds G at all rows, at m rows, and after the last correction."""
+    n = problem.n_rows
+    if not 1 <= config.size <= n:
+        raise InvalidInput(f"Asked for {config.size} of {n} rows; give 1 to {n}.")
+    weights = torch.full((n,), config.total / n, dtype=torch.float64)
+    inner = problem.solve(weights)
+    outer = [problem.outer(inner.parameters)]
+    alive = torch.arange(n)
+    beta, steps = None, 0
+    while len(alive) > config.size and steps < config.steps_per_beta * config.max_doublings:
+        influence = problem.influence(inner.parameters, weights).scores.to(weights.dtype)[alive]
+        pull = 0.5 / weights[alive].sqrt()
+        if beta is None:
+            beta = config.first_beta * float(influence.std() / pull.mean())
+        weights = _step(weights, alive, influence - beta * pull, config)
+        alive = torch.nonzero(weights).flatten()
+        inner = problem.solve(weights, inner.parameters)
+        steps += 1
+        if steps % config.steps_per_beta == 0:
+            beta *= 2
+        report(Progress("shrink", n - len(alive), n - config.size))
+    notes: tuple[str, ...] = ()
+    if len(alive) > config.size:
+        notes = (f"{len(alive)} rows were alive after {config.max_doublings} doublings; the largest weights stayed",)
+        alive = weights.topk(config.size).indices
+    return _finish(problem, weights, alive, config, outer, notes)
+
+
+def _step(weights: Tensor, alive: Tensor, downhill: Tensor, config: ShrinkConfig) -> Tensor:
+    """One projected step on the rows alive; shorter where it would leave fewer than `size` of them."""
+    spread = float(downhill.std()) or 1.0
+    length = config.step * float(weights[alive].mean()) / spread
+    for _ in range(30):
+        moved = project_to_simplex(weights[alive] + length * downhill, config.total)
+        if int((moved > 0).sum()) >= config.size:
+            return torch.zeros_like(weights).index_put((alive,), moved)
+        length /= 2
+    return weights
+
+
+def _finish(
+    problem: BilevelProblem,
+    weights: Tensor,
+    alive: Tensor,
+    config: ShrinkConfig,
+    outer: list[float],
+    notes: tuple[str, ...],
+) -> Coreset:
+    order = alive[weights[alive].argsort(descending=True)]
+    kept = project_to_simplex(weights[order], config.total)
+    plain = Coreset(rows=order, weights=kept, outer=())
+    correction = PursuitConfig(
+        size=config.size, corrections=config.corrections, project=partial(project_to_simplex, total=config.total)
+    )
+    better = correct_weights(problem, plain, correction)
+    return Coreset(rows=order, weights=better.weights, outer=(*outer, *better.outer), notes=(*notes, *better.notes))

@@ -1,0 +1,248 @@
+"""Weighted coresets by generalized matching pursuit over the cone of weights (Borsos et al., 2021, Algorithm 1).
+
+    repeat until |S| = m
+        w_S <- argmin G(w) over w >= 0 supported on S        (corrective step: projected gradient, from the present w)
+        S   <- S + argmax_k -dG/dw_k                          (Proposition 1: the row of the largest influence)
+
+G(w) = g(theta*(w)) is the outer loss after training on the weighted rows; its gradient is the implicit one.
+
+Departures and details: step lengths of the projected gradient are those of Barzilai and Borwein with backtracking, so a
+corrective step never raises G. A joining row starts at the mean of the present weights, when that is no worse than
+weight 0. Losses averaged over the rows with weight make G jump where a weight leaves 0, which can end the search: give
+summed losses, with `rescale` for their total. `project` may be another convex set than w >= 0 (the simplex makes
+this fully corrective Frank-Wolfe). With a `shortlist` above 1 the first-order promise of the most influential rows is
+checked against the true G before one joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.coresets.library.implicit import BilevelProblem
+from core.errors import InvalidInput
+from core.types import Progress, Report, ignore
+
+Projection = Callable[[Tensor], Tensor]
+
+
+def nonnegative(weights: Tensor) -> Tensor:
+    return weights.clamp_min(0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coreset:
+    """Rows in the order chosen, their weights, and the outer loss on the way."""
+
+    rows: Tensor  # (m,) int64
+    weights: Tensor  # (m,)
+    outer: tuple[float, ...]  # G at the start and after every correction
+    notes: tuple[str, ...] = ()
+
+    def full_weights(self, n_rows: int) -> Tensor:
+        """(n,) weights with zeros at rows that were not chosen."""
+        return torch.zeros(n_rows, dtype=self.weights.dtype, device=self.weights.device).index_put(
+            (self.rows,), self.weights, accumulate=True
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PursuitConfig:
+    """`corrections` projected-gradient steps after each row that joins; `initial_weight` is that of the start rows."""
+
+    size: int
+    corrections: int = 10
+    initial_weight: float = 1.0
+    first_step: float = 1.0  # length of the very first move, as a share of the largest weight
+    shortlist: int = 1  # how many of the most influential candidates are tried; the one that lowers G most joins
+    batch: int = 1  # how many rows join between two corrections
+    project: Projection = nonnegative
+    rescale: bool = False  # joining rows take weight from the others, corrections first scale all; for summed losses
+    relative: bool = False  # steps in proportion to the weights (a diagonal metric; for the cone w >= 0 only)
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.shortlist < 1 or (self.batch > 1 and self.shortlist > 1):
+            raise InvalidInput(f"batch {self.batch}, shortlist {self.shortlist}: both start at 1, one of them stays 1.")
+
+
+@dataclass(slots=True)
+class _Place:
+    """One point of the search: weights (n,), the solution for them, G, and -dG/dw where it was asked for."""
+
+    weights: Tensor
+    parameters: Any
+    outer: float
+    influence: Tensor | None = None
+
+
+def build_coreset(
+    problem: BilevelProblem,
+    start: Sequence[int] | Coreset,
+    config: PursuitConfig,
+    *,
+    candidates: Callable[[int], Tensor] | None = None,
+    report: Report = ignore,
+) -> Coreset:
+    """Grow `start` (rows, or a coreset with its weights) to `config.size` rows.
+
+    `candidates(size)` may limit who can join the set of that size.
+    """
+    rows = [int(row) for row in (start.rows if isinstance(start, Coreset) else start)]
+    if not rows or config.size > problem.n_rows:
+        raise InvalidInput(
+            f"A coreset of {config.size} of {problem.n_rows} rows was asked for, from {len(rows)} start rows. "
+            "Give at least one start row and a size of at most all rows."
+        )
+    weights = torch.zeros(problem.n_rows, dtype=torch.float64)
+    given = start.weights.to(weights.dtype) if isinstance(start, Coreset) else config.initial_weight
+    weights[rows] = given
+    search = _Search(problem, config)
+    place = search.correct(search.visit(search.project(weights)), rows)
+    history = [place.outer]
+    while len(rows) < config.size:
+        scores = search.influence(place).clone()
+        scores[rows] = -torch.inf
+        if candidates is not None:
+            allowed = torch.full_like(scores, -torch.inf)
+            allowed[candidates(len(rows))] = 0.0
+            scores = scores + allowed
+        count = min(max(config.shortlist, config.batch), problem.n_rows - len(rows))
+        best = [int(row) for row in scores.topk(count).indices if scores[row] > -torch.inf]
+        groups = [best[: config.size - len(rows)]] if config.batch > 1 else [[row] for row in best]
+        joined = [(search.join(place, rows, group), group) for group in groups]
+        place, group = min(joined, key=lambda pair: pair[0].outer)
+        rows.extend(group)
+        place = search.correct(place, rows)
+        history.append(place.outer)
+        report(Progress("coreset", len(rows), config.size, f"outer loss {place.outer:.4g}"))
+    kept = torch.tensor(rows)
+    return Coreset(rows=kept, weights=place.weights[kept], outer=tuple(history), notes=search.notes())
+
+
+def correct_weights(problem: BilevelProblem, coreset: Coreset, config: PursuitConfig) -> Coreset:
+    """The same rows with weights improved by `config.corrections` more steps. `outer` holds before and after."""
+    search = _Search(problem, config)
+    before = search.visit(coreset.full_weights(problem.n_rows).to(torch.float64))
+    after = search.correct(before, [int(row) for row in coreset.rows])
+    return Coreset(
+        rows=coreset.rows,
+        weights=after.weights[coreset.rows],
+        outer=(before.outer, after.outer),
+        notes=search.notes(),
+    )
+
+
+class _Search:
+    """Moves between places, counting what did not converge."""
+
+    def __init__(self, problem: BilevelProblem, config: PursuitConfig) -> None:
+        self.problem, self.config = problem, config
+        self.unsolved = self.inexact = self.visits = 0
+
+    def visit(self, weights: Tensor, near: _Place | None = None) -> _Place:
+        inner = self.problem.solve(weights, None if near is None else near.parameters)
+        self.visits += 1
+        self.unsolved += not inner.converged
+        return _Place(weights, inner.parameters, self.problem.outer(inner.parameters))
+
+    def influence(self, place: _Place) -> Tensor:
+        if place.influence is None:
+            found = self.problem.influence(place.parameters, place.weights)
+            self.inexact += not found.converged
+            place.influence = found.scores.to(place.weights.dtype)
+        return place.influence
+
+    def join(self, place: _Place, rows: list[int], group: list[int]) -> _Place:
+        """`group` comes in at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times.
+
+        With `rescale`, the total stays what it was where that is better.
+        """
+        weight = float(place.weights[rows].mean())
+        if self.config.rescale:
+            weights = place.weights.clone()
+            weights[group] = weight
+            tried = self.visit(weights * (len(rows) / (len(rows) + len(group))), place)
+            if tried.outer <= place.outer:
+                return tried
+        for _ in range(5):
+            weights = place.weights.clone()
+            weights[group] = weight
+            tried = self.visit(self.project(weights), place)
+            if tried.outer <= place.outer:
+                return tried
+            weight /= 2
+        return place
+
+    def correct(self, place: _Place, rows: list[int]) -> _Place:
+        """At most `corrections` projected-gradient steps on the weights of `rows`, each of which lowers G."""
+        support = torch.tensor(rows)
+        place = self._scaled(place) if self.config.rescale else place
+        length = None
+        for _ in range(self.config.corrections):
+            downhill = torch.zeros_like(place.weights)
+            downhill[support] = self.influence(place)[support] * self._metric(place.weights[support])
+            steepest = float(downhill.abs().max())
+            if steepest == 0.0:
+                break
+            if length is None:
+                length = self.config.first_step * float(place.weights.max()) / steepest
+            moved = self._line_search(place, downhill, length)
+            if moved is None:
+                break
+            shift = moved.weights - place.weights
+            turn = self.influence(place)[support] - self.influence(moved)[support]
+            curvature = float((shift[support] * turn).sum())
+            squared = float((shift[support] ** 2 / self._metric(place.weights[support])).sum())
+            length = squared / curvature if curvature > 0 else 2 * length
+            place = moved
+        return place
+
+    def _scaled(self, place: _Place) -> _Place:
+        """All weights doubled or halved, whichever way is downhill, as long as that lowers G."""
+        factor = 2.0 if float((self.influence(place) * place.weights).sum()) > 0 else 0.5
+        for _ in range(8):
+            tried = self.visit(place.weights * factor, place)
+            if tried.outer >= place.outer:
+                break
+            place = tried
+        return place
+
+    def _metric(self, weights: Tensor) -> Tensor:
+        """The squared length scale of every weight: all alike, or the weight's own (a tenth of the mean or more)."""
+        if not self.config.relative:
+            return torch.ones_like(weights)
+        mean = weights.mean().clamp_min(torch.finfo(weights.dtype).tiny)
+        return (weights / mean).clamp_min(0.1) ** 2
+
+    def _line_search(self, place: _Place, downhill: Tensor, length: float) -> _Place | None:
+        """Project(w + length * downhill) for the first halving of `length` that lowers G enough, else None."""
+        for _ in range(12):
+            weights = self.project(place.weights + length * downhill, downhill)
+            shift = weights - place.weights
+            gain = float((shift * self.influence(place)).sum())
+            if gain <= 0:
+                return None
+            tried = self.visit(weights, place)
+            if tried.outer <= place.outer - 1e-4 * gain:
+                return tried
+            length /= 4
+        return None
+
+    def project(self, weights: Tensor, moving: Tensor | None = None) -> Tensor:
+        """Onto the set, within the rows that have weight or are `moving`: all others keep weight 0."""
+        inside = weights != 0 if moving is None else (weights != 0) | (moving != 0)
+        projected = torch.zeros_like(weights)
+        projected[inside] = self.config.project(weights[inside])
+        return projected
+
+    def notes(self) -> tuple[str, ...]:
+        found = []
+        if self.unsolved:
+            found.append(f"the inner solver stopped early for {self.unsolved} of {self.visits} trainings")
+        if self.inexact:
+            found.append(f"the inverse Hessian was not applied to its tolerance {self.inexact} times")
+        return tuple(found)

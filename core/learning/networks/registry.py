@@ -1,0 +1,39 @@
+"""Networks by name: "resnet-small", or "wrn-DEPTH-WIDTH" such as "wrn-28-10"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from core.errors import InvalidInput
+from core.learning.networks.layers import Network, draw_weights, place
+from core.learning.networks.small_resnet import SmallResNet
+from core.learning.networks.wide_resnet import WideResNet
+from core.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkShape:
+    """What must be equal for two networks to exchange weights."""
+
+    name: str
+    channels: int
+    n_classes: int
+
+
+def new_network(shape: NetworkShape) -> Network:
+    """On the host, with weights not yet drawn."""
+    if shape.name == "resnet-small":
+        return SmallResNet(shape.channels, shape.n_classes)
+    if found := re.fullmatch(r"wrn-(\d+)-(\d+)", shape.name):
+        return WideResNet(int(found[1]), int(found[2]), shape.channels, shape.n_classes)
+    raise InvalidInput(f"There is no network {shape.name!r}; use resnet-small or wrn-DEPTH-WIDTH, as in wrn-28-10.")
+
+
+def fresh_network(shape: NetworkShape, runtime: Runtime) -> Network:
+    """On the runtime's device, with the weights its seed gives."""
+    network = new_network(shape)
+    draw_weights(network, torch.Generator().manual_seed(runtime.seed_for("weights")))
+    return place(network, runtime.device)

@@ -1,0 +1,186 @@
+"""What is checked before a store is used; each refusal is a sentence that says what to do.
+
+Order: the folder is there and writable; it is not on a network filesystem; the file is a healthy database
+(`PRAGMA quick_check` up to CHECK_LIMIT_BYTES: above that the check reads too long for every start, and
+`python -m app backup` makes it instead); its version is one this code knows; all tables are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+from core.errors import StoreUnusable
+from storage.database import backups, locations
+from storage.database import migrate as migrating
+from storage.database.file_lock import file_lock
+
+CHECK_LIMIT_BYTES = 256 * 2**20
+NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.s3fs"})
+ALLOW_NETWORK = "WINNOW_ALLOW_NETWORK_STORE"
+log = logging.getLogger("winnow.store")
+
+
+def prepare(url: str, home: Path, engine: Engine, migrate: bool) -> tuple[str, ...]:
+    """Check the store and bring it to this version; returns warnings to show."""
+    make_home(home)
+    if make_url(url).get_backend_name() != "sqlite":
+        return _prepare_server(url, home, engine, migrate)
+    path = sqlite_path(url)
+    if not path.parent.is_dir():
+        raise StoreUnusable(f"The folder {path.parent} of the database does not exist. Create it, then start again.")
+    warnings = network_warnings(path.parent)
+    _check_writable(path)
+    with file_lock(Path(f"{path}.opening"), "The store's start-up lock", 300.0):
+        if path.exists():
+            check_health(path)
+        _set_wal(path)
+        with file_lock(lock_path(url), "The store's write lock"):
+            _bring_up_to_date(engine, migrate, lambda: backups.before_migration(path, home))
+    return warnings
+
+
+def _prepare_server(url: str, home: Path, engine: Engine, migrate: bool) -> tuple[str, ...]:
+    try:
+        with engine.connect() as connection:
+            version = connection.dialect.server_version_info or (0,)
+    except OperationalError as error:
+        raise StoreUnusable(
+            f"PostgreSQL at {locations.shown(url)} cannot be reached: {' '.join(str(error.orig).split())} "
+            "Start the server or correct WINNOW_DATABASE_URL."
+        ) from error
+    if version < (15,):
+        raise StoreUnusable(f"PostgreSQL {version[0]} is too old; Winnow needs version 15 or newer.")
+    _bring_up_to_date(engine, migrate, lambda: backups.before_server_migration(url, home))
+    return ()
+
+
+def _bring_up_to_date(engine: Engine, migrate: bool, backup: migrating.Backup) -> None:
+    state = migrating.state(engine)
+    if state == "newer":
+        raise StoreUnusable(
+            "This store was written by a newer version of Winnow. Install that version (or a newer one); "
+            "an older version does not change it."
+        )
+    if state == "broken":
+        raise StoreUnusable(
+            "This store has Winnow's tables but a migration did not finish. Restore the newest backup with "
+            "`python -m app restore`, or move the database away to start afresh."
+        )
+    if state == "old" and not migrate:
+        raise StoreUnusable("This store was written by an older version of Winnow. Run `python -m app run` once.")
+    if state in ("old", "empty"):
+        migrating.upgrade(engine, backup if state == "old" else None)
+    missing = migrating.missing_parts(engine)
+    if missing:
+        raise StoreUnusable(
+            f"This store lacks {', '.join(missing[:5])}: a migration did not finish. Restore the newest backup with "
+            "`python -m app restore`."
+        )
+
+
+def make_home(home: Path) -> None:
+    """The folder itself is made; a missing parent is more likely a typing mistake or a disk that is not there."""
+    if home.is_dir():
+        return
+    if not home.parent.is_dir():
+        raise StoreUnusable(
+            f"The folder {home} cannot be made because {home.parent} does not exist. "
+            "Create it, mount the disk, or set WINNOW_HOME to another folder."
+        )
+    try:
+        home.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StoreUnusable(f"The folder {home} cannot be made: {error.strerror}. Set WINNOW_HOME.") from error
+
+
+def sqlite_path(url: str) -> Path:
+    database = make_url(url).database or ""
+    return Path(database.removeprefix("file:").partition("?")[0]).absolute()
+
+
+def lock_path(url: str) -> Path:
+    return Path(f"{sqlite_path(url)}.lock")
+
+
+def _check_writable(path: Path) -> None:
+    for place in (path, path.parent):
+        if place.exists() and not os.access(place, os.W_OK):
+            raise StoreUnusable(
+                f"{place} is read-only for this user. Make it writable (chmod u+w) or "
+                "set WINNOW_HOME to another folder."
+            )
+
+
+def filesystem_of(folder: Path, mounts: str | None = None) -> str:
+    """The type of the filesystem that holds `folder` ("" where the system does not say)."""
+    if mounts is None:
+        source = Path("/proc/self/mounts")
+        mounts = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
+    resolved, best, kind = folder.resolve(), -1, ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].replace("\\040", " "))
+        if (resolved == point or point in resolved.parents) and len(point.parts) >= best:
+            best, kind = len(point.parts), fields[2]
+    return kind
+
+
+def network_warnings(folder: Path, mounts: str | None = None) -> tuple[str, ...]:
+    """Refuses a network filesystem, unless WINNOW_ALLOW_NETWORK_STORE=1; then warns."""
+    kind = filesystem_of(folder, mounts)
+    if kind not in NETWORK_FILESYSTEMS:
+        return ()
+    sentence = f"{folder} is on a network filesystem ({kind}), where SQLite's locks and WAL are not reliable."
+    if os.environ.get(ALLOW_NETWORK) != "1":
+        raise StoreUnusable(
+            f"{sentence} Set WINNOW_HOME to a local disk or use PostgreSQL. If only this one machine ever "
+            f"opens it, {ALLOW_NETWORK}=1 opens it all the same."
+        )
+    log.warning(sentence)
+    return (f"{sentence} Use a local disk or PostgreSQL.",)
+
+
+def check_health(path: Path, limit: int = CHECK_LIMIT_BYTES) -> None:
+    """`PRAGMA quick_check` on files up to `limit` bytes; anything but "ok" is refused."""
+    try:
+        with sqlite3.connect(path, timeout=60) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            found = "ok"
+            if path.stat().st_size <= limit:
+                found = connection.execute("PRAGMA quick_check(3)").fetchone()[0]
+        connection.close()
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(_damaged(path, str(error))) from error
+    if found != "ok":
+        raise StoreUnusable(_damaged(path, " ".join(found.split())))
+
+
+def _damaged(path: Path, finding: str) -> str:
+    return (
+        f"The database {path} is damaged ({finding}). Keep a copy of it, then restore the newest backup with "
+        "`python -m app restore`."
+    )
+
+
+def _set_wal(path: Path) -> None:
+    try:
+        connection = sqlite3.connect(path, timeout=60)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        finally:
+            connection.close()
+    except (sqlite3.OperationalError, DatabaseError) as error:
+        raise StoreUnusable(
+            f"{path} cannot be written: {error}. Make it and its folder writable or set WINNOW_HOME to another folder."
+        ) from error

@@ -1,0 +1,111 @@
+"""Alembic, run from code: which version a store has, and how it is brought to this one. Never down."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, inspect, text
+
+from storage.database import simulation_tables  # noqa: F401  # its tables are part of the schema
+from storage.database.schema import Table
+
+VERSION_TABLE = "winnow_version"
+ADVISORY_LOCK = 0x57696E6E  # "Winn"
+State = Literal["empty", "current", "old", "newer", "broken"]
+Backup = Callable[[], object]
+
+
+def scripts() -> ScriptDirectory:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return ScriptDirectory.from_config(config)
+
+
+def head() -> str:
+    """The version this code writes."""
+    revision = scripts().get_current_head()
+    assert revision is not None
+    return revision
+
+
+def version(connection: Connection) -> str | None:
+    """The version the store says it has."""
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return context.get_current_revision()
+
+
+def state(engine: Engine) -> State:
+    """`broken`: tables of Winnow without a version, which only an interrupted or foreign change leaves behind."""
+    with engine.connect() as connection:
+        stored = version(connection)
+        if stored is None:
+            ours = set(Table.metadata.tables) & set(inspect(connection).get_table_names())
+            return "broken" if ours else "empty"
+        if stored == head():
+            return "current"
+        known = {script.revision for script in scripts().walk_revisions()}
+        return "old" if stored in known else "newer"
+
+
+def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None:
+    """All missing steps in one transaction, after `backup`. Two processes at once: the second finds nothing to do."""
+    directory = scripts()
+    with _alone(engine) as connection:
+        if version(connection) == head():
+            return
+        connection.rollback()
+        if backup is not None:
+            backup()
+        with connection.begin(), EnvironmentContext(Config(), directory) as environment:
+            environment.configure(
+                connection=connection,
+                target_metadata=Table.metadata,
+                version_table=VERSION_TABLE,
+                transactional_ddl=False,  # the transaction around all steps is ours
+                fn=lambda revision, _: directory._upgrade_revs(target, revision),
+            )
+            environment.run_migrations()
+
+
+@contextlib.contextmanager
+def _alone(engine: Engine) -> Iterator[Connection]:
+    """A connection while no other process migrates (SQLite: the caller holds the store's lock files)."""
+    with engine.connect() as connection:
+        if connection.dialect.name != "postgresql":
+            connection.commit()
+            yield connection
+            return
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": ADVISORY_LOCK})
+        connection.commit()
+        try:
+            yield connection
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": ADVISORY_LOCK})
+            connection.commit()
+
+
+def missing_parts(engine: Engine) -> list[str]:
+    """Tables and columns this code needs and the store lacks, as words."""
+    with engine.connect() as connection:
+        found = {
+            (schema_and_table[1], column["name"])
+            for schema_and_table, columns in inspect(connection).get_multi_columns().items()
+            for column in columns
+        }
+    tables = {table for table, _ in found}
+    missing = []
+    for table in Table.metadata.sorted_tables:
+        if table.name not in tables:
+            missing.append(f"the table {table.name}")
+            continue
+        lacking = [column.name for column in table.columns if (table.name, column.name) not in found]
+        missing.extend(f"{table.name}.{name}" for name in lacking)
+    return missing

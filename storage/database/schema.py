@@ -1,0 +1,378 @@
+"""The tables. Facts are events that are only ever added; a few tables are projections of them, kept for speed.
+
+Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts
+Projections   item_states, current_labels: what `label_events` say now, updated in the transaction that adds an event;
+              `storage.labeling.projections.rebuild` derives them again from the events and must give the same rows.
+Passing       leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files: work under way;
+              losing them loses no label.
+Simulations have tables of their own (`storage.database.simulation_tables`).
+
+Times are UTC. A class that was merged keeps its row and its history; `effective_id` names the class it now counts as.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER PRIMARY KEY
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC datetimes on every database; a naive one is a mistake and is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Table(DeclarativeBase):
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON, int: BigId}  # noqa: RUF012
+
+
+def rare_rows(name: str, fact: str) -> Index:
+    """An index of the few rows where the boolean column `fact` holds: counting them does not read the whole pool."""
+    return Index(name, "project_id", sqlite_where=text(f"{fact} = 1"), postgresql_where=text(fact))
+
+
+NOT_OK = "condition <> 'ok'"
+
+
+class Project(Table):
+    __tablename__ = "projects"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    kind: Mapped[str] = mapped_column(String(10))  # audio | image
+    guidelines: Mapped[str] = mapped_column(Text, default="")
+    settings: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.projects.projects.ProjectSettings
+    revision: Mapped[int] = mapped_column(default=0)  # grows with every change below; caches are keyed on it
+    created_at: Mapped[datetime]
+    archived_at: Mapped[datetime | None]
+
+
+class LabelClass(Table):
+    __tablename__ = "classes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    name: Mapped[str] = mapped_column(Text)  # exactly as typed; never a path
+    position: Mapped[int]
+    key: Mapped[str | None] = mapped_column(String(8))
+    color: Mapped[str | None] = mapped_column(String(9))
+    effective_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # None: counts as itself
+    retired_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index(
+            "classes_active_name",
+            "project_id",
+            "name",
+            unique=True,
+            sqlite_where=text("retired_at IS NULL AND effective_id IS NULL"),
+            postgresql_where=text("retired_at IS NULL AND effective_id IS NULL"),
+        ),
+    )
+
+
+class ClassEvent(Table):
+    __tablename__ = "class_events"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    uuid: Mapped[str] = mapped_column(String(36), unique=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    class_id: Mapped[int] = mapped_column(ForeignKey("classes.id"))
+    kind: Mapped[str] = mapped_column(String(12))  # add | rename | merge | unmerge | retire | restore | style
+    detail: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    annotator_id: Mapped[int | None] = mapped_column(ForeignKey("annotators.id"))
+    at: Mapped[datetime]
+
+
+class Annotator(Table):
+    __tablename__ = "annotators"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    subject: Mapped[str | None] = mapped_column(String(300), unique=True)  # OIDC subject when signed in
+    created_at: Mapped[datetime]
+    removed_at: Mapped[datetime | None]
+
+
+class Item(Table):
+    __tablename__ = "items"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    sha256: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(Text)  # the original name, exactly; shown escaped, never used as a path
+    media_type: Mapped[str] = mapped_column(String(40))  # from the content: audio/wav, image/png, ...
+    n_bytes: Mapped[int]
+    link_path: Mapped[str | None] = mapped_column(Text)  # None: the bytes are in the content-addressed folder
+    link_mtime_ns: Mapped[int | None]
+    seconds: Mapped[float | None]
+    sample_rate: Mapped[int | None]
+    channels: Mapped[int | None]
+    width: Mapped[int | None]
+    height: Mapped[int | None]
+    held_out: Mapped[bool] = mapped_column(default=False)
+    truth_class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # hidden truth, for tests and studies
+    condition: Mapped[str] = mapped_column(String(12), default="ok")  # ok | missing | changed | unreadable
+    condition_note: Mapped[str] = mapped_column(Text, default="")
+    imported_at: Mapped[datetime]
+    __table_args__ = (
+        UniqueConstraint("project_id", "sha256", name="items_content"),
+        Index("items_order", "project_id", "id"),
+        rare_rows("items_held_out", "held_out"),
+        Index("items_unreadable", "project_id", sqlite_where=text(NOT_OK), postgresql_where=text(NOT_OK)),
+    )
+
+
+class ItemName(Table):
+    """Other names under which the same bytes were imported."""
+
+    __tablename__ = "item_names"
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+
+
+class LabelEvent(Table):
+    __tablename__ = "label_events"
+    sequence: Mapped[int] = mapped_column(primary_key=True)
+    uuid: Mapped[str] = mapped_column(String(36), unique=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"))
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"))
+    kind: Mapped[str] = mapped_column(String(10))  # label | skip | flag | unflag | note | undo | decide
+    class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))
+    undoes: Mapped[str | None] = mapped_column(String(36))  # uuid of the event taken back
+    suggestion: Mapped[str] = mapped_column(String(8), default="none")  # shown | hidden | none
+    suggested_class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))
+    suggested_confidence: Mapped[float | None]
+    seconds: Mapped[float | None]  # time to decide
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))  # the round whose pick this was
+    note: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[datetime]  # when the person decided
+    stored_at: Mapped[datetime]
+    __table_args__ = (
+        Index("label_events_item", "item_id", "sequence"),
+        Index("label_events_annotator", "project_id", "annotator_id", "sequence"),
+        Index("label_events_undoes", "undoes"),
+        {"sqlite_autoincrement": True},
+    )
+
+
+class CurrentLabel(Table):
+    """Projection: the standing label of each annotator on each item."""
+
+    __tablename__ = "current_labels"
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    class_id: Mapped[int] = mapped_column(ForeignKey("classes.id"))
+    sequence: Mapped[int]  # the event that gave it
+    __table_args__ = (Index("current_labels_project", "project_id", "annotator_id"),)
+
+
+class ItemState(Table):
+    """Projection: whether an item waits for a label, and where it stands in the queue."""
+
+    __tablename__ = "item_states"
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    waiting: Mapped[bool]  # may be served: readable, not held out, not skipped, fewer labels than asked for
+    n_labels: Mapped[int] = mapped_column(Integer, default=0)  # annotators whose label stands
+    class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # the label that counts, as given
+    decided: Mapped[bool] = mapped_column(default=False)  # class_id comes from a review decision
+    skipped: Mapped[bool] = mapped_column(default=False)
+    flagged: Mapped[bool] = mapped_column(default=False)
+    sequence: Mapped[int | None]  # the newest event that changed class_id
+    queue_rank: Mapped[int]  # picks and items put first have small ranks, in order; others NOT_QUEUED
+    shuffle: Mapped[int] = mapped_column(Integer)  # from the hash: an order that is stable and not alphabetical
+    __table_args__ = (
+        Index("item_states_queue", "project_id", "waiting", "queue_rank", "shuffle", "item_id"),
+        Index("item_states_class", "project_id", "class_id"),
+        rare_rows("item_states_skipped", "skipped"),
+        rare_rows("item_states_flagged", "flagged"),
+    )
+
+
+NOT_QUEUED = 2**40
+
+
+class Lease(Table):
+    """An item handed to one tab of one annotator for a while."""
+
+    __tablename__ = "leases"
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(64))  # the tab
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    expires_at: Mapped[datetime]
+    __table_args__ = (Index("leases_expiry", "project_id", "expires_at"),)
+
+
+class QueueCursor(Table):
+    """Where one annotator's search for the next item starts: nothing before it waits for them.
+
+    Only projects with several labels per item need it: there an item goes on waiting for others after this annotator
+    has labeled it. Whatever makes an item wait again moves the cursors back
+    (`storage.labeling.queue.move_cursors_back`).
+    """
+
+    __tablename__ = "queue_cursors"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), primary_key=True)
+    queued: Mapped[bool] = mapped_column(primary_key=True)  # one for picks and items put first, one for all others
+    queue_rank: Mapped[int]
+    shuffle: Mapped[int] = mapped_column(Integer)
+    item_id: Mapped[int]
+
+
+class Round(Table):
+    __tablename__ = "rounds"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
+    number: Mapped[int] = mapped_column(Integer)  # 1, 2, ... within the project
+    status: Mapped[str] = mapped_column(String(12))  # requested | running | finished | failed | cancelled
+    config: Mapped[str] = mapped_column(Text)  # core.config.RoundConfig as JSON
+    strategy: Mapped[str] = mapped_column(String(40))
+    constraint: Mapped[dict[str, Any]] = mapped_column(default=dict)  # region item ids (artifact) and its share
+    label_sequence: Mapped[int]  # the newest label event the round knows
+    class_event: Mapped[int] = mapped_column(default=0)  # the newest class event it knows
+    last_item_id: Mapped[int] = mapped_column(default=0)  # items imported later are not part of it
+    n_labeled: Mapped[int] = mapped_column(Integer)
+    replay_of: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
+    requested_by: Mapped[int | None] = mapped_column(ForeignKey("annotators.id"))
+    requested_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    stage: Mapped[str] = mapped_column(String(20), default="")
+    error: Mapped[str] = mapped_column(Text, default="")  # one sentence
+    log: Mapped[str] = mapped_column(Text, default="")
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    notes: Mapped[list[Any]] = mapped_column(default=list)
+    workflow_id: Mapped[str | None] = mapped_column(String(80))
+    __table_args__ = (UniqueConstraint("project_id", "number", name="rounds_number"),)
+
+
+class RoundProgress(Table):
+    __tablename__ = "round_progress"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), index=True)
+    stage: Mapped[str] = mapped_column(String(20))
+    done: Mapped[int]
+    total: Mapped[int]
+    note: Mapped[str] = mapped_column(Text, default="")
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    at: Mapped[datetime]
+
+
+class Pick(Table):
+    __tablename__ = "picks"
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)  # 1 = chosen first
+    item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
+    score: Mapped[float]
+    reason: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.types.PickReason
+    hindsight: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what the next round learned about it
+
+
+class Artifact(Table):
+    __tablename__ = "artifacts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int | None] = mapped_column(ForeignKey("projects.id"), index=True)
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"), index=True)
+    kind: Mapped[str] = mapped_column(String(40))  # item_ids | probabilities | embeddings | map | model | ...
+    sha256: Mapped[str] = mapped_column(String(64))  # of the file's bytes; the file is named after it
+    suffix: Mapped[str] = mapped_column(String(16))  # .npy | .npz | .safetensors | .json
+    n_bytes: Mapped[int]
+    shape: Mapped[list[Any]] = mapped_column(default=list)
+    dtype: Mapped[str] = mapped_column(String(20), default="")
+    created_at: Mapped[datetime]
+
+
+class Setting(Table):
+    __tablename__ = "settings"
+    key: Mapped[str] = mapped_column(String(100), primary_key=True)
+    value: Mapped[dict[str, Any]]
+
+
+class Worker(Table):
+    __tablename__ = "workers"
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)  # the engine's executor id
+    host: Mapped[str] = mapped_column(String(200))
+    pid: Mapped[int] = mapped_column(Integer)
+    device: Mapped[str] = mapped_column(String(80))
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
+    stage: Mapped[str] = mapped_column(String(20), default="")
+    started_at: Mapped[datetime]
+    heartbeat_at: Mapped[datetime]
+
+
+class ImportRun(Table):
+    __tablename__ = "import_runs"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    source: Mapped[str] = mapped_column(Text)
+    options: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    status: Mapped[str] = mapped_column(String(12))  # running | finished | cancelled | failed
+    counts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+
+
+class Watch(Table):
+    """A folder whose new files stream into a project, and the buffer of candidates that the stream leaves."""
+
+    __tablename__ = "watches"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    folder: Mapped[str] = mapped_column(Text)
+    host: Mapped[str] = mapped_column(String(200))  # the machine that has the folder
+    status: Mapped[str] = mapped_column(String(12))  # active | stopped
+    labels: Mapped[str] = mapped_column(String(10))  # what class folders mean: given | hidden | ignore
+    buffer_size: Mapped[int] = mapped_column(Integer)
+    remaining: Mapped[int | None]  # files still to take before it stops by itself; None: it does not
+    problem: Mapped[str] = mapped_column(Text, default="")  # why the last look failed, one sentence
+    buffer: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.rounds.candidate_buffer
+    started_at: Mapped[datetime]
+    looked_at: Mapped[datetime | None]
+    stopped_at: Mapped[datetime | None]
+
+
+class WatchedFile(Table):
+    """What became of a file of a watched folder; one that changes is looked at again."""
+
+    __tablename__ = "watched_files"
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    path_key: Mapped[str] = mapped_column(String(64), primary_key=True)  # SHA-256 of the path's bytes
+    name: Mapped[str] = mapped_column(Text)  # below the folder
+    n_bytes: Mapped[int]
+    mtime_ns: Mapped[int]
+    outcome: Mapped[str] = mapped_column(String(12))  # taken | duplicate | unreadable | refused
+    reason: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[datetime]
+    __table_args__ = (Index("watched_files_outcome", "project_id", "outcome", "at"),)

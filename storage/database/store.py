@@ -1,0 +1,213 @@
+"""The store: one database (SQLite or PostgreSQL) and the folders beside it.
+
+SQLite     WAL, synchronous=FULL (a committed label has reached the disk), foreign keys, no mmap. A write begins with
+           BEGIN IMMEDIATE and holds a lock file for its whole length, the automatic checkpoint after its commit
+           included: one process at a time writes or checkpoints, waiting writers take turns, and the races between
+           a checkpoint and a writer that SQLite had before 3.51.3 cannot happen.
+PostgreSQL READ COMMITTED writes that lock the rows they decide on; reads are REPEATABLE READ, READ ONLY.
+
+`Store.open` refuses a store it cannot use safely (`storage.database.checks`) and migrates an older one after a backup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import QueuePool
+
+from core.errors import StoreUnusable
+from storage.database import checks as opening
+from storage.database import locations
+from storage.database.file_lock import file_lock
+from storage.rounds.artifacts import ArtifactFolder
+
+if TYPE_CHECKING:
+    from storage.media.folder import MediaFolder
+
+WAIT_SECONDS = 60.0  # for another writer
+TRIES = 5
+DEADLOCKS = ("40P01", "40001")  # PostgreSQL: deadlock detected, serialization failure
+Result = TypeVar("Result")
+
+
+def now() -> datetime:
+    """The store's clock: UTC, aware."""
+    return datetime.now(UTC)
+
+
+class Store:
+    """An open store. Safe to share between threads; open one per process (never carry it over a fork)."""
+
+    def __init__(self, url: str, home: Path, artifacts_address: str | None = None) -> None:
+        self.url = url
+        self.home = home
+        self.artifacts_address = artifacts_address or str(home / "artifacts")
+        self.warnings: tuple[str, ...] = ()
+        self.engine = make_engine(url)
+        self._reader = make_engine(url, read_only=True) if self.is_sqlite else self.engine
+        self._writing = threading.local()
+
+    @classmethod
+    def open(cls, url: str | None = None, home: Path | None = None, migrate: bool = True) -> Store:
+        """Open, and migrate when `migrate` (an older store is refused otherwise). Defaults: the environment's."""
+        environment = locations.from_environment()
+        artifacts = environment.artifacts if home is None else None
+        home = Path(home).absolute() if home is not None else environment.home
+        if url is None:
+            url = environment.database_url if home == environment.home else locations.database_url(None, home)
+        store = cls(locations.database_url(url, home), home, artifacts)
+        try:
+            store.warnings = opening.prepare(store.url, store.home, store.engine, migrate=migrate)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    @cached_property
+    def is_sqlite(self) -> bool:
+        return make_url(self.url).get_backend_name() == "sqlite"
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One consistent picture of the store for the length of the block; nothing can be written through it."""
+        with self._reader.connect() as connection:
+            if not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction: on disk when the block ends, nothing written when it raises."""
+        if getattr(self._writing, "busy", False):
+            raise RuntimeError("store.write() was entered again inside its own block; pass the connection instead.")
+        self._writing.busy = True
+        try:
+            with self._turn(), self.engine.connect() as connection, connection.begin():
+                yield connection
+        except OperationalError as error:
+            if (sentence := explained(error, self.url)) is None:
+                raise
+            raise StoreUnusable(sentence) from error
+        finally:
+            self._writing.busy = False
+
+    def run(self, work: Callable[[Connection], Result]) -> Result:
+        """`work` in one write transaction, begun again when PostgreSQL ends it to resolve a deadlock."""
+        tries_left = TRIES
+        while True:
+            tries_left -= 1
+            try:
+                with self.write() as connection:
+                    return work(connection)
+            except OperationalError as error:
+                if not tries_left or getattr(error.orig, "sqlstate", None) not in DEADLOCKS:
+                    raise
+            time.sleep(random.uniform(0.0, 0.1))  # so that the two do not meet again at once
+
+    def _turn(self) -> contextlib.AbstractContextManager[None]:
+        """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
+        if not self.is_sqlite:
+            return contextlib.nullcontext()
+        return file_lock(opening.lock_path(self.url), "The store's write lock", WAIT_SECONDS)
+
+    @cached_property
+    def artifacts(self) -> ArtifactFolder:
+        return ArtifactFolder(self.artifacts_address, self.home / "cache" / "artifacts")
+
+    @cached_property
+    def media(self) -> MediaFolder:
+        from storage.media.folder import MediaFolder
+
+        return MediaFolder(self.home / "media")
+
+    def close(self) -> None:
+        self.engine.dispose()
+        self._reader.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def explained(error: OperationalError, url: str) -> str | None:
+    """A full disk, a read-only file and a lost server as sentences; None for anything else."""
+    text = str(error.orig).lower()
+    if "disk is full" in text or "no space left" in text:
+        return "The disk is full, so nothing was saved. Free some space and try again."
+    if "readonly" in text or "read-only" in text:
+        return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
+    if error.connection_invalidated or "connection" in text:
+        return f"The database at {locations.shown(url)} went away before it answered: {error.orig} Try again."
+    return None
+
+
+def insert_for(connection: Connection, table: Any) -> Any:
+    """An INSERT of the connection's own dialect, which has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def strict_json(value: Any) -> str:
+    """JSON that every database accepts: no NaN, no Infinity."""
+    return json.dumps(value, allow_nan=False, sort_keys=True)
+
+
+def make_engine(url: str, read_only: bool = False) -> Engine:
+    """An engine with the settings of the module's docstring; `read_only` ones cannot write (SQLite)."""
+    if make_url(url).get_backend_name() == "sqlite":
+        engine = create_engine(
+            url,
+            poolclass=QueuePool,
+            pool_size=4,
+            max_overflow=28,
+            json_serializer=strict_json,
+            connect_args={"timeout": WAIT_SECONDS, "check_same_thread": False},
+        )
+        _listen_sqlite(engine, read_only)
+        return engine
+    return create_engine(
+        url,
+        pool_size=4,
+        max_overflow=28,
+        pool_pre_ping=True,
+        json_serializer=strict_json,
+        connect_args={"connect_timeout": 10, "options": "-c timezone=UTC", "application_name": "winnow"},
+    )
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _listen_sqlite(engine: Engine, read_only: bool) -> None:
+    """Take transactions into our own hands: the driver's implicit ones begin too late and in the wrong mode."""
+
+    def on_connect(raw: sqlite3.Connection, record: object) -> None:
+        raw.isolation_level = None
+        for pragma in ("foreign_keys=ON", "synchronous=FULL", "mmap_size=0", "temp_store=MEMORY"):
+            raw.execute(f"PRAGMA {pragma}")
+        raw.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
+        if read_only:
+            raw.execute("PRAGMA query_only=ON")
+
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    event.listen(engine, "connect", on_connect)
+    event.listen(engine, "begin", on_begin)

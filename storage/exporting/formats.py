@@ -1,0 +1,206 @@
+"""Writers: each takes rows one at a time and leaves a table that `storage.importing.manifest_tables` reads back.
+
+CSV cells that a spreadsheet would run as a formula get an apostrophe in front, and the column `guarded_cells` names the
+cells of the row that have one, so that reading takes exactly those away. There is no way to make a CSV safe in every
+program, and one saved again by a spreadsheet may lose the apostrophes; JSONL and Parquet hold every value exactly.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from storage.exporting import reasons as export_reasons
+from storage.exporting.rows import COLUMNS, OTHER_COLUMNS
+from storage.exporting.weights import WEIGHT
+from storage.importing.manifest_tables import GUARD
+
+TEXT_COLUMNS = (
+    "name", "label", "annotator", "strategy", "suggested_label", "note", "label_given", "path", "file_name",
+    *export_reasons.TEXT_COLUMNS,
+)  # fmt: skip
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20" + "\t\r\n" + GUARD)
+_INVISIBLE = " \t\r\n\v\f\u00a0\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202d\u202e\u200e\u200f"
+
+
+class TableWriter(Protocol):
+    def __enter__(self) -> TableWriter: ...
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None: ...
+
+    def write(self, values: dict[str, Any]) -> None: ...
+
+
+def is_formula(text: str) -> bool:
+    """Whether a spreadsheet may take this text for something to compute (full-width signs and hidden spaces too)."""
+    return text.startswith(_FORMULA) or text.lstrip(_INVISIBLE).startswith(_FORMULA)
+
+
+def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
+    """The cells of one CSV row, with the names of those that carry an apostrophe last."""
+    cells: list[Any] = []
+    names = []
+    for name in columns:
+        value = values.get(name)
+        if isinstance(value, list):
+            value = json.dumps(value, ensure_ascii=False) if value else ""
+        elif isinstance(value, bool):
+            value = "true" if value else "false"
+        if name in TEXT_COLUMNS and isinstance(value, str) and is_formula(value):
+            names.append(name)
+            value = GUARD + value
+        cells.append("" if value is None else value)
+    return [*cells, " ".join(names)]
+
+
+class CsvWriter:
+    """A table for spreadsheets, with a mark in front: they know UTF-8 by it. One `for_loaders` has no mark and no
+    column `guarded_cells`: loaders guess a column's type from what is in it, and an empty one has another type."""
+
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, for_loaders: bool = False) -> None:
+        self._columns, self._for_loaders = columns, for_loaders
+        encoding = "utf-8" if for_loaders else "utf-8-sig"
+        self._file = open(path, "x", encoding=encoding, newline="")  # noqa: SIM115 (closed on exit)
+        self._writer = csv.writer(self._file, lineterminator="\r\n")
+        self._writer.writerow(columns if for_loaders else [*columns, "guarded_cells"])
+
+    def __enter__(self) -> CsvWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._file.close()
+
+    def write(self, values: dict[str, Any]) -> None:
+        cells = guarded(values, self._columns)
+        self._writer.writerow(cells[:-1] if self._for_loaders else cells)
+
+
+class JsonlWriter:
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "x", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed on exit)
+
+    def __enter__(self) -> JsonlWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._file.close()
+
+    def write(self, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+class ParquetWriter:
+    """Row groups of 5,000 rows; times are timestamps in UTC."""
+
+    group = 5_000
+
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        self._pyarrow = pyarrow
+        self._schema = _parquet_schema(columns)
+        self._writer = parquet.ParquetWriter(path, self._schema)
+        self._rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def write(self, values: dict[str, Any]) -> None:
+        others = [_with_time(other) for other in values["other_labels"]]
+        self._rows.append(_with_time(values) | {"other_labels": others})
+        if len(self._rows) >= self.group:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._pyarrow.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows = []
+
+
+def _with_time(values: dict[str, Any]) -> dict[str, Any]:
+    at = values["at"]
+    return values if at is None else values | {"at": datetime.fromisoformat(at)}
+
+
+def _parquet_schema(columns: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    floats = (WEIGHT, "confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
+    whole = ("round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
+    kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
+    kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
+    kinds |= dict.fromkeys(export_reasons.FLAG_COLUMNS, pa.bool_())
+    other = pa.struct([(name, kinds.get(name, pa.string())) for name in OTHER_COLUMNS])
+    kinds |= {"other_names": pa.list_(pa.string()), "other_labels": pa.list_(other)}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+
+
+class TasksWriter:
+    """Label Studio tasks: an annotation for each label, a prediction for a pseudo-label, our own row under `meta`."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._kind = kind
+        self._file = open(path, "x", encoding="utf-8", newline="\n")  # noqa: SIM115 (closed on exit)
+        self._n_tasks = 0
+
+    def __enter__(self) -> TasksWriter:
+        self._file.write("[")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self._file.write("\n]\n" if self._n_tasks else "]\n")
+        self._file.close()
+
+    def write(self, values: dict[str, Any]) -> None:
+        self._n_tasks += 1
+        labels = [values, *values["other_labels"]] if values["source"] != "pseudo" else values["other_labels"]
+        task = {
+            "id": self._n_tasks,
+            "data": {self._kind: values["path"] or values["name"], "sha256": values["sha256"], "name": values["name"]},
+            "annotations": [self._annotation(label) for label in labels],
+            "predictions": [self._prediction(values)] if values["source"] == "pseudo" else [],
+            "meta": {"winnow": values},
+        }
+        self._file.write(("," if self._n_tasks > 1 else "") + "\n" + json.dumps(task, ensure_ascii=False))
+
+    def _choice(self, label: str) -> dict[str, Any]:
+        return {"from_name": "label", "to_name": self._kind, "type": "choices", "value": {"choices": [label]}}
+
+    def _annotation(self, label: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "completed_by": {"email": label["annotator"] or "winnow"},
+            "created_at": label["at"],
+            "lead_time": label["seconds"],
+            "was_cancelled": False,
+            "result": [self._choice(label["label"])],
+        }
+
+    def _prediction(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "model_version": f"round {values['round']}",
+            "score": values["confidence"],
+            "result": [self._choice(values["label"])],
+        }
+
+
+def label_studio_view(kind: str, names: Sequence[str]) -> str:
+    """The labeling view that fits the tasks, for Label Studio's settings."""
+    from xml.sax.saxutils import quoteattr
+
+    media = "Audio" if kind == "audio" else "Image"
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in names)
+    return (
+        f'<View>\n  <{media} name="{kind}" value="${kind}"/>\n  <Choices name="label" toName="{kind}" '
+        f'choice="single">\n{choices}\n  </Choices>\n</View>\n'
+    )

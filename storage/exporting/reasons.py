@@ -1,0 +1,108 @@
+"""Why a round chose an item and what that bought, as columns of exports and screens.
+
+Ids mean nothing outside the store, so the guess is a class's name and the nearest labeled item is named by its hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from storage.database.schema import Item, ItemState, Pick, Round
+from storage.database.store import Store
+from storage.labeling.projections import chunks
+from storage.projects import classes
+
+REASON_FLOATS = ("confidence", "entropy", "outer_before", "outer_after", "nearest_distance")
+REASON_WHOLE = ("stands_for", "gradient_rank", "first_gradient_rank")
+HINDSIGHT_FLOATS = ("label_probability", "mean_shift", "confidence_gain")
+HINDSIGHT_WHOLE = ("round", "n_neighbors", "n_changed", "n_changed_to_label")
+FLOAT_COLUMNS = (
+    "pick_score", *(f"pick_{name}" for name in REASON_FLOATS), *(f"hindsight_{name}" for name in HINDSIGHT_FLOATS)
+)  # fmt: skip
+WHOLE_COLUMNS = (
+    "pick_order", *(f"pick_{name}" for name in REASON_WHOLE), *(f"hindsight_{name}" for name in HINDSIGHT_WHOLE)
+)  # fmt: skip
+TEXT_COLUMNS = ("pick_guess", "pick_nearest_name", "pick_nearest_sha256")
+FLAG_COLUMNS = ("pick_guess_was_wrong",)
+PICK_COLUMNS = (
+    "pick_order", "pick_score", "pick_guess", "pick_confidence", "pick_entropy", "pick_outer_before",
+    "pick_outer_after", "pick_nearest_sha256", "pick_nearest_name", "pick_nearest_distance", "pick_stands_for",
+    "pick_gradient_rank", "pick_first_gradient_rank", "pick_guess_was_wrong", "hindsight_round",
+    "hindsight_label_probability", "hindsight_n_neighbors", "hindsight_n_changed", "hindsight_n_changed_to_label",
+    "hindsight_mean_shift", "hindsight_confidence_gain",
+)  # fmt: skip
+
+
+def pick_selected() -> tuple[Any, ...]:
+    """What a query has to select for `PickColumns.of`."""
+    return Pick.position, Pick.score, Pick.reason, Pick.hindsight, Round.class_event
+
+
+class PickColumns:
+    """The columns of picks, as one connection sees the store. `counts_as` names the class each class counts as now."""
+
+    def __init__(self, connection: Connection, project_id: int, counts_as: dict[int, str]) -> None:
+        self._connection, self._project_id, self._counts_as = connection, project_id, counts_as
+        self._classes: dict[int, list[str]] = {}
+        self._nearest: dict[int | None, tuple[str | None, str | None]] = {}
+
+    def prepare(self, rows: Sequence[Any]) -> None:
+        """Find the labeled items that these rows' reasons name, all at once."""
+        ids = sorted({row.reason["nearest_labeled"] for row in rows if (row.reason or {}).get("nearest_labeled")})
+        self._nearest = {}
+        for chunk in chunks(ids):
+            query = select(Item.id, Item.sha256, Item.name)
+            query = query.where(Item.project_id == self._project_id, Item.id.in_(chunk))
+            self._nearest |= {row.id: (row.sha256, row.name) for row in self._connection.execute(query)}
+
+    def of(self, row: Any, label: str | None) -> dict[str, Any]:
+        """All PICK_COLUMNS of a row that was a pick; nothing for one that was not. `label` is the one it has now."""
+        if row.position is None:
+            return {}
+        reason, hindsight = row.reason or {}, row.hindsight or {}
+        sha256, name = self._nearest.get(reason.get("nearest_labeled"), (None, None))
+        guess = self._guess(reason.get("guess"), row.class_event)
+        return (
+            {"pick_order": row.position, "pick_score": row.score}
+            | {f"pick_{column}": reason.get(column) for column in (*REASON_FLOATS, *REASON_WHOLE)}
+            | {"pick_guess": guess, "pick_guess_was_wrong": None if None in (guess, label) else guess != label}
+            | {"pick_nearest_sha256": sha256, "pick_nearest_name": name}
+            | {f"hindsight_{column}": hindsight.get(column) for column in (*HINDSIGHT_FLOATS, *HINDSIGHT_WHOLE)}
+        )
+
+    def _guess(self, position: int | None, class_event: int) -> str | None:
+        """The name of a class by its position in its round; renamed and merged classes count as they do now."""
+        if position is None:
+            return None
+        if class_event not in self._classes:
+            rows = classes.rows_as_of(self._connection, self._project_id, class_event)
+            self._classes[class_event] = [self._counts_as[row.id] for row in rows if row.active]
+        names = self._classes[class_event]
+        return names[position] if position < len(names) else None
+
+
+def picks_of_round(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
+    """The picks of a round in their order: item_id, name, label (None while there is none) and PICK_COLUMNS."""
+    query = (
+        select(*pick_selected(), Item.id, Item.name, ItemState.class_id)
+        .join(Round, Round.id == Pick.round_id)
+        .join(Item, Item.id == Pick.item_id)
+        .join(ItemState, ItemState.item_id == Item.id)
+        .where(Pick.round_id == round_id, Round.project_id == project_id)
+        .order_by(Pick.position)
+    )
+    with store.read() as connection:
+        known = classes.rows_in(connection, project_id)
+        names = {row.id: row.name for row in known}
+        counts_as = {row.id: names[row.effective_id or row.id] for row in known}
+        columns = PickColumns(connection, project_id, counts_as)
+        rows = list(connection.execute(query))
+        columns.prepare(rows)
+        found = []
+        for row in rows:
+            label = counts_as.get(row.class_id)
+            found.append({"item_id": row.id, "name": row.name, "label": label} | columns.of(row, label))
+    return found

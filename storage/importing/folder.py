@@ -1,0 +1,92 @@
+"""A folder as a source: every regular file below it, in the order of names, and a reason for everything else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from core.errors import InvalidInput
+from storage.importing.sources import (
+    Entry,
+    FilePlace,
+    GivenLabel,
+    PackedPlace,
+    Place,
+    has_split_folders,
+    label_of_folder,
+    readable_name,
+)
+
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link; links are not followed"),
+    (stat.S_ISFIFO, "a named pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class FolderSource:
+    """Walks with one open directory per level and one level's names in memory; never follows a link."""
+
+    strict = False
+
+    def __init__(self, root: Path) -> None:
+        try:
+            self.root = Path(root).resolve(strict=True)
+            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir(follow_symlinks=False)]
+        except OSError as problem:
+            raise InvalidInput(f"The folder {root} cannot be read: {problem.strerror}.") from problem
+        self.description = str(self.root)
+        self._splits = has_split_folders(set(names))
+
+    def entries(self) -> Iterator[Entry]:
+        yield from self._below(str(self.root), "")
+
+    def _below(self, folder: str, prefix: str) -> Iterator[Entry]:
+        try:
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError as problem:
+            yield Entry(readable_name(prefix), problem=f"The folder cannot be read: {problem.strerror}.")
+            return
+        label, split = label_of_folder(readable_name(prefix) + "x", self._splits)
+        labels = (GivenLabel(label),) if label is not None else ()
+        for entry in found:
+            name = prefix + entry.name
+            if entry.is_file(follow_symlinks=False):
+                yield Entry(readable_name(name), FilePlace(entry.path), "", split, labels)
+            elif entry.is_dir(follow_symlinks=False):
+                yield from self._below(entry.path, name + "/")
+            else:
+                yield Entry(readable_name(name), problem=f"It is {_kind(entry)}.")
+
+    def head(self, place: Place, n_bytes: int) -> bytes:
+        assert isinstance(place, FilePlace)
+        return head_of_file(place.path, n_bytes)
+
+    def unpack(self, place: PackedPlace, target: Path) -> None:
+        raise TypeError("A folder holds files, nothing packed.")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def head_of_file(path: str, n_bytes: int) -> bytes:
+    """The first bytes of a regular file; never waits for a FIFO and never follows a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not a regular file", path)
+        return os.read(descriptor, n_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return "not readable"
+    return next((what for holds, what in _KINDS if holds(mode)), "not a regular file")

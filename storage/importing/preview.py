@@ -1,0 +1,170 @@
+"""What an import would do, row by row, before anything is written.
+
+Labels become classes under one of three rules (`classes`):
+  ask    a class the project does not have, or one that differs from another only in case or spaces, is a problem;
+         a project without classes takes them as they come
+  add    every label is a class, exactly as written
+  match  a label that equals a class up to case and spaces is that class; others are added
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from core.errors import NotFound
+from core.types import Progress, Report, ignore
+from storage.database.store import Store
+from storage.importing.sources import Entry, GivenLabel, Source
+from storage.importing.zip_reader import BadEntry
+from storage.media.types import HEAD_BYTES, identify, refusal
+from storage.projects import classes
+
+ClassRule = Literal["ask", "add", "match"]
+LISTED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What will happen to one entry; an empty `problem` means that it will be read."""
+
+    name: str
+    row: int = 0
+    label: str | None = None
+    split: str = ""
+    problem: str = ""
+    about_class: bool = False  # the file is fine; its class is the question
+
+
+@dataclass(slots=True)
+class Preview:
+    """Counts of all entries; the first verdicts of each kind in full (`verdicts` gives all)."""
+
+    description: str
+    n_entries: int = 0
+    n_problems: int = 0
+    n_class_problems: int = 0
+    n_test: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    new_classes: list[str] = field(default_factory=list)
+    rows: list[Verdict] = field(default_factory=list)
+    problems: list[Verdict] = field(default_factory=list)
+
+
+def same_up_to_case_and_space(label: str) -> str:
+    """The form in which two labels are the same to a hasty eye."""
+    return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+
+
+class ClassRules:
+    """Decides for each label of a source, in order, which class it is. The same order gives the same answers."""
+
+    def __init__(self, known: dict[str, int], rule: ClassRule) -> None:
+        self.rule = rule
+        self.known = dict(known)
+        self.asks_for_new = rule == "ask" and bool(known)
+        self.new: list[str] = []
+        self._by_form: dict[str, str] = {}
+        for name in known:
+            self._by_form.setdefault(same_up_to_case_and_space(name), name)
+        self._decided: dict[str, tuple[str, str]] = {}
+
+    @classmethod
+    def of_project(cls, store: Store, project_id: int, rule: ClassRule) -> ClassRules:
+        return cls({row.name: row.id for row in classes.list_classes(store, project_id)}, rule)
+
+    def decide(self, label: str) -> tuple[str, str]:
+        """(class name, problem); one of them is empty."""
+        if label not in self._decided:
+            self._decided[label] = self._decide(label)
+        return self._decided[label]
+
+    def _decide(self, label: str) -> tuple[str, str]:
+        if label in self.known:
+            return label, ""
+        near = self._by_form.get(same_up_to_case_and_space(label))
+        if near is not None and near != label:
+            if self.rule == "match":
+                return near, ""
+            if self.rule == "ask":
+                return "", f"The class {label!r} differs from {near!r} only in case or spaces."
+        elif self.asks_for_new:
+            return "", f"The project has no class {label!r}."
+        self._by_form.setdefault(same_up_to_case_and_space(label), label)
+        if label not in self.new:
+            self.new.append(label)
+        return label, ""
+
+
+def verdict_on(source: Source, entry: Entry, rules: ClassRules | None, look: bool = True, kind: str = "") -> Verdict:
+    """What will happen to `entry`. `look` opens it for its first bytes; without `rules`, labels are ignored."""
+    problem = entry.problem or (_type_problem(source, entry, kind) if look else "")
+    about_class = False
+    if not problem and rules is not None:
+        problem = next((why for one in entry.labels if (why := rules.decide(one.label)[1])), "")
+        about_class = bool(problem)
+    return Verdict(entry.name, entry.row, entry.label, entry.split, problem, about_class)
+
+
+def verdicts(source: Source, rules: ClassRules | None = None, look: bool = True, kind: str = "") -> Iterator[Verdict]:
+    """The verdict on every entry, in order."""
+    for entry in source.entries():
+        yield verdict_on(source, entry, rules, look, kind)
+
+
+def preview(
+    source: Source,
+    rules: ClassRules | None = None,
+    *,
+    look: bool = True,
+    kind: str = "",
+    report: Report = ignore,
+) -> Preview:
+    """Counts and the first verdicts of `source`; nothing is written. `kind` is the project's: audio or image."""
+    seen = Preview(source.description)
+    fine: set[tuple[GivenLabel, ...]] = set()  # labels that were decided without a problem
+    for entry in source.entries():
+        seen.n_entries += 1
+        if look or entry.problem or entry.labels not in fine or len(seen.rows) < LISTED:
+            verdict = verdict_on(source, entry, rules, look, kind)
+            if len(seen.rows) < LISTED:
+                seen.rows.append(verdict)
+            if verdict.problem:
+                seen.n_problems += 1
+                seen.n_class_problems += verdict.about_class
+                if len(seen.problems) < LISTED:
+                    seen.problems.append(verdict)
+                continue
+            if len(fine) < LISTED:
+                fine.add(entry.labels)
+        seen.n_test += entry.split == "test"
+        if entry.labels:
+            seen.labels[entry.label or ""] += 1
+        if seen.n_entries % 512 == 0:
+            report(Progress("preview", seen.n_entries, 0))
+    seen.new_classes = list(rules.new) if rules is not None else []
+    return seen
+
+
+def _type_problem(source: Source, entry: Entry, kind: str) -> str:
+    assert entry.place is not None
+    place = entry.place
+    try:
+        head = source.head(place, HEAD_BYTES)
+    except (OSError, BadEntry, NotFound) as problem:
+        return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}."
+    tagged = head.startswith(b"ID3")  # what follows the tag is looked at when the file is read
+    media_type = "audio/mpeg" if tagged else identify(head, lambda offset, n: head[offset : offset + n])
+    if media_type is None:
+        return refusal(head)
+    return wrong_kind(media_type, kind)
+
+
+def wrong_kind(media_type: str, kind: str) -> str:
+    """A sentence when a picture comes into an audio project, or the other way round."""
+    if not kind or media_type.startswith(f"{kind}/"):
+        return ""
+    return f"It is {media_type}; this project holds {'audio' if kind == 'audio' else 'images'}."

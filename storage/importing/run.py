@@ -1,0 +1,290 @@
+"""From a source to items: streaming, in groups that are each on disk before they are in the store.
+
+entries -> batches -> children (read, hash, examine, store) -> groups -> sync the media folder -> one transaction each
+
+A killed import leaves whole groups; running it again finds them by their hashes and goes on. The same bytes under two
+names are one item. Memory does not grow with the number of entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy import select, update
+
+from core.errors import Cancelled, Conflict, InvalidInput, StoreUnusable
+from core.types import Progress, Report, ignore
+from storage.database.schema import ImportRun, Item
+from storage.database.store import Store
+from storage.importing.item_writer import Arrival, ItemWriter, LabelUse, Written
+from storage.importing.preview import ClassRule, ClassRules, preview, wrong_kind
+from storage.importing.reports import Details, ImportReport
+from storage.importing.runs import finish, light_collector, refuse_problems, start
+from storage.importing.sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
+from storage.importing.zip_reader import BadEntry
+from storage.media.limits import Limits
+from storage.media.probe_pool import Examined, Job, MediaWorkers
+from storage.media.probe_process import DISK_FULL
+from storage.projects import projects
+from storage.projects.annotators import annotator_named
+
+BATCH_FILES, BATCH_BYTES = 128, 32 << 20
+GROUP_FILES, GROUP_SECONDS = 2_000, 5.0
+FLYING = 6  # batches with the children at one time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """How a source is taken in."""
+
+    labels: LabelUse = "given"
+    storage: Literal["copy", "link"] = "copy"
+    classes: ClassRule = "ask"
+    skip_problems: bool = False  # import the rest when rows of a manifest, or classes, are in question
+    annotator: str = "import"  # who gives labels that name nobody
+    limits: Limits = field(default_factory=Limits)
+
+
+def locator(store: Store) -> Callable[[str], Place | None]:
+    """Finds bytes the store has by their hash: in the media folder, or where an item was linked."""
+
+    def locate(sha256: str) -> Place | None:
+        if store.media.has(sha256):
+            path = store.media.path(sha256)
+            return FilePlace(str(path)) if path.is_file() else KeptPlace(sha256, store.media)
+        query = select(Item.link_path).where(Item.sha256 == sha256, Item.link_path.is_not(None)).limit(1)
+        with store.read() as connection:
+            linked = connection.execute(query).scalar()
+        return None if linked is None else FilePlace(linked)
+
+    return locate
+
+
+def run_import(
+    store: Store, project_id: int, source: Source, options: ImportOptions | None = None, report: Report = ignore
+) -> ImportReport:
+    """Import `source` into a project. `report` may raise `Cancelled`: what was committed stays, and is reported."""
+    options = options or ImportOptions()
+    project = projects.get_project(store, project_id)
+    rules = None if options.labels == "ignore" else ClassRules.of_project(store, project_id, options.classes)
+    seen = preview(source, rules, look=False, report=report)
+    refuse_problems(seen, source.strict, options.skip_problems)
+    run = start(store, project_id, source.description, asdict(options), seen.new_classes)
+    rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
+    importer = _Importer(store, project_id, project.kind, source, options)
+    try:
+        importer.run(run, seen.n_entries, rules, report)
+    except BaseException as problem:
+        status = "cancelled" if isinstance(problem, Cancelled | KeyboardInterrupt) else "failed"
+        finish(store, run, status)
+        if isinstance(problem, Cancelled):
+            return run
+        raise
+    finish(store, run, "finished")
+    return run
+
+
+class _Importer:
+    """One run: dispatches batches to the children and hands finished groups to the thread that commits them."""
+
+    def __init__(self, store: Store, project_id: int, kind: str, source: Source, options: ImportOptions) -> None:
+        self.store, self.project_id, self.kind = store, project_id, kind
+        self.source, self.options = source, options
+        self.annotators: dict[str, int] = {}
+        self.writer = ItemWriter(project_id, options.labels, self.annotators)
+        self.linking = options.storage == "link"
+        self.media_root = str(store.media.root) + "/"
+
+    def run(self, run: ImportReport, total: int, rules: ClassRules | None, report: Report) -> None:
+        started = time.monotonic()
+        media = self.store.media
+        details_path = self.store.home / "imports" / f"{run.run_id}.jsonl"
+        with (
+            light_collector(),
+            media.incoming() as incoming,
+            Details(details_path, run) as details,
+            ThreadPoolExecutor(1, thread_name_prefix="commit") as committing,
+            ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing,
+            MediaWorkers(media.root, incoming, self.options.limits) as workers,
+        ):
+            commits: deque[Future[Written]] = deque()
+            try:
+                for group, n_done in self._groups(workers, incoming, rules, details):
+                    run.entries, run.seconds = n_done, round(time.monotonic() - started, 3)
+                    if group:
+                        self._name_annotators(group)
+                        names = {} if rules is None else _class_names(group, rules)
+                        synced = syncing.submit(self._sync, group)
+                        commits.append(committing.submit(self._commit, run, group, names, synced))
+                    while len(commits) > 2 or (commits and commits[0].done()):
+                        self._note(commits.popleft().result(), run, details)
+                    report(Progress("import", n_done, total, run.sentence()))
+            finally:
+                for commit in commits:  # what is committed is counted, whatever ended the loop
+                    if commit.exception() is None:
+                        self._note(commit.result(), run, details)
+            for commit in commits:
+                commit.result()
+            run.seconds = round(time.monotonic() - started, 3)
+        report(Progress("import", run.entries, total, run.sentence()))
+
+    def _groups(
+        self, workers: MediaWorkers, incoming: Path, rules: ClassRules | None, details: Details
+    ) -> Iterator[tuple[list[Arrival], int]]:
+        """Groups of arrivals and the number of entries seen; an empty group is a sign of life."""
+        flying: deque[tuple[list[Entry], Future[list[Examined]]]] = deque()
+        group: list[Arrival] = []
+        n_done, last, shown = 0, time.monotonic(), time.monotonic()
+        batches = self._batches(incoming, rules, details)
+        while True:
+            if len(flying) < FLYING and (step := next(batches, None)) is not None:
+                n_done += len(step[0])
+                if step[1]:
+                    flying.append(([entry for entry in step[0] if not entry.problem], workers.submit(step[1])))
+            elif flying:
+                wait([flying[0][1]], timeout=0.5)
+            else:
+                break
+            while flying and flying[0][1].done():
+                entries, future = flying.popleft()
+                group += self._arrivals(entries, future.result(), details)
+            if len(group) >= GROUP_FILES or (group and time.monotonic() - last > GROUP_SECONDS):
+                yield group, n_done
+                group, last = [], time.monotonic()
+            elif time.monotonic() - shown > 0.5:
+                shown = time.monotonic()
+                yield [], n_done
+        yield group, n_done
+
+    def _arrivals(self, entries: list[Entry], examined: list[Examined], details: Details) -> Iterator[Arrival]:
+        for entry, one in zip(entries, examined, strict=True):
+            if problem := self._problem(entry, one):
+                details.add("refused", entry.name, problem)
+            else:
+                yield Arrival(entry, one, self._link_path(entry))
+
+    def _batches(
+        self, incoming: Path, rules: ClassRules | None, details: Details
+    ) -> Iterator[tuple[list[Entry], list[Job]]]:
+        """Entries with the jobs of those that have no problem; archive entries are unpacked here, a batch at a time."""
+        batch: list[Entry] = []
+        jobs: list[Job] = []
+        n_bytes = n_unpacked = 0
+        labels, class_problem = None, ""
+        for entry in self.source.entries():
+            if entry.labels is not labels:  # those of a folder are the same for all its files
+                labels, class_problem = entry.labels, _class_problem(entry, rules)
+            problem = entry.problem or class_problem
+            if not problem and isinstance(entry.place, PackedPlace):
+                n_unpacked += 1
+                target = incoming / f"entry-{n_unpacked}"
+                try:
+                    self.source.unpack(entry.place, target)
+                    jobs.append((str(target), "move"))
+                    n_bytes += entry.place.n_bytes
+                except BadEntry as reason:
+                    problem = str(reason)
+            elif not problem and isinstance(entry.place, KeptPlace):
+                jobs.append((entry.place.sha256, "kept"))
+            elif not problem:
+                assert isinstance(entry.place, FilePlace)
+                jobs.append((entry.place.path, self._mode(entry.place.path)))
+            if problem:
+                details.add("refused", entry.name, problem)
+                entry = entry._replace(problem=problem)
+            batch.append(entry)
+            if len(batch) >= BATCH_FILES or n_bytes >= BATCH_BYTES:
+                yield batch, jobs
+                batch, jobs, n_bytes = [], [], 0
+        yield batch, jobs
+
+    def _mode(self, path: str) -> str:
+        return "link" if self.linking and not path.startswith(self.media_root) else "copy"
+
+    def _link_path(self, entry: Entry) -> str | None:
+        if self.linking and isinstance(entry.place, FilePlace) and self._mode(entry.place.path) == "link":
+            return entry.place.path
+        return None
+
+    def _problem(self, entry: Entry, examined: Examined) -> str:
+        """Why an examined file is not taken ("" when it is)."""
+        measures = examined.measures
+        if measures.reason == DISK_FULL:
+            raise StoreUnusable("The disk is full. What was imported is kept; free some space and import again.")
+        if measures.status == "refused" or not examined.sha256:
+            return measures.reason
+        if entry.sha256 and entry.sha256 != examined.sha256:
+            return "Its bytes are not those that the manifest names by their hash."
+        if self.linking and not _is_text(self._link_path(entry) or ""):
+            return "Its path is not valid text (UTF-8), so a link to it cannot be kept. Import it as a copy."
+        return wrong_kind(measures.media_type, self.kind)
+
+    def _name_annotators(self, group: list[Arrival]) -> None:
+        """Everyone who gave a label in this group has a row; whoever was removed labels as the import."""
+        if self.options.labels != "given":
+            return
+        for name in {one.annotator for arrival in group for one in arrival.entry.labels} - set(self.annotators):
+            try:
+                self.annotators[name] = annotator_named(self.store, name or self.options.annotator).id
+            except (Conflict, InvalidInput):
+                self.annotators[name] = annotator_named(self.store, self.options.annotator).id
+
+    def _sync(self, group: list[Arrival]) -> None:
+        """While the group before is committed."""
+        self.store.media.sync([arrival.examined.sha256 for arrival in group if arrival.link_path is None])
+
+    def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:
+        """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
+        synced.result()
+        with self.store.write() as connection:
+            project = projects.lock(connection, self.project_id)
+            if project.archived_at is not None:
+                raise Conflict(f"The project {project.name} was archived. What was imported until then is kept.")
+            written = self.writer.write(connection, project, group, names)
+            row = (
+                update(ImportRun)
+                .where(ImportRun.id == run.run_id)
+                .values(counts=run.counts())
+                .returning(ImportRun.cancel_requested)
+            )
+            cancelled = connection.execute(row).scalar_one()
+        if cancelled:
+            raise Cancelled("The import was cancelled.")
+        return written
+
+    def _note(self, written: Written, run: ImportReport, details: Details) -> None:
+        run.imported += written.imported
+        run.already += written.already
+        run.held_out += written.held_out
+        run.labels += written.labels
+        for kind in ("duplicates", "unreadable", "notes"):
+            for name, reason in getattr(written, kind):
+                details.add(kind, name, reason)
+
+
+def _class_problem(entry: Entry, rules: ClassRules | None) -> str:
+    if rules is None or not entry.labels:
+        return ""
+    return next((problem for one in entry.labels if (problem := rules.decide(one.label)[1])), "")
+
+
+def _class_names(group: list[Arrival], rules: ClassRules) -> dict[str, str]:
+    """label -> the class it counts as, for all labels of a group, in the order they appear."""
+    labels = dict.fromkeys(one.label for arrival in group for one in arrival.entry.labels)
+    suggested = (one.suggested_label for arrival in group for one in arrival.entry.labels if one.suggested_label)
+    decided = {label: rules.decide(label)[0] for label in labels}
+    return decided | {label: label for label in suggested if label in rules.known}
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

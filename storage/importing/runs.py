@@ -1,0 +1,75 @@
+"""An import as a row of the store: what is refused before there is one, its begin and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import insert, update
+
+from core.errors import InvalidInput
+from storage.database.schema import ImportRun
+from storage.database.store import Store, now
+from storage.importing.preview import Preview
+from storage.importing.reports import ImportReport
+from storage.projects import classes, projects
+
+
+def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
+    """No part of a manifest, and no guess about a class, without someone having said so."""
+    n_problems = seen.n_problems if strict else seen.n_class_problems
+    if not n_problems or skip:
+        return
+    first = next(one for one in seen.problems if strict or one.about_class)
+    where = f"row {first.row} ({first.name})" if first.row else first.name
+    raise InvalidInput(
+        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first.problem} "
+        "Nothing was imported. Correct them, skip them (--skip-problems)"
+        + (", or say what to do with classes (--classes add or match)." if seen.n_class_problems else ".")
+    )
+
+
+def start(
+    store: Store, project_id: int, description: str, options: dict[str, Any], new_classes: list[str]
+) -> ImportReport:
+    """The row of the run, and all its classes at once: a run that goes on after a kill finds the same ones."""
+    with store.write() as connection:
+        projects.touch(connection, project_id)
+        for name in new_classes:
+            classes.add_in(connection, project_id, name)
+        interrupted = (
+            ImportRun.project_id == project_id,
+            ImportRun.source == description,
+            ImportRun.status == "running",
+        )
+        connection.execute(update(ImportRun).where(*interrupted).values(status="interrupted", finished_at=now()))
+        values = {
+            "project_id": project_id,
+            "source": description,
+            "options": options,
+            "status": "running",
+            "counts": {},
+            "started_at": now(),
+        }
+        run_id = connection.execute(insert(ImportRun).values(values).returning(ImportRun.id)).scalar_one()
+    return ImportReport(run_id, description, new_classes=new_classes)
+
+
+def finish(store: Store, run: ImportReport, status: str) -> None:
+    run.status = status
+    values = {"status": status, "counts": run.counts(), "finished_at": now()}
+    with store.write() as connection:
+        connection.execute(update(ImportRun).where(ImportRun.id == run.run_id).values(values))
+
+
+@contextlib.contextmanager
+def light_collector() -> Iterator[None]:
+    """Meanwhile, the search for garbage leaves out what is there now: an import makes and drops so many small objects
+    that going through all modules again and again was a sixth of this process's work."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,101 @@
+"""A zip archive as a source. Names decide nothing but what is shown; bytes are unpacked under names of our own."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.importing.sources import Entry, GivenLabel, PackedPlace, Place, has_split_folders, label_of_folder
+from storage.importing.zip_reader import BadEntry, ZipEntry, ZipReader
+from storage.media.limits import MIB, Limits
+
+_DRIVE = re.compile(r"[A-Za-z]:")
+_BESIDES = ("__MACOSX/", ".DS_Store", "Thumbs.db")  # what desktop systems add by themselves
+
+
+class ZipSource:
+    """Every entry that is a plain file, and a reason for everything else."""
+
+    strict = False
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.reader = ZipReader(path, limits)
+        self.limits = limits
+        self.description = str(path)
+        folders = {entry.name.split("/")[0] for entry in self.reader.entries() if "/" in entry.name.rstrip("/")}
+        self._splits = has_split_folders({folder for folder in folders if folder != "__MACOSX"})
+
+    def entries(self) -> Iterator[Entry]:
+        seen: set[int] = set()
+        for packed in self.reader.entries():
+            if packed.is_folder:
+                continue
+            problem = why_refused(packed, self.limits)
+            key = hash(packed.name)
+            if not problem and key in seen:
+                problem = "The archive has two entries with this name; only the first is taken."
+            seen.add(key)
+            if problem:
+                yield Entry(printable(packed.name), problem=problem)
+            else:
+                yield self._entry(packed)
+
+    def _entry(self, packed: ZipEntry) -> Entry:
+        name = packed.name.replace("\\", "/")
+        label, split = label_of_folder(name, self._splits)
+        labels = (GivenLabel(label),) if label is not None else ()
+        return Entry(packed.name, PackedPlace(packed.position, packed.size), split=split, labels=labels)
+
+    def head(self, place: Place, n_bytes: int) -> bytes:
+        assert isinstance(place, PackedPlace)
+        head = b""
+        for block in self.reader.read(self.reader.entry_at(place.position)):
+            head += block
+            if len(head) >= n_bytes:
+                break
+        return head[:n_bytes]
+
+    def unpack(self, place: PackedPlace, target: Path) -> None:
+        """Raises `BadEntry`, after removing what it wrote."""
+        try:
+            with open(target, "xb") as file:
+                for block in self.reader.read(self.reader.entry_at(place.position)):
+                    file.write(block)
+        except BadEntry:
+            target.unlink(missing_ok=True)
+            raise
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+def why_refused(entry: ZipEntry, limits: Limits) -> str:
+    """A sentence, or nothing when the entry may be unpacked."""
+    name = entry.name
+    parts = name.replace("\\", "/").split("/")
+    if "\x00" in name:
+        return "Its name contains a NUL character."
+    if name.startswith(("/", "\\")) or _DRIVE.match(name):
+        return "Its name is an absolute path."
+    if ".." in parts:
+        return "Its name leads out of the archive (..)."
+    if any(part in name for part in _BESIDES):
+        return "It is a note of the operating system, not media."
+    kind = stat.S_IFMT(entry.mode)
+    if kind == stat.S_IFLNK:
+        return "It is a symbolic link; links are not followed."
+    if kind not in (0, stat.S_IFREG):
+        return "It is not a regular file (a device, pipe or folder)."
+    if entry.size > limits.max_file_bytes:
+        return f"It unpacks to {entry.size:,} bytes; the limit is {limits.max_file_bytes:,} (max_file_bytes)."
+    if entry.size > MIB and entry.size > limits.max_zip_ratio * max(entry.packed, 1):
+        ratio = entry.size / max(entry.packed, 1)
+        return f"It unpacks to {ratio:,.0f} times its size; the limit is {limits.max_zip_ratio:g} (max_zip_ratio)."
+    return ""
+
+
+def printable(name: str) -> str:
+    """A name that cannot be stored, as text for a report."""
+    return name.replace("\x00", "\\x00")

@@ -1,0 +1,251 @@
+"""Label events, checked and written: one transaction for a batch, the same uuid never twice.
+
+What is refused is refused with a reason and leaves no trace; the rest of the batch is written all the same. A label
+for a class that was merged meanwhile is kept as given and counts as its successor.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Connection, func, insert, select
+
+from core.errors import InvalidInput
+from storage.database.schema import Annotator, Item, LabelClass, LabelEvent, Pick
+from storage.database.store import now
+from storage.database.strings import storable
+from storage.labeling import projections as labels
+from storage.labeling import queue
+from storage.labeling.projections import chunks
+from storage.projects.projects import ProjectRow, row_in
+
+Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
+KINDS = ("label", "skip", "flag", "unflag", "note", "undo", "decide")
+NOTE_LIMIT = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelInput:
+    """One decision of one person, made where it was decided; `uuid` makes sending it twice harmless."""
+
+    uuid: str
+    item_id: int
+    kind: Kind
+    class_id: int | None = None
+    undoes: str | None = None
+    suggestion: str = "none"
+    suggested_class_id: int | None = None
+    suggested_confidence: float | None = None
+    seconds: float | None = None
+    note: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """`accepted` also for a uuid that was applied before; a refused one carries the reason."""
+
+    uuid: str
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelEventRow:
+    sequence: int
+    uuid: str
+    project_id: int
+    item_id: int
+    annotator_id: int
+    kind: str
+    class_id: int | None
+    undoes: str | None
+    suggestion: str
+    suggested_class_id: int | None
+    suggested_confidence: float | None
+    seconds: float | None
+    round_id: int | None
+    note: str
+    at: datetime
+    stored_at: datetime
+
+
+class _Batch:
+    """What the events of a batch are checked against, read once."""
+
+    def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput]) -> None:
+        self.project_id = project_id
+        named = [event.undoes for event in events if event.undoes is not None]
+        self.known = _stored(connection, [event.uuid for event in events])
+        self.targets = _stored(connection, named)
+        self.undone = {row.undoes for row in _rows(connection, LabelEvent.undoes, named)}
+        items = sorted({event.item_id for event in events if -(2**63) <= event.item_id < 2**63})
+        self.items = {
+            item_id
+            for chunk in chunks(items)
+            for item_id in connection.execute(
+                select(Item.id).where(Item.id.in_(chunk), Item.project_id == project_id)
+            ).scalars()
+        }
+        query = select(LabelClass.id, LabelClass.name, LabelClass.effective_id, LabelClass.retired_at)
+        rows = connection.execute(query.where(LabelClass.project_id == project_id))
+        self.classes = {row.id: row for row in rows}
+        self.rounds = _rounds(connection, sorted(self.items))
+
+    def refusal(self, event: LabelInput, annotator: int) -> str:
+        """Why the event cannot be written ("" when it can)."""
+        if event.kind not in KINDS:
+            return f"There is no event of kind {event.kind!r}."
+        if event.item_id not in self.items:
+            return f"Item {event.item_id} is not in this project (any more); the label was not stored."
+        if event.kind in ("label", "decide"):
+            return self._class_refusal(event.class_id)
+        if event.class_id is not None:
+            return f"An event of kind {event.kind} carries no class."
+        return self._undo_refusal(event, annotator) if event.kind == "undo" else ""
+
+    def _class_refusal(self, class_id: int | None) -> str:
+        given = self.classes.get(class_id) if class_id is not None else None
+        if given is None:
+            return f"Class {class_id} is not in this project; the label was not stored."
+        counts_as = self.classes[given.effective_id] if given.effective_id is not None else given
+        if counts_as.retired_at is not None:
+            return f"The class {counts_as.name!r} was retired; the label was not stored. Choose another class."
+        return ""
+
+    def _undo_refusal(self, event: LabelInput, annotator: int) -> str:
+        target = self.targets.get(event.undoes or "")
+        if target is None or target.project_id != self.project_id:
+            return "The action to take back is not stored."
+        if target.annotator_id != annotator:
+            return "Only the person who did it can take this back."
+        if target.kind == "undo":
+            return "Taking back cannot be taken back; label the item again."
+        if target.item_id != event.item_id:
+            return "The action to take back belongs to another item."
+        if event.undoes in self.undone:
+            return "This was already taken back."
+        return ""
+
+    def note(self, event: LabelInput, annotator: int) -> None:
+        """A written event counts for the later ones of the batch."""
+        self.known[event.uuid] = event
+        self.targets[event.uuid] = _Target(self.project_id, event.item_id, annotator, event.kind)
+        if event.undoes is not None:
+            self.undone.add(event.undoes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    project_id: int
+    item_id: int
+    annotator_id: int
+    kind: str
+
+
+def apply_events(
+    connection: Connection, project: ProjectRow | int, events: Sequence[LabelInput], annotator: int
+) -> list[Applied]:
+    """Inside a write transaction that holds the project (`projects.lock`, which gives its row, or `touch`)."""
+    if isinstance(project, int):
+        project = row_in(connection, project)
+    events = [_checked(event) for event in events]
+    project_id = project.id
+    batch = _Batch(connection, project_id, events)
+    closed = _closed(connection, project, annotator)
+    answers, rows = [], []
+    for event in events:
+        reason = "" if event.uuid in batch.known else closed or batch.refusal(event, annotator)
+        answers.append(Applied(event.uuid, not reason, reason))
+        if reason or event.uuid in batch.known:
+            continue
+        rows.append(_row(event, project_id, annotator, batch.rounds.get(event.item_id)))
+        batch.note(event, annotator)
+    if rows:
+        connection.execute(insert(LabelEvent), rows)
+        touched = sorted({row["item_id"] for row in rows})
+        effective = {row.id: row.effective_id or row.id for row in batch.classes.values()}
+        labels.refresh_states(
+            connection, project_id, touched, labels.Rules(effective, project.settings.labels_per_item)
+        )
+        for chunk in chunks(touched):
+            queue.release_items(connection, annotator, chunk)
+    return answers
+
+
+def _checked(event: LabelInput) -> LabelInput:
+    """The event as it will be stored; what could not be stored exactly is refused for the whole call."""
+    try:
+        normal = str(uuid.UUID(event.uuid))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidInput(f"{event.uuid!r} is not a UUID; every event needs one of its own.") from error
+    if normal != event.uuid:
+        event = replace(event, uuid=normal)
+    if event.at is not None and event.at.tzinfo is None:
+        raise InvalidInput(f"The time {event.at.isoformat()} of an event has no time zone.")
+    if event.suggestion not in ("none", "shown", "hidden"):
+        raise InvalidInput(f"A suggestion is none, shown or hidden, not {event.suggestion!r}.")
+    if not _measured(event.seconds) or not _measured(event.suggested_confidence):  # a clock that jumped: not measured
+        seconds, confidence = (
+            value if _measured(value) else None for value in (event.seconds, event.suggested_confidence)
+        )
+        event = replace(event, seconds=seconds, suggested_confidence=confidence)
+    storable(event.note, "The note", NOTE_LIMIT)
+    return event
+
+
+def _measured(value: float | None) -> bool:
+    return value is None or 0 <= value < 1e9
+
+
+def _row(event: LabelInput, project_id: int, annotator: int, round_id: int | None) -> dict[str, Any]:
+    stored_at = now()
+    return {
+        "uuid": event.uuid,
+        "project_id": project_id,
+        "item_id": event.item_id,
+        "annotator_id": annotator,
+        "kind": event.kind,
+        "class_id": event.class_id,
+        "undoes": event.undoes,
+        "suggestion": event.suggestion,
+        "suggested_class_id": event.suggested_class_id,
+        "suggested_confidence": event.suggested_confidence,
+        "seconds": event.seconds,
+        "round_id": round_id,
+        "note": event.note,
+        "at": min(event.at, stored_at) if event.at is not None else stored_at,
+        "stored_at": stored_at,
+    }
+
+
+def _closed(connection: Connection, project: ProjectRow, annotator: int) -> str:
+    """Why nobody, or not this annotator, can label now ("" when they can)."""
+    if project.archived_at is not None:
+        return f"The project {project.name} is archived; the label was not stored."
+    who = connection.execute(select(Annotator.removed_at).where(Annotator.id == annotator)).one_or_none()
+    if who is None or who.removed_at is not None:
+        return "The annotator was removed; the label was not stored. Continue under another name."
+    return ""
+
+
+def _stored(connection: Connection, uuids: Sequence[str]) -> dict[str, Any]:
+    return {row.uuid: row for row in _rows(connection, LabelEvent.uuid, uuids)}
+
+
+def _rows(connection: Connection, column: Any, values: Sequence[Any]) -> list[Any]:
+    table = column.class_.__table__
+    return [row for chunk in chunks(values) for row in connection.execute(select(table).where(column.in_(chunk)))]
+
+
+def _rounds(connection: Connection, item_ids: Sequence[int]) -> dict[int, int]:
+    """item id -> the newest round that picked it."""
+    found: dict[int, int] = {}
+    for chunk in chunks(item_ids):
+        query = select(Pick.item_id, func.max(Pick.round_id)).where(Pick.item_id.in_(chunk)).group_by(Pick.item_id)
+        found.update((item_id, round_id) for item_id, round_id in connection.execute(query))
+    return found

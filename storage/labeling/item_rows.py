@@ -1,0 +1,154 @@
+"""Items as screens and exports see them: one frozen row with what the item is, how it stands and why it was picked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Select, func, select, text
+
+from storage.database.schema import NOT_OK, CurrentLabel, Item, ItemState, LabelClass, Pick, Round
+from storage.labeling.projections import chunks
+
+State = Literal["all", "waiting", "labeled", "unlabeled", "skipped", "flagged", "held_out", "unreadable", "contested"]
+Order = Literal["id", "queue", "newest", "name"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickRow:
+    """That a round chose an item: which one, in which place, and why."""
+
+    round_id: int
+    round: int  # its number in the project
+    position: int
+    item_id: int
+    score: float
+    reason: dict[str, Any]
+    hindsight: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow:
+    id: int
+    project_id: int
+    sha256: str
+    name: str
+    media_type: str
+    n_bytes: int
+    link_path: str | None
+    link_mtime_ns: int | None
+    seconds: float | None
+    sample_rate: int | None
+    channels: int | None
+    width: int | None
+    height: int | None
+    held_out: bool
+    condition: str
+    condition_note: str
+    class_id: int | None  # the label that counts, as given
+    n_labels: int
+    decided: bool
+    skipped: bool
+    flagged: bool
+    waiting: bool
+    sequence: int | None  # the event that gave class_id
+    pick: PickRow | None = None  # the newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemFilter:
+    """Which items; all conditions hold at once."""
+
+    state: State = "all"
+    class_id: int | None = None  # counts as this class, merged ones included
+    annotator: int | None = None  # has a standing label of theirs
+    search: str = ""  # part of the name, upper or lower case
+    round_id: int | None = None  # was picked by this round
+
+
+ITEM_COLUMNS = [
+    getattr(ItemState if name in ItemState.__table__.c and name not in ("item_id", "project_id") else Item, name)
+    for name in ItemRow.__dataclass_fields__
+    if name != "pick"
+]
+
+
+def item_query(project_id: int) -> Select[*tuple[Any, ...]]:
+    return (
+        select(*ITEM_COLUMNS)
+        .join_from(Item, ItemState, ItemState.item_id == Item.id)
+        .where(Item.project_id == project_id)
+    )
+
+
+def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
+    """`query` over items and their states, narrowed."""
+    conditions: dict[str, list[Any]] = {
+        "all": [],
+        "waiting": [ItemState.waiting],
+        "labeled": [ItemState.class_id.is_not(None), ~Item.held_out],
+        "unlabeled": [ItemState.class_id.is_(None), ~Item.held_out],
+        "skipped": [ItemState.skipped],
+        "flagged": [ItemState.flagged],
+        "held_out": [Item.held_out],
+        "unreadable": [text(NOT_OK)],
+        "contested": [ItemState.n_labels > 1],
+    }
+    query = query.where(*conditions[which.state])
+    if which.class_id is not None:
+        same = select(LabelClass.id).where(
+            (LabelClass.id == which.class_id) | (LabelClass.effective_id == which.class_id)
+        )
+        query = query.where(ItemState.class_id.in_(same))
+    if which.annotator is not None:
+        mine = select(CurrentLabel.item_id).where(
+            CurrentLabel.project_id == ItemState.project_id, CurrentLabel.annotator_id == which.annotator
+        )
+        query = query.where(ItemState.item_id.in_(mine))
+    if which.search:
+        query = query.where(func.lower(Item.name).contains(which.search.lower(), autoescape=True))
+    if which.round_id is not None:
+        query = query.where(ItemState.item_id.in_(select(Pick.item_id).where(Pick.round_id == which.round_id)))
+    return query
+
+
+def ordered(query: Select[*tuple[Any, ...]], order: Order) -> Select[Any]:
+    by: dict[str, tuple[Any, ...]] = {
+        "id": (Item.id,),
+        "queue": (ItemState.waiting.desc(), ItemState.queue_rank, ItemState.shuffle, ItemState.item_id),
+        "newest": (func.coalesce(ItemState.sequence, -1).desc(), ItemState.item_id),
+        "name": (Item.name, ItemState.item_id),
+    }
+    return query.order_by(*by[order])
+
+
+def rows_of(connection: Connection, query: Select[*tuple[Any, ...]]) -> list[ItemRow]:
+    rows = connection.execute(query).all()
+    picks = newest_picks(connection, [row.id for row in rows])
+    return [ItemRow(**row._asdict(), pick=picks.get(row.id)) for row in rows]
+
+
+def rows_by_id(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[ItemRow]:
+    """In the order of `item_ids`; unknown ones are left out."""
+    found = {
+        row.id: row
+        for chunk in chunks(item_ids)
+        for row in rows_of(connection, item_query(project_id).where(ItemState.item_id.in_(chunk)))
+    }
+    return [found[item_id] for item_id in item_ids if item_id in found]
+
+
+def pick_query() -> Select[*tuple[Any, ...]]:
+    return select(
+        Pick.round_id, Round.number.label("round"), Pick.position, Pick.item_id, Pick.score, Pick.reason, Pick.hindsight
+    ).join_from(Pick, Round, Round.id == Pick.round_id)
+
+
+def newest_picks(connection: Connection, item_ids: Sequence[int]) -> dict[int, PickRow]:
+    """item id -> the pick of the newest round that chose it."""
+    newest: dict[int, PickRow] = {}
+    for chunk in chunks(item_ids):
+        query = pick_query().where(Pick.item_id.in_(chunk)).order_by(Pick.round_id)
+        newest.update({row.item_id: PickRow(**row._asdict()) for row in connection.execute(query)})
+    return newest

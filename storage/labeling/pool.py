@@ -1,0 +1,252 @@
+"""The items of one project as people label them: serve, label, undo, count, and freeze for a round."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, func, select, text
+from sqlalchemy.orm import aliased
+
+from core.errors import NotFound
+from core.types import PoolSnapshot
+from storage.database.schema import NOT_OK, Item, ItemState, LabelEvent, Pick, Project, Round
+from storage.database.store import Store, now
+from storage.labeling import item_rows, queue, snapshots
+from storage.labeling import projections as labels
+from storage.labeling.events import Applied, LabelEventRow, LabelInput, apply_events
+from storage.labeling.item_rows import ItemFilter, ItemRow, Order, PickRow
+from storage.projects import classes, projects
+from storage.rounds.log import RoundRow
+
+__all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow", "LabelInput", "PickRow", "Pool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCounts:
+    total: int  # held-out items included
+    held_out: int
+    labeled: int  # items outside the held-out ones whose label counts
+    waiting: int  # can be served now
+    skipped: int
+    flagged: int
+    unreadable: int  # missing, changed or damaged
+    per_class: dict[int, int]  # active class id -> labeled items, merged ones counted with their successor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProgress:
+    """How far people are with the picks of the newest finished round; `total` is 0 before the first."""
+
+    round_id: int | None = None
+    number: int | None = None
+    total: int = 0
+    done: int = 0
+
+
+class Pool:
+    def __init__(self, store: Store, project_id: int) -> None:
+        self.store = store
+        self.project_id = project_id
+
+    # Serving
+
+    def next_to_label(self, *, annotator: int, holder: str = "", limit: int = 1) -> list[ItemRow]:
+        """Items for one tab of one annotator: picks first in their order, then the shuffled rest. Each is leased to
+        the tab (`holder`) for the project's `lease_seconds`; those it holds come first, renewed."""
+
+        def claim_rows(connection: Connection) -> list[ItemRow]:
+            project = projects.row_in(connection, self.project_id)
+            if project.archived_at is not None:
+                return []
+            claim = queue.Claim(
+                project_id=self.project_id,
+                annotator=annotator,
+                holder=holder,
+                at=now(),
+                seconds=project.settings.lease_seconds,
+                labels_per_item=project.settings.labels_per_item,
+            )
+            item_ids = queue.claim_items(connection, claim, limit)
+            return item_rows.rows_by_id(connection, self.project_id, item_ids)
+
+        return self.store.run(claim_rows)
+
+    def release(self, *, annotator: int, holder: str | None = None) -> None:
+        """Give back what the tab holds; without `holder`, what all of the annotator's tabs hold."""
+        with self.store.write() as connection:
+            queue.release(connection, self.project_id, annotator, holder)
+
+    def put_first(self, item_ids: Sequence[int]) -> None:
+        """Serve these before everything else, in this order."""
+        with self.store.write() as connection:
+            projects.touch(connection, self.project_id)
+            queue.put_first(connection, self.project_id, item_ids)
+
+    # Labeling
+
+    def apply(self, events: Sequence[LabelInput], *, annotator: int) -> list[Applied]:
+        """All events in one transaction, on disk when this returns; one answer each, in order."""
+        if not events:
+            return []
+
+        def apply_all(connection: Connection) -> list[Applied]:
+            project = projects.lock(connection, self.project_id)
+            return apply_events(connection, project, events, annotator)
+
+        return self.store.run(apply_all)
+
+    def label(self, item_id: int, class_id: int, *, annotator: int, **more: Any) -> Applied:
+        """One label now; `more` are further fields of `LabelInput`."""
+        event = LabelInput(
+            uuid=more.pop("uuid", None) or str(uuid.uuid4()), item_id=item_id, kind="label", class_id=class_id, **more
+        )
+        return self.apply([event], annotator=annotator)[0]
+
+    def undo(self, *, annotator: int) -> LabelEventRow | None:
+        """Take back the annotator's newest action that stands, and return it; again to walk further back."""
+        with self.store.write() as connection:
+            project = projects.lock(connection, self.project_id)
+            undoing = aliased(LabelEvent)
+            newest = connection.execute(
+                self._events()
+                .where(LabelEvent.annotator_id == annotator, LabelEvent.kind != "undo")
+                .where(~select(undoing.sequence).where(undoing.undoes == LabelEvent.uuid).exists())
+                .order_by(LabelEvent.sequence.desc())
+                .limit(1)
+            ).one_or_none()
+            if newest is None:
+                return None
+            event = LabelInput(uuid=str(uuid.uuid4()), item_id=newest.item_id, kind="undo", undoes=newest.uuid)
+            answer = apply_events(connection, project, [event], annotator)[0]
+            return LabelEventRow(**newest._asdict()) if answer.accepted else None
+
+    # Reading
+
+    def item(self, item_id: int) -> ItemRow:
+        with self.store.read() as connection:
+            rows = item_rows.rows_by_id(connection, self.project_id, [item_id])
+        if not rows:
+            raise NotFound(f"Item {item_id} is not in this project.")
+        return rows[0]
+
+    def items(
+        self, which: ItemFilter | None = None, *, order: Order = "id", limit: int | None = 100, offset: int = 0
+    ) -> list[ItemRow]:
+        query = item_rows.filtered(item_rows.item_query(self.project_id), which or ItemFilter())
+        query = item_rows.ordered(query, order).limit(limit).offset(offset)
+        with self.store.read() as connection:
+            return item_rows.rows_of(connection, query)
+
+    def items_by_id(self, item_ids: Sequence[int]) -> list[ItemRow]:
+        """In the order asked; ids of other projects are left out."""
+        with self.store.read() as connection:
+            return item_rows.rows_by_id(connection, self.project_id, item_ids)
+
+    def count_items(self, which: ItemFilter | None = None) -> int:
+        query = select(func.count()).select_from(ItemState).join(Item, Item.id == ItemState.item_id)
+        query = item_rows.filtered(query.where(ItemState.project_id == self.project_id), which or ItemFilter())
+        with self.store.read() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def history(self, item_id: int) -> list[LabelEventRow]:
+        """All that happened to an item, oldest first."""
+        return self._event_rows(self._events().where(LabelEvent.item_id == item_id).order_by(LabelEvent.sequence))
+
+    def recent(self, annotator: int, limit: int = 20) -> list[LabelEventRow]:
+        """The annotator's newest events, newest first."""
+        mine = self._events().where(LabelEvent.annotator_id == annotator)
+        return self._event_rows(mine.order_by(LabelEvent.sequence.desc()).limit(limit))
+
+    def counts(self) -> PoolCounts:
+        with self.store.read() as connection:
+            return _counts(connection, self.project_id)
+
+    def batch(self) -> BatchProgress:
+        newest = (
+            select(Round.id, Round.number)
+            .where(Round.project_id == self.project_id, Round.status == "finished")
+            .order_by(Round.number.desc())
+            .limit(1)
+        )
+        with self.store.read() as connection:
+            found = connection.execute(newest).one_or_none()
+            if found is None:
+                return BatchProgress()
+            handled = func.count().filter(~ItemState.waiting)
+            query = select(func.count(), handled).join_from(Pick, ItemState, ItemState.item_id == Pick.item_id)
+            total, done = connection.execute(query.where(Pick.round_id == found.id)).one()
+        return BatchProgress(round_id=found.id, number=found.number, total=total, done=done)
+
+    def snapshot(self, as_of: RoundRow | int | None = None) -> PoolSnapshot:
+        """The pool now; as a round saw it when it was requested; or as of a label sequence (classes as they are)."""
+        with self.store.read() as connection:
+            if as_of is None:
+                return snapshots.take(connection, self.project_id)
+            if isinstance(as_of, int):
+                current = snapshots.present(connection, self.project_id)
+                moment = snapshots.Moment(
+                    label_sequence=as_of, class_event=current.class_event, last_item_id=current.last_item_id
+                )
+            else:
+                moment = snapshots.Moment(
+                    label_sequence=as_of.label_sequence,
+                    class_event=as_of.class_event,
+                    last_item_id=as_of.last_item_id,
+                )
+            return snapshots.take(connection, self.project_id, moment)
+
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the active classes; their order is that of class positions in a snapshot."""
+        return tuple(row.name for row in classes.list_classes(self.store, self.project_id))
+
+    def revision(self) -> int:
+        """Grows with every change in the project; caches are keyed on it."""
+        with self.store.read() as connection:
+            return int(connection.execute(select(Project.revision).where(Project.id == self.project_id)).scalar_one())
+
+    def rebuild(self) -> int:
+        """Derive the projections from the events again; returns how many rows differed (0 in a sound store)."""
+        with self.store.write() as connection:
+            projects.touch(connection, self.project_id)
+            return labels.rebuild(connection, self.project_id)
+
+    def _events(self) -> Select[*tuple[Any, ...]]:
+        return select(LabelEvent.__table__).where(LabelEvent.project_id == self.project_id)
+
+    def _event_rows(self, query: Select[*tuple[Any, ...]]) -> list[LabelEventRow]:
+        with self.store.read() as connection:
+            return [LabelEventRow(**row._asdict()) for row in connection.execute(query)]
+
+
+def _counts(connection: Connection, project_id: int) -> PoolCounts:
+    """Two passes over an index for the pool, and small indexes for what is rare."""
+
+    def count(table: Any, *conditions: Any) -> int:
+        query = select(func.count()).select_from(table).where(table.project_id == project_id, *conditions)
+        return int(connection.execute(query).scalar_one())
+
+    by_class = select(ItemState.class_id, func.count()).where(ItemState.project_id == project_id)
+    everything: dict[int | None, int] = dict(connection.execute(by_class.group_by(ItemState.class_id)).all())
+    of_tests = select(ItemState.class_id, func.count()).join(Item, Item.id == ItemState.item_id)
+    of_tests = of_tests.where(Item.project_id == project_id, Item.held_out).group_by(ItemState.class_id)
+    tests: dict[int | None, int] = dict(connection.execute(of_tests).all())
+    labeled = {one: n - tests.get(one, 0) for one, n in everything.items() if one is not None}
+    rows = classes.rows_in(connection, project_id)
+    totals = {row.id: 0 for row in rows if row.active}
+    for row in rows:
+        counts_as = row.effective_id or row.id
+        if counts_as in totals:
+            totals[counts_as] += labeled.get(row.id, 0)
+    return PoolCounts(
+        total=sum(everything.values()),
+        held_out=sum(tests.values()),
+        labeled=sum(labeled.values()),
+        waiting=count(ItemState, ItemState.waiting),
+        skipped=count(ItemState, ItemState.skipped),
+        flagged=count(ItemState, ItemState.flagged),
+        unreadable=count(Item, text(NOT_OK)),
+        per_class=totals,
+    )

@@ -1,0 +1,133 @@
+"""The pool as arrays, now or as it was when a round was requested.
+
+Class positions are the order of the classes that were active then. A label of a merged class is that of its successor;
+a label of a retired class has no position: the item is neither trained on as labeled nor chosen again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Integer, case, func, select, type_coerce
+
+from core.types import UNLABELED, PoolSnapshot
+from storage.database.schema import Item, ItemState, LabelEvent, Project
+from storage.labeling import projections as labels
+from storage.projects import classes
+
+NO_CLASS = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A point in a project's history: the newest label event, class event and item it knows."""
+
+    label_sequence: int
+    class_event: int
+    last_item_id: int
+
+
+def present(connection: Connection, project_id: int) -> Moment:
+    """Now. Everything that reads through `connection` in this transaction agrees with it."""
+    sequence = select(func.coalesce(func.max(LabelEvent.sequence), 0)).where(LabelEvent.project_id == project_id)
+    item = select(func.coalesce(func.max(Item.id), 0)).where(Item.project_id == project_id)
+    return Moment(
+        label_sequence=int(connection.execute(sequence).scalar_one()),
+        class_event=classes.newest_event(connection, project_id),
+        last_item_id=int(connection.execute(item).scalar_one()),
+    )
+
+
+def take(connection: Connection, project_id: int, moment: Moment | None = None) -> PoolSnapshot:
+    """The pool at `moment` (now when None)."""
+    kind = connection.execute(select(Project.kind).where(Project.id == project_id)).scalar_one()
+    now = present(connection, project_id)
+    past = moment is not None and moment != now
+    moment = moment or now
+    rows = classes.rows_as_of(connection, project_id, moment.class_event)
+    active = [row for row in rows if row.active]
+    positions = {row.id: position for position, row in enumerate(active)}
+    position_of = {row.id: positions.get(row.effective_id or row.id, UNLABELED) for row in rows}
+    columns = _columns(connection, project_id, moment.last_item_id)
+    if past:
+        _set_past(connection, project_id, moment, columns, {row.id: row.effective_id or row.id for row in rows})
+    return _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
+
+
+def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:
+    """One array (hashes: a tuple) per column, as plain integers: at a million rows every conversion counts."""
+    query = select(
+        Item.id,
+        Item.sha256,
+        type_coerce(Item.held_out, Integer),
+        type_coerce(ItemState.waiting, Integer),
+        case((Item.condition == "ok", 1), else_=0),
+        func.coalesce(Item.truth_class_id, NO_CLASS),
+        func.coalesce(ItemState.class_id, NO_CLASS),
+    ).join(ItemState, ItemState.item_id == Item.id)
+    query = query.where(Item.project_id == project_id, Item.id <= last_item_id).order_by(Item.id)
+    names = ("id", "sha256", "held_out", "waiting", "readable", "truth", "class_id")
+    rows = connection.execute(query).all()
+    found = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+    return {name: column if name == "sha256" else np.array(column, dtype=np.int64) for name, column in found.items()}
+
+
+def _set_past(
+    connection: Connection, project_id: int, moment: Moment, columns: dict[str, Any], effective: dict[int, int]
+) -> None:
+    """Replace what counts now by what counted at `moment`, derived from the events up to it."""
+    wanted = labels.labels_per_item(connection, project_id)
+    row_of = {item_id: row for row, item_id in enumerate(columns["id"].tolist())}
+    columns["class_id"] = np.full(len(row_of), NO_CLASS, dtype=np.int64)
+    columns["waiting"] = columns["readable"] & (1 - columns["held_out"])
+    for item_id, events in _events_until(connection, project_id, moment.label_sequence):
+        row = row_of.get(item_id)
+        if row is None:
+            continue
+        standing = labels.derive(events, effective)
+        columns["class_id"][row] = standing.class_id or NO_CLASS
+        if standing.skipped or standing.decided or standing.n_labels >= wanted:
+            columns["waiting"][row] = 0
+
+
+def _events_until(connection: Connection, project_id: int, sequence: int) -> Iterator[tuple[int, list[Any]]]:
+    query = (
+        select(LabelEvent.__table__)
+        .where(LabelEvent.project_id == project_id, LabelEvent.sequence <= sequence)
+        .order_by(LabelEvent.item_id, LabelEvent.sequence)
+        .execution_options(yield_per=5_000)
+    )
+    for item_id, events in groupby(connection.execute(query), key=lambda row: row.item_id):
+        yield item_id, list(events)
+
+
+def _snapshot(
+    kind: Any, class_names: tuple[str, ...], columns: dict[str, Any], position_of: dict[int, int], sequence: int
+) -> PoolSnapshot:
+    held_out = columns["held_out"].astype(np.bool_)
+    given, truth = (_positions(columns[name], position_of) for name in ("class_id", "truth"))
+    known = np.where(given != UNLABELED, given, truth)
+    return PoolSnapshot(
+        kind=kind,
+        class_names=class_names,
+        item_ids=columns["id"],
+        hashes=tuple(columns["sha256"]),
+        labels=np.where(held_out, UNLABELED, given),
+        held_out=held_out,
+        held_out_labels=np.where(held_out, known, UNLABELED),
+        eligible=columns["waiting"].astype(np.bool_) & ~held_out & (columns["class_id"] == NO_CLASS),
+        label_sequence=sequence,
+    )
+
+
+def _positions(class_ids: NDArray[np.int64], position_of: dict[int, int]) -> NDArray[np.int64]:
+    """(n,) class ids -> (n,) positions, UNLABELED where there is none."""
+    positions = np.full(len(class_ids), UNLABELED, dtype=np.int64)
+    for class_id, position in position_of.items():
+        positions[class_ids == class_id] = position
+    return positions

@@ -1,0 +1,160 @@
+"""Files that went missing or changed after import: noticed when they are read or checked, shown, and put right.
+
+An item whose file is gone or has other bytes keeps its labels and its place in history, but waits for nobody. When the
+right bytes are back, it waits again. Only a machine that can know says so: one that works from an artifact folder and
+has no media of its own finds every file missing, and notes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select, update
+
+from core.errors import NotFound
+from core.types import Progress, Report, ignore
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.labeling import projections as labels
+from storage.media.folder import MediaChanged, MediaMissing
+from storage.projects import projects
+
+BLOCK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MediaReport:
+    """How many items were looked at, and how they stand now."""
+
+    checked: int = 0
+    missing: int = 0
+    changed: int = 0
+    repaired: int = 0
+
+
+def read_item(store: Store, item_id: int) -> bytes:
+    """The item's bytes, exactly those that were imported. A missing or changed file is noted before it is raised."""
+    query = select(Item.id, Item.project_id, Item.sha256, Item.link_path, Item.condition).where(Item.id == item_id)
+    with store.read() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no item {item_id}.")
+    with noticing(store, row.project_id, row.id, row.condition):
+        return store.media.read(row.sha256, row.link_path)
+
+
+@contextlib.contextmanager
+def noticing(store: Store, project_id: int, item_id: int, condition: str) -> Iterator[None]:
+    """Around code that reads an item's file and compares it with its hash: what that finds is noted with the item,
+    whose `condition` was known before, whether the file turns out missing, changed or right again."""
+    try:
+        yield
+    except (MediaMissing, MediaChanged) as problem:
+        found = describe(problem)
+        if judges_media(store) and condition not in (found[0], "unreadable"):
+            set_condition(store, project_id, {item_id: found})
+        raise
+    if condition in ("missing", "changed"):
+        set_condition(store, project_id, {item_id: ("ok", "")})
+
+
+def note_by_hash(store: Store, project_id: int, sha256: str, problem: NotFound) -> None:
+    """Note a missing or changed file with the item that has this hash."""
+    query = select(Item.id, Item.condition).where(Item.project_id == project_id, Item.sha256 == sha256)
+    with store.read() as connection:
+        row = connection.execute(query).one_or_none()
+    with contextlib.suppress(MediaMissing, MediaChanged):
+        if row is not None:
+            with noticing(store, project_id, row.id, row.condition):
+                raise problem
+
+
+def is_shared(store: Store) -> bool:
+    """Whether the artifact folder lies elsewhere than beside the store."""
+    return store.artifacts_address != str(store.home / "artifacts")
+
+
+def holds_media(store: Store) -> bool:
+    """Whether this machine is the one whose home holds the media."""
+    return store.media.root.is_dir() and any(store.media.root.iterdir())
+
+
+def judges_media(store: Store) -> bool:
+    """Whether a file that is not found here is missing, and not just elsewhere."""
+    return not is_shared(store) or holds_media(store)
+
+
+def verify_items(store: Store, project_id: int, report: Report = ignore) -> MediaReport:
+    """Read every file of the project once, compare it with its hash, and note what changed since the last time.
+
+    Linked files of the same size and time as at import are believed; copied ones and all others are read.
+    """
+    total, last = _count(store, project_id), 0
+    counts = {"checked": 0, "missing": 0, "changed": 0, "repaired": 0}
+    while rows := _block(store, project_id, last):
+        last = rows[-1].id
+        found: dict[int, tuple[str, str]] = {}
+        for row in rows:
+            condition, note = _look(store, row)
+            counts["checked"] += 1
+            if condition != "ok":
+                counts[condition] += 1
+            elif row.condition in ("missing", "changed"):
+                counts["repaired"] += 1
+            if row.condition != "unreadable" and condition != row.condition:
+                found[row.id] = (condition, note)
+            if counts["checked"] % 100 == 0:
+                report(Progress("check", counts["checked"], total))
+        set_condition(store, project_id, found)
+    report(Progress("check", counts["checked"], total))
+    return MediaReport(**counts)
+
+
+def set_condition(store: Store, project_id: int, found: dict[int, tuple[str, str]]) -> None:
+    """Note (condition, note) of items; those that are not ok wait no longer, those that are ok again do."""
+    if not found:
+        return
+    with store.write() as connection:
+        projects.lock(connection, project_id)
+        for item_id, (condition, note) in found.items():
+            statement = update(Item).where(Item.id == item_id, Item.project_id == project_id)
+            connection.execute(statement.values(condition=condition, condition_note=note))
+        labels.refresh_states(connection, project_id, found)
+
+
+def describe(problem: MediaMissing | MediaChanged) -> tuple[str, str]:
+    """(condition, note) that a problem means for an item."""
+    return "missing" if isinstance(problem, MediaMissing) else "changed", str(problem)
+
+
+def _look(store: Store, row: Any) -> tuple[str, str]:
+    try:
+        if row.link_path is None or row.condition == "changed" or not _as_linked(store, row):
+            store.media.check(row.sha256, row.link_path)
+    except (MediaMissing, MediaChanged) as problem:
+        return describe(problem)
+    return "ok", ""
+
+
+def _as_linked(store: Store, row: Any) -> bool:
+    """Whether a linked file has the size and time that it had at import."""
+    store.media.locate(row.sha256, row.link_path)
+    status = os.stat(row.link_path)
+    return (status.st_size, status.st_mtime_ns) == (row.n_bytes, row.link_mtime_ns)
+
+
+def _block(store: Store, project_id: int, last: int) -> list[Any]:
+    columns = (Item.id, Item.sha256, Item.link_path, Item.link_mtime_ns, Item.n_bytes, Item.condition)
+    query = select(*columns).where(Item.project_id == project_id, Item.id > last).order_by(Item.id).limit(BLOCK)
+    with store.read() as connection:
+        return list(connection.execute(query))
+
+
+def _count(store: Store, project_id: int) -> int:
+    from storage.labeling.pool import Pool
+
+    return Pool(store, project_id).counts().total

@@ -1,0 +1,210 @@
+"""The bytes behind items: `media/ab/abcdef…`, each file named after the SHA-256 of its content, and packs.
+
+A file gets its name only when it is complete; what is read is compared with the hash it was asked for. Small contents
+of large imports are kept together (`storage.media.packs`); a file of its own counts before a place in a pack. Items
+that were linked stay where they are and are read from there, with the same comparison.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import io
+import os
+import platform
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from core.errors import InvalidInput, NotFound
+from storage.media.packs import Altered, Packs
+
+_HASH = re.compile(r"[0-9a-f]{64}\Z")
+_CHUNK = 1 << 20
+
+
+class MediaMissing(NotFound):
+    """The file behind an item is not there (any more), or may not be read."""
+
+
+class MediaChanged(NotFound):
+    """The file behind an item has other bytes than it had when it was imported."""
+
+
+class MediaFolder:
+    """Content-addressed files under one folder of the local file system."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.packs = Packs(self.root)
+
+    def path(self, sha256: str) -> Path:
+        """Where the bytes with this hash are if they have a file of their own."""
+        if not _HASH.match(sha256):
+            raise InvalidInput(f"{sha256[:80]!r} is not a SHA-256 in hex.")
+        return self.root / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        return self.path(sha256).is_file() or self.packs.has(sha256)
+
+    def put(self, stream: BinaryIO | bytes) -> str:
+        """Store the bytes and return their hash; on disk when this returns."""
+        source = io.BytesIO(stream) if isinstance(stream, bytes) else stream
+        with self.incoming() as folder:
+            staged = folder / "one"
+            digest = hashlib.sha256()
+            with open(staged, "xb") as file:
+                while block := source.read(_CHUNK):
+                    digest.update(block)
+                    file.write(block)
+                file.flush()
+                os.fsync(file.fileno())
+            final = self.path(digest.hexdigest())
+            final.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged, final)
+            _sync(final.parent)
+        return digest.hexdigest()
+
+    def locate(self, sha256: str, link_path: str | None = None) -> Path | None:
+        """The regular file that holds the item's bytes, whose content is not compared here; None: a pack does."""
+        path = Path(link_path) if link_path is not None else self.path(sha256)
+        try:
+            status = path.lstat() if link_path is not None else path.stat()
+        except OSError as problem:
+            if link_path is None and isinstance(problem, FileNotFoundError) and self.packs.has(sha256):
+                return None
+            raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
+        if not stat.S_ISREG(status.st_mode):
+            raise MediaChanged(f"{path} is not a regular file any more.")
+        return path
+
+    def open(self, sha256: str, link_path: str | None = None) -> BinaryIO:
+        """The bytes as a stream; those of a file are for the reader to compare."""
+        path = self.locate(sha256, link_path)
+        if path is None:
+            return io.BytesIO(self._packed(sha256))
+        try:
+            return open(path, "rb", opener=_open_regular)
+        except OSError as problem:
+            raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
+
+    def read(self, sha256: str, link_path: str | None = None) -> bytes:
+        """The bytes, compared with the hash: `MediaMissing` or `MediaChanged` instead of other bytes."""
+        if link_path is None and self.locate(sha256) is None:
+            return self._packed(sha256)
+        with self.open(sha256, link_path) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise MediaChanged(f"The file {link_path or self.path(sha256)} has changed since it was imported.")
+        return data
+
+    def check(self, sha256: str, link_path: str | None = None) -> None:
+        """Like `read`, in constant memory."""
+        with self.open(sha256, link_path) as file:
+            digest = hashlib.sha256()
+            while block := file.read(_CHUNK):
+                digest.update(block)
+            if digest.hexdigest() != sha256:
+                raise MediaChanged(f"The file {link_path or self.path(sha256)} has changed since it was imported.")
+
+    def _packed(self, sha256: str) -> bytes:
+        """The bytes from a pack, compared with the hash."""
+        try:
+            return self.packs.read(sha256)
+        except Altered as problem:
+            raise MediaChanged(f"The bytes of {sha256} have changed since they were imported: {problem}") from problem
+        except OSError as problem:
+            raise MediaMissing(f"The bytes of {sha256} cannot be read: {problem.strerror}.") from problem
+
+    @contextlib.contextmanager
+    def incoming(self) -> Iterator[Path]:
+        """A folder of this process for files on their way in; gone afterwards, as are those of processes that died."""
+        waiting = self.root / "incoming"
+        waiting.mkdir(parents=True, exist_ok=True)
+        for leftover in waiting.iterdir():
+            if not _alive(leftover.name):
+                shutil.rmtree(leftover, ignore_errors=True)
+        folder = waiting / f"{_host()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sync(self, hashes: Sequence[str]) -> None:
+        """Copied bytes with these hashes are on disk when this returns: file by file when few, else at once."""
+        if len(hashes) <= FEW:
+            single = {self.path(sha256) for sha256 in hashes if self.path(sha256).exists()}
+            for path in single | self.packs.files([one for one in hashes if self.path(one) not in single]):
+                with contextlib.suppress(FileNotFoundError):  # renamed by a repair
+                    _sync(path)
+                    _sync(path.parent)
+            if hashes:
+                _sync(self.root)
+        else:
+            self.sync_all()
+
+    def sync_all(self) -> None:
+        """Everything that was put here until now is on disk when this returns."""
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            if _syncfs is None or _syncfs(descriptor) != 0:
+                os.sync()
+        finally:
+            os.close(descriptor)
+
+
+FEW = 16
+
+
+def _find_syncfs() -> ctypes._NamedFuncPointer | None:  # Linux only; elsewhere os.sync does more than is needed
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes, function.restype = [ctypes.c_int], ctypes.c_int
+    return function
+
+
+_syncfs = _find_syncfs()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Never waits: a FIFO that took the file's place is opened without blocking, seen, and refused."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file", path)
+    return descriptor
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", platform.node())
+
+
+def _alive(name: str) -> bool:
+    """Whether the process that made `incoming/<host>-<pid>-…` may still run; those of other machines may."""
+    host, _, rest = name.partition("-")
+    pid = rest.partition("-")[0]
+    if host != _host() or not pid.isdigit():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,199 @@
+"""Whether a file can be read, and its measures: seconds, rate, channels, width, height.
+
+`examine` decides one of three things about bytes: refused (not an allowed type, or over a limit), unreadable (an
+allowed type that does not decode, with the reason) or ok. Plain PCM in a WAV is understood from its header alone;
+everything else is decoded to the end, which happens in a child process with limits (`storage.media.probe_pool`).
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import struct
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from storage.media.limits import Limits
+from storage.media.types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind, refusal
+
+Content = bytes | mmap.mmap
+
+
+class Measures(NamedTuple):
+    """What is known about one file's content."""
+
+    status: Literal["ok", "unreadable", "refused"]
+    reason: str = ""
+    media_type: str = ""
+    seconds: float | None = None
+    sample_rate: int | None = None
+    channels: int | None = None
+    width: int | None = None
+    height: int | None = None
+
+
+class Unreadable(Exception):
+    """An allowed type whose content does not decode; the text is the reason."""
+
+
+class Refused(Exception):
+    """Content that is not wanted; the text is the reason."""
+
+
+def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] = lambda: None) -> Measures:
+    """Measures of `data`; `before_decoding` is called when a decoder of compressed or foreign data is about to run."""
+    head = data[:HEAD_BYTES]
+    media_type = identify(head, lambda offset, n: data[offset : offset + n])
+    if media_type is None:
+        return Measures("refused", refusal(head))
+    try:
+        if media_type == "audio/wav" and (plain := plain_wav(data)) is not None:
+            n_frames, sample_rate, channels = plain
+            return _audio(media_type, n_frames, sample_rate, channels, limits)
+        _load_decoder(media_type)
+        before_decoding()
+        if media_kind(media_type) == "audio":
+            return _decode_audio(data, media_type, limits)
+        return _decode_image(data, media_type, limits)
+    except Refused as reason:
+        return Measures("refused", str(reason), media_type)
+    except Unreadable as reason:
+        return Measures("unreadable", str(reason), media_type)
+    except MemoryError:
+        reason_text = f"Decoding needs more than the {limits.decode_bytes:,} bytes allowed (decode_bytes)."
+        return Measures("unreadable", reason_text, media_type)
+    except Exception as problem:  # decoders raise anything on damaged data; none of it may stop a batch
+        return Measures("unreadable", f"It does not decode: {_one_line(problem)}.", media_type)
+
+
+def _load_decoder(media_type: str) -> None:
+    """Import what decodes this type, so that the time a file may take is not spent on that."""
+    if media_kind(media_type) == "audio":
+        import numpy  # noqa: F401
+        import soundfile  # noqa: F401
+    else:
+        from PIL import Image, WebPImagePlugin  # noqa: F401
+
+        Image.preinit()
+
+
+def _one_line(problem: Exception) -> str:
+    text = " ".join(str(problem).split())[:200].rstrip(".")
+    return text or type(problem).__name__
+
+
+def _audio(media_type: str, n_frames: int, sample_rate: int, channels: int, limits: Limits) -> Measures:
+    check_audio_header(sample_rate, channels, limits)
+    if n_frames == 0:
+        raise Unreadable("It holds no samples.")
+    seconds = n_frames / sample_rate
+    if seconds > limits.max_seconds:
+        raise Refused(f"It lasts {seconds:,.1f} s; the limit is {limits.max_seconds:,g} s (max_seconds).")
+    return Measures("ok", "", media_type, seconds, sample_rate, channels)
+
+
+def check_audio_header(sample_rate: int, channels: int, limits: Limits) -> None:
+    if not limits.min_sample_rate <= sample_rate <= limits.max_sample_rate:
+        raise Refused(
+            f"Its sample rate is {sample_rate:,} Hz; allowed are {limits.min_sample_rate:,} to "
+            f"{limits.max_sample_rate:,} Hz (min_sample_rate, max_sample_rate)."
+        )
+    if not 1 <= channels <= limits.max_channels:
+        raise Refused(f"It has {channels} channels; the limit is {limits.max_channels} (max_channels).")
+
+
+def plain_wav(data: Content) -> tuple[int, int, int] | None:
+    """(frames, sample rate, channels) of a WAV with 8 to 32 bit integer PCM, or None when a decoder has to look.
+
+    A data chunk that is cut off, or whose size was never filled in, counts as far as the bytes go.
+    """
+    if data[:4] != b"RIFF":
+        return None
+    offset, n_bytes, form = 12, len(data), None
+    for _ in range(64):  # chunks before the samples; a longer list is left to the decoder
+        if offset + 8 > n_bytes:
+            return None
+        name, size = struct.unpack_from("<4sI", data, offset)
+        if name == b"fmt " and size >= 16 and offset + 24 <= n_bytes:
+            form = struct.unpack_from("<HHIIHH", data, offset + 8)
+            if form[0] == 0xFFFE and size >= 40 and offset + 34 <= n_bytes:
+                form = (int.from_bytes(data[offset + 32 : offset + 34], "little"), *form[1:])
+        elif name == b"data":
+            return _plain_frames(form, min(size, n_bytes - offset - 8))
+        offset += 8 + size + (size & 1)
+    return None
+
+
+def _plain_frames(form: tuple[int, ...] | None, n_bytes: int) -> tuple[int, int, int] | None:
+    if form is None:
+        return None
+    code, channels, sample_rate, _, block, bits = form
+    if code != 1 or bits not in (8, 16, 24, 32) or block != channels * bits // 8 or block == 0:
+        return None
+    return n_bytes // block, sample_rate, channels
+
+
+def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
+    """Every sample is decoded once, block by block: all are finite, and there are no more than the limit allows."""
+    import numpy as np
+    import soundfile
+
+    with soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else _Whole(data)) as sound:
+        check_audio_header(sound.samplerate, sound.channels, limits)
+        allowed = int(limits.max_seconds * sound.samplerate)
+        n_frames = 0
+        while len(block := sound.read(1 << 16, dtype="float32", always_2d=True)):
+            if not np.isfinite(block).all():
+                raise Unreadable(f"Samples after {n_frames / sound.samplerate:.1f} s are NaN or infinite.")
+            n_frames += len(block)
+            if n_frames > allowed:
+                break
+        return _audio(media_type, n_frames, sound.samplerate, sound.channels, limits)
+
+
+class _Whole(io.RawIOBase):
+    """A memory map as a plain file, for decoders that ask for one."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, len(self._data))[whence])
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(block)] = block
+        self._at += len(block)
+        return len(block)
+
+
+def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # our own limit stands below and comes before decoding
+    stream = io.BytesIO(data) if isinstance(data, bytes) else io.BufferedReader(_Whole(data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(stream, formats=(PILLOW_FORMATS[media_type],)) as picture:
+            width, height = picture.size
+            if width * height > limits.max_pixels:
+                raise Refused(
+                    f"It has {width:,} x {height:,} pixels; the limit is {limits.max_pixels:,} in all (max_pixels)."
+                )
+            if min(width, height) < 1:
+                raise Unreadable("It has no pixels.")
+            picture.load()
+            if picture.getexif().get(0x0112) in (5, 6, 7, 8):  # stored lying on its side
+                width, height = height, width
+    return Measures("ok", "", media_type, width=width, height=height)

@@ -1,0 +1,257 @@
+"""The process that touches files nobody vouches for: reads, hashes, decodes and stores one file after another.
+
+Started by `storage.media.probe_pool` as `python -m storage.media.probe_process`. One JSON line in is a batch of jobs,
+one or more lines out are lists of replies. Before a decoder runs, the replies so far are sent and an alarm and a CPU
+limit are set: whatever a hostile file does to this process, the parent knows which file it was and has everything
+before it.
+
+A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
+                        move  the file is ours: put it into the media folder, or remove it when it is not wanted
+                        kept  `path` is the hash of bytes that a pack of the media folder has: look at them there
+From the first batch with many jobs on, small contents go into a pack (`storage.media.packs`); others become files.
+A reply is [status, reason, media_type, seconds, sample_rate, channels, width, height, sha256, n_bytes, mtime_ns].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import hashlib
+import json
+import mmap
+import os
+import resource
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from storage.media.limits import Limits
+from storage.media.packs import SMALL_BYTES, Altered, PackWriter
+from storage.media.probe import Content, Measures, Refused, examine
+
+SMALL = 4 << 20  # files up to here are read in one piece
+CHUNK = 1 << 20
+MANY = 64  # jobs in a batch from which on a process packs: a pack for a handful of files is not worth it
+DISK_FULL = "The disk is full."
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+Examine = Callable[[Content, Limits, Callable[[], None]], Measures]
+
+
+class Examiner:
+    """Does one job at a time. `examine` may be replaced by a verdict that is already known, so nothing is decoded."""
+
+    def __init__(self, media_root: Path, incoming: Path, limits: Limits, examine: Examine = examine) -> None:
+        self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
+        self._examine_content = examine
+        self._n_staged = 0
+        self._shards: set[str] | None = None  # folders that may hold files of their own
+        self.packing = False
+        self.packs = PackWriter(media_root)
+
+    def reply(self, path: str, mode: str, before_decoding: Callable[[], None] = lambda: None) -> list[Any]:
+        try:
+            if mode == "kept":
+                return self._kept(path, before_decoding)
+            found, sha256, status = self._examine(path, mode, before_decoding)
+        except Refused as reason:
+            return _reply(Measures("refused", str(reason)))
+        except OSError as problem:
+            return _unkept(problem)
+        finally:
+            if mode == "move":
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        return _reply(found, sha256, status.st_size, status.st_mtime_ns)
+
+    def settle(self, replies: list[list[Any]]) -> None:
+        """Before replies are given: whoever reads one finds the bytes, or reads that they could not be kept."""
+        try:
+            self.packs.flush()
+        except OSError as problem:
+            replies[:] = [_unkept(problem)] * len(replies)
+            self.packs.failure = None
+
+    def _kept(self, sha256: str, before: Callable[[], None]) -> list[Any]:
+        try:
+            data = self.packs.packs.read(sha256)
+        except Altered as problem:
+            raise Refused(str(problem)) from problem
+        return _reply(self._examine_content(data, self.limits, before), sha256, len(data))
+
+    def _examine(self, path: str, mode: str, before: Callable[[], None]) -> tuple[Measures, str, os.stat_result]:
+        try:
+            descriptor = os.open(path, OPEN_FLAGS)
+        except OSError as problem:
+            if os.path.islink(path):
+                raise Refused("It is a symbolic link; links are not followed.") from problem
+            raise
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused("It is not a regular file.")
+            if status.st_size > self.limits.max_file_bytes:
+                raise Refused(
+                    f"It has {status.st_size:,} bytes; the limit is {self.limits.max_file_bytes:,} (max_file_bytes)."
+                )
+            if status.st_size <= SMALL:
+                return self._small(descriptor, path, mode, before, status)
+            return self._large(descriptor, path, mode, before, status)
+        finally:
+            os.close(descriptor)
+
+    def _small(
+        self, descriptor: int, path: str, mode: str, before: Callable[[], None], status: os.stat_result
+    ) -> tuple[Measures, str, os.stat_result]:
+        data = os.read(descriptor, status.st_size + 1)
+        while len(data) < status.st_size and (more := os.read(descriptor, status.st_size + 1 - len(data))):
+            data += more
+        _check_unchanged(descriptor, status, len(data))
+        sha256 = hashlib.sha256(data).hexdigest()
+        found = self._examine_content(data, self.limits, before)
+        if found.status != "refused" and mode != "link":
+            self._store(data, path, mode, sha256)
+        return found, sha256, status
+
+    def _large(
+        self, descriptor: int, path: str, mode: str, before: Callable[[], None], status: os.stat_result
+    ) -> tuple[Measures, str, os.stat_result]:
+        """Copied first and then examined, so that what is measured is what is kept, whoever writes to the original."""
+        digest, n_bytes = hashlib.sha256(), 0
+        staged = self._staging_name() if mode == "copy" else path
+        with contextlib.ExitStack() as stack:
+            copy = stack.enter_context(open(staged, "xb")) if mode == "copy" else None
+            if copy is not None:
+                stack.callback(Path(staged).unlink, missing_ok=True)
+            while block := os.read(descriptor, CHUNK):
+                n_bytes += len(block)
+                if n_bytes > status.st_size:
+                    break
+                digest.update(block)
+                if copy is not None:
+                    copy.write(block)
+            _check_unchanged(descriptor, status, n_bytes)
+            if copy is not None:
+                copy.close()
+            with open(staged, "rb") as again, mmap.mmap(again.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                found = self._examine_content(data, self.limits, before)
+                if mode == "link":
+                    _check_unchanged(descriptor, status, n_bytes)
+                elif found.status != "refused":
+                    self._store(data, staged, "move", digest.hexdigest())
+        return found, digest.hexdigest(), status
+
+    def _store(self, data: Content, path: str, mode: str, sha256: str) -> None:
+        """The bytes under their hash, complete or not at all. What is there already is compared, never trusted."""
+        folder = f"{self.media_root}/{sha256[:2]}"
+        final = f"{folder}/{sha256}"
+        if self._shards is None:
+            self._shards = set(os.listdir(self.media_root))
+        if sha256[:2] in self._shards and os.path.exists(final):
+            with open(final, "rb") as known:
+                if _equal(known.fileno(), data):
+                    return
+        elif isinstance(data, bytes) and len(data) <= SMALL_BYTES:
+            if self.packs.holds(sha256, data):
+                return
+            if self.packing:
+                self.packs.append(sha256, data)
+                return
+        staged = path if mode == "move" else self._staging_name()
+        if mode != "move":
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                written = os.write(descriptor, data)
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+            finally:
+                os.close(descriptor)
+        try:
+            os.rename(staged, final)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            os.rename(staged, final)
+        self._shards.add(sha256[:2])
+
+    def _staging_name(self) -> str:
+        self._n_staged += 1
+        return f"{self.incoming}/{os.getpid()}-{id(self):x}-{self._n_staged}"
+
+
+def _check_unchanged(descriptor: int, before: os.stat_result, n_bytes: int) -> None:
+    now = os.fstat(descriptor)
+    if n_bytes != before.st_size or now.st_size != before.st_size or now.st_mtime_ns != before.st_mtime_ns:
+        raise Refused("It changed while it was read. Import it again when it is complete.")
+
+
+def _equal(descriptor: int, data: Content) -> bool:
+    if os.fstat(descriptor).st_size != len(data):
+        return False
+    return all(os.read(descriptor, CHUNK) == data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
+
+
+def _unkept(problem: OSError) -> list[Any]:
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+    return _reply(Measures("refused", DISK_FULL if full else f"It cannot be read or kept: {problem.strerror}."))
+
+
+def _reply(found: Measures, sha256: str = "", n_bytes: int = 0, mtime_ns: int = 0) -> list[Any]:
+    return [*found, sha256, n_bytes, mtime_ns]
+
+
+def confine(limits: Limits) -> None:
+    """Limits for the rest of this process: address space, no core file, and death with the parent's pipe."""
+    resource.setrlimit(resource.RLIMIT_AS, (limits.decode_bytes, limits.decode_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends this process, also in the middle of C code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
+
+
+def guard_decoding(limits: Limits) -> None:
+    """From now until the next call: at most `decode_seconds` of wall and CPU time."""
+    signal.setitimer(signal.ITIMER_REAL, limits.decode_seconds)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    allowed = int(used.ru_utime + used.ru_stime + limits.decode_seconds) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (allowed, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def main() -> None:
+    settings = json.loads(sys.stdin.readline())
+    limits = Limits(**settings["limits"])
+    examiner = Examiner(Path(settings["media_root"]), Path(settings["incoming"]), limits)
+    confine(limits)
+    gc.freeze()  # what is there now stays: searching it for garbage was a fifth of the work on small files
+    replies: list[list[Any]] = []
+    guarded = False
+
+    def send() -> None:
+        if replies:
+            examiner.settle(replies)
+            sys.stdout.write(json.dumps(replies) + "\n")
+            sys.stdout.flush()
+            replies.clear()
+
+    def before_decoding() -> None:
+        nonlocal guarded
+        send()
+        guard_decoding(limits)
+        guarded = True
+
+    for line in sys.stdin:
+        jobs = json.loads(line)
+        examiner.packing |= len(jobs) >= MANY
+        for path, mode in jobs:
+            replies.append(examiner.reply(path, mode, before_decoding))
+            if guarded:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                guarded = False
+        send()
+
+
+if __name__ == "__main__":
+    main()

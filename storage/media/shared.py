@@ -1,0 +1,108 @@
+"""Media for workers on other machines: the bytes of items as files of the artifact folder.
+
+A worker may reach nothing but the database and the artifact folder. Where that folder is not simply beside the store,
+the machine that holds the media (its WINNOW_HOME has a media folder) copies new items into it, in the order of their
+ids, and notes how far it got. A copy is named after the item's own SHA-256, so it needs no table and is checked when
+it is fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from core.errors import NotFound
+from core.types import MediaReader, Progress, Report, ignore
+from storage.database.schema import Item, Setting
+from storage.database.store import Store
+from storage.media.checks import holds_media, is_shared, note_by_hash, noticing
+from storage.media.folder import MediaChanged, MediaMissing
+from storage.rounds.artifacts import ArtifactRef
+
+SUFFIX = ".media"
+WAIT_SECONDS = 1.0
+NOTED = 500  # items between two notes of how far sharing got
+
+
+def reader(store: Store, project_id: int) -> MediaReader:
+    """Gives an item's bytes from this machine, else from the artifact folder. A file that is missing or changed here is
+    noted with its item."""
+    query = select(Item.sha256, Item.link_path).where(Item.project_id == project_id, Item.link_path.is_not(None))
+    with store.read() as connection:
+        links = {row.sha256: row.link_path for row in connection.execute(query)}
+
+    def read(sha256: str) -> bytes:
+        try:
+            return store.media.read(sha256, links.get(sha256))
+        except (MediaMissing, MediaChanged) as missing:
+            note_by_hash(store, project_id, sha256, missing)
+            if not is_shared(store):
+                raise
+            try:
+                return store.artifacts.path(_ref(sha256)).read_bytes()
+            except NotFound:
+                raise missing from None
+
+    return read
+
+
+def share(store: Store, project_id: int, last_item_id: int, report: Report = ignore) -> None:
+    """Return when all items up to `last_item_id` can be read by every worker: copy them, or wait for who can."""
+    while is_shared(store) and (known := shared_until(store, project_id)) < last_item_id:
+        if holds_media(store):
+            _copy(store, project_id, known, last_item_id, report)
+        else:
+            report(Progress("snapshot", 0, 1, "waiting for the machine that holds the media to share it"))
+            time.sleep(WAIT_SECONDS)
+
+
+def shared_until(store: Store, project_id: int) -> int:
+    with store.read() as connection:
+        row = connection.execute(select(Setting.value).where(Setting.key == _key(store, project_id))).one_or_none()
+    return int(row.value["last_item_id"]) if row is not None else 0
+
+
+def _copy(store: Store, project_id: int, after: int, last_item_id: int, report: Report) -> None:
+    items = _items(store, project_id, after, last_item_id)
+    for number, item in enumerate(items, 1):
+        if not _has(store, item.sha256):
+            with (
+                contextlib.suppress(NotFound),  # missing or changed here: unreadable for every worker alike
+                noticing(store, project_id, item.id, item.condition),
+            ):
+                store.artifacts.put_bytes(store.media.read(item.sha256, item.link_path), SUFFIX)
+        if number % NOTED == 0:
+            _note(store, project_id, item.id)
+        report(Progress("snapshot", number, len(items), "sharing media"))
+    _note(store, project_id, last_item_id)
+
+
+def _has(store: Store, sha256: str) -> bool:
+    return store.artifacts.has(_ref(sha256))
+
+
+def _items(store: Store, project_id: int, after: int, last: int) -> list[Any]:
+    query = select(Item.id, Item.sha256, Item.link_path, Item.condition).where(
+        Item.project_id == project_id, Item.id > after, Item.id <= last
+    )
+    with store.read() as connection:
+        return list(connection.execute(query.order_by(Item.id)))
+
+
+def _note(store: Store, project_id: int, last_item_id: int) -> None:
+    key, value = _key(store, project_id), {"last_item_id": last_item_id}
+    with store.write() as connection:
+        if not connection.execute(update(Setting).where(Setting.key == key).values(value=value)).rowcount:
+            connection.execute(insert(Setting).values(key=key, value=value))
+
+
+def _key(store: Store, project_id: int) -> str:
+    return f"shared-media/{project_id}/{hashlib.sha256(store.artifacts_address.encode()).hexdigest()[:16]}"
+
+
+def _ref(sha256: str) -> ArtifactRef:
+    return ArtifactRef(sha256, SUFFIX, 0)

@@ -1,0 +1,191 @@
+"""Projects and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from core.config import from_dict, require
+from core.errors import Conflict, NotFound
+from core.types import MediaKind
+from storage.database.schema import Project
+from storage.database.store import Store, now
+from storage.database.strings import named, storable
+from storage.labeling import projections as labels
+from storage.projects import classes
+
+KINDS = ("audio", "image")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectSettings:
+    """How a project is labeled and what its rounds do; stored as JSON, fields added later take their defaults."""
+
+    labels_per_item: int = 1
+    suggestions: Literal["show", "hide", "random"] = "show"
+    hidden_share: float = 0.2  # of the items, when suggestions are hidden at random
+    automatic_rounds: bool = True
+    batch_size: int = 10
+    strategy: str = "bico"
+    preset: Literal["auto", "paper", "laptop", "smoke"] = "auto"
+    seed: int = 0
+    lease_seconds: int = 600
+    kernel_network: str = "scnn"
+    extra: dict = field(default_factory=dict)  # small JSON values that screens keep
+
+    def __post_init__(self) -> None:
+        require(1 <= self.labels_per_item <= 100, f"{self.labels_per_item} labels per item; use 1 to 100.")
+        require(0 <= self.hidden_share <= 1, f"The hidden share is {self.hidden_share}; use 0 to 1.")
+        require(1 <= self.batch_size <= 10_000, f"The batch size is {self.batch_size}; use 1 to 10,000.")
+        require(5 <= self.lease_seconds <= 86_400, f"Items are held for {self.lease_seconds} s; use 5 to 86,400.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    id: int
+    name: str
+    kind: MediaKind
+    guidelines: str
+    settings: ProjectSettings
+    revision: int
+    created_at: datetime
+    archived_at: datetime | None
+
+
+def create_project(
+    store: Store,
+    name: str,
+    kind: str,
+    class_names: Sequence[str] = (),
+    *,
+    settings: ProjectSettings | None = None,
+    guidelines: str = "",
+) -> ProjectRow:
+    """A new project with its classes in order; the name must be free."""
+    require(kind in KINDS, f"A project holds audio or image, not {kind!r}.")
+    values = {
+        "name": named(name, "The project's name", 200),
+        "kind": kind,
+        "guidelines": storable(guidelines, "The guidelines"),
+        "settings": dataclasses.asdict(settings or ProjectSettings()),
+        "revision": 1,
+        "created_at": now(),
+    }
+    with store.write() as connection:
+        _refuse_taken(connection, name)
+        try:
+            project_id = connection.execute(insert(Project).values(values).returning(Project.id)).scalar_one()
+        except IntegrityError as error:  # another process took it since the question above
+            raise Conflict(_taken(name)) from error
+        for class_name in class_names:
+            classes.add_in(connection, project_id, class_name, by=None)
+        return row_in(connection, project_id)
+
+
+def list_projects(store: Store, include_archived: bool = False) -> list[ProjectRow]:
+    query = select(Project.__table__).order_by(Project.id)
+    if not include_archived:
+        query = query.where(Project.archived_at.is_(None))
+    with store.read() as connection:
+        return [project_row(row) for row in connection.execute(query)]
+
+
+def get_project(store: Store, id_or_name: int | str) -> ProjectRow:
+    with store.read() as connection:
+        return row_in(connection, id_or_name)
+
+
+def update_project(
+    store: Store,
+    project_id: int,
+    *,
+    name: str | None = None,
+    guidelines: str | None = None,
+    settings: ProjectSettings | None = None,
+) -> ProjectRow:
+    """Change what is given. More labels per item makes finished items wait again, fewer lets them rest."""
+    values: dict[str, Any] = {}
+    if name is not None:
+        values["name"] = named(name, "The project's name", 200)
+    if guidelines is not None:
+        values["guidelines"] = storable(guidelines, "The guidelines")
+    if settings is not None:
+        values["settings"] = dataclasses.asdict(settings)
+    with store.write() as connection:
+        touch(connection, project_id)
+        before = row_in(connection, project_id)
+        if name is not None and name != before.name:
+            _refuse_taken(connection, name)
+        if values:
+            connection.execute(update(Project).where(Project.id == project_id).values(values))
+        if settings is not None and settings.labels_per_item != before.settings.labels_per_item:
+            labels.refresh_waiting(connection, project_id, settings.labels_per_item)
+        return row_in(connection, project_id)
+
+
+def archive_project(store: Store, project_id: int) -> ProjectRow:
+    """Hide it and refuse further changes; nothing is removed."""
+    return _set_archived(store, project_id, now())
+
+
+def restore_project(store: Store, project_id: int) -> ProjectRow:
+    return _set_archived(store, project_id, None)
+
+
+def _set_archived(store: Store, project_id: int, at: datetime | None) -> ProjectRow:
+    with store.write() as connection:
+        row_in(connection, project_id)
+        connection.execute(
+            update(Project).where(Project.id == project_id).values(archived_at=at, revision=Project.revision + 1)
+        )
+        return row_in(connection, project_id)
+
+
+def touch(connection: Connection, project_id: int) -> int:
+    """`lock`, for changes that an archived project refuses."""
+    project = lock(connection, project_id)
+    if project.archived_at is not None:
+        raise Conflict(f"The project {project.name} is archived. Restore it to change it.")
+    return project.revision
+
+
+def lock(connection: Connection, project_id: int) -> ProjectRow:
+    """First statement of every change below a project: locks its row, so that changes to one project come one after
+    another and `label_events.sequence` grows in the order of commits. Returns it with its new revision."""
+    row = connection.execute(
+        update(Project)
+        .where(Project.id == project_id)
+        .values(revision=Project.revision + 1)
+        .returning(*Project.__table__.columns)
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no project {project_id}.")
+    return project_row(row)
+
+
+def project_row(row: Row[Any]) -> ProjectRow:
+    values = row._asdict()
+    return ProjectRow(**(values | {"settings": from_dict(ProjectSettings, values["settings"])}))
+
+
+def row_in(connection: Connection, id_or_name: int | str) -> ProjectRow:
+    column = Project.name if isinstance(id_or_name, str) else Project.id
+    row = connection.execute(select(Project.__table__).where(column == id_or_name)).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no project {id_or_name!r}.")
+    return project_row(row)
+
+
+def _refuse_taken(connection: Connection, name: str) -> None:
+    if connection.execute(select(Project.id).where(Project.name == name)).one_or_none() is not None:
+        raise Conflict(_taken(name))
+
+
+def _taken(name: str) -> str:
+    return f"There is already a project named {name!r}. Choose another name."

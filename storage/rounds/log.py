@@ -1,0 +1,326 @@
+"""The log of rounds: requested, started, followed, finished in one transaction, or ended with a sentence.
+
+A project has at most one unfinished round; asking for another joins it. The arrays of a finished round are artifacts
+(files first, then the rows that name them together with the picks), so a crash leaves an unfinished round, never half
+a result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Select, func, insert, select, update
+
+from core.config import RoundConfig, from_json, to_json
+from core.errors import Conflict, InvalidInput, NotFound
+from core.types import Progress, Selection
+from storage.database.schema import Artifact, ItemState, Pick, Round, RoundProgress
+from storage.database.store import Store, now
+from storage.labeling import queue, snapshots
+from storage.labeling.item_rows import PickRow, pick_query
+from storage.projects import projects
+from storage.rounds.artifacts import ArtifactRef
+
+UNFINISHED = ("requested", "running")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRow:
+    id: int
+    project_id: int
+    number: int
+    status: str  # requested | running | finished | failed | cancelled
+    config: RoundConfig
+    strategy: str
+    constraint: dict[str, Any]
+    label_sequence: int
+    class_event: int
+    last_item_id: int
+    n_labeled: int
+    replay_of: int | None
+    requested_by: int | None
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested: bool
+    stage: str
+    error: str
+    log: str
+    metrics: dict[str, Any]
+    notes: list[Any]
+    workflow_id: str | None
+
+    @property
+    def unfinished(self) -> bool:
+        return self.status in UNFINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressRow:
+    stage: str
+    done: int
+    total: int
+    note: str
+    metrics: dict[str, Any]
+    at: datetime
+
+
+class RoundLog:
+    def __init__(self, store: Store, project_id: int) -> None:
+        self.store = store
+        self.project_id = project_id
+
+    def request(
+        self,
+        config: RoundConfig,
+        *,
+        by: int | None = None,
+        constraint: Mapping[str, Any] | None = None,
+        replay_of: int | None = None,
+    ) -> RoundRow:
+        """A new round that knows the labels given until now; an unfinished one is joined instead."""
+        with self.store.write() as connection:
+            projects.touch(connection, self.project_id)
+            open_round = self._rows(connection, self._query().where(Round.status.in_(UNFINISHED)))
+            if open_round:
+                return open_round[0]
+            moment = snapshots.present(connection, self.project_id)
+            source = self._one(connection, replay_of) if replay_of is not None else None
+            values = {
+                "project_id": self.project_id,
+                "number": self._next_number(connection),
+                "status": "requested",
+                "config": to_json(config),
+                "strategy": config.selection.strategy,
+                "constraint": dict(constraint or {}),
+                "label_sequence": source.label_sequence if source else moment.label_sequence,
+                "class_event": source.class_event if source else moment.class_event,
+                "last_item_id": source.last_item_id if source else moment.last_item_id,
+                "n_labeled": source.n_labeled if source else _n_labeled(connection, self.project_id),
+                "replay_of": replay_of,
+                "requested_by": by,
+                "requested_at": now(),
+                "metrics": {},
+                "notes": [],
+            }
+            round_id = connection.execute(insert(Round).values(values).returning(Round.id)).scalar_one()
+            return self._one(connection, round_id)
+
+    def start(self, round_id: int, workflow_id: str | None = None) -> RoundRow:
+        """Someone works on it. Starting again (another worker took over) keeps the first starting time."""
+        with self.store.write() as connection:
+            row = self._locked(connection, round_id)
+            self._refuse_ended(row)
+            values: dict[str, Any] = {"status": "running", "started_at": row.started_at or now()}
+            if workflow_id is not None:
+                values["workflow_id"] = workflow_id
+            self._set(connection, round_id, **values)
+            return self._one(connection, round_id)
+
+    def progress(self, round_id: int, progress: Progress) -> bool:
+        """Keep one step for screens; returns whether someone asked to cancel. Callers throttle."""
+        with self.store.write() as connection:
+            row = self._one(connection, round_id)
+            if row.unfinished:
+                values = dataclasses.asdict(progress) | {"metrics": finite(dict(progress.metrics))[0]}
+                connection.execute(insert(RoundProgress).values(round_id=round_id, at=now(), **values))
+                self._set(connection, round_id, stage=progress.stage)
+            return row.cancel_requested
+
+    def finish(
+        self,
+        round_id: int,
+        *,
+        arrays: Mapping[str, NDArray[Any] | ArtifactRef],
+        selection: Selection,
+        metrics: Mapping[str, Any],
+        notes: Sequence[str] = (),
+    ) -> RoundRow:
+        """Arrays (or files stored before), picks, metrics and the new queue become visible together. A finished round
+        stays as it is."""
+        folder = self.store.artifacts
+        refs = {kind: one if isinstance(one, ArtifactRef) else folder.put_array(one) for kind, one in arrays.items()}
+        clean, bad = finite(dict(metrics))
+        more = [f"{name} was not a number and is left out." for name in bad]
+        with self.store.write() as connection:
+            row = self._locked(connection, round_id)
+            if row.status == "finished":
+                return row
+            self._refuse_ended(row)
+            for kind, ref in refs.items():
+                self._add_artifact(connection, round_id, kind, ref)
+            picks = _pick_rows(round_id, selection)
+            if picks:
+                connection.execute(insert(Pick), picks)
+                queue.put_first(connection, self.project_id, [pick["item_id"] for pick in picks])
+            told = list(dict.fromkeys([*selection.notes, *notes, *more]))
+            self._set(connection, round_id, status="finished", finished_at=now(), metrics=clean, notes=told, stage="")
+            return self._one(connection, round_id)
+
+    def attach(self, round_id: int, kind: str, ref: ArtifactRef) -> None:
+        """Name a stored file (a model, a log) as belonging to the round."""
+        with self.store.write() as connection:
+            self._locked(connection, round_id)
+            self._add_artifact(connection, round_id, kind, ref)
+
+    def fail(self, round_id: int, error: str, log: str = "") -> RoundRow:
+        """Ended by a fault: one sentence, and the log for those who want it."""
+        return self._end(round_id, "failed", error=clean_text(error), log=clean_text(log))
+
+    def cancel(self, round_id: int) -> RoundRow:
+        """Ask the worker to stop; one that nobody has started yet is over at once."""
+        with self.store.write() as connection:
+            row = self._locked(connection, round_id)
+            if row.status == "requested":
+                self._set(connection, round_id, cancel_requested=True, status="cancelled", finished_at=now())
+            elif row.status == "running":
+                self._set(connection, round_id, cancel_requested=True)
+            return self._one(connection, round_id)
+
+    def mark_cancelled(self, round_id: int) -> RoundRow:
+        return self._end(round_id, "cancelled")
+
+    def set_hindsight(self, round_id: int, position: int, hindsight: Mapping[str, Any]) -> None:
+        """What a later round learned about a pick."""
+        which = (Pick.round_id == round_id, Pick.position == position)
+        with self.store.write() as connection:
+            self._locked(connection, round_id)
+            connection.execute(update(Pick).where(*which).values(hindsight=finite(dict(hindsight))[0]))
+
+    def get(self, round_id: int) -> RoundRow:
+        with self.store.read() as connection:
+            return self._one(connection, round_id)
+
+    def latest(self, status: str | None = None) -> RoundRow | None:
+        query = self._query() if status is None else self._query().where(Round.status == status)
+        with self.store.read() as connection:
+            return next(iter(self._rows(connection, query.limit(1))), None)
+
+    def list(self) -> list[RoundRow]:
+        """Newest first."""
+        with self.store.read() as connection:
+            return self._rows(connection, self._query())
+
+    def picks(self, round_id: int) -> Sequence[PickRow]:
+        query = pick_query().where(Pick.round_id == round_id, Round.project_id == self.project_id)
+        with self.store.read() as connection:
+            return [PickRow(**row._asdict()) for row in connection.execute(query.order_by(Pick.position))]
+
+    def progress_of(self, round_id: int, limit: int = 1_000) -> Sequence[ProgressRow]:
+        """The newest steps, oldest first."""
+        columns = [getattr(RoundProgress, name) for name in ProgressRow.__dataclass_fields__]
+        query = select(*columns).where(RoundProgress.round_id == round_id)
+        query = query.order_by(RoundProgress.id.desc()).limit(limit)
+        with self.store.read() as connection:
+            return [ProgressRow(**row._asdict()) for row in connection.execute(query)][::-1]
+
+    def artifact(self, round_id: int, kind: str) -> ArtifactRef:
+        query = select(Artifact.__table__).where(Artifact.round_id == round_id, Artifact.kind == kind)
+        with self.store.read() as connection:
+            self._one(connection, round_id)
+            row = connection.execute(query.order_by(Artifact.id.desc()).limit(1)).one_or_none()
+        if row is None:
+            raise NotFound(f"Round {round_id} has stored no {kind}.")
+        return ArtifactRef(row.sha256, row.suffix, row.n_bytes, tuple(row.shape), row.dtype)
+
+    def arrays(self, round_id: int, kind: str) -> NDArray[Any]:
+        """One array of a finished round, memory-mapped."""
+        return self.store.artifacts.open_array(self.artifact(round_id, kind))
+
+    def _end(self, round_id: int, status: str, **values: Any) -> RoundRow:
+        with self.store.write() as connection:
+            row = self._locked(connection, round_id)
+            if row.unfinished:
+                self._set(connection, round_id, status=status, finished_at=now(), **values)
+            return self._one(connection, round_id)
+
+    def _locked(self, connection: Connection, round_id: int) -> RoundRow:
+        projects.lock(connection, self.project_id)
+        return self._one(connection, round_id)
+
+    def _refuse_ended(self, row: RoundRow) -> None:
+        if not row.unfinished:
+            raise Conflict(f"Round {row.number} is already {row.status}; request a new one.")
+
+    def _query(self) -> Select[*tuple[Any, ...]]:
+        return select(Round.__table__).where(Round.project_id == self.project_id).order_by(Round.number.desc())
+
+    def _rows(self, connection: Connection, query: Select[*tuple[Any, ...]]) -> Any:
+        return [
+            RoundRow(**(row._asdict() | {"config": from_json(RoundConfig, row.config)}))
+            for row in connection.execute(query)
+        ]
+
+    def _one(self, connection: Connection, round_id: int) -> RoundRow:
+        rows = self._rows(connection, self._query().where(Round.id == round_id))
+        if not rows:
+            raise NotFound(f"There is no round {round_id} in this project.")
+        return rows[0]
+
+    def _next_number(self, connection: Connection) -> int:
+        newest = select(func.coalesce(func.max(Round.number), 0)).where(Round.project_id == self.project_id)
+        return int(connection.execute(newest).scalar_one()) + 1
+
+    def _set(self, connection: Connection, round_id: int, **values: Any) -> None:
+        connection.execute(update(Round).where(Round.id == round_id).values(**values))
+
+    def _add_artifact(self, connection: Connection, round_id: int, kind: str, ref: ArtifactRef) -> None:
+        values = dataclasses.asdict(ref) | {"shape": list(ref.shape), "kind": kind, "created_at": now()}
+        connection.execute(insert(Artifact).values(project_id=self.project_id, round_id=round_id, **values))
+
+
+def _pick_rows(round_id: int, selection: Selection) -> list[dict[str, Any]]:
+    """One row for each pick, with its reason where the strategy gave one."""
+    reasons = [finite(dataclasses.asdict(reason))[0] for reason in selection.reasons] or [{}] * len(selection.item_ids)
+    scores = np.asarray(selection.scores, dtype=np.float64)
+    if len(scores) != len(selection.item_ids) or len(reasons) != len(selection.item_ids):
+        raise InvalidInput(
+            f"{len(selection.item_ids)} picks came with {len(scores)} scores and {len(reasons)} reasons."
+        )
+    if not np.all(np.isfinite(scores)):
+        raise InvalidInput(f"{int(np.sum(~np.isfinite(scores)))} pick scores are not numbers; nothing was stored.")
+    return [
+        {
+            "round_id": round_id,
+            "position": position,
+            "item_id": int(item_id),
+            "score": float(score),
+            "reason": reason,
+            "hindsight": {},
+        }
+        for position, (item_id, score, reason) in enumerate(zip(selection.item_ids, scores, reasons, strict=True), 1)
+    ]
+
+
+def _n_labeled(connection: Connection, project_id: int) -> int:
+    query = select(func.count()).where(ItemState.project_id == project_id, ItemState.class_id.is_not(None))
+    return int(connection.execute(query).scalar_one())
+
+
+def clean_text(text: str) -> str:
+    """A message from somewhere else, made storable: what cannot be stored is shown as its escape."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def finite(value: Any, name: str = "") -> tuple[Any, list[str]]:
+    """`value` as plain JSON values, numbers that are not finite as None, and the names of those."""
+    if isinstance(value, Mapping):
+        pairs = {str(key): finite(one, f"{name}.{key}" if name else str(key)) for key, one in value.items()}
+        return {key: one for key, (one, _) in pairs.items()}, [bad for _, more in pairs.values() for bad in more]
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        parts = [finite(one, name) for one in value]
+        return [one for one, _ in parts], list(dict.fromkeys(bad for _, more in parts for bad in more))
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, [name]
+    return value, []

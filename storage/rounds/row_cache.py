@@ -1,0 +1,281 @@
+"""`core.types.RowCache` on disk: one row per (key, name), computed once, read by memory map.
+
+    folder/<hash of key>/layout.json          the key, the shape and dtype of a row
+    folder/<hash of key>/<shard>.rows         rows one after another, only ever appended
+    folder/<hash of key>/<shard>.names        for each row the 16-byte hash of its name, appended after its row
+    folder/<hash of key>/front.lock           held by the process that fills from the front
+
+A row exists once its name is in the second file, so a process that is killed leaves at most bytes nobody refers to.
+Each filling process appends to a shard of its own (it holds a lock on it), so several can fill the same key at once:
+they begin at opposite ends and look at each other's rows after every block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import InvalidInput
+from storage.database.file_lock import try_lock
+from storage.rounds.artifacts import sync_folder
+
+DIGEST = 16
+DigestType = np.dtype((np.void, DIGEST))
+BLOCK_BYTES = 8 << 20
+MAX_BLOCK = 1024
+MAPPED_BYTES = 128 << 20  # caches up to this size may be mapped as a whole
+ROWS_BETWEEN_RELEASES = 64  # in larger ones: the system maps up to a megabyte around every row that is read
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What one row looks like."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+class FolderRowCache:
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def rows(
+        self,
+        key: str,
+        names: Sequence[str],
+        compute: Callable[[Sequence[int]], NDArray[Any]],
+        report: Callable[[int, int], None] | None = None,
+    ) -> StoredRows:
+        """See `core.types.RowCache.rows`."""
+        shelf = _Shelf(self.folder / hashlib.sha256(key.encode()).hexdigest()[:32], key)
+        digests = digests_of(names)
+        wanted = _Wanted(digests, shelf)
+        if wanted.n_missing:
+            with shelf.new_rows() as (shard, in_front):
+                _fill(wanted, shard, compute, report, forward=in_front)
+        return shelf.open(digests)
+
+
+def digests_of(names: Sequence[str]) -> NDArray[np.void]:
+    """(n,) 16-byte hashes of the names."""
+    joined = b"".join(hashlib.blake2b(name.encode(), digest_size=DIGEST).digest() for name in names)
+    return np.frombuffer(joined, dtype=DigestType)
+
+
+class _Wanted:
+    """The names still without a row: first positions only, kept in step with what other processes finish."""
+
+    def __init__(self, digests: NDArray[np.void], shelf: _Shelf) -> None:
+        self.shelf = shelf
+        unique, first = np.unique(digests, return_index=True)
+        order = np.argsort(first)
+        self.digests, self.positions = unique[order], first[order]
+        self.open = ~np.isin(self.digests, shelf.known())
+        self.n_missing = int(self.open.sum())
+
+    def next_block(self, size: int, forward: bool) -> NDArray[np.int64]:
+        """Places of the next missing rows, from the front or from the back."""
+        self.open &= ~np.isin(self.digests, self.shelf.newly_known())
+        places = np.flatnonzero(self.open)
+        return places[:size] if forward else places[-size:]
+
+
+def _fill(
+    wanted: _Wanted,
+    shard: _Shard,
+    compute: Callable[[Sequence[int]], NDArray[Any]],
+    report: Callable[[int, int], None] | None,
+    forward: bool,
+) -> None:
+    total, size = wanted.n_missing, 64
+    while len(places := wanted.next_block(size, forward)):
+        computed = np.ascontiguousarray(compute([int(one) for one in wanted.positions[places]]))
+        if len(computed) != len(places):
+            raise InvalidInput(f"{len(places)} rows were asked for and {len(computed)} were computed.")
+        shard.append(computed, wanted.digests[places])
+        wanted.open[places] = False
+        size = max(1, min(MAX_BLOCK, BLOCK_BYTES // max(1, computed[0].nbytes)))
+        if report is not None:
+            report(total - int(wanted.open.sum()), total)
+
+
+class _Shelf:
+    """The files of one key."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder
+        self.key = key
+        self._seen: dict[str, int] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def layout(self) -> Layout | None:
+        try:
+            stored = json.loads((self.folder / "layout.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return Layout(tuple(stored["shape"]), np.dtype(stored["dtype"]))
+
+    def agree_on(self, layout: Layout) -> None:
+        """The first writer decides how rows look; others must bring the same."""
+        path = self.folder / "layout.json"
+        if not path.exists():
+            partial = self.folder / f"{uuid.uuid4().hex}.part"
+            values = {"key": self.key, "shape": list(layout.shape), "dtype": layout.dtype.str}
+            partial.write_text(json.dumps(values), encoding="utf-8")
+            with contextlib.suppress(FileExistsError):
+                os.link(partial, path)
+            partial.unlink()
+        if (known := self.layout()) != layout:
+            raise InvalidInput(
+                f"Rows of {self.key!r} are {known}; the new ones are {layout}. A key means one way of computing: "
+                "give changed settings a new key."
+            )
+
+    def shards(self) -> list[str]:
+        return sorted(path.stem for path in self.folder.glob("*.names"))
+
+    def names_of(self, shard: str, start: int = 0) -> NDArray[np.void]:
+        """Names from row `start` on whose rows are complete."""
+        with open(self.folder / f"{shard}.names", "rb") as file:
+            file.seek(start * DIGEST)
+            data = file.read()
+        return np.frombuffer(data[: len(data) // DIGEST * DIGEST], dtype=DigestType)
+
+    def known(self) -> NDArray[np.void]:
+        self._seen = {}
+        return self.newly_known()
+
+    def newly_known(self) -> NDArray[np.void]:
+        """Names that appeared since the last question."""
+        parts = [np.empty(0, DigestType)]
+        for shard in self.shards():
+            part = self.names_of(shard, self._seen.get(shard, 0))
+            self._seen[shard] = self._seen.get(shard, 0) + len(part)
+            parts.append(part)
+        return np.concatenate(parts)
+
+    @contextlib.contextmanager
+    def new_rows(self) -> Iterator[tuple[_Shard, bool]]:
+        """A shard that this process alone appends to, and whether this process is the one that fills from the front."""
+        with open(self.folder / "front.lock", "ab") as front:
+            in_front = try_lock(front.fileno())
+            for name in [*self.shards(), uuid.uuid4().hex]:
+                shard = _Shard(self, name)
+                if try_lock(shard.names.fileno()):
+                    break
+                shard.close()
+            try:
+                yield shard, in_front
+            finally:
+                shard.close()
+
+    def open(self, digests: NDArray[np.void]) -> StoredRows:
+        layout = self.layout()
+        if layout is None or not len(digests):
+            return StoredRows([], np.empty((0, 2), np.int64), layout or Layout((), np.dtype(np.float32)))
+        names = [(shard, self.names_of(shard)) for shard in self.shards()]
+        known = np.concatenate([part for _, part in names])
+        where = np.concatenate(
+            [np.stack([np.full(len(part), i), np.arange(len(part))], axis=1) for i, (_, part) in enumerate(names)]
+        )
+        order = np.argsort(known, kind="stable")
+        places = order[np.minimum(np.searchsorted(known[order], digests), len(known) - 1)]
+        if not np.array_equal(known[places], digests):
+            raise InvalidInput(
+                f"Rows of {self.key!r} are gone from {self.folder}: files were removed meanwhile. Try again."
+            )
+        maps = [_open_map(self.folder / f"{shard}.rows", len(part), layout) for shard, part in names]
+        return StoredRows(maps, where[places], layout)
+
+
+class _Shard:
+    """One pair of files, open for appending."""
+
+    def __init__(self, shelf: _Shelf, name: str) -> None:
+        self.shelf = shelf
+        self.rows: IO[bytes] = open(shelf.folder / f"{name}.rows", "ab")  # noqa: SIM115
+        self.names: IO[bytes] = open(shelf.folder / f"{name}.names", "ab")  # noqa: SIM115
+        self.trimmed = False
+
+    def append(self, rows: NDArray[Any], digests: NDArray[np.void]) -> None:
+        """Rows first, then their names; both on disk when this returns."""
+        layout = Layout(rows.shape[1:], rows.dtype)
+        self.shelf.agree_on(layout)
+        if not self.trimmed:
+            self._trim(layout)
+        for file, data in ((self.rows, rows), (self.names, digests)):
+            file.write(data.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _trim(self, layout: Layout) -> None:
+        """Cut off what a killed process left half written."""
+        n_rows = os.fstat(self.names.fileno()).st_size // DIGEST
+        if layout.row_bytes:
+            n_rows = min(n_rows, os.fstat(self.rows.fileno()).st_size // layout.row_bytes)
+        self.names.truncate(n_rows * DIGEST)
+        self.rows.truncate(n_rows * layout.row_bytes)
+        sync_folder(self.shelf.folder)
+        self.trimmed = True
+
+    def close(self) -> None:
+        self.rows.close()
+        self.names.close()
+
+
+def _open_map(path: Path, n_rows: int, layout: Layout) -> NDArray[Any]:
+    if not n_rows or not layout.row_bytes:
+        return np.empty((n_rows, *layout.shape), layout.dtype)
+    return np.memmap(path, dtype=layout.dtype, mode="r", shape=(n_rows, *layout.shape))
+
+
+class StoredRows:
+    """`core.types.Rows` over the shards of one key."""
+
+    def __init__(self, maps: list[NDArray[Any]], where: NDArray[np.int64], layout: Layout) -> None:
+        self._maps = maps
+        self._where = where  # (n, 2) shard and row in it
+        self._all_may_stay = sum(one.nbytes for one in maps) <= MAPPED_BYTES
+        self.shape: tuple[int, ...] = (len(where), *layout.shape)
+        self.dtype = layout.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """(len(rows), ...) copies, in the order asked."""
+        where = self._where[np.asarray(rows)]
+        taken = np.empty((len(where), *self.shape[1:]), self.dtype)
+        size = len(where) if self._all_may_stay else ROWS_BETWEEN_RELEASES
+        for start in range(0, len(where), max(1, size)):
+            self._gather(where[start : start + size], taken[start : start + size])
+            if not self._all_may_stay:
+                self._release()
+        return taken
+
+    def _gather(self, where: NDArray[np.int64], taken: NDArray[Any]) -> None:
+        for shard in np.unique(where[:, 0]):
+            here = np.flatnonzero(where[:, 0] == shard)
+            taken[here] = self._maps[shard][where[here, 1]]
+
+    def _release(self) -> None:
+        """Tell the system that pages read so far need not stay in this process; they stay in the file cache."""
+        for one in self._maps:
+            pages = getattr(one, "_mmap", None)
+            if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+                pages.madvise(mmap.MADV_DONTNEED)

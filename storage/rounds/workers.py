@@ -1,0 +1,95 @@
+"""Workers and their signs of life: who is there, on which host and device, and what each is doing.
+
+A worker writes its row every few seconds. One whose last sign is older than `STALE_SECONDS` counts as dead: its claim
+on a round has expired, and a living worker takes the round over. A row outlives its worker for a day, for the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+
+from storage.database.schema import Round, Worker
+from storage.database.store import Store, now
+
+STALE_SECONDS = 20.0
+FORGOTTEN = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One line of the Workers panel."""
+
+    id: str
+    host: str
+    pid: int
+    device: str
+    round_id: int | None
+    project_id: int | None  # of the round it works on
+    stage: str
+    started_at: datetime
+    heartbeat_at: datetime
+    heartbeat_age_seconds: float
+    living: bool
+
+
+def list_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[WorkerRow]:
+    """Everyone who gave a sign of life within a day: the living first, each in order of arrival."""
+    query = select(Worker, Round.project_id).join(Round, Round.id == Worker.round_id, isouter=True)
+    with store.read() as connection:
+        rows = connection.execute(query.order_by(Worker.started_at, Worker.id)).all()
+    at = now()
+    found = [_row(row, at, stale_seconds) for row in rows]
+    return [w for w in found if w.living] + [w for w in found if not w.living]
+
+
+def living_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[WorkerRow]:
+    return [worker for worker in list_workers(store, stale_seconds) if worker.living]
+
+
+def _row(row: Any, at: datetime, stale_seconds: float) -> WorkerRow:
+    age = max(0.0, (at - row.heartbeat_at).total_seconds())
+    return WorkerRow(
+        id=row.id,
+        host=row.host,
+        pid=row.pid,
+        device=row.device,
+        round_id=row.round_id,
+        project_id=row.project_id,
+        stage=row.stage,
+        started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at,
+        heartbeat_age_seconds=age,
+        living=age <= stale_seconds,
+    )
+
+
+def arrive(store: Store, worker_id: str, *, host: str, pid: int, device: str) -> None:
+    """A worker has started. Rows of workers not heard of for a day are removed on the way."""
+    at = now()
+    with store.write() as connection:
+        connection.execute(delete(Worker).where(Worker.heartbeat_at < at - FORGOTTEN))
+        connection.execute(
+            insert(Worker).values(
+                id=worker_id, host=host, pid=pid, device=device, stage="", started_at=at, heartbeat_at=at
+            )
+        )
+
+
+def beat(store: Store, worker_id: str, *, round_id: int | None, stage: str) -> bool:
+    """A sign of life. False when the row is gone: the worker was away for a day and has to arrive again."""
+    with store.write() as connection:
+        done = connection.execute(
+            update(Worker).where(Worker.id == worker_id).values(round_id=round_id, stage=stage, heartbeat_at=now())
+        )
+    return bool(done.rowcount)
+
+
+def leave(store: Store, worker_ids: Collection[str]) -> None:
+    """Workers that have stopped, by themselves or found dead."""
+    with store.write() as connection:
+        connection.execute(delete(Worker).where(Worker.id.in_(list(worker_ids))))

@@ -1,0 +1,154 @@
+"""Starting everything with one command, and ending everything with one signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from app.cli import supervisor as launch
+from app.cli.supervisor import Child, _Run
+from app.web import server_command
+from core.errors import Conflict
+from storage.database.locations import Locations
+from storage.database.store import Store
+from tests.free_ports import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+
+SERVER = """
+import http.server, sys
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *a): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(holds, seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def made_run(sqlite_store, monkeypatch):
+    """A run whose server only answers the health question and whose worker only sleeps."""
+    port = free_port()
+    monkeypatch.setattr(server_command, "command", lambda host, port: [sys.executable, "-c", SERVER, str(port)])
+    place = Locations(home=sqlite_store.home, database_url=sqlite_store.url, artifacts="", port=port)
+    leaving = threading.Event()
+    run = _Run(sqlite_store, place, leaving)
+    run.worker.command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    return run, leaving
+
+
+def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_run, capsys):
+    run, leaving = made_run
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run.until_told()))
+    thread.start()
+    wait_for(lambda: run.worker.process is not None)
+    first, server = run.worker.process.pid, run.server.process.pid
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: run.worker.process is not None and run.worker.process.pid != first)
+    second = run.worker.process.pid
+    leaving.set()
+    thread.join(180)
+    assert codes == [0]
+    wait_for(lambda: not running(server) and not running(second))
+    told = capsys.readouterr()
+    assert told.out == f"Winnow is ready at http://127.0.0.1:{run.place.port}\n"
+    assert "The worker ended; it starts again" in told.err
+    assert list((run.store.home / "backups").glob("*daily*"))
+
+
+def test_a_server_that_cannot_start_is_a_sentence_and_a_code(made_run, capsys):
+    run, _ = made_run
+    run.server.command = [sys.executable, "-c", "import sys; sys.exit(3)"]
+    assert run.until_told() == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "ended with code 3" in told.err and "server.log" in told.err
+
+
+def test_a_taken_port_is_refused_before_anything_starts():
+    with socket.socket() as plug:
+        plug.bind(("127.0.0.1", 0))
+        plug.listen()
+        with pytest.raises(Conflict, match="WINNOW_PORT"):
+            launch.refuse_taken_port("127.0.0.1", plug.getsockname()[1])
+
+
+def test_children_end_when_the_launcher_is_killed(tmp_path):
+    """Nothing keeps running behind a launcher that had no chance to end it (Linux)."""
+    code = f"""
+import os, sys, time
+from pathlib import Path
+from app.cli.supervisor import Child
+sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = Child("x", sleeper, dict(os.environ), Path({str(tmp_path)!r}) / "log")
+child.start()
+print(child.process.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_for(lambda: not running(pid))
+
+
+def test_a_child_that_does_not_listen_is_made_to_leave(tmp_path):
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
+    child = Child("x", [sys.executable, "-c", stubborn], dict(os.environ), tmp_path / "log")
+    child.start()
+    wait_for(lambda: (tmp_path / "log").read_text() == "x\n")
+    child.ask_to_leave()
+    child.make_leave(time.monotonic() + 0.2)
+    assert child.ended() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_real_app_starts_with_its_sample_projects_and_ends_on_ctrl_c(tmp_path):
+    """`make run` without the installation: the address in one line, and nothing left afterwards."""
+    port = free_port()
+    environment = os.environ | {"WINNOW_HOME": str(tmp_path / "home"), "WINNOW_PORT": str(port)}
+    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_HOST", "WINNOW_TOKEN"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "run"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == f"Winnow is ready at http://127.0.0.1:{port}\n"
+        with Store.open(home=tmp_path / "home") as store:
+            from storage.projects.projects import list_projects
+
+            assert [project.name for project in list_projects(store)] == ["Spoken digits", "Handwritten digits"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(300) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        pass

@@ -1,0 +1,81 @@
+"""Several processes train one model: what a machine with several GPUs does, here on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from app.rounds import distributed_training as training_team
+from app.rounds import requests as rounds
+from app.rounds import steps as stages
+from core.errors import Cancelled
+from core.learning.training import load_model
+from core.runtime import Runtime
+from core.types import Progress, ignore
+from tests.app.worker_processes import quick_config
+from tests.round_pools import draw_project
+
+
+@pytest.mark.slow
+def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_path, monkeypatch):
+    drawn = draw_project(sqlite_store, n_items=24)
+    drawn.label(drawn.item_ids[:9])
+    row = rounds.request_round(sqlite_store, drawn.project_id, config=quick_config())
+    snapshot = stages.take_snapshot(stages.Bench(sqlite_store, row, {}, ignore))
+    seen: list[Progress] = []
+    bench = stages.Bench(sqlite_store, row, {"snapshot": snapshot}, seen.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("WINNOW_DEVICE", "cpu")
+    model = load_model(training_team.train_together(bench, 2, tmp_path), Runtime.create(0, "cpu"))
+    assert model.metrics["step"] == 8 and model.shape.n_classes == 3
+    assert [progress.done for progress in seen if progress.stage == "train"][-1] == 8
+
+
+def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
+    """FAULTS C3."""
+    line = training_team.MARK + json.dumps({"stage": "train", "done": 1, "total": 9, "note": "", "metrics": {}})
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    leader = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=open({str(tmp_path / 'pid')!r}, 'w'))\n"
+        f"while not open({str(tmp_path / 'pid')!r}).read().endswith('\\n'): time.sleep(0.02)\n"
+        f"print({line!r}, flush=True)\n"
+        "time.sleep(600)"
+    )
+
+    def report(progress: Progress) -> None:
+        raise Cancelled("stop")
+
+    with open(tmp_path / "errors", "w+b") as errors:
+        team = training_team.start([sys.executable, "-c", leader], errors)
+        with pytest.raises(Cancelled):
+            try:
+                training_team.listen(team, report)
+            finally:
+                training_team.dismiss(team)
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 120
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(pid) and team.returncode is not None
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_team_is_as_large_as_asked_for(monkeypatch):
+    monkeypatch.setenv("WINNOW_TRAIN_PROCESSES", "3")
+    assert training_team.size() == 3
+    monkeypatch.delenv("WINNOW_TRAIN_PROCESSES")
+    monkeypatch.setenv("WINNOW_DEVICE", "cpu")
+    assert training_team.size() == 1
+    assert os.environ["WINNOW_DEVICE"] == "cpu"

@@ -1,0 +1,140 @@
+"""Asking for rounds and following them, from rows alone: no worker, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from app.rounds import estimates
+from app.rounds import requests as rounds
+from app.worker.worker import is_dead, machine, new_worker_id
+from core.config import RoundConfig
+from core.types import PickReason, Progress, Selection
+from storage.rounds import workers
+from storage.rounds.log import RoundLog
+from tests.app.worker_processes import quick_config
+from tests.round_pools import Drawn, draw_project
+
+
+def finish(drawn: Drawn, item_ids: list[int], **metrics) -> int:
+    """A finished round with these picks, without having run one."""
+    log = RoundLog(drawn.store, drawn.project_id)
+    row = log.request(quick_config())
+    log.start(row.id)
+    log.finish(
+        row.id,
+        arrays={},
+        selection=Selection(
+            item_ids=np.array(item_ids),
+            scores=np.ones(len(item_ids), np.float32),
+            strategy="bico",
+            reasons=tuple(PickReason(order=i + 1, score=1.0) for i in range(len(item_ids))),
+        ),
+        metrics=metrics,
+    )
+    return row.id
+
+
+@pytest.fixture
+def drawn(sqlite_store) -> Drawn:
+    return draw_project(sqlite_store, n_items=30, automatic_rounds=True)
+
+
+def test_asking_loads_no_torch():
+    """FAULTS C11: the page process asks and follows; jobs run in another, spawned process."""
+    code = "import sys, app.rounds.requests, app.rounds.estimates\nassert not {'torch', 'dbos'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_projects_settings_become_the_rounds(drawn):
+    settings = dataclasses.replace(drawn.settings, strategy="badge", batch_size=7, seed=5, kernel_network="fnn")
+    config = rounds.round_config(settings, "image")
+    assert (config.seed, config.selection.strategy, config.selection.batch_size) == (5, "badge", 7)
+    assert (config.kernel.network, config.media.channels, config.preset) == ("fnn", 3, "smoke")
+    assert rounds.round_config(settings, "audio").media.channels == 1
+
+
+def test_the_first_automatic_round_comes_with_a_batch_of_labels_and_the_next_with_a_batch_of_picks(drawn):
+    store, project_id = drawn.store, drawn.project_id
+    drawn.label(drawn.item_ids[:3])
+    assert rounds.request_if_batch_done(store, project_id) is None
+    drawn.label(drawn.item_ids[3:4])
+    first = rounds.request_if_batch_done(store, project_id)
+    assert first is not None
+    rounds.cancel_round(store, project_id, first.id)
+    assert rounds.request_if_batch_done(store, project_id) is None  # a person stopped it; a person starts it
+    finish(drawn, drawn.item_ids[10:12])
+    drawn.label(drawn.item_ids[10:11])
+    assert rounds.request_automatic(store) == []
+    drawn.label(drawn.item_ids[11:12])
+    assert [row.project_id for row in rounds.request_automatic(store)] == [project_id]
+
+
+def test_nothing_is_asked_for_when_everything_is_labeled_or_automatic_rounds_are_off(drawn):
+    from storage.projects.projects import update_project
+
+    finish(drawn, drawn.item_ids[10:12])
+    drawn.label(drawn.item_ids)
+    assert rounds.request_if_batch_done(drawn.store, drawn.project_id) is None
+    settings = dataclasses.replace(drawn.settings, automatic_rounds=False)
+    update_project(drawn.store, drawn.project_id, settings=settings)
+    assert rounds.request_if_batch_done(drawn.store, drawn.project_id) is None
+
+
+def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(drawn):
+    """FAULTS C4: a restarted server shows the same."""
+    store, project_id = drawn.store, drawn.project_id
+    assert rounds.view(store, project_id) is None
+    row = rounds.request_round(store, project_id)
+    shown = rounds.view(store, project_id)
+    assert shown is not None and shown.waiting_for_worker and shown.seconds_left and shown.seconds_left > 0
+    log, began = RoundLog(store, project_id), time.monotonic()
+    log.start(row.id)
+    for step in (Progress("start", 1, 1, "w1"), Progress("start", 2, 1, "w2")):
+        log.progress(row.id, step)
+    log.progress(row.id, Progress("train", 10, 100, metrics={"loss": 2.0}))
+    log.progress(row.id, Progress("train", 60, 100, metrics={"loss": 1.0}))
+    shown = rounds.view(store, project_id, row.id)
+    assert shown is not None
+    assert (shown.stage, shown.done, shown.total, shown.interruptions) == ("train", 60, 100, 1)
+    assert shown.curves == {"loss": [(10, 2.0), (60, 1.0)]}
+    later = estimates.seconds_per_stage(store, project_id, row.config)
+    after_train = sum(later[stage] for stage in ("predict", "features", "select", "map", "finish"))
+    taken = time.monotonic() - began  # for 60 of 100 steps and more; those that are left need less
+    assert after_train <= shown.seconds_left <= after_train + taken
+
+
+def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):
+    store, project_id = drawn.store, drawn.project_id
+    config = quick_config()
+    by_rule = estimates.estimate(store, project_id, config)
+    assert by_rule.source == "rule" and set(by_rule.seconds) == set(estimates.STAGES)
+    larger = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=8_000))
+    assert estimates.estimate(store, project_id, larger).total > 100 * 0.03 + by_rule.total
+    finish(drawn, drawn.item_ids[:2], seconds={"train": 10.0, "map": 2.0}, n_items=15)
+    measured = estimates.estimate(store, project_id, config)
+    assert measured.source == "last round"
+    assert measured.seconds["train"] == pytest.approx(10.0) and measured.seconds["map"] == pytest.approx(4.0)
+    assert estimates.estimate(store, project_id, RoundConfig()).source == "rule"  # another kind of round
+
+
+def test_a_region_is_kept_as_an_artifact(drawn):
+    constraint = rounds.region_constraint(drawn.store, drawn.item_ids[:5], 0.5)
+    row = rounds.request_round(drawn.store, drawn.project_id, constraint=constraint)
+    assert row.constraint["share"] == 0.5 and row.constraint["region"]["shape"] == [5]
+
+
+def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(sqlite_store):
+    import os
+
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    for worker_id, pid in ((f"{machine()}-{done.pid}-x", done.pid), (new_worker_id(), os.getpid()), ("other-1-x", 1)):
+        workers.arrive(sqlite_store, worker_id, host="h", pid=pid, device="cpu")
+    dead = [is_dead(worker, machine()) for worker in workers.list_workers(sqlite_store)]
+    assert sorted(dead) == [False, False, True]

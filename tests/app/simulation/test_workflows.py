@@ -1,0 +1,188 @@
+"""Simulations in real worker processes: shared, killed, cancelled, gone on with, failed, and behind rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from app.rounds import requests as rounds
+from app.simulation import requests as simulations
+from app.simulation.dataset import StudyData, pool_of
+from app.simulation.requests import Asked, Simulation, question_of
+from app.simulation.trial_process import Task, Workplace, make_trial
+from app.simulation.workflows import MOST_DEATHS
+from core.rounds.simulation_plan import RoundRecord
+from storage.database.store import Store
+from storage.media import shared as shared_media
+from storage.rounds import simulations as rows
+from storage.rounds import workers
+from storage.rounds.log import RoundLog
+from tests.app.simulation.test_requests import with_truth
+from tests.app.worker_processes import Place, crew_in, quick_config, until
+from tests.round_pools import draw_project
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PATIENCE = 240.0
+ASKED = Asked(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
+
+
+def shapes(store: Store) -> int:
+    return with_truth(draw_project(store, 36, n_held_out=9)).id
+
+
+def ask(store: Store, project_id: int, asked: Asked = ASKED) -> int:
+    return simulations.begin(store, project_id, asked, quick_config())
+
+
+def shown(store: Store, project_id: int) -> Simulation:
+    return simulations.listed(store, project_id)[0]
+
+
+def ended(store: Store, project_id: int) -> Simulation:
+    until(lambda: not shown(store, project_id).running, PATIENCE, "the end of the simulation")
+    return shown(store, project_id)
+
+
+def timeless(records: list[RoundRecord]) -> list[RoundRecord]:
+    order = sorted(records, key=lambda one: (one.strategy, one.seed, one.round))
+    return [dataclasses.replace(one, seconds={}) for one in order]
+
+
+def undisturbed(store: Store, simulation_id: int, folder: Path) -> list[RoundRecord]:
+    """The same trials in this process, one after another, with nothing shared."""
+    row = rows.get(store, simulation_id)
+    question = question_of(row)
+    reader = shared_media.reader(store, row.project_id)
+    data = StudyData(pool=pool_of(store, row.project_id), read=reader, store=store)
+    place = Workplace(folder=str(folder / "models"), cache=str(folder / "rows"))
+    trials = [make_trial(question, data, place, Task("trial", seed, name)) for name, seed in question.trials]
+    return timeless([record for trial in trials for record in trial.run()])
+
+
+def computed(crew) -> Counter[str]:
+    """How often each record was computed, by what workers logged."""
+    return Counter(line.split(": ", 1)[1] for line in crew.lines(" is there"))
+
+
+@pytest.mark.slow
+def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_once(sqlite_store, crew, tmp_path):
+    """One machine: the heir finds the models of the killed and goes on after its last record."""
+    project_id, gate = shapes(sqlite_store), tmp_path / "gate"
+    place = Place(home=sqlite_store.home, records_gate=gate)
+    victim, other = crew.start(place), crew.start(place)
+    until(lambda: len(workers.living_workers(sqlite_store)) == 2, PATIENCE, "two workers")
+    simulation_id = ask(sqlite_store, project_id)
+    until(lambda: victim.lines("is there") and other.lines("seed"), PATIENCE, "both at work")
+    victim.kill()
+    gate.touch()
+    one = ended(sqlite_store, project_id)
+    assert (one.status, one.n_records, one.complete) == ("finished", 12, True), one.error
+    expected = undisturbed(sqlite_store, simulation_id, tmp_path / "local")
+    assert timeless(simulations.records(sqlite_store, simulation_id)) == expected
+    again = [record for record, times in computed(crew).items() if times > 1]
+    assert len(computed(crew)) == 12 and not again
+    until(lambda: not list((sqlite_store.home / "cache" / "simulations").glob("*/*")), PATIENCE, "the tidying up")
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_same(postgres_url, tmp_path):
+    """The other machine has no models of the killed: it computes that trial again, and the records stay as they are."""
+    home, shared = tmp_path / "home", str(tmp_path / "artifacts")
+    with Store.open(postgres_url, home) as opened, crew_in(tmp_path) as crew:
+        store = Store(opened.url, home, shared)
+        project_id = shapes(store)
+        gate = tmp_path / "gate"
+        common = {"url": postgres_url, "artifacts": shared, "records_gate": gate}
+        here = crew.start(Place(home=home, **common))
+        there = crew.start(Place(home=tmp_path / "elsewhere", **common))
+        until(lambda: len(workers.living_workers(store)) == 2, PATIENCE, "two workers")
+        simulation_id = ask(store, project_id)
+        until(lambda: there.lines("is there") and here.lines("seed"), PATIENCE, "both at work")
+        before = rows.records(store, simulation_id)
+        there.kill()
+        gate.touch()
+        one = ended(store, project_id)
+        assert (one.status, one.n_records) == ("finished", 12), one.error
+        assert all(record in rows.records(store, simulation_id) for record in before)  # seconds and all
+        expected = undisturbed(store, simulation_id, tmp_path / "local")
+        assert timeless(simulations.records(store, simulation_id)) == expected
+        assert len({name.split(", round")[0] for name, times in computed(crew).items() if times > 1}) <= 1
+        store.close()
+
+
+def test_one_is_cancelled_within_seconds_and_goes_on_after_its_records(sqlite_store, crew, tmp_path):
+    project_id, gate = shapes(sqlite_store), tmp_path / "gate"
+    asked = dataclasses.replace(ASKED, strategies=("uniform",), seeds=1)
+    simulation_id = ask(sqlite_store, project_id, asked)
+    assert shown(sqlite_store, project_id).without_worker
+    worker = crew.start(Place(home=sqlite_store.home, records_gate=gate))
+    until(lambda: worker.lines("round 0 is there"), PATIENCE, "the first record")
+    assert not shown(sqlite_store, project_id).without_worker
+    simulations.cancel(sqlite_store, simulation_id)
+    one = shown(sqlite_store, project_id)
+    assert one.status == "cancelled" and not one.complete
+    gate.touch()
+    until(lambda: all(not row.stage for row in workers.living_workers(sqlite_store)), PATIENCE, "the end of the work")
+    kept = simulations.records(sqlite_store, simulation_id)
+    simulations.go_on(sqlite_store, simulation_id)
+    assert ended(sqlite_store, project_id).status == "finished"
+    assert simulations.records(sqlite_store, simulation_id)[: len(kept)] == kept
+    assert set(computed(crew).values()) == {1}
+
+
+def test_a_round_goes_first_and_the_simulation_goes_on_behind_it(sqlite_store, crew, tmp_path):
+    records_gate, train_gate = tmp_path / "records", tmp_path / "train"
+    drawn = draw_project(sqlite_store, 36, n_held_out=9)
+    drawn.label(drawn.item_ids[9:15])
+    project_id = with_truth(drawn).id
+    simulation_id = ask(sqlite_store, project_id)
+    worker = crew.start(Place(home=sqlite_store.home, gates={"train": train_gate}, records_gate=records_gate))
+    until(lambda: worker.lines("is there"), PATIENCE, "the first record")
+    asked = rounds.request_round(sqlite_store, project_id, config=quick_config())
+    log = RoundLog(sqlite_store, project_id)
+    until(lambda: worker.lines(": train begins"), PATIENCE, "the beginning of the round's training")
+    records_gate.touch()
+    until(lambda: any("waits for a round" in note for note in rows.get(sqlite_store, simulation_id).notes), PATIENCE)
+    train_gate.touch()
+    until(lambda: not log.get(asked.id).unfinished, PATIENCE, "the end of the round")
+    assert log.get(asked.id).status == "finished" and shown(sqlite_store, project_id).running
+    assert ended(sqlite_store, project_id).status == "finished"
+    assert set(computed(crew).values()) == {1}
+
+
+def test_one_that_cannot_work_says_why(sqlite_store, crew):
+    project_id = shapes(sqlite_store)
+    ask(sqlite_store, project_id, dataclasses.replace(ASKED, start=500, rounds=0))
+    crew.start(Place(home=sqlite_store.home))
+    one = ended(sqlite_store, project_id)
+    assert one.status == "failed" and "500 initial labels were asked for, but the pool has 27" in one.error
+
+
+def test_a_seed_that_kills_its_workers_is_given_up_with_a_sentence(sqlite_store, crew):
+    project_id = shapes(sqlite_store)
+    simulation_id = ask(sqlite_store, project_id)
+    for _ in range(MOST_DEATHS):
+        rows.take_up(sqlite_store, simulation_id, 1)
+    crew.start(Place(home=sqlite_store.home))
+    one = ended(sqlite_store, project_id)
+    assert one.status == "failed" and "5 workers were lost at seed 1" in one.error
+
+
+def test_one_whose_engine_file_is_lost_goes_on_from_its_records(sqlite_store, crew, tmp_path):
+    project_id = shapes(sqlite_store)
+    simulation_id = ask(sqlite_store, project_id, dataclasses.replace(ASKED, strategies=("margin",), seeds=1))
+    worker = crew.start(Place(home=sqlite_store.home, records_gate=tmp_path / "never there"))
+    until(lambda: worker.lines("round 0 is there"), PATIENCE, "the first record")
+    worker.kill()
+    for path in sqlite_store.home.glob("engine.sqlite*"):
+        path.unlink()
+    crew.start(Place(home=sqlite_store.home))
+    one = ended(sqlite_store, project_id)
+    assert (one.status, one.n_records) == ("finished", 3), one.error
+    assert len(simulations.records(sqlite_store, simulation_id)) == 3
+    assert set(computed(crew).values()) == {1}

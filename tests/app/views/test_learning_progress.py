@@ -1,0 +1,153 @@
+"""What Learn says about finished rounds, against counts made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.views import charts, map_layers
+from app.views.learning_progress import advice, learned, worst_confusion
+from app.views.map_figure import map_figure
+from core.config import RoundConfig
+from core.types import PickReason, Selection
+from storage.projects.classes import merge_classes
+from storage.rounds.log import RoundLog
+from tests.storage.pools import Made, make_pool
+
+
+def finished(made: Made, guesses: list[int], picks: list[int], accuracy: float | None = None) -> int:
+    """A finished round whose guess for item k is class guesses[k], and whose picks are the items at `picks`."""
+    log = RoundLog(made.store, made.project_id)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    probabilities = np.full((len(guesses), 3), 0.1, np.float32)
+    probabilities[np.arange(len(guesses)), guesses] = 0.8
+    ids = np.array([made.items[place] for place in picks], np.int64)
+    selection = Selection(
+        item_ids=ids,
+        scores=np.ones(len(ids), np.float32),
+        strategy="bico",
+        reasons=tuple(PickReason(order=k + 1, score=1.0, stands_for=3) for k in range(len(ids))),
+    )
+    metrics: dict[str, object] = {"has_model": True, "class_names": ["robin", "wren", "owl"], "n_held_out": 0}
+    if accuracy is not None:
+        metrics |= {"accuracy": accuracy, "n_held_out": 100, "confusion": [[5, 1, 0], [0, 6, 0], [2, 0, 4]]}
+    places = np.stack([np.arange(len(guesses)), np.zeros(len(guesses))], 1).astype(np.float32)
+    arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities, "map": places}
+    log.finish(row.id, arrays=arrays, selection=selection, metrics=metrics)
+    return row.id
+
+
+def test_wrong_guesses_are_counted_among_answered_picks_alone(sqlite_store):
+    made = make_pool(sqlite_store, 6)
+    round_id = finished(made, [0, 1, 2, 0, 1, 2], picks=[0, 1, 2])
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    made.pool.label(made.items[1], made.classes[2], annotator=made.ann)
+    made.pool.label(made.items[5], made.classes[0], annotator=made.ann)
+    found = learned(made.store, made.project_id).guessing[round_id]
+    assert (found.answered, found.wrong) == (2, 1)
+
+
+def test_a_guess_of_a_class_merged_since_counts_as_its_successor(sqlite_store):
+    made = make_pool(sqlite_store, 3)
+    round_id = finished(made, [1, 1, 1], picks=[0])
+    merge_classes(made.store, made.project_id, made.classes[1], made.classes[0], by=made.ann)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    assert learned(made.store, made.project_id).guessing[round_id].wrong == 0
+
+
+def test_held_out_accuracy_and_guesses_on_picks_are_never_mixed(sqlite_store):
+    made = make_pool(sqlite_store, 4)
+    finished(made, [0, 0, 0, 0], picks=[0])
+    made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
+    before = learned(made.store, made.project_id)
+    assert (before.judged_by, [point.share for point in before.curve]) == ("guesses", [0.0])
+    finished(made, [0, 0, 0, 0], picks=[1], accuracy=0.8)
+    after = learned(made.store, made.project_id)
+    assert (after.judged_by, [point.correct for point in after.curve]) == ("held-out", [80])
+
+
+def test_advice_says_stop_only_after_two_batches_within_the_interval(sqlite_store):
+    made = make_pool(sqlite_store, 6)
+    for pick, accuracy in enumerate((0.6, 0.9)):
+        finished(made, [0] * 6, picks=[pick], accuracy=accuracy)
+    assert advice(learned(made.store, made.project_id)).startswith("Keep going")
+    finished(made, [0] * 6, picks=[2], accuracy=0.91)
+    assert advice(learned(made.store, made.project_id)).startswith("Keep going")
+    finished(made, [0] * 6, picks=[3], accuracy=0.91)
+    assert "time to stop" in advice(learned(made.store, made.project_id))
+
+
+def test_the_worst_confusion_is_named():
+    counts = np.array([[5, 1, 0], [0, 6, 0], [2, 0, 4]])
+    assert worst_confusion(counts, ["robin", "wren", "owl"]) == ("owl", "robin", 2)
+    assert worst_confusion(np.eye(3, dtype=np.int64), ["a", "b", "c"]) is None
+
+
+@pytest.mark.parametrize(("successes", "n", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611)])
+def test_the_interval_is_wilsons(successes, n, low, high):
+    """Values from the published formula, computed by hand."""
+    assert charts.wilson(successes, n) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_the_map_shows_labels_of_now_on_the_places_of_the_round(sqlite_store):
+    made = make_pool(sqlite_store, 5)
+    round_id = finished(made, [0, 1, 2, 0, 1], picks=[3, 1])
+    before = map_layers.layers(made.store, made.project_id, round_id)
+    assert before is not None and before.label.tolist() == [-1] * 5
+    made.pool.label(made.items[3], made.classes[2], annotator=made.bob)
+    after = map_layers.layers(made.store, made.project_id, round_id)
+    assert after is not None
+    assert after.label.tolist() == [-1, -1, -1, 2, -1]
+    assert after.label_round.tolist() == [-1, -1, -1, 1, -1]
+    assert after.annotator_names[after.annotator[3]] == "Bob"
+    assert after.picks.tolist() == [3, 1]
+    figure = map_figure(after, "Prediction", (), dark=True)
+    assert [list(trace.customdata) for trace in figure.data] == [
+        [made.items[k] for k in (0, 2, 4, 1)],  # picks last: a click among neighbors opens them
+        [made.items[3]],
+        [made.items[3], made.items[1]],
+    ]
+
+
+@pytest.mark.parametrize("coloring", ["Prediction", "Label", "Confidence", "Round", "Annotator"])
+def test_every_coloring_gives_every_item_a_color(sqlite_store, coloring):
+    made = make_pool(sqlite_store, 4)
+    round_id = finished(made, [0, 1, 2, 0], picks=[0])
+    made.pool.label(made.items[0], made.classes[2], annotator=made.ann)
+    found = map_layers.layers(made.store, made.project_id, round_id)
+    assert found is not None
+    figure = map_figure(found, coloring, (), dark=False)
+    colors = [color for trace in figure.data[:2] for color in trace.marker.color]
+    assert len(colors) == 4 and all(color.startswith("#") and len(color) == 7 for color in colors)
+
+
+def test_an_area_holds_the_points_inside_its_polygon():
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-1, 1, (500, 2)).astype(np.float32)
+    circle = np.linspace(0, 2 * np.pi, 400, endpoint=False)
+    within = map_layers.inside(points, 0.7 * np.cos(circle), 0.7 * np.sin(circle))
+    distance = np.linalg.norm(points, axis=1)
+    clear = np.abs(distance - 0.7) > 0.01
+    assert np.array_equal(within[clear], (distance < 0.7)[clear])
+
+
+def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks():
+    """FAULTS D8: what is drawn is bounded; areas are resolved on all items."""
+    label = np.full(200_000, -1)
+    label[:100] = 1
+    drawn = map_layers.drawn_rows(label, np.array([150_000, 7]), 200_000)
+    assert len(drawn) == map_layers.MOST_POINTS
+    assert np.isin([*range(100), 150_000], drawn).all()
+
+
+def test_names_cannot_become_markup_on_a_chart(sqlite_store):
+    """FAULTS A5: plotly reads a little HTML in texts."""
+    made = make_pool(sqlite_store, 2, name="<a href='http://x'>")
+    round_id = finished(made, [0, 1], picks=[0])
+    found = map_layers.layers(made.store, made.project_id, round_id)
+    assert found is not None
+    hovers = [text for trace in map_figure(found, "Label", (), dark=False).data for text in trace.hovertext]
+    assert all("<a" not in text for text in hovers)
+    bars = charts.class_counts([1, 2, 3], ("<b>x</b>", "b", "c"), dark=False).data[0]
+    assert [str(name) for name in bars.x] == ["&lt;b&gt;x&lt;/b&gt;", "b", "c"]

@@ -1,0 +1,89 @@
+"""What Review shows: labels that differ between people, and labels a model contradicts that knew none of the item."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.views.review_cases import Case, cases
+from core.config import RoundConfig
+from core.types import Selection
+from storage.projects.classes import merge_classes
+from storage.rounds.log import RoundLog
+from tests.storage.pools import Made, event, make_pool
+
+
+def finished(made: Made, guesses: list[int], confidence: float = 0.96, **metrics: object) -> None:
+    """A finished round whose guess for item k is class guesses[k]."""
+    log = RoundLog(made.store, made.project_id)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    probabilities = np.full((len(guesses), 3), (1 - confidence) / 2, np.float32)
+    probabilities[np.arange(len(guesses)), guesses] = confidence
+    nobody = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities}
+    log.finish(row.id, arrays=arrays, selection=nobody, metrics={"has_model": True} | metrics)
+
+
+def conflict(made: Made, item: int, label: int, guess: int) -> Case:
+    confidence = pytest.approx(0.96, abs=1e-6)
+    return Case(
+        item_id=made.items[item],
+        kind="conflict",
+        labels={0: made.classes[label]},
+        guess=made.classes[guess],
+        confidence=confidence,
+    )
+
+
+def test_people_who_differ_come_first_until_someone_decides(sqlite_store):
+    made = make_pool(sqlite_store, 4, labels_per_item=2)
+    finished(made, [0, 0, 0, 0])
+    for item, (one, other) in enumerate([(0, 1), (2, 2), (1, 0)]):
+        made.pool.label(made.items[item], made.classes[one], annotator=made.ann)
+        made.pool.label(made.items[item], made.classes[other], annotator=made.bob)
+    differing = [one for one in cases(made.store, made.project_id) if one.kind == "disagreement"]
+    assert [(one.item_id, one.labels) for one in differing] == [
+        (made.items[0], {made.ann: made.classes[0], made.bob: made.classes[1]}),
+        (made.items[2], {made.ann: made.classes[1], made.bob: made.classes[0]}),
+    ]
+    assert cases(made.store, made.project_id)[2:] == [conflict(made, 1, 2, 0)]
+    decision = event(made.items[0], "decide", made.classes[1])
+    assert made.pool.apply([decision], annotator=made.bob)[0].accepted
+    assert [one.item_id for one in cases(made.store, made.project_id)] == [made.items[2], made.items[1]]
+
+
+def test_a_label_is_only_held_against_a_round_that_did_not_know_it(sqlite_store):
+    made = make_pool(sqlite_store, 3)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    finished(made, [1, 1, 1])  # knew the label of item 0, and guesses another class all the same
+    made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
+    made.pool.label(made.items[2], made.classes[1], annotator=made.ann)
+    assert cases(made.store, made.project_id) == [conflict(made, 1, 0, 1)]
+    finished(made, [2, 2, 2])  # knows all three: the earlier round stays the judge
+    assert cases(made.store, made.project_id) == [conflict(made, 1, 0, 1)]
+
+
+def test_a_changed_label_is_not_held_against_the_model_that_learned_the_old_one(sqlite_store):
+    made = make_pool(sqlite_store, 2)
+    made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
+    finished(made, [1, 1])  # repeats what it was told
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    assert cases(made.store, made.project_id) == []
+
+
+def test_unsure_guesses_rounds_without_a_model_and_merged_classes_are_no_conflict(sqlite_store):
+    made = make_pool(sqlite_store, 2)
+    finished(made, [1, 1], confidence=0.89)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    assert cases(made.store, made.project_id) == []
+    made = make_pool(sqlite_store, 2, "frogs")
+    finished(made, [1, 1], has_model=False)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    assert cases(made.store, made.project_id) == []
+    made = make_pool(sqlite_store, 2, "bats")
+    finished(made, [1, 1])
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    assert cases(made.store, made.project_id) == [conflict(made, 0, 0, 1)]
+    merge_classes(made.store, made.project_id, made.classes[1], made.classes[0], by=made.ann)
+    assert cases(made.store, made.project_id) == []

@@ -1,0 +1,61 @@
+"""What Learn warns about, against cases made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.views.warnings import cautions
+from core.config import RoundConfig
+from core.types import Selection
+from storage.rounds.log import RoundLog
+from tests.storage.pools import Made, make_pool
+
+
+def guessed(made: Made, guesses: list[int], confidence: float = 0.8) -> None:
+    """A finished round that guesses class guesses[k] for item k."""
+    log = RoundLog(made.store, made.project_id)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    probabilities = np.full((len(guesses), 3), (1 - confidence) / 2, np.float32)
+    probabilities[np.arange(len(guesses)), guesses] = confidence
+    nothing = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities}
+    metrics = {"has_model": True, "class_names": ["robin", "wren", "owl"], "n_held_out": 0}
+    log.finish(row.id, arrays=arrays, selection=nothing, metrics=metrics)
+
+
+def label(made: Made, items: range, position: int, who: int | None = None) -> None:
+    for place in items:
+        made.pool.label(made.items[place], made.classes[position], annotator=who or made.ann)
+
+
+def test_an_even_start_needs_no_warning(sqlite_store):
+    made = make_pool(sqlite_store, 60)
+    assert cautions(sqlite_store, made.project_id) == []
+    for position in range(3):
+        label(made, range(position, 9, 3), position)
+    guessed(made, [place % 3 for place in range(60)])
+    assert cautions(sqlite_store, made.project_id) == []
+
+
+def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
+    made = make_pool(sqlite_store, 60)
+    label(made, range(10), 0)
+    label(made, range(10, 12), 1)
+    guessed(made, [0] * 29 + [1] * 29 + [2] * 2)
+    few, rare = cautions(sqlite_store, made.project_id)
+    assert few == "One or two labels for wren, up to 10 for others: label a few more of them."
+    assert rare.startswith("Less than 5 % of the items are guessed to be owl: rare in the pool, or not yet learned.")
+
+
+def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_counted(sqlite_store):
+    made = make_pool(sqlite_store, 60, labels_per_item=2)
+    guessed(made, [place % 3 for place in range(60)], confidence=0.95)
+    label(made, range(0, 9), 0)
+    contradicted = cautions(sqlite_store, made.project_id)
+    assert contradicted == ["6 labels of 9 contradict a confident guess: some may be slips. Review shows them."]
+    label(made, range(0, 3), 1, made.bob)
+    label(made, range(3, 6), 0, made.bob)
+    assert "People differ on 3 of 6 items labeled twice: settle them in Review." in cautions(
+        sqlite_store, made.project_id
+    )

@@ -1,0 +1,171 @@
+"""Media: only with a session, only the named bytes, never as something a browser would run."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+
+from app.web.routes.media import media_path
+from storage.database.store import Store
+from storage.labeling.pool import Pool
+from storage.media.pack_index import Slot
+from storage.media.packs import PackWriter
+from tests.app import sample_store
+from tests.app.asgi_client import ask
+
+
+@pytest.fixture
+def clip(page_store):
+    project = sample_store.audio_project(page_store, n=2)
+    return Pool(page_store, project.id).items()[0]
+
+
+def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_store):
+    """FAULTS D9."""
+    data = page_store.media.read(clip.sha256)
+    whole = get(media_path(clip, "file"))
+    assert (whole.status, whole.body) == (200, data)
+    assert whole.headers["content-type"] == "audio/wav"
+    assert whole.headers["x-content-type-options"] == "nosniff"
+    assert whole.headers["content-security-policy"].startswith("sandbox")
+    assert whole.headers["cache-control"].startswith("private")
+    tag = whole.headers["etag"]
+    assert tag.startswith('"') and clip.sha256 in tag
+    part = get(media_path(clip, "file"), range="bytes=100-199")
+    assert (part.status, part.body) == (206, data[100:200])
+    assert part.headers["content-range"] == f"bytes 100-199/{len(data)}"
+    assert get(media_path(clip, "file"), range=f"bytes={len(data)}-").status == 416
+    assert get(media_path(clip, "file"), if_none_match=tag).status == 304
+
+
+RANGES = ("bytes=100-199", "bytes=0-0", "bytes=20000-", "bytes=-7", "bytes=5-9999999", "bytes=99999999-", "bytes=-0")
+
+
+def test_packed_bytes_are_served_like_those_of_a_file(get, clip, page_store):
+    """FAULTS D9: the same answers to every range before and after the bytes went into a pack."""
+    names = ("content-range", "content-length", "content-type", "accept-ranges", "etag", "cache-control")
+
+    def answer(**asked: str) -> tuple[int, bytes, list[str | None]]:
+        one = get(media_path(clip, "file"), **asked)
+        right = one.status < 400
+        return one.status, one.body if right else b"", [one.headers.get(name) for name in names[: 6 if right else 1]]
+
+    def answers() -> list[tuple[int, bytes, list[str | None]]]:
+        tag = get(media_path(clip, "file")).headers["etag"]
+        conditional = [answer(if_range=one, range="bytes=1-2") for one in ('"other"', tag)]
+        return [answer(), *(answer(range=one) for one in RANGES), *conditional]
+
+    before = answers()
+    pack(page_store, clip.sha256)
+    assert page_store.media.locate(clip.sha256) is None
+    assert answers() == before
+    assert [status for status, _, _ in before] == [200, 206, 206, 206, 206, 206, 416, 416, 200, 206]
+    for odd in ("bytes=1-2,5-6", "lines=1-2", "bytes=9-1", "bytes=-", f"bytes={'9' * 5_000}-"):
+        assert get(media_path(clip, "file"), range=odd).body == before[0][1]
+    assert get(media_path(clip, "spectrogram.png")).status == 200
+
+
+def test_a_packed_item_whose_bytes_changed_is_marked_and_not_sent(get, clip, page_store):
+    """FAULTS A13."""
+    slot = pack(page_store, clip.sha256)
+    path = page_store.media.packs.path(slot)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, "file")).status == 404
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "changed"
+    path.unlink()
+    assert get(media_path(clip, "thumb.png")).status == 404
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "missing"
+    path.write_bytes(data)
+    assert get(media_path(clip, "file")).body == data
+    assert Pool(page_store, clip.project_id).item(clip.id).condition == "ok"
+
+
+def pack(store: Store, sha256: str) -> Slot:
+    """Put the bytes of a file into a pack instead."""
+    writer = PackWriter(store.media.root)
+    writer.append(sha256, store.media.read(sha256))
+    writer.close()
+    store.media.path(sha256).unlink()
+    [slot] = store.media.packs.slots(sha256)
+    return slot
+
+
+def test_without_a_session_there_is_nothing(routes, clip):
+    """FAULTS D9."""
+    assert ask(routes, "GET", media_path(clip, "file")).status == 401
+    assert ask(routes, "GET", media_path(clip, "file"), None, {"cookie": "winnow_session=made.up"}).status == 401
+
+
+def test_another_project_hash_or_part_is_not_found(get, clip, page_store):
+    """FAULTS D9, D11."""
+    other = sample_store.image_project(page_store, "Other", 1)
+    base = f"/api/media/{clip.project_id}/{clip.id}/{clip.sha256}"
+    for address in (
+        media_path(clip, "file").replace(f"/media/{clip.project_id}/", f"/media/{other.id}/"),
+        base.replace(clip.sha256, "0" * 64) + "/file",
+        base + "/picture.png",
+        base + "/../../secret",
+        base + "/file.html",
+        f"/api/media/{clip.project_id}/{10**30}/{clip.sha256}/file",
+        f"/api/media/{10**30}/{clip.id}/{clip.sha256}/file",
+    ):
+        assert get(address).status == 404, address
+
+
+def test_pictures_are_drawn_once_and_served_as_png(get, clip, page_store):
+    drawn = get(media_path(clip, "spectrogram.png"))
+    assert drawn.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(drawn.body)).size == (900, 320)
+    kept = list((page_store.home / "cache" / "pictures").rglob("*spectrogram*"))
+    assert len(kept) == 1 and kept[0].read_bytes() == drawn.body
+    kept[0].write_bytes(b"kept")
+    assert get(media_path(clip, "spectrogram.png")).body == b"kept"
+    assert Image.open(io.BytesIO(get(media_path(clip, "thumb.png")).body)).size == (240, 136)
+    sound = get(media_path(clip, "sound.json")).json()
+    assert sound["seconds"] == pytest.approx(0.64) and len(sound["peaks"]) == 148 and max(sound["peaks"]) == 1.0
+
+
+def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, clip, page_store):
+    """FAULTS A13."""
+    path = page_store.media.path(clip.sha256)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, "file")).status == 404
+    assert get(media_path(clip, "spectrogram.png")).status == 404
+    path.unlink()
+    answer = get(media_path(clip, "file"))
+    assert answer.status == 404 and "cannot be read" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("part", ["file", "spectrogram.png", "thumb.png"])
+def test_asking_for_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
+    get, clip, page_store, part
+):
+    """FAULTS A13: also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
+    pool = Pool(page_store, clip.project_id)
+    path = page_store.media.path(clip.sha256)
+    data = path.read_bytes()
+    waiting = pool.counts().waiting
+    assert get(media_path(clip, part)).status == 200
+    path.unlink()
+    assert get(media_path(clip, part)).status == 404
+    assert pool.item(clip.id).condition == "missing" and "cannot be read" in pool.item(clip.id).condition_note
+    assert pool.counts().waiting == waiting - 1
+    path.write_bytes(data[:-1] + b"x")
+    assert get(media_path(clip, part)).status == 404
+    assert pool.item(clip.id).condition == "changed"
+    path.write_bytes(data)
+    assert get(media_path(clip, part)).status == 200
+    assert (pool.item(clip.id).condition, pool.counts().waiting) == ("ok", waiting)
+
+
+def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
+    """FAULTS A8 on the way out."""
+    project = sample_store.create_project(page_store, "Broken", "image", ["a"])
+    broken = sample_store.picture(1)[:200]
+    [item] = sample_store.add_items(page_store, project, [("half.png", broken)])
+    answer = get(media_path(Pool(page_store, project.id).item(item), "picture.png"))
+    assert answer.status in (404, 422) and answer.json()["error"]

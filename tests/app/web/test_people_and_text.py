@@ -1,0 +1,70 @@
+"""Names: who may come in, what is shown of them, and that nothing in them is read as markup."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.views.text import count, markup, plain, visible
+from app.web import people, server
+from core.errors import NotFound
+
+
+@pytest.mark.parametrize(
+    ("email", "allowed", "enters"),
+    [
+        ("ana@lab.org", "", True),
+        ("ana@lab.org", "ana@lab.org, @uni.edu", True),
+        ("Ben@Uni.edu", "ana@lab.org, @uni.edu", True),
+        ("eve@evil.example", "ana@lab.org, @uni.edu", False),
+        ("eve@notuni.edu", "@uni.edu", False),
+        ("", "@uni.edu", False),
+    ],
+)
+def test_who_may_enter_after_signing_in(email, allowed, enters):
+    assert people.may_enter(email, allowed) is enters
+
+
+@pytest.mark.parametrize(
+    ("name", "letters"), [("Ana Koller", "AK"), ("ben", "BE"), ("Å b c", "ÅC"), ("<img>", "?"), ("", "?")]
+)
+def test_initials(name, letters):
+    assert people.initials(name) == letters
+
+
+@given(st.text(max_size=60))
+def test_every_punctuation_mark_is_escaped_and_the_text_stays_the_same(text):
+    shown = plain(text)
+    assert "\n" not in shown and "\r" not in shown
+    assert shown.replace("\u2060", "").replace("\\", "") == visible(text).replace("\u2060", "").replace("\\", "")
+    stripped = shown.replace("\\\\", "")
+    for i, letter in enumerate(stripped):
+        if letter in "*_`[]()<>!#$:|~&":
+            assert stripped[i - 1] == "\\"
+
+
+def test_direction_marks_controls_and_breaks_are_visible():
+    assert visible("a\u202egnp.exe\nb\tc\x00\ud800") == "a\\u202egnp.exe⏎b c\\u0000\\ud800"
+    assert plain("x" * 100, limit=10) == "x" * 9 + "…"
+    assert markup('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
+    assert (count(1, "clip"), count(3000, "clip"), count(2, "class", "classes")) == (
+        "1 clip",
+        "3,000 clips",
+        "2 classes",
+    )
+
+
+def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, caplog):
+    """FAULTS D12."""
+    said: list[str] = []
+    monkeypatch.setattr(server.st, "error", said.append)
+    with caplog.at_level(logging.ERROR):
+        assert server.on_script_error(ZeroDivisionError("inner detail")) is True
+    number = said[0].split("error ")[1].split(";")[0]
+    assert len(number) == 8 and number in caplog.text and "inner detail" in caplog.text
+    assert "inner detail" not in said[0] and "Labels are not affected" in said[0]
+    assert server.on_script_error(NotFound("Project 7 is gone.")) is True
+    assert said[1] == plain("Project 7 is gone.")

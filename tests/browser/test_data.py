@@ -1,0 +1,209 @@
+"""Collect in a real browser: a project from nothing, files looked through before they are taken, changing classes."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from playwright.sync_api import Locator, Page, expect
+
+from app.jobs import jobs
+from storage.labeling.pool import Pool
+from storage.projects.classes import list_classes
+from storage.projects.projects import create_project, get_project
+from tests.app import sample_store
+from tests.browser.conftest import Desk, at_rest, eventually
+
+HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
+N_MANY = 4_000
+_numbers = itertools.count(1)
+
+
+def wav(name: str, number: int) -> dict[str, object]:
+    return {"name": name, "mimeType": "audio/wav", "buffer": sample_store.clip(number)}
+
+
+def choose(page: Page, field: Locator, option: str) -> None:
+    """Call it after an effect of what was done before: a list that is drawn anew while it is open closes."""
+    expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
+    at_rest(page)
+    field.click()
+    page.get_by_role("option", name=option, exact=True).click()
+
+
+def upload(page: Page, files: Any) -> None:
+    """Into the drop zone of the project whose name is on screen, as soon as it takes files."""
+    at_rest(page)
+    page.wait_for_selector(".drop[data-ready='yes']")
+    page.locator("input.files").set_input_files(files)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More clips than an import stores at one time."""
+    folder = tmp_path_factory.mktemp("many")
+    head = io.BytesIO()
+    soundfile.write(head, np.zeros(800, np.int16), 8_000, format="WAV")
+    whole = head.getvalue()
+    for k in range(N_MANY):
+        (folder / f"{k:04d}.wav").write_bytes(whole[:-4] + k.to_bytes(4, "little"))
+    return folder
+
+
+def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_written(desks, store, audio):
+    """FAULTS A5, A6: names of files, classes and projects are shown as they are, and nothing is fetched."""
+    desk, title = desks(audio), f"Garden {next(_numbers)} {HOSTILE}"
+    page = desk.tab("collect")
+    page.get_by_role("button", name="New project").click()
+    card = page.locator(".st-key-card-new-project")
+    card.get_by_label("Name", exact=True).fill(audio.name)
+    card.get_by_label("Classes", exact=True).fill(f"robin\nwren\nrobin\n\n {HOSTILE} ")
+    card.get_by_role("button", name="Create the project").click()
+    expect(card.get_by_role("alert")).to_contain_text(audio.name)  # there is one of that name
+    at_rest(page)
+    card.get_by_label("Name", exact=True).fill(title)
+    card.get_by_role("button", name="Create the project").click()
+    expect(page.get_by_text(f"Add files to {title}")).to_be_visible()
+    made = get_project(store, title)
+    assert [row.name for row in list_classes(store, made.id)] == ["robin", "wren", HOSTILE]
+
+    upload(
+        page,
+        [
+            wav("one.wav", 1),
+            wav("<img src=x onerror=alert(1)>.wav", 2),
+            wav("page.wav", 3) | {"buffer": b"<html><script>alert(1)</script></html>"},
+        ],
+    )
+    expect(page.get_by_text("3 files are on the server; nothing is imported yet.")).to_be_visible()
+    page.get_by_role("button", name="Look through it").click()
+    expect(page.get_by_text("1 file will be left out:")).to_be_visible()
+    expect(page.locator(".winnow-problems li")).to_contain_text(["page.wav"])
+    assert Pool(store, made.id).counts().total == 0
+    page.get_by_role("button", name="Import 2 files").click()
+    done = page.locator(".st-key-card-jobs-import")
+    expect(done).to_contain_text("2 imported, 0 duplicates, 0 already there, 1 refused")
+    expect(done).to_contain_text(f"Import into {title}")
+    names = sorted(item.name for item in Pool(store, made.id).items())
+    assert names == ["<img src=x onerror=alert(1)>.wav", "one.wav"]
+    expect(page.locator(".st-key-card-import .winnow-heading")).to_contain_text("2 items, 0 held out")
+    eventually(page, lambda: list((desk.server.home / "uploads").iterdir()), [])  # removed after the end is told
+    at_rest(page)
+    done.get_by_role("button", name="Dismiss").click()
+    expect(done).to_have_count(0)
+    assert desk.outside == []
+
+
+def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
+    desk = desks(create_project(store, f"Stopped {next(_numbers)}", "audio", ["a", "b"]))
+    page = desk.tab("collect")
+    page.get_by_text("On the server", exact=True).click()
+    field = page.get_by_label("Folder, zip or manifest on the server")
+    field.fill("/nowhere/at all")
+    field.press("Enter")
+    expect(page.get_by_text("is not there", exact=False)).to_be_visible()
+    field.fill(str(many))
+    field.press("Enter")
+    page.get_by_role("button", name="Look through it").click()
+    start = page.get_by_role("button", name=f"Import {N_MANY:,} files")
+    expect(start).to_be_enabled()
+    card, home = page.locator(".st-key-card-jobs-import"), desk.server.home
+    with store.write():  # someone else writes: however fast the machine, the import is not done before it is stopped
+        start.click()
+        expect(card.get_by_role("progressbar")).to_be_visible()
+        card.get_by_role("button", name="Cancel").click()
+        [job] = [view.job for view in jobs.listed(home, desk.project.id) if view.job.title.startswith("Import")]
+        eventually(page, (home / "jobs" / job.id / "cancel").exists, True)
+    expect(card.get_by_role("button", name="Dismiss")).to_be_visible()
+    expect(card.locator(".winnow-heading")).to_contain_text("cancelled")
+    assert desk.pool.counts().total < N_MANY
+    assert len(list(many.iterdir())) == N_MANY
+
+
+def editor(desk: Desk) -> tuple[Page, Locator, Locator]:
+    page = desk.tab("collect")
+    card = page.locator(".st-key-card-classes")
+    return page, card, card.locator(".winnow-chip")
+
+
+def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio, store):
+    """FAULTS A5, B11: with a name that is markup and an address."""
+    desk = desks(audio)
+    desk.pool.label(desk.pool.items()[0].id, desk.classes[1].id, annotator=desk.person.id)
+    page, card, chips = editor(desk)
+    card.get_by_label("New class").fill(HOSTILE)
+    card.get_by_role("button", name="Add").click()
+    expect(chips).to_have_count(11)
+    expect(chips.last).to_contain_text(HOSTILE)
+
+    choose(page, card.get_by_label("Change a class"), "one")
+    name = card.get_by_label("Name", exact=True)
+    name.fill("zero")
+    name.press("Enter")
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_role("alert")).to_be_visible()  # the name is taken, and it says so
+    assert [row.name for row in desk.classes][:2] == ["zero", "one"]
+    at_rest(page)
+    name.fill("uno")
+    name.press("Enter")
+    card.get_by_role("button", name="Save").click()
+    expect(chips.nth(1)).to_contain_text("uno")
+    choose(page, card.get_by_label("Merge into"), "zero")
+    expect(card).to_contain_text("1 label of it will count there")
+    card.get_by_role("button", name="Merge", exact=True).click()
+    expect(chips).to_have_count(10)
+    expect(chips.first).to_contain_text("zero 1")
+    counts = desk.pool.counts().per_class
+    assert counts[desk.classes[0].id] == 1
+    card.get_by_role("button", name="Undo the merge").click()
+    expect(chips.nth(1)).to_contain_text("uno 1")
+    card.get_by_role("button", name="Retire").click()
+    expect(chips).to_have_count(10)
+    assert "uno" not in [row.name for row in desk.classes]
+    card.get_by_role("button", name="Bring it back").click()
+    expect(chips).to_have_count(11)
+    assert [row.name for row in desk.classes][1] == "uno"
+    assert desk.outside == []
+
+
+def test_keys_and_colors_of_classes_are_the_projects_own(desks, images):
+    desk = desks(images)
+    page, card, chips = editor(desk)
+    choose(page, card.get_by_label("Change a class"), "two")
+    key = card.get_by_label("Key", exact=True)
+    key.fill(desk.classes[0].key or "")
+    key.press("Enter")
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_role("alert")).to_be_visible()  # another class has it
+    at_rest(page)
+    key.fill("w")
+    key.press("Enter")
+    expect(card.get_by_role("alert")).to_have_count(0)
+    at_rest(page)
+    card.get_by_label("Color").click()
+    page.get_by_label("hex").or_(page.locator("input[value^='#']")).last.fill("#123456")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    card.get_by_role("button", name="Save").click()
+    expect(chips.nth(2).locator("kbd")).to_have_text("w")
+    expect(chips.nth(2).locator("[style]")).to_have_attribute("style", "color:#123456")
+    assert (desk.classes[2].key, desk.classes[2].color) == ("w", "#123456")
+
+
+def test_settings_that_share_an_item_between_people_are_kept(desks, store):
+    project = create_project(store, f"Shared {next(_numbers)}", "image", ["a"])
+    page = desks(project).tab("collect")
+    card = page.locator(".st-key-card-project")
+    field = card.get_by_label("Labels for each item")
+    field.fill("3")
+    field.press("Tab")
+    choose(page, card.get_by_label("The model's guess while labeling"), "is hidden on a share of items")
+    card.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
+    kept = get_project(store, project.id).settings
+    assert (kept.labels_per_item, kept.suggestions) == (3, "random")

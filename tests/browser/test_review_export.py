@@ -1,0 +1,92 @@
+"""Two people, a disagreement, a decision, and the file that holds it: Review and Deliver in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import zipfile
+
+from playwright.sync_api import expect
+
+from storage.projects.annotators import annotator_named
+from tests.app import sample_store
+from tests.app.finished_rounds import finish_round
+from tests.browser.conftest import at_rest, eventually
+from tests.browser.test_data import choose
+
+_numbers = itertools.count(1)
+
+
+def test_a_disagreement_is_decided_and_its_history_kept(desks, store):
+    project = sample_store.audio_project(store, f"Two people {next(_numbers)}", 6, labels_per_item=2)
+    desk = desks(project)
+    finish_round(store, project, [0, 1], confidence=0.96)
+    pool, known = desk.pool, desk.classes
+    items = [item.id for item in pool.items()]
+    bea = annotator_named(store, "Bea <b>").id
+    for item, (mine, hers) in zip(items, [(0, 4), (1, 1), (5, 5)], strict=False):
+        pool.label(item, known[mine].id, annotator=desk.person.id)
+        pool.label(item, known[hers].id, annotator=bea)
+    page = desk.tab("review")
+    case, agreed = page.locator(".st-key-card-case"), page.locator(".st-key-card-agreement")
+    expect(case).to_contain_text("1 of 2 people disagree")
+    expect(case).to_contain_text("Bea <b>: four")
+    wide = "image => image.decode().then(() => image.naturalWidth)"
+    eventually(page, lambda: case.locator("img").evaluate(wide), 900)
+    # Krippendorff's alpha by hand: observed disagreement 2/6; expected (36 - 1 - 1 - 4 - 4) / (6 * 5); 1 - 10/26.
+    expect(agreed).to_contain_text("3 items with two labels or more")
+    expect(agreed.locator(".winnow-figure strong").first).to_have_text("0.62")
+    expect(agreed).to_contain_text("67 %")
+    case.get_by_text("History").click()
+    expect(case).to_contain_text("Bea <b> labeled four")
+
+    choose(page, case.get_by_label("Decide", exact=True).last, "four")
+    case.get_by_role("button", name="Decide", exact=True).click()
+    expect(case).to_contain_text("1 of 1 the model strongly disagrees")
+    expect(case).to_contain_text("Model: two, 96 %")
+    assert pool.item(items[0]).class_id == known[4].id and pool.item(items[0]).decided
+    said = [(event.kind, event.annotator_id, event.class_id) for event in pool.history(items[0])]
+    assert said == [
+        ("label", desk.person.id, known[0].id),
+        ("label", bea, known[4].id),
+        ("decide", desk.person.id, known[4].id),
+    ]
+    expect(page.locator(".st-key-card-people")).to_be_visible()
+    assert desk.outside == []
+
+
+def test_an_export_is_counted_prepared_in_the_background_and_downloaded(desks, audio, store):
+    desk = desks(audio)
+    finish_round(store, audio, [0, 1], confidence=0.96)
+    items = [item.id for item in desk.pool.items()]
+    for place, event in enumerate(("four", "one", "five")):
+        chosen = next(row for row in desk.classes if row.name == event)
+        desk.pool.label(items[place], chosen.id, annotator=desk.person.id)
+    page = desk.tab("deliver")
+    counts = page.locator(".st-key-card-counts")
+    expect(counts).to_contain_text("3 labeled by people")
+    expect(counts.locator("strong").first).to_have_text("3")
+    page.get_by_text("Also the model's guesses").click()
+    expect(counts).to_contain_text("guesses of the model")
+    expect(counts.locator("strong")).to_have_text(["24", "21"])
+    page.get_by_role("button", name="Prepare the export").click()
+    card = page.locator(".st-key-card-jobs-export")
+    link = card.get_by_role("link", name="Download")
+    expect(link).to_be_visible()
+    expect(card).to_contain_text("24 rows")
+    at_rest(page)
+    with page.expect_download() as download:
+        link.click()
+    with zipfile.ZipFile(download.value.path()) as packed:
+        table = next(name for name in packed.namelist() if name.endswith("labels.csv"))
+        rows = list(csv.DictReader(io.TextIOWrapper(packed.open(table), "utf-8-sig")))
+    assert [(row["label"], row["source"]) for row in rows[:3]] == [(one, "label") for one in ("four", "one", "five")]
+    assert [row["source"] for row in rows[3:]] == ["pseudo"] * 21
+    assert [row["label"] for row in rows[3:6]] == ["three", "four", "five"]
+    made = desk.server.home / "exports"
+    assert len(list(made.glob(f"spoken-digits-{audio.name.split()[-1]}-csv-*.zip"))) == 1
+    card.get_by_role("button", name="Dismiss").click()
+    expect(link).to_have_count(0)
+    assert list(made.glob(f"spoken-digits-{audio.name.split()[-1]}-csv-*")) == []
+    assert desk.outside == []

@@ -1,0 +1,109 @@
+"""Learn in a real browser: rounds are set up, watched and judged, opened, replayed and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from playwright.sync_api import expect
+
+from core.types import Progress
+from storage.projects.projects import create_project, get_project, update_project
+from storage.rounds import comparisons
+from storage.rounds.log import RoundLog
+from tests.app.finished_rounds import finish_round
+from tests.browser.conftest import at_rest, eventually
+
+
+def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, store):
+    desk = desks(audio)
+    page = desk.tab("learn")
+    start = page.get_by_role("button", name="Start the round")
+    expect(start).to_be_enabled()
+
+    # Settings are stored one by one: what someone else changed meanwhile stays.
+    batch = page.get_by_label("Batch", exact=True)
+    batch.fill("5")
+    batch.press("Enter")
+    page.get_by_text("Start the next round by itself").click()
+    expect(page.get_by_role("switch")).not_to_be_checked()
+
+    def told() -> tuple[int, bool]:
+        kept = get_project(store, audio.id).settings
+        return kept.batch_size, kept.automatic_rounds
+
+    eventually(page, told, (5, False))
+    at_rest(page)
+    settings = get_project(store, audio.id).settings
+    update_project(store, audio.id, settings=dataclasses.replace(settings, seed=7, preset="smoke"))
+    page.get_by_label("Strategy", exact=True).click()
+    page.get_by_role("option", name="BADGE").click()
+    expect(page.get_by_label("Seed", exact=True)).to_have_value("7")
+    kept = get_project(store, audio.id).settings
+    assert (kept.strategy, kept.seed, kept.preset, kept.batch_size) == ("badge", 7, "smoke", 5)
+
+    # A round in the store is what is shown: waiting, then its stages, then that it is stopping.
+    start.click()
+    expect(page.get_by_text("Waiting for a worker to take it")).to_be_visible()
+    log = RoundLog(store, audio.id)
+    row = log.latest()
+    assert row is not None and row.config.selection.batch_size == 5 and row.config.selection.strategy == "badge"
+    log.start(row.id)
+    for step in (10, 20, 40):
+        log.progress(row.id, Progress("train", step, 80, metrics={"loss": 2.0 - step / 40}))
+    expect(page.locator("[aria-current='step']")).to_have_text("Train")
+    expect(page.get_by_text(re.compile("Step 40 of 80 · .* left · 0 labels"))).to_be_visible()
+    expect(page.locator(".winnow-stage-done")).to_have_text(["✓ Snapshot", "✓ Prepare"])
+    expect(page.locator(".st-key-loss-line path.js-line")).to_have_count(1)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
+    assert log.get(row.id).cancel_requested
+    log.fail(row.id, "The loss became <b>infinite</b> at step 41. Lower the learning rate.")
+    expect(page.get_by_role("alert")).to_contain_text("Round 1 failed. The loss became <b>infinite</b> at step 41")
+    expect(start).to_be_enabled()
+
+    empty = create_project(store, "Nothing to learn from", "audio", ["a", "b"])
+    page.goto(f"{desk.server.url}/learn?project={empty.id}")
+    expect(start).to_be_disabled()
+    assert desk.outside == []
+
+
+def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_compared(desks, audio, store):
+    desk = desks(audio)
+    first = finish_round(store, audio, [3, 9], accuracy=0.7)
+    for item, answer in zip(RoundLog(store, audio.id).picks(first.id), (3, 0), strict=True):
+        desk.pool.label(item.item_id, desk.classes[answer].id, annotator=desk.person.id)
+    finish_round(store, audio, [4, 5], accuracy=0.72)
+    page = desk.tab("learn")
+    expect(page.get_by_text("72.0 %, 100 items, 95 % interval")).to_be_visible()
+    bought = page.locator(".st-key-card-bought")
+    expect(bought).to_contain_text("+2.0")
+    expect(bought).to_contain_text("1 of 2")
+    expect(page.get_by_text("Most often: nine heard as zero (3)")).to_be_visible()
+    ticks = page.locator(".st-key-curve .xtick text")
+    expect(ticks).to_have_text(["0", "2"])
+    row = page.locator(f".st-key-round-row-{first.id}")
+    expect(row.locator(".winnow-round")).to_contain_text("1 Bilevel coreset 0 70.0 % 1 of 2", use_inner_text=True)
+    at_rest(page)
+
+    row.get_by_role("button", name="Open").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("bico · finished · 0 labels · seed 0")).to_be_visible()
+    name = desk.pool.item(RoundLog(store, audio.id).picks(first.id)[0].item_id).name
+    expect(dialog.locator("canvas td", has_text=name).first).to_be_attached()
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+
+    row.get_by_role("button", name="Compare").click()
+    expect(dialog.get_by_text("No label is spent", exact=False).or_(dialog.get_by_text("Strategies"))).to_be_visible()
+    dialog.get_by_role("button", name="Compare").click()
+    expect(dialog.get_by_text("A worker is on it.")).to_be_visible()
+    asked = comparisons.get(store, first.id)
+    assert asked is not None and asked.strategies == ("badge", "uniform")
+    at_rest(page)
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+    row.get_by_role("button", name="Replay").click()
+    expect(page.get_by_text("Waiting for a worker to take it")).to_be_visible()
+    replay = RoundLog(store, audio.id).latest()
+    assert replay is not None and replay.replay_of == first.id

@@ -1,0 +1,42 @@
+"""torchaudio loads beside a CPU-only torch, through one module, and the real one is used where it can be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA torch loads torchaudio as it is")
+def test_beside_a_cpu_only_torch_the_stand_in_makes_torchaudio_usable_and_is_still_needed():
+    plain = run("import torchaudio")
+    assert plain.returncode != 0 and "_torchaudio" in plain.stderr, "the stand-in is no longer needed: remove it"
+    clean = run(
+        "from core.media.torchaudio_import import transforms, functional; import torch, torchaudio\n"
+        "assert transforms.MelSpectrogram()(torch.zeros(1, 16000)).shape[1] == 128\n"
+        "try: functional.forced_align(torch.zeros(1,2,3), torch.zeros(1,1), None, None)\n"
+        "except RuntimeError as error: assert 'CPU-only torch' in str(error)\n"
+        "else: raise SystemExit('forced_align did not refuse')"
+    )
+    assert clean.returncode == 0, clean.stderr
+
+
+def test_beside_a_cuda_torch_nothing_is_replaced():
+    pretended = run(
+        "import sys, types, torch; torch.version.cuda = '13.0'\n"
+        "fake = types.ModuleType('torchaudio'); fake.functional = fake.transforms = 'the real ones'\n"
+        "sys.modules['torchaudio'] = fake\n"
+        "from core.media import torchaudio_clean\n"
+        "assert torchaudio_clean.transforms == 'the real ones'\n"
+        "assert 'torchaudio._extension' not in sys.modules"
+    )
+    assert pretended.returncode == 0, pretended.stderr

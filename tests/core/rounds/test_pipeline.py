@@ -1,0 +1,274 @@
+"""One round as a pure function: what it promises with much, little and nothing to learn from."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from core.config import LikenessConfig, MediaConfig, RoundConfig
+from core.errors import Cancelled, TrainingFailed, WinnowError
+from core.rounds.pipeline import Previous, run_round, settled
+from core.rows import MemoryRowCache
+from core.runtime import Runtime
+from core.types import UNLABELED, PoolSnapshot, Progress, RoundResult
+from tests.app.worker_processes import quick_config
+from tests.core.media.samples import tone, wav
+from tests.round_pools import picture
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CLASSES = ("bars", "blobs", "checks")
+
+
+def pool(labels: dict[int, int], n: int = 40, held_out: int = 0, **changes) -> tuple[PoolSnapshot, dict[str, bytes]]:
+    """`labels`: row -> class position. The first `held_out` rows are held out with their truth."""
+    data = [picture(row % 3, row) for row in range(n)]
+    hashes = tuple(hashlib.sha256(one).hexdigest() for one in data)
+    given = np.full(n, UNLABELED)
+    for row, label in labels.items():
+        given[row] = label
+    out = np.arange(n) < held_out
+    values = {
+        "kind": "image",
+        "class_names": CLASSES,
+        "item_ids": np.arange(n) * 10 + 5,
+        "hashes": hashes,
+        "labels": given,
+        "held_out": out,
+        "held_out_labels": np.where(out, np.arange(n) % 3, UNLABELED),
+        "eligible": (given == UNLABELED) & ~out,
+    }
+    return PoolSnapshot(**(values | changes)), dict(zip(hashes, data, strict=True))
+
+
+def run(snapshot: PoolSnapshot, media: dict[str, bytes], config: RoundConfig | None = None, **more) -> RoundResult:
+    return run_round(
+        snapshot,
+        config or quick_config(),
+        read=media.__getitem__,
+        cache=more.pop("cache", None) or MemoryRowCache(),
+        runtime=Runtime.create(0, "cpu"),
+        **more,
+    )
+
+
+MANY = {row: row % 3 for row in range(9, 18)}
+
+
+def test_a_round_leaves_everything_a_screen_shows():
+    snapshot, media = pool(MANY, held_out=9)
+    stages: list[str] = []
+    result = run(snapshot, media, report=lambda progress: stages.append(progress.stage))
+    assert len(result.selection.item_ids) == 4 == len(result.selection.reasons)
+    assert set(result.selection.item_ids) <= set(snapshot.item_ids[snapshot.eligible])
+    assert result.probabilities.shape == (40, 3) and np.allclose(result.probabilities.sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(result.probabilities[9:18].argmax(1), [row % 3 for row in range(9, 18)])
+    assert result.probabilities[9:18].max(1).min() == 1.0  # the human label on labeled rows
+    assert result.map_points.shape == (40, 2) and len(result.embeddings) == 40
+    assert np.sum(result.metrics["confusion"]) == result.metrics["n_held_out"] == 9
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert set(result.metrics["seconds"]) == {"prepare", "train", "predict", "features", "select", "map"}
+    assert list(dict.fromkeys(s for s in stages if s in ("prepare", "train", "predict", "select"))) == [
+        "prepare",
+        "train",
+        "predict",
+        "select",
+    ]
+
+
+def test_the_same_seed_and_snapshot_give_the_same_round_and_another_seed_another():
+    """FAULTS C6."""
+    snapshot, media = pool(MANY)
+    first, again = run(snapshot, media), run(snapshot, media)
+    np.testing.assert_array_equal(first.selection.item_ids, again.selection.item_ids)
+    np.testing.assert_array_equal(first.probabilities, again.probabilities)
+    np.testing.assert_array_equal(first.map_points, again.map_points)
+    other = run_round(
+        snapshot, quick_config(), read=media.__getitem__, cache=MemoryRowCache(), runtime=Runtime.create(1, "cpu")
+    )
+    assert not np.array_equal(first.probabilities, other.probabilities)
+
+
+def test_one_thread_or_two_give_the_same_batch():
+    """FAULTS C6: probabilities agree to 1e-4 (sums are taken in another order), picks are identical."""
+    snapshot, media = pool(MANY, n=24)
+    config = quick_config()
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
+    results = []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        results.append(run(snapshot, media, config))
+    np.testing.assert_allclose(results[0].probabilities, results[1].probabilities, atol=1e-4)
+    np.testing.assert_array_equal(results[0].selection.item_ids, results[1].selection.item_ids)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({}, "No item is labeled yet"),
+        ({3: 1}, "All 1 labels are of one class"),
+        ({3: 1, 4: 1, 5: 1}, "All 3 labels are of one class"),
+    ],
+)
+def test_before_there_is_anything_to_learn_the_batch_covers_the_pool_and_says_why(labels, says):
+    """FAULTS C1: no label, one label, one class."""
+    snapshot, media = pool(labels)
+    result = run(snapshot, media)
+    assert len(set(result.selection.item_ids)) == 4
+    assert not set(result.selection.item_ids) & set(snapshot.item_ids[snapshot.labeled])
+    assert any(says in note for note in result.notes)
+    assert result.metrics["has_model"] is False and "accuracy" not in result.metrics
+    kinds = (result.selection.item_ids // 10) % 3
+    assert len(set(kinds.tolist())) >= 2  # it spreads over what there is to see
+    assert np.isfinite(result.map_points).all()
+
+
+def test_a_class_with_a_single_example_is_learned_and_mentioned():
+    """FAULTS C1."""
+    snapshot, media = pool({0: 0, 3: 0, 1: 1})
+    result = run(snapshot, media)
+    assert result.metrics["has_model"]
+    assert any("have a single label" in note for note in result.notes)
+    assert any("have no label yet" in note for note in result.notes)
+
+
+def test_a_fully_labeled_pool_trains_and_chooses_nothing():
+    """FAULTS C1."""
+    snapshot, media = pool({row: row % 3 for row in range(12)}, n=12)
+    result = run(snapshot, media)
+    assert len(result.selection.item_ids) == 0
+    assert result.selection.notes == ("Nothing was chosen: none of the 12 items is waiting for a label.",)
+
+
+def test_a_pool_smaller_than_the_batch_gives_what_it_has():
+    """FAULTS C1."""
+    snapshot, media = pool({0: 0, 1: 1, 2: 2}, n=5)
+    result = run(snapshot, media)
+    assert sorted(result.selection.item_ids) == [35, 45]
+    assert "Asked for 4 items; only 2 can be chosen." in result.selection.notes
+
+
+def test_unreadable_items_are_left_out_and_counted():
+    snapshot, media = pool(MANY)
+    broken = [snapshot.hashes[row] for row in (0, 9, 30)]
+    for name in broken:
+        media[name] = b"no picture"
+    result = run(snapshot, media)
+    assert not {5, 95, 305} & set(result.selection.item_ids)
+    assert any("3" in note for note in result.notes)
+
+
+def test_a_pool_in_which_nothing_can_be_read_fails_with_a_sentence():
+    snapshot, _ = pool(MANY)
+    with pytest.raises(WinnowError, match=r"\w+ \w+"):
+        run(snapshot, dict.fromkeys(snapshot.hashes, b"no picture"))
+
+
+def test_a_loss_that_is_not_a_number_stops_the_round_with_a_sentence():
+    """FAULTS C5."""
+    snapshot, media = pool(MANY)
+    config = quick_config()
+    wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, steps=40))
+    with pytest.raises(TrainingFailed, match="not a number"):
+        run(snapshot, media, wild)
+
+
+def test_identical_items_make_a_kernel_of_rank_one_and_still_a_batch():
+    """FAULTS C5: duplicate rows in the kernel."""
+    same = picture(0, 0)
+    name = hashlib.sha256(same).hexdigest()
+    snapshot, _ = pool({0: 0, 1: 1}, n=12, hashes=(name,) * 12)
+    result = run(snapshot, {name: same})
+    assert len(set(result.selection.item_ids)) == 4
+    assert np.isfinite(result.selection.scores).all()
+
+
+def test_a_large_pool_is_chosen_from_by_a_stated_sample():
+    """FAULTS C8: the rule in small; benchmarks/scaling.py runs 100,000 items."""
+    snapshot, media = pool(MANY, n=130)
+    result = run(snapshot, media, quick_config(max_candidates=100))
+    assert any("Chose among 100 of 121 waiting items" in note for note in result.notes)
+    assert len(result.selection.item_ids) == 4 and len(result.probabilities) == 130
+
+
+def test_cancelling_stops_every_stage():
+    """FAULTS C3: `report` raises, and nothing swallows it."""
+    snapshot, media = pool(MANY)
+    seen: list[str] = []
+    run(snapshot, media, report=lambda progress: seen.append(progress.stage))
+    for stage in dict.fromkeys(seen):
+
+        def report(progress: Progress, stage: str = stage) -> None:
+            if progress.stage == stage:
+                raise Cancelled("stop")
+
+        with pytest.raises(Cancelled):
+            run(snapshot, media, report=report)
+
+
+def test_the_next_round_goes_on_from_the_previous_model_map_and_landmarks():
+    snapshot, media = pool(MANY)
+    cache = MemoryRowCache()
+    first = run(snapshot, media, cache=cache)
+    previous = Previous(item_ids=snapshot.item_ids, map_points=first.map_points, class_names=CLASSES)
+    next_snapshot, _ = pool(MANY | {20: 2, 21: 0})
+    second = run(next_snapshot, media, cache=cache, previous=previous)
+    assert len(second.selection.item_ids) == 4
+
+
+def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
+    """24 tones of three pitches, one of each labeled, the last three held out; their truth may be shifted."""
+    rng = np.random.default_rng(0)
+    data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(24)]
+    rows, out = np.arange(24), np.arange(24) >= 21
+    return pool(
+        {0: 0, 1: 1, 2: 2},
+        n=24,
+        kind="audio",
+        hashes=tuple(hashlib.sha256(one).hexdigest() for one in data),
+        held_out=out,
+        held_out_labels=np.where(out, (rows + held_out_truth) % 3, UNLABELED),
+        eligible=(rows > 2) & ~out,
+    )[0], {hashlib.sha256(one).hexdigest(): one for one in data}
+
+
+def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes_none():
+    snapshot, media = clips()
+    plain = dataclasses.replace(quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25))
+    listening = dataclasses.replace(plain, likeness=LikenessConfig(neighbors=3))
+    own, found = run(snapshot, media, plain), run(snapshot, media, listening)
+    assert found.metrics["accuracy"] == 1.0 > own.metrics["accuracy"]  # eight steps teach a network next to nothing
+    assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
+    assert np.allclose(found.probabilities.sum(1), 1, atol=1e-5) and len(found.selection.item_ids) == 4
+    changed = int((found.probabilities.argmax(1) != own.probabilities.argmax(1)).sum())
+    assert any(note.startswith(f"{changed} of 24 guesses were changed") for note in found.notes)
+    assert not any("sound alike" in note for note in own.notes)
+    shifted, _ = clips(held_out_truth=1)
+    again = run(shifted, media, listening)
+    np.testing.assert_array_equal(found.probabilities, again.probabilities)
+    np.testing.assert_array_equal(found.selection.item_ids, again.selection.item_ids)
+
+
+def test_before_the_first_label_what_is_alike_changes_no_guess():
+    snapshot, media = clips()
+    snapshot = dataclasses.replace(snapshot, labels=np.full(24, UNLABELED), eligible=~snapshot.held_out)
+    config = dataclasses.replace(
+        quick_config(proxy="alike"), media=MediaConfig(seconds=0.25), likeness=LikenessConfig(neighbors=3)
+    )
+    result = run(snapshot, media, config)
+    np.testing.assert_allclose(result.probabilities, 1 / 3, atol=1e-6)
+    assert len(result.selection.item_ids) == 4
+
+
+def test_automatic_settings_are_settled_once_for_the_device():
+    config = RoundConfig(preset="auto")
+    on_cpu, on_gpu = settled(config, Runtime.create(0, "cpu")), settled(config, Runtime(0, torch.device("cuda")))
+    assert (on_cpu.preset, on_cpu.training.network) == ("laptop", "resnet-small")
+    assert (on_cpu.selection.proxy, on_cpu.selection.doubt, on_cpu.likeness.neighbors) == ("alike", 1.0, 10)
+    assert (on_gpu.preset, on_gpu.training.network) == ("paper", "wrn-28-10")
+    assert (on_gpu.selection.proxy, on_gpu.selection.doubt, on_gpu.likeness.neighbors) == ("kernel", 0.0, 0)
+    assert settled(on_gpu, Runtime.create(0, "cpu")) == on_gpu

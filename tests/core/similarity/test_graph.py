@@ -1,0 +1,79 @@
+"""Who is like whom: weights by hand, who takes part, and where nothing is known."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from core.config import LikenessConfig
+from core.errors import InvalidInput
+from core.similarity import graph as module
+from core.similarity.graph import Likeness, find_alike, taking_part
+from core.types import UNLABELED
+from tests.core.learning.pools import clip_pool, picture_pool, some_labels
+
+SOME = LikenessConfig(neighbors=4)
+
+
+def test_weights_are_those_by_hand_and_symmetric():
+    found = Likeness(  # 0 and 1 are each other's nearest; 2 is nobody's, and has 1
+        rows=np.arange(3),
+        neighbors=np.array([[1], [0], [1]]),
+        distances=np.array([[2.0], [2.0], [3.0]], np.float32),
+        typical=4.0,
+    )
+    near, far = np.exp(-1.0), np.exp(-9 / 6)
+    expected = [[0, near, 0], [near, 0, far], [0, far, 0]]
+    np.testing.assert_allclose(found.weights().toarray(), expected, rtol=1e-6)
+    np.testing.assert_allclose(found.shares_of_typical().toarray(), [[0, 0.5, 0], [0.5, 0, 0.75], [0, 0.75, 0]])
+
+
+def test_equal_items_are_fully_alike_and_keep_their_entries():
+    found = Likeness(
+        rows=np.arange(3),
+        neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
+        distances=np.zeros((3, 2), np.float32),
+        typical=0.0,
+    )
+    np.testing.assert_allclose(found.weights().toarray(), 1 - np.eye(3))
+    assert found.shares_of_typical().nnz == 6  # a distance of 0 is not a missing one
+
+
+def test_clips_of_the_same_tone_are_alike_and_closer_than_typical():
+    inputs, classes = clip_pool()
+    found = find_alike(inputs, some_labels(classes, 1), SOME)
+    assert found is not None and found.neighbors.shape == (24, 4)
+    assert (classes[found.neighbors] == classes[:, None]).mean() > 0.9
+    assert np.median(found.distances[:, 0]) < found.typical
+
+
+def test_pictures_a_setting_of_none_single_and_unreadable_clips_are_like_nobody():
+    clips, classes = clip_pool()
+    labels = some_labels(classes, 1)
+    pictures, kinds = picture_pool()
+    assert find_alike(pictures, some_labels(kinds, 1), SOME) is None
+    assert find_alike(clips, labels, LikenessConfig()) is None
+    one = dataclasses.replace(clips, readable=np.arange(24) == 3)
+    assert find_alike(one, labels, SOME) is None
+    most = dataclasses.replace(clips, readable=np.arange(24) != 3)
+    found = find_alike(most, labels, SOME)
+    assert found is not None and found.rows.tolist() == [row for row in range(24) if row != 3]
+
+
+def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ITEMS", 12)
+    labels = np.full(100, UNLABELED)
+    labels[[7, 50, 93]] = 0
+    rows = taking_part(np.arange(2, 100), labels)
+    assert len(rows) == len(set(rows)) == 12 and {7, 50, 93} <= set(rows)
+    assert (np.diff(rows) > 0).all() and rows[0] == 2 and rows[-1] == 99
+    labels[:40] = 1
+    assert len(taking_part(np.arange(100), labels)) == 12
+
+
+@pytest.mark.parametrize("change", [{"neighbors": -1}, {"neighbors": 101}, {"reach": 0.0}, {"reach": 2.5}])
+def test_settings_out_of_range_are_refused(change):
+    with pytest.raises(InvalidInput, match=r"alike|reach"):
+        LikenessConfig(**change)

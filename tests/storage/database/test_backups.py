@@ -1,0 +1,87 @@
+"""Backups are whole, roll by a setting, and bring a store back."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from core.errors import InvalidInput, StoreUnusable
+from storage.database import backups
+from storage.database.store import Store
+from tests.storage.pools import make_pool
+
+
+def test_a_restored_store_is_what_it_was_and_the_present_is_kept_too(store: Store) -> None:
+    made = make_pool(store)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    path = backups.backup(store)
+    made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
+
+    before = backups.restore(store, path)
+    assert made.pool.counts().labeled == 1
+    assert made.pool.label(made.items[2], made.classes[1], annotator=made.ann).accepted
+    backups.restore(store, before)
+    assert made.pool.counts().labeled == 2
+    assert [one.name for one in (store.home / "backups").iterdir() if not one.name.endswith(".sqlite")] == []
+
+
+def test_a_backup_taken_while_people_label_is_consistent(sqlite_store: Store) -> None:
+    made = make_pool(sqlite_store, 200)
+    stop = threading.Event()
+
+    def label() -> None:
+        for item in made.items:
+            if stop.is_set():
+                return
+            made.pool.label(item, made.classes[0], annotator=made.ann)
+
+    thread = threading.Thread(target=label)
+    thread.start()
+    try:
+        paths = [backups.backup(sqlite_store) for _ in range(3)]
+    finally:
+        stop.set()
+        thread.join()
+    for path in paths:
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+            events, current = (
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("label_events", "current_labels")
+            )
+        connection.close()
+        assert events == current
+
+
+def test_automatic_backups_roll_and_those_asked_for_stay(sqlite_store: Store) -> None:
+    backups.set_kept(sqlite_store, 2)
+    asked = [backups.backup(sqlite_store) for _ in range(3)]
+    daily = [backups.backup(sqlite_store, "daily") for _ in range(4)]
+    assert backups.listed(sqlite_store.home, "manual") == asked
+    assert backups.listed(sqlite_store.home, "daily") == daily[-2:]
+
+
+def test_one_automatic_backup_a_day(sqlite_store: Store) -> None:
+    assert backups.daily(sqlite_store) is not None
+    assert backups.daily(sqlite_store) is None
+
+
+def test_a_damaged_or_foreign_backup_is_refused_and_nothing_changes(sqlite_store: Store, tmp_path: Path) -> None:
+    made = make_pool(sqlite_store)
+    whole = backups.backup(sqlite_store)
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(whole.read_bytes()[:20_000] + b"\xff" * 40_000)
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE songs (id)")
+    connection.close()
+    with pytest.raises(StoreUnusable, match="is damaged"):
+        backups.restore(sqlite_store, damaged)
+    with pytest.raises(StoreUnusable, match="is not a backup of a Winnow store"):
+        backups.restore(sqlite_store, foreign)
+    with pytest.raises(InvalidInput, match="There is no backup"):
+        backups.restore(sqlite_store, tmp_path / "nothing.sqlite")
+    assert made.pool.counts().total == 10
