@@ -34,7 +34,7 @@ from core.config import RoundConfig
 from core.types import Selection
 from storage.database.schema import Item
 from storage.database.store import Store
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.projects.projects import ProjectRow, create_project
@@ -59,7 +59,7 @@ def fill(store: Store, n_items: int) -> ProjectRow:
         for start in range(0, n_items, CHUNK):
             connection.execute(insert(Item), rows[start : start + CHUNK])
         ids = list(connection.execute(select(Item.id).where(Item.project_id == project.id)).scalars())
-        labels.start_states(connection, project.id, ids)
+        projections.start_states(connection, project.id, ids)
     finish(store, project)
     return project
 

@@ -38,7 +38,7 @@ from core.similarity.neighbors import nearest
 from core.types import SelectionRequest
 from storage.database.schema import Item
 from storage.database.store import Store, now
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.pool import Pool
 from storage.projects import projects
 
@@ -72,7 +72,7 @@ def snapshot_seconds(n: int) -> float:
         with store.write() as connection:
             connection.execute(insert(Item), rows)
             ids = [row.id for row in connection.execute(Item.__table__.select())]
-            labels.start_states(connection, project.id, ids)
+            projections.start_states(connection, project.id, ids)
         return cpu(Pool(store, project.id).snapshot)[0]
 
 

@@ -122,7 +122,7 @@ class SelectionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LikenessConfig:
+class SimilarityConfig:
     """Clips that sound alike, and how far guesses and labels reach over them (`core.similarity.propagation`)."""
 
     neighbors: int = 0  # most alike items that a guess is compared with; 0: guesses are the model's own
@@ -130,7 +130,10 @@ class LikenessConfig:
 
     def __post_init__(self) -> None:
         require(0 <= self.neighbors <= 100, f"{self.neighbors} alike items were asked for; use 0 (none) to 100.")
-        require(0 < self.reach <= 2, f"Guesses reach {self.reach} of the typical distance; use more than 0, at most 2.")
+        require(
+            0 < self.reach <= 2,
+            f"PoolPredictions reach {self.reach} of the typical distance; use more than 0, at most 2.",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +208,7 @@ class RoundConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     kernel: KernelConfig = field(default_factory=KernelConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
-    likeness: LikenessConfig = field(default_factory=LikenessConfig)
+    likeness: SimilarityConfig = field(default_factory=SimilarityConfig)
     map: MapConfig = field(default_factory=MapConfig)
 
 
@@ -238,7 +241,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
         preset="laptop",
         training=TrainingConfig(predict_views=4),
         selection=SelectionConfig(proxy="alike", doubt=1.0),
-        likeness=LikenessConfig(neighbors=10),
+        likeness=SimilarityConfig(neighbors=10),
     )
 
 

@@ -119,7 +119,7 @@ class SelectionRequest:
     seed: int
     view_features: Callable[[int], NDArray[np.float32]] | None = None  # row -> (A, q) features of augmented views
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C) predictions on V augmented views
-    alike_features: Callable[[], NDArray[np.float32]] | None = None  # (n, q) diffusion over alike items
+    similarity_features: Callable[[], NDArray[np.float32]] | None = None  # (n, q) diffusion over alike items
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
     has_model: bool = True  # False before the first label: probabilities and embeddings carry nothing

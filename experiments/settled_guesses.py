@@ -17,8 +17,8 @@ import numpy as np
 from core.config import preset
 from core.learning.training import predict, train
 from core.runtime import Runtime
-from core.similarity.graph import Likeness, find_alike
-from core.similarity.propagation import settle_guesses
+from core.similarity.graph import SimilarityGraph, build_similarity_graph
+from core.similarity.propagation import propagate_labels
 from core.types import UNLABELED
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 from experiments.ssl_table import Pool, load, uniform_labels
@@ -27,7 +27,7 @@ DATA_SETS = ("fsdd", "speech_commands")
 LAPTOP = preset("laptop")
 
 
-def about(pool: Pool, likeness: Likeness) -> dict[str, float]:
+def about(pool: Pool, likeness: SimilarityGraph) -> dict[str, float]:
     """What being alike is worth in this pool."""
     classes = pool.classes[likeness.rows]
     return {
@@ -37,14 +37,14 @@ def about(pool: Pool, likeness: Likeness) -> dict[str, float]:
     }
 
 
-def one(pool: Pool, likeness: Likeness, n_labels: int, seed: int) -> dict[str, float]:
+def one(pool: Pool, likeness: SimilarityGraph, n_labels: int, seed: int) -> dict[str, float]:
     """Accuracy in % before and after settling, for one training."""
     labels = uniform_labels(pool, n_labels, seed)
     runtime, config = Runtime.create(seed), LAPTOP.training
     held_out = (pool.test_rows, pool.classes[pool.test_rows])
     model = train(pool.inputs, labels, int(pool.classes.max()) + 1, config, runtime=runtime, held_out=held_out)
     own = predict(model, pool.inputs, runtime=runtime, n_views=config.predict_views).probabilities
-    settled = settle_guesses(likeness, own, labels, LAPTOP.likeness.reach)
+    settled = propagate_labels(likeness, own, labels, LAPTOP.likeness.reach)
     test = np.isin(np.arange(len(labels)), pool.test_rows)
     parts = {"test": test, "pool": ~test & (labels == UNLABELED)}
     return {
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> Record:
     rows, claims = [], {}
     for name in arguments.only or DATA_SETS:
         pool = load(name, arguments.data, small=False)
-        likeness = find_alike(pool.inputs, np.full(len(pool.classes), UNLABELED), LAPTOP.likeness)
+        likeness = build_similarity_graph(pool.inputs, np.full(len(pool.classes), UNLABELED), LAPTOP.likeness)
         assert likeness is not None
         claims[name] = about(pool, likeness)
         for n_labels in budgets:
@@ -75,7 +75,9 @@ def main(arguments: Arguments) -> Record:
                 for kind in found
             }
     lines = [{**row, "line": f"{row['data']}: {row['guesses']}"} for row in rows]
-    figure = curves(lines, "labels", "accuracy", by="line", title="Guesses before and after settling: accuracy, %")
+    figure = curves(
+        lines, "labels", "accuracy", by="line", title="PoolPredictions before and after settling: accuracy, %"
+    )
     return Record(rows, {"likeness": dataclasses.asdict(LAPTOP.likeness)}, claims, figure)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import insert
 
 from storage.database.schema import Item
 from storage.database.store import Store, now
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -91,7 +91,7 @@ def draw_project(store: Store, n_items: int = 60, n_held_out: int = 0, name: str
         touch(connection, project.id)
         statement = insert(Item).returning(Item.id, sort_by_parameter_order=True)
         ids = list(connection.execute(statement, rows).scalars())
-        labels.start_states(connection, project.id, ids)
+        projections.start_states(connection, project.id, ids)
     return Drawn(
         store=store,
         project_id=project.id,

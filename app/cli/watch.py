@@ -14,9 +14,9 @@ from storage.importing import watches
 
 def follow(store: Store, project_id: int, as_json: bool) -> int:
     """Look until the watch is over or someone presses Ctrl-C; another process that serves it already is followed."""
-    from app.worker.folder_watcher import LOOK_SECONDS, Watchman
+    from app.worker.folder_watcher import LOOK_SECONDS, FolderWatcher
 
-    watchman = Watchman(store)
+    watchman = FolderWatcher(store)
     try:
         with progress_bar("Watching") as report:
             while (row := watches.get(store, project_id)) is not None and row.active:

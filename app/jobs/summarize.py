@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.rounds import stage_outputs as parcel_files
+from app.rounds import stage_outputs
 from app.rounds.requests import round_config
 from core.config import RoundConfig, from_dict, require
 from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model, predict
 from core.media.inputs import Inputs
-from core.rounds import candidates
-from core.rounds import pipeline as core_round
+from core.rounds import candidates, pipeline
 from core.rounds.context import Landmarks, Previous, Work
 from core.rounds.summary import Summary, SummaryConfig, View, check_labels, set_aside, summarize
 from core.runtime import Runtime
@@ -80,7 +79,7 @@ def summarize_project(store: Store, project_id: int, wish: Wish, report: Report 
     work, newest = _work(store, project_id, report)
     check_labels(work.snapshot.labels[work.snapshot.labeled])
     model = _model(store, work, newest) if wish.joint else None
-    inputs = core_round.prepare(work)
+    inputs = pipeline.prepare(work)
     split = split_rows(work, inputs.readable, wish)
     views = [_kernel_view(work, inputs, split)]
     if model is not None:
@@ -134,7 +133,7 @@ def _work(store: Store, project_id: int, report: Report) -> tuple[Work, RoundRow
     runtime = Runtime.create(config.seed)
     work = Work(
         snapshot=Pool(store, project_id).snapshot(),
-        config=core_round.settled(config, runtime),
+        config=pipeline.settled(config, runtime),
         read=shared_media.reader(store, project_id),
         cache=FolderRowCache(store.home / "cache" / "rows"),
         runtime=runtime,
@@ -150,7 +149,7 @@ def _work(store: Store, project_id: int, report: Report) -> tuple[Work, RoundRow
 
 def _landmarks(store: Store, row: RoundRow | None) -> Landmarks | None:
     kernel = _left(store, row, "kernel")
-    return parcel_files.open_landmarks(store.artifacts, kernel) if kernel is not None else None
+    return stage_outputs.open_landmarks(store.artifacts, kernel) if kernel is not None else None
 
 
 def _left(store: Store, row: RoundRow | None, kind: str) -> ArtifactRef | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from app.rounds import stage_outputs as parcel_files
+from app.rounds import stage_outputs
 from app.rounds.stage_outputs import Parcel
-from app.rounds.steps import Bench
+from app.rounds.steps import StageContext
 from core.errors import Conflict, NotFound
-from core.rounds import pipeline as core_round
+from core.rounds import pipeline
 from core.types import ignore
 from storage.database.store import Store
 from storage.rounds.comparisons import Comparison
@@ -20,7 +20,7 @@ def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
     """The answer: picks of each strategy in order, and how many of them are in the real batch."""
     if row.status != "finished":
         raise Conflict(f"Round {row.number} is {row.status}; only a finished round can be compared.")
-    bench = Bench(store, row, parcels_of(store, row), ignore)
+    bench = StageContext(store, row, parcels_of(store, row), ignore)
     work = bench.work()
     inputs, guesses, candidates = bench.inputs(work), bench.guesses(), bench.candidates()
     featured = bench.featured(work)
@@ -29,7 +29,7 @@ def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
     for strategy in asked.strategies:
         selection = dataclasses.replace(work.config.selection, strategy=strategy)
         shadow = dataclasses.replace(work, config=dataclasses.replace(work.config, selection=selection))
-        chosen = core_round.choose(shadow, inputs, guesses, candidates, featured)
+        chosen = pipeline.choose(shadow, inputs, guesses, candidates, featured)
         picks[strategy] = [int(item_id) for item_id in chosen.item_ids]
     overlap = {strategy: len(real & set(item_ids)) for strategy, item_ids in picks.items()}
     return dataclasses.replace(asked, status="finished", picks=picks, overlap=overlap)
@@ -41,7 +41,7 @@ def parcels_of(store: Store, row: RoundRow) -> dict[str, Parcel]:
 
     def named(kind: str) -> Any:
         try:
-            return parcel_files.to_dict(log.artifact(row.id, kind))
+            return stage_outputs.to_dict(log.artifact(row.id, kind))
         except NotFound:
             return None
 

@@ -19,7 +19,7 @@ from core.errors import TrainingFailed
 from core.types import Progress, Report
 
 if TYPE_CHECKING:
-    from app.rounds.steps import Bench
+    from app.rounds.steps import StageContext
 
 MARK = "winnow-progress "
 
@@ -33,7 +33,7 @@ def size() -> int:
     return max(torch.cuda.device_count(), 1) if os.environ.get("WINNOW_DEVICE", "cuda") == "cuda" else 1
 
 
-def train_together(bench: Bench, n_processes: int, folder: Path) -> Path:
+def train_together(bench: StageContext, n_processes: int, folder: Path) -> Path:
     """The path of the trained model's file, in `folder`."""
     model = folder / "model.safetensors"
     job = {
@@ -97,10 +97,10 @@ def member(job_file: Path) -> None:
 
     import torch.distributed as dist
 
-    from app.rounds.steps import Bench
+    from app.rounds.steps import StageContext
     from core.learning.distributed import World, join
     from core.learning.training import save_model
-    from core.rounds import pipeline as core_round
+    from core.rounds import pipeline
     from storage.database.store import Store
     from storage.rounds.log import RoundLog
 
@@ -114,10 +114,10 @@ def member(job_file: Path) -> None:
             sys.stdout.write(MARK + json.dumps(dataclasses.asdict(progress)) + "\n")
             sys.stdout.flush()
 
-    bench = Bench(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["parcels"], tell)
+    bench = StageContext(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["parcels"], tell)
     work = bench.work()
     work = dataclasses.replace(work, runtime=dataclasses.replace(work.runtime, device=device))
-    model = core_round.learn(work, bench.inputs(work))
+    model = pipeline.learn(work, bench.inputs(work))
     if leads and model is not None:
         save_model(model, Path(job["model"]))
     dist.barrier()

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.rounds import stage_outputs as parcel_files
+from app.rounds import stage_outputs
 from app.rounds.hindsight import look_back_at
 from app.rounds.stage_outputs import Parcel
-from core.rounds import pipeline as core_round
+from core.rounds import pipeline
 from core.types import Selection
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundRow
 
 if TYPE_CHECKING:
-    from app.rounds.steps import Bench
+    from app.rounds.steps import StageContext
 
 
-def finish_round(bench: Bench) -> Parcel:
+def finish_round(bench: StageContext) -> Parcel:
     """Everything becomes visible together; a round that is finished already stays as it is."""
     work = bench.work()
     inputs, model, guesses = bench.inputs(work), bench.model(work.runtime), bench.guesses()
-    selection = parcel_files.open_selection(bench.folder, bench.parcels["select"]["selection"])
-    told = core_round.round_notes(work, inputs, model, guesses, bench.candidates())
-    metrics = core_round.measure(work, model, guesses) | {
+    selection = stage_outputs.open_selection(bench.folder, bench.parcels["select"]["selection"])
+    told = pipeline.round_notes(work, inputs, model, guesses, bench.candidates())
+    metrics = pipeline.measure(work, model, guesses) | {
         "seconds": seconds_of(bench),
         "settings": dataclasses.asdict(work.config),
         "previous_round": bench.parcels["snapshot"]["previous"],
@@ -47,7 +47,7 @@ def finish_round(bench: Bench) -> Parcel:
     return {}
 
 
-def seconds_of(bench: Bench) -> dict[str, float]:
+def seconds_of(bench: StageContext) -> dict[str, float]:
     """Of each stage, its plan included."""
     seconds: dict[str, float] = {}
     for name, parcel in bench.parcels.items():
@@ -56,7 +56,7 @@ def seconds_of(bench: Bench) -> dict[str, float]:
     return seconds
 
 
-def files_of(bench: Bench) -> dict[str, ArtifactRef]:
+def files_of(bench: StageContext) -> dict[str, ArtifactRef]:
     """What earlier stages stored, by kind."""
     found = {
         "probabilities": bench.parcels["predict"]["probabilities"],
@@ -70,10 +70,10 @@ def files_of(bench: Bench) -> dict[str, ArtifactRef]:
         "model": bench.parcels["train"]["model"],
         "snapshot": bench.parcels["snapshot"]["snapshot"],
     }
-    return {kind: parcel_files.to_ref(parcel) for kind, parcel in found.items() if parcel}
+    return {kind: stage_outputs.to_ref(parcel) for kind, parcel in found.items() if parcel}
 
 
-def compare_with_original(bench: Bench, selection: Selection) -> tuple[dict[str, Any], str]:
+def compare_with_original(bench: StageContext, selection: Selection) -> tuple[dict[str, Any], str]:
     """Whether a replay gave the picks of its original, in their order."""
     assert bench.row.replay_of is not None
     original: RoundRow = bench.log.get(bench.row.replay_of)

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.acquisition.hindsight import look_back, neighborhood
-from core.rounds.context import Guesses, Work
+from core.rounds.context import PoolPredictions, Work
 from core.types import UNLABELED
 
 if TYPE_CHECKING:
-    from app.rounds.steps import Bench
+    from app.rounds.steps import StageContext
 
 N_NEIGHBORS = 20
 
 
-def look_back_at(bench: Bench, work: Work, guesses: Guesses) -> None:
+def look_back_at(bench: StageContext, work: Work, guesses: PoolPredictions) -> None:
     """Store each pick's hindsight with it, where two models of the same classes can be compared. Repeatable."""
     round_id = bench.parcels["snapshot"]["previous"]
     if round_id is None or bench.row.replay_of is not None or not guesses.has_model:
@@ -30,7 +30,7 @@ def look_back_at(bench: Bench, work: Work, guesses: Guesses) -> None:
         bench.log.set_hindsight(round_id, position, found)
 
 
-def hindsight_of(bench: Bench, work: Work, guesses: Guesses, round_id: int) -> dict[int, dict[str, Any]]:
+def hindsight_of(bench: StageContext, work: Work, guesses: PoolPredictions, round_id: int) -> dict[int, dict[str, Any]]:
     """Position of a pick -> `core.acquisition.hindsight.Hindsight` as a dict, with the number of this round."""
     snapshot = work.snapshot
     old_ids = np.asarray(bench.log.arrays(round_id, "item_ids"))

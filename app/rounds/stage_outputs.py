@@ -20,7 +20,7 @@ from core.config import KernelConfig
 from core.kernels.networks import by_name
 from core.kernels.nystrom import KernelFeatures, Nystrom
 from core.rounds.context import Landmarks
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from core.types import PickReason, PoolSnapshot, RowCache, Selection
 from storage.rounds.artifacts import ArtifactFolder, ArtifactRef
 from storage.rounds.log import finite
@@ -105,7 +105,7 @@ def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selecti
     )
 
 
-def put_likeness(folder: ArtifactFolder, likeness: Likeness | None) -> Parcel | None:
+def put_similarity_graph(folder: ArtifactFolder, likeness: SimilarityGraph | None) -> Parcel | None:
     """One .npz of plain arrays; None where nothing is known."""
     if likeness is None:
         return None
@@ -120,11 +120,11 @@ def put_likeness(folder: ArtifactFolder, likeness: Likeness | None) -> Parcel | 
     return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
 
 
-def open_likeness(folder: ArtifactFolder, parcel: Mapping[str, Any] | None) -> Likeness | None:
+def open_similarity_graph(folder: ArtifactFolder, parcel: Mapping[str, Any] | None) -> SimilarityGraph | None:
     if parcel is None:
         return None
     with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
-        return Likeness(
+        return SimilarityGraph(
             rows=file["rows"],
             neighbors=file["neighbors"].astype(np.int64),
             distances=file["distances"],

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.rounds import distributed_training as training_team
-from app.rounds import stage_outputs as parcel_files
+from app.rounds import distributed_training, stage_outputs
 from app.rounds.estimates import STAGES as ORDER
 from app.rounds.shared_inputs import open_inputs, put_inputs
 from app.rounds.stage_outputs import Parcel
@@ -36,9 +35,8 @@ from core.errors import NotFound
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
-from core.rounds import candidates
-from core.rounds import pipeline as core_round
-from core.rounds.context import Candidates, Featured, Guesses, Previous, Work
+from core.rounds import candidates, pipeline
+from core.rounds.context import Candidates, Featured, PoolPredictions, Previous, Work
 from core.runtime import Runtime
 from core.types import PoolSnapshot, Report
 from storage.database.store import Store
@@ -57,7 +55,7 @@ ALONE = 10  # units that one worker alone does without cutting
 _last_inputs: tuple[tuple[int, str], Inputs] | None = None  # of the round this process worked on last
 
 
-class Bench:
+class StageContext:
     """One stage's workplace: the store's side of `core.rounds.pipeline.Work`."""
 
     def __init__(self, store: Store, row: RoundRow, parcels: Mapping[str, Parcel], report: Report) -> None:
@@ -71,7 +69,7 @@ class Bench:
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        return parcel_files.open_snapshot(self.folder, self.parcels["snapshot"]["snapshot"])
+        return stage_outputs.open_snapshot(self.folder, self.parcels["snapshot"]["snapshot"])
 
     def work(self) -> Work:
         config, snapshot = self.config, self.snapshot
@@ -98,7 +96,7 @@ class Bench:
         if _last_inputs is None or _last_inputs[0] != key:
             left = self.parcels.get("prepare", {}).get("inputs")
             kind, media = work.snapshot.kind, work.config.media
-            found = open_inputs(self.folder, left, kind, media, work.cache) if left else core_round.prepare(work)
+            found = open_inputs(self.folder, left, kind, media, work.cache) if left else pipeline.prepare(work)
             _last_inputs = (key, found)
         return _last_inputs[1]
 
@@ -111,12 +109,12 @@ class Bench:
         constraint = self.row.constraint
         if not constraint.get("region"):
             return None, 1.0
-        item_ids = parcel_files.open_array(self.folder, constraint["region"])
+        item_ids = stage_outputs.open_array(self.folder, constraint["region"])
         return np.isin(snapshot.item_ids, item_ids), float(constraint.get("share", 1.0))
 
     def _offered(self, snapshot: PoolSnapshot) -> NDArray[np.bool_] | None:
         left = self.row.constraint.get("candidates")
-        return np.isin(snapshot.item_ids, parcel_files.open_array(self.folder, left)) if left else None
+        return np.isin(snapshot.item_ids, stage_outputs.open_array(self.folder, left)) if left else None
 
     def _previous(self, runtime: Runtime) -> Previous | None:
         round_id = self.parcels["snapshot"]["previous"]
@@ -129,7 +127,7 @@ class Bench:
             map_points=np.asarray(self.log.arrays(round_id, "map")),
             class_names=tuple(before.metrics.get("class_names", ())),
             model=load_model(self.folder.path(model), runtime) if model else None,
-            landmarks=parcel_files.open_landmarks(self.folder, kernel) if kernel else None,
+            landmarks=stage_outputs.open_landmarks(self.folder, kernel) if kernel else None,
         )
 
     def _left(self, round_id: int, kind: str) -> ArtifactRef | None:
@@ -140,21 +138,21 @@ class Bench:
 
     def model(self, runtime: Runtime) -> TrainedModel | None:
         parcel = self.parcels["train"]["model"]
-        return load_model(self.folder.path(parcel_files.to_ref(parcel)), runtime) if parcel else None
+        return load_model(self.folder.path(stage_outputs.to_ref(parcel)), runtime) if parcel else None
 
-    def guesses(self) -> Guesses:
+    def guesses(self) -> PoolPredictions:
         found = self.parcels["predict"]
-        return Guesses(
+        return PoolPredictions(
             probabilities=self._array(found["probabilities"]),
             embeddings=self._array(found["embeddings"]),
             view_probabilities=self._array(found["views"]) if found["views"] else None,
             has_model=bool(self.parcels["train"]["model"]),
-            likeness=parcel_files.open_likeness(self.folder, found.get("likeness")),
+            likeness=stage_outputs.open_similarity_graph(self.folder, found.get("likeness")),
             n_changed=int(found.get("changed", 0)),
         )
 
     def kernel(self, work: Work, parcel: Parcel) -> KernelFeatures:
-        return parcel_files.open_kernel(self.folder, parcel, work.config.kernel, work.cache, work.runtime.device)
+        return stage_outputs.open_kernel(self.folder, parcel, work.config.kernel, work.cache, work.runtime.device)
 
     def featured(self, work: Work) -> Featured:
         found = self.parcels["features"]
@@ -165,13 +163,13 @@ class Bench:
         return Candidates(rows=np.asarray(self._array(found["rows"])), notes=tuple(found["notes"]))
 
     def _array(self, parcel: Mapping[str, Any]) -> NDArray[Any]:
-        return parcel_files.open_array(self.folder, parcel)
+        return stage_outputs.open_array(self.folder, parcel)
 
     def put(self, array: NDArray[Any]) -> Parcel:
-        return parcel_files.put_array(self.folder, array)
+        return stage_outputs.put_array(self.folder, array)
 
 
-def perform(stage: str, bench: Bench, units: Sequence[Parcel] = ()) -> Parcel:
+def perform(stage: str, bench: StageContext, units: Sequence[Parcel] = ()) -> Parcel:
     """One stage, or the plan of a shared one; `units` are the parcels of the units, if it was cut."""
     if stage.startswith("plan "):
         return plan(stage.removeprefix("plan "), bench)
@@ -180,7 +178,7 @@ def perform(stage: str, bench: Bench, units: Sequence[Parcel] = ()) -> Parcel:
     return ALL[stage](bench)
 
 
-def plan(stage: str, bench: Bench) -> Parcel:
+def plan(stage: str, bench: StageContext) -> Parcel:
     """The rows of each unit; none when the stage runs in one piece. For features also the kernel, fitted once."""
     work = bench.work()
     n_rows, made = len(work.snapshot.item_ids), {}
@@ -188,7 +186,7 @@ def plan(stage: str, bench: Bench) -> Parcel:
         inputs = bench.inputs(work)
         n_rows = len(candidates.choose_candidates(work, inputs).rows)
         chosen = candidates.choose_landmarks(work, inputs)
-        made = {"kernel": parcel_files.put_kernel(bench.folder, candidates.fit_kernel(work, inputs, chosen), chosen)}
+        made = {"kernel": stage_outputs.put_kernel(bench.folder, candidates.fit_kernel(work, inputs, chosen), chosen)}
     size = int(os.environ.get("WINNOW_UNIT_ROWS") or UNIT_ROWS[stage])
     n_workers = len(workers.living_workers(bench.store))
     if n_rows < 2 * size or (n_workers < 2 and n_rows < ALONE * size):
@@ -196,17 +194,17 @@ def plan(stage: str, bench: Bench) -> Parcel:
     return {"units": [[start, min(start + size, n_rows)] for start in range(0, n_rows, size)], **made}
 
 
-def perform_unit(stage: str, bench: Bench, start: int, stop: int) -> Parcel:
+def perform_unit(stage: str, bench: StageContext, start: int, stop: int) -> Parcel:
     return UNIT[stage](bench, start, stop)
 
 
-def take_snapshot(bench: Bench) -> Parcel:
+def take_snapshot(bench: StageContext) -> Parcel:
     row = bench.row
     shared_media.share(bench.store, row.project_id, row.last_item_id, bench.report)
     snapshot = Pool(bench.store, row.project_id).snapshot(row)
-    config = core_round.settled(row.config, Runtime.create(row.config.seed))
+    config = pipeline.settled(row.config, Runtime.create(row.config.seed))
     return {
-        "snapshot": parcel_files.put_snapshot(bench.folder, snapshot),
+        "snapshot": stage_outputs.put_snapshot(bench.folder, snapshot),
         "config": dataclasses.asdict(config),
         "previous": previous_round(bench.log, row),
     }
@@ -225,38 +223,38 @@ def previous_round(log: RoundLog, row: RoundRow) -> int | None:
     return earlier[0] if earlier else None
 
 
-def prepare(bench: Bench) -> Parcel:
+def prepare(bench: StageContext) -> Parcel:
     inputs = bench.inputs(bench.work())
     left = put_inputs(bench.folder, inputs, bench.report) if shared_media.is_shared(bench.store) else None
     return {"readable": int(inputs.readable.sum()), "inputs": left}
 
 
-def train(bench: Bench) -> Parcel:
+def train(bench: StageContext) -> Parcel:
     work = bench.work()
-    if core_round.why_no_model(work, bench.inputs(work)):
+    if pipeline.why_no_model(work, bench.inputs(work)):
         return {"model": None}
     with tempfile.TemporaryDirectory(prefix="winnow-") as folder:
         path = Path(folder) / "model.safetensors"
-        if (n_processes := training_team.size()) > 1:
-            path = training_team.train_together(bench, n_processes, Path(folder))
-        elif model := core_round.learn(work, bench.inputs(work)):
+        if (n_processes := distributed_training.size()) > 1:
+            path = distributed_training.train_together(bench, n_processes, Path(folder))
+        elif model := pipeline.learn(work, bench.inputs(work)):
             save_model(model, path)
-        return {"model": parcel_files.to_dict(bench.folder.put_file(path))}
+        return {"model": stage_outputs.to_dict(bench.folder.put_file(path))}
 
 
-def predict_unit(bench: Bench, start: int, stop: int) -> Parcel:
+def predict_unit(bench: StageContext, start: int, stop: int) -> Parcel:
     work = bench.work()
     return _put_guesses(bench, _guess(bench, work, np.arange(start, stop)))
 
 
-def predict(bench: Bench) -> Parcel:
+def predict(bench: StageContext) -> Parcel:
     work = bench.work()
     return _put_guesses(bench, _settle(bench, work, _guess(bench, work, np.arange(len(work.snapshot.item_ids)))))
 
 
-def join_predictions(bench: Bench, units: Sequence[Parcel]) -> Parcel:
+def join_predictions(bench: StageContext, units: Sequence[Parcel]) -> Parcel:
     """Units guess for themselves; what is alike concerns the whole pool."""
-    joined = Guesses(
+    joined = PoolPredictions(
         probabilities=_parts(bench, units, "probabilities"),
         embeddings=_parts(bench, units, "embeddings"),
         view_probabilities=_parts(bench, units, "views", axis=1) if units[0]["views"] else None,
@@ -265,29 +263,29 @@ def join_predictions(bench: Bench, units: Sequence[Parcel]) -> Parcel:
     return _put_guesses(bench, _settle(bench, bench.work(), joined))
 
 
-def _guess(bench: Bench, work: Work, rows: NDArray[np.int64]) -> Guesses:
-    return core_round.guess(work, bench.inputs(work), bench.model(work.runtime), rows)
+def _guess(bench: StageContext, work: Work, rows: NDArray[np.int64]) -> PoolPredictions:
+    return pipeline.guess(work, bench.inputs(work), bench.model(work.runtime), rows)
 
 
-def _settle(bench: Bench, work: Work, guesses: Guesses) -> Guesses:
-    return core_round.settle(work, guesses, core_round.listen(work, bench.inputs(work)))
+def _settle(bench: StageContext, work: Work, guesses: PoolPredictions) -> PoolPredictions:
+    return pipeline.settle(work, guesses, pipeline.listen(work, bench.inputs(work)))
 
 
-def _put_guesses(bench: Bench, found: Guesses) -> Parcel:
+def _put_guesses(bench: StageContext, found: PoolPredictions) -> Parcel:
     return {
         "probabilities": bench.put(found.probabilities),
         "embeddings": bench.put(found.embeddings),
         "views": bench.put(found.view_probabilities) if found.view_probabilities is not None else None,
-        "likeness": parcel_files.put_likeness(bench.folder, found.likeness),
+        "likeness": stage_outputs.put_similarity_graph(bench.folder, found.likeness),
         "changed": found.n_changed,
     }
 
 
-def _parts(bench: Bench, units: Sequence[Parcel], name: str, axis: int = 0) -> NDArray[Any]:
-    return np.concatenate([parcel_files.open_array(bench.folder, unit[name]) for unit in units], axis)
+def _parts(bench: StageContext, units: Sequence[Parcel], name: str, axis: int = 0) -> NDArray[Any]:
+    return np.concatenate([stage_outputs.open_array(bench.folder, unit[name]) for unit in units], axis)
 
 
-def features_unit(bench: Bench, start: int, stop: int) -> Parcel:
+def features_unit(bench: StageContext, start: int, stop: int) -> Parcel:
     work = bench.work()
     inputs = bench.inputs(work)
     rows = candidates.choose_candidates(work, inputs).rows[start:stop]
@@ -295,7 +293,7 @@ def features_unit(bench: Bench, start: int, stop: int) -> Parcel:
     return {"features": bench.put(candidates.kernel_features(work, inputs, kernel, rows))}
 
 
-def features(bench: Bench) -> Parcel:
+def features(bench: StageContext) -> Parcel:
     work = bench.work()
     inputs = bench.inputs(work)
     chosen = candidates.choose_candidates(work, inputs)
@@ -304,13 +302,13 @@ def features(bench: Bench) -> Parcel:
     return _candidate_parcel(bench, chosen) | {"features": bench.put(found)}
 
 
-def join_features(bench: Bench, units: Sequence[Parcel]) -> Parcel:
+def join_features(bench: StageContext, units: Sequence[Parcel]) -> Parcel:
     work = bench.work()
     chosen = candidates.choose_candidates(work, bench.inputs(work))
     return _candidate_parcel(bench, chosen) | {"features": bench.put(_parts(bench, units, "features"))}
 
 
-def _candidate_parcel(bench: Bench, chosen: Candidates) -> Parcel:
+def _candidate_parcel(bench: StageContext, chosen: Candidates) -> Parcel:
     return {
         "rows": bench.put(chosen.rows),
         "notes": list(chosen.notes),
@@ -318,24 +316,24 @@ def _candidate_parcel(bench: Bench, chosen: Candidates) -> Parcel:
     }
 
 
-def select(bench: Bench) -> Parcel:
+def select(bench: StageContext) -> Parcel:
     work = bench.work()
-    selection = core_round.choose(work, bench.inputs(work), bench.guesses(), bench.candidates(), bench.featured(work))
-    return {"selection": parcel_files.put_selection(bench.folder, selection)}
+    selection = pipeline.choose(work, bench.inputs(work), bench.guesses(), bench.candidates(), bench.featured(work))
+    return {"selection": stage_outputs.put_selection(bench.folder, selection)}
 
 
-def draw_map(bench: Bench) -> Parcel:
-    selection = parcel_files.open_selection(bench.folder, bench.parcels["select"]["selection"])
-    return {"map": bench.put(core_round.draw_map(bench.work(), bench.guesses(), selection))}
+def draw_map(bench: StageContext) -> Parcel:
+    selection = stage_outputs.open_selection(bench.folder, bench.parcels["select"]["selection"])
+    return {"map": bench.put(pipeline.draw_map(bench.work(), bench.guesses(), selection))}
 
 
-def finish(bench: Bench) -> Parcel:
+def finish(bench: StageContext) -> Parcel:
     from app.rounds.finish import finish_round
 
     return finish_round(bench)
 
 
-ALL: dict[str, Callable[[Bench], Parcel]] = {
+ALL: dict[str, Callable[[StageContext], Parcel]] = {
     "snapshot": take_snapshot,
     "prepare": prepare,
     "train": train,
@@ -345,8 +343,8 @@ ALL: dict[str, Callable[[Bench], Parcel]] = {
     "map": draw_map,
     "finish": finish,
 }
-UNIT: dict[str, Callable[[Bench, int, int], Parcel]] = {"predict": predict_unit, "features": features_unit}
-JOIN: dict[str, Callable[[Bench, Sequence[Parcel]], Parcel]] = {
+UNIT: dict[str, Callable[[StageContext, int, int], Parcel]] = {"predict": predict_unit, "features": features_unit}
+JOIN: dict[str, Callable[[StageContext, Sequence[Parcel]], Parcel]] = {
     "predict": join_predictions,
     "features": join_features,
 }

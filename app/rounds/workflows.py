@@ -21,12 +21,12 @@ from typing import Any
 
 from dbos import DBOS
 
-from app.rounds import requests as rounds
-from app.rounds import steps as stages
+from app.rounds import requests as round_requests
+from app.rounds import steps
 from app.rounds.comparison import compare
 from app.rounds.stage_outputs import Parcel
 from app.simulation import workflows as simulation_workflows
-from app.worker import context as desk
+from app.worker import context as worker_context
 from app.worker import engine
 from app.worker.error_messages import sentence, story
 from app.worker.heartbeat import Activity, Superseded
@@ -51,9 +51,9 @@ def round_workflow(project_id: int, round_id: int) -> str:
     if ended := _begin(project_id, round_id):
         return ended
     parcels: dict[str, Parcel] = {}
-    for stage in stages.ORDER:
+    for stage in steps.ORDER:
         units = []
-        if stage in stages.SHARED:
+        if stage in steps.SHARED:
             plan = DBOS.run_step({"name": f"plan {stage}"}, _perform, f"plan {stage}", project_id, round_id, parcels)
             if "ended" in plan:
                 return str(plan["ended"])
@@ -83,7 +83,7 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
 def hand_over(store: Store) -> None:
     """Give the engine every round, comparison and simulation that waits. What it knows already stays as it is; what it
     ended without the store knowing (a workflow cancelled by hand) is ended in the store too."""
-    waiting = rounds.unfinished(store)
+    waiting = round_requests.unfinished(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
         row = known.get(round_workflow_id(round_id))
@@ -109,7 +109,7 @@ def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:
 
 def _begin(project_id: int, round_id: int) -> str:
     """Done each time a worker takes the round up. Gives how it ended, if it has."""
-    at = desk.current()
+    at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
     if not row.unfinished:
@@ -117,27 +117,27 @@ def _begin(project_id: int, round_id: int) -> str:
     if row.cancel_requested:
         return log.mark_cancelled(round_id).status
     log.start(round_id, round_workflow_id(round_id))
-    steps = log.progress_of(round_id, limit=10_000)
-    deaths = _deaths(steps)
+    progress = log.progress_of(round_id, limit=10_000)
+    deaths = _deaths(progress)
     if deaths >= MOST_DEATHS:
-        over = {step.stage for step in steps if step.note == stages.FINISHED}
-        stage = next(stage for stage in stages.ORDER if stage not in over)
+        over = {step.stage for step in progress if step.note == steps.FINISHED}
+        stage = next(stage for stage in steps.ORDER if stage not in over)
         error = (
             f"{deaths} workers were lost in the stage {stage}, probably for lack of memory. Lower the number of "
             "landmarks, views or candidates, or start a worker on a larger machine."
         )
         return log.fail(round_id, error).status
-    log.progress(round_id, Progress(rounds.START, deaths + 1, 1, at.worker_id))
+    log.progress(round_id, Progress(round_requests.START, deaths + 1, 1, at.worker_id))
     return ""
 
 
-def _deaths(steps: Sequence[ProgressRow]) -> int:
+def _deaths(progress: Sequence[ProgressRow]) -> int:
     """Workers lost since a stage was last finished; the one that finished it is lost too, or it would still work."""
     after = 0
-    for step in reversed(steps):
-        if step.note == stages.FINISHED:
+    for step in reversed(progress):
+        if step.note == steps.FINISHED:
             return after + 1
-        after += step.stage == rounds.START
+        after += step.stage == round_requests.START
     return after
 
 
@@ -145,7 +145,7 @@ def _perform(
     stage: str, project_id: int, round_id: int, parcels: dict[str, Parcel], units: Sequence[str] = ()
 ) -> Parcel:
     """One stage, in this worker. Faults end the round and come back as {"ended": status}."""
-    at = desk.current()
+    at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
     if not row.unfinished:
@@ -155,12 +155,12 @@ def _perform(
             began = time.perf_counter()
             LOG.info("round %s: %s begins", round_id, stage)
             done = _follow(units, activity) if units else []
-            bench = stages.Bench(at.store, row, parcels, activity.report)
-            parcel = stages.perform(stage, bench, done)
+            bench = steps.StageContext(at.store, row, parcels, activity.report)
+            parcel = steps.perform(stage, bench, done)
             activity.report(Progress(stage.removeprefix("plan "), 1, 1))
             _require_ownership(round_id)
-        if stage in stages.ORDER and stage != "finish":
-            log.progress(round_id, Progress(stage, 1, 1, stages.FINISHED))
+        if stage in steps.ORDER and stage != "finish":
+            log.progress(round_id, Progress(stage, 1, 1, steps.FINISHED))
         LOG.info("round %s: %s ends", round_id, stage)
         return parcel | {"seconds": round(time.perf_counter() - began, 3)}
     except Superseded:
@@ -171,7 +171,7 @@ def _perform(
 
 
 def _require_ownership(round_id: int) -> None:
-    if not engine.owns(round_workflow_id(round_id), desk.current().worker_id):
+    if not engine.owns(round_workflow_id(round_id), worker_context.current().worker_id):
         raise Superseded("Another worker took this round over.")
 
 
@@ -183,14 +183,14 @@ def _end(log: RoundLog, round_id: int, error: Exception) -> str:
 
 
 def _perform_unit(stage: str, project_id: int, round_id: int, parcels: dict[str, Parcel], part: list[int]) -> Parcel:
-    at = desk.current()
+    at = worker_context.current()
     row: RoundRow = RoundLog(at.store, project_id).get(round_id)
     workflow_id = str(DBOS.workflow_id)
     try:
         with at.pulse.activity(workflow_id, round_id, stage, writes=False) as activity:
             LOG.info("round %s: unit %s begins", round_id, workflow_id)
-            bench = stages.Bench(at.store, row, parcels, activity.report)
-            parcel = stages.perform_unit(stage, bench, part[0], part[1])
+            bench = steps.StageContext(at.store, row, parcels, activity.report)
+            parcel = steps.perform_unit(stage, bench, part[0], part[1])
             if not engine.owns(workflow_id, at.worker_id):
                 raise Superseded("Another worker took this unit over.")
         LOG.info("round %s: unit %s ends", round_id, workflow_id)
@@ -217,7 +217,7 @@ def _follow(units: Sequence[str], activity: Activity) -> list[Parcel]:
 
 
 def _compare(project_id: int, round_id: int, ticket: str) -> str:
-    at = desk.current()
+    at = worker_context.current()
     asked = comparisons.get(at.store, round_id)
     if asked is None or asked.ticket != ticket or asked.status != "requested":
         return "superseded"

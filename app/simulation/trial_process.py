@@ -67,10 +67,10 @@ def work(line: Connection, asked: Mapping[str, Any], place: Workplace) -> None:
     question = Question.from_dict(asked)
     if question.project is not None:
         os.nice(POLITE)
-    bench: _Bench | None = None
+    bench: _TrialRunner | None = None
     while (task := line.recv()) is not None:
         try:
-            bench = bench or _Bench(question, place)
+            bench = bench or _TrialRunner(question, place)
             bench.perform(task, _Teller(line))
             line.send(("done", task))
         except WinnowError as error:
@@ -101,7 +101,7 @@ class _Teller:
         self.line.send(("record", record))
 
 
-class _Bench:
+class _TrialRunner:
     """The data and the files of one question."""
 
     def __init__(self, question: Question, place: Workplace) -> None:

@@ -24,14 +24,14 @@ from app.simulation.dataset import StudyData, pool_of
 from app.simulation.requests import Asked, question_of
 from app.simulation.results import record_from
 from app.simulation.trial_process import Task, Workplace, make_trial, start_file
-from app.worker import context as desk
+from app.worker import context as worker_context
 from app.worker import engine
-from app.worker.context import Desk
+from app.worker.context import WorkerContext
 from app.worker.error_messages import sentence, story
 from app.worker.heartbeat import Activity, Questions, Superseded
 from core.config import RoundConfig, from_dict, to_json
 from core.errors import Cancelled, NotFound, WinnowError
-from core.rounds import pipeline as core_round
+from core.rounds import pipeline
 from core.rounds.simulation_plan import RoundRecord
 from core.runtime import Runtime
 from core.types import Progress, Report
@@ -81,10 +81,10 @@ def hand_over(store: Store) -> None:
 
 def _begin(simulation_id: int, attempt: int) -> int:
     """The number of seeds to work on."""
-    store = desk.current().store
+    store = worker_context.current().store
     try:
         row = simulations.get(store, simulation_id)
-        config = core_round.settled(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
+        config = pipeline.settled(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):
@@ -97,7 +97,7 @@ def _begin(simulation_id: int, attempt: int) -> int:
 
 
 def _seed(simulation_id: int, attempt: int, seed: int) -> str:
-    at, name = desk.current(), str(DBOS.workflow_id)
+    at, name = worker_context.current(), str(DBOS.workflow_id)
     if not simulations.is_wanted(at.store, simulation_id, attempt):
         return "superseded"
     try:
@@ -134,7 +134,7 @@ def _fail(store: Store, simulation_id: int, attempt: int, error: Exception) -> N
     simulations.fail(store, simulation_id, attempt, sentence(error), story(error))
 
 
-def _questions(at: Desk, row: SimulationRow, seed: int) -> Questions:
+def _questions(at: WorkerContext, row: SimulationRow, seed: int) -> Questions:
     return Questions(
         owns=lambda name: engine.owns(name, at.worker_id),
         is_cancelled=lambda simulation_id: not simulations.is_wanted(at.store, simulation_id, row.attempt),
@@ -146,7 +146,7 @@ def _questions(at: Desk, row: SimulationRow, seed: int) -> Questions:
 class _Seed:
     """A seed's trials on this machine."""
 
-    def __init__(self, at: Desk, row: SimulationRow, seed: int, activity: Activity) -> None:
+    def __init__(self, at: WorkerContext, row: SimulationRow, seed: int, activity: Activity) -> None:
         self.at, self.row, self.seed, self.activity = at, row, seed, activity
         self.question = question_of(row)
         self.place = Workplace(folder=str(scratch(at.store, row, seed)), cache=str(at.store.home / "cache" / "rows"))

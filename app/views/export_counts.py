@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import func, or_, select
 
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from storage.database.schema import Item, ItemState
 from storage.database.store import Store
 from storage.projects import classes
@@ -37,7 +37,7 @@ def export_counts(store: Store, project_id: int, *, pseudo_above: float | None, 
 
 
 def _guesses(store: Store, project_id: int, above: float) -> int:
-    opinion = newest_opinion(store, project_id)
+    opinion = newest_predictions(store, project_id)
     if opinion is None:
         return 0
     query = (

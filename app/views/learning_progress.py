@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from app.views.charts import CurvePoint, wilson
-from app.views.predictions import opinion_of
+from app.views.predictions import predictions_of
 from storage.database.schema import ItemState
 from storage.database.store import Store
 from storage.projects import classes
@@ -77,7 +77,7 @@ def learned(store: Store, project_id: int) -> Learned:
 
 def guessing_of(store: Store, row: RoundRow) -> Guessing | None:
     """Of the round's picks that have a label now: how many guesses were wrong. None before the first answer."""
-    opinion = opinion_of(store, row)
+    opinion = predictions_of(store, row)
     if opinion is None or not row.metrics.get("has_model"):
         return None
     counts_as = {c.id: c.effective_id or c.id for c in classes.list_classes(store, row.project_id, True)}

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from app.rounds import requests as rounds
-from app.views.predictions import opinion_of
+from app.rounds import requests as round_requests
+from app.views.predictions import predictions_of
 from core.errors import NotFound
 from storage.database.schema import Item, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
@@ -62,7 +62,7 @@ def layers(store: Store, project_id: int, round_id: int) -> Layers | None:
     """None for a round that left no map."""
     log = RoundLog(store, project_id)
     row = log.get(round_id)
-    opinion = opinion_of(store, row)
+    opinion = predictions_of(store, row)
     try:
         points = np.asarray(log.arrays(round_id, "map"), np.float32)
     except NotFound:
@@ -78,7 +78,7 @@ def layers(store: Store, project_id: int, round_id: int) -> Layers | None:
     position = {one.id: place for place, one in enumerate(active)}
     row_at = {int(item): place for place, item in enumerate(opinion.item_ids)}
     picks = _rows([pick.item_id for pick in log.picks(round_id)], row_at)
-    found = rounds.comparison(store, round_id)
+    found = round_requests.comparison(store, round_id)
     shadows = {name: _rows(ids, row_at) for name, ids in (found.picks.items() if found else ())}
     label = np.array([position.get(one, NONE) for one in said.classes], np.int64)
     return Layers(

@@ -33,7 +33,7 @@ TITLES = {
 }
 
 
-def pick_lines(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
+def pick_table(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
     """One line a pick, in the order chosen; columns that no pick of the round has are left out."""
     picks = picks_of_round(store, project_id, round_id)
     shown = [name for name in TITLES if any(pick.get(name) is not None for pick in picks)]

@@ -31,7 +31,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class RoundOpinion:
+class RoundPredictions:
     """The arrays of one finished round (memory-mapped) and the class behind each column."""
 
     round: RoundRow
@@ -88,17 +88,17 @@ class RoundOpinion:
         return [int(self.item_ids[rows[i]]) for i in np.argsort(distances, kind="stable")[:limit]]
 
 
-_opinions: OrderedDict[tuple[str, int], RoundOpinion] = OrderedDict()
+_opinions: OrderedDict[tuple[str, int], RoundPredictions] = OrderedDict()
 _lock = Lock()
 
 
-def newest_opinion(store: Store, project_id: int) -> RoundOpinion | None:
+def newest_predictions(store: Store, project_id: int) -> RoundPredictions | None:
     """Of the newest finished round that has guesses; None before the first."""
     latest = RoundLog(store, project_id).latest("finished")
-    return None if latest is None else opinion_of(store, latest)
+    return None if latest is None else predictions_of(store, latest)
 
 
-def opinion_of(store: Store, row: RoundRow) -> RoundOpinion | None:
+def predictions_of(store: Store, row: RoundRow) -> RoundPredictions | None:
     """A finished round never changes, so its arrays are opened once."""
     key = (store.url, row.id)
     with _lock:
@@ -114,7 +114,7 @@ def opinion_of(store: Store, row: RoundRow) -> RoundOpinion | None:
     return opinion
 
 
-def _open(store: Store, row: RoundRow) -> RoundOpinion | None:
+def _open(store: Store, row: RoundRow) -> RoundPredictions | None:
     log = RoundLog(store, row.project_id)
     try:
         item_ids = np.asarray(log.arrays(row.id, "item_ids"))
@@ -127,7 +127,7 @@ def _open(store: Store, row: RoundRow) -> RoundOpinion | None:
     if probabilities.shape != (len(item_ids), len(columns)):
         return None
     embeddings = _optional(log, row.id, "embeddings")
-    return RoundOpinion(row, item_ids, probabilities, embeddings, columns, np.argsort(item_ids))
+    return RoundPredictions(row, item_ids, probabilities, embeddings, columns, np.argsort(item_ids))
 
 
 def _optional(log: RoundLog, round_id: int, kind: str) -> Any:

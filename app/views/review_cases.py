@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import func, select
 
-from app.views.predictions import RoundOpinion, opinion_of
+from app.views.predictions import RoundPredictions, predictions_of
 from storage.database.schema import ItemState, LabelEvent
 from storage.database.store import Store
 from storage.labeling import agreement
@@ -53,7 +53,7 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
     for row in rounds:  # newest first
         mine = [one for one in unseen if row.label_sequence < one.first]
         unseen = [one for one in unseen if row.label_sequence >= one.first]
-        opinion = opinion_of(store, row) if mine else None
+        opinion = predictions_of(store, row) if mine else None
         if opinion is None:
             continue
         at = opinion.rows(np.array([one.item_id for one in mine], np.int64))
@@ -87,7 +87,7 @@ def _labeled(store: Store, project_id: int) -> list[_Labeled]:
         return [_Labeled(*row) for row in connection.execute(query)]
 
 
-def _held_against(opinion: RoundOpinion, at: int, one: _Labeled, counts_as: Mapping[int, int]) -> Case | None:
+def _held_against(opinion: RoundPredictions, at: int, one: _Labeled, counts_as: Mapping[int, int]) -> Case | None:
     column = int(np.argmax(opinion.probabilities[at]))
     guess, confidence = opinion.column_classes[column], float(opinion.probabilities[at, column])
     guess, label = counts_as.get(guess, guess), counts_as.get(one.class_id, one.class_id)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from app.views.review_cases import conflicts
 from app.views.text import count
 from storage.database.schema import ItemState
@@ -49,7 +49,7 @@ def _few_labels(active: Sequence[ClassRow], labels: Sequence[int]) -> str:
 
 def _guess_shares(store: Store, project_id: int, active: Sequence[ClassRow]) -> NDArray[np.float64] | None:
     """Share of the items whose first guess is each class; None before the first model."""
-    opinion = newest_opinion(store, project_id)
+    opinion = newest_predictions(store, project_id)
     if opinion is None or not opinion.round.metrics.get("has_model") or len(active) < 2:
         return None
     shares = opinion.shares(list_classes(store, project_id, True))

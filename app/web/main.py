@@ -13,20 +13,17 @@ from streamlit.navigation.page import Page
 
 from app.views.text import plain
 from app.web import people, resources, state, theme
-from app.web.screens import data as collect
-from app.web.screens import export as deliver
-from app.web.screens import grid, label, map, review
-from app.web.screens import train as learn
+from app.web.screens import data, export, grid, label, map, review, train
 from app.web.widgets.session_badge import session_badge
 from storage.projects.projects import ProjectRow, list_projects
 
 SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
     ("Label", "label", label.render),
     ("Grid", "grid", grid.render),
-    ("Learn", "learn", learn.render),
+    ("Learn", "learn", train.render),
     ("Map", "map", map.render),
-    ("Collect", "collect", collect.render),
-    ("Deliver", "deliver", deliver.render),
+    ("Collect", "collect", data.render),
+    ("Deliver", "deliver", export.render),
     ("Review", "review", review.render),
 )
 WITHOUT_PROJECT = ("collect",)

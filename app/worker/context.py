@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.worker.heartbeat import Pulse
+from app.worker.heartbeat import Heartbeat
 from storage.database.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class WorkerContext:
     store: Store
     worker_id: str
-    pulse: Pulse
+    pulse: Heartbeat
 
 
-_desk: Desk | None = None
+_desk: WorkerContext | None = None
 
 
-def take(desk: Desk) -> None:
+def take(desk: WorkerContext) -> None:
     global _desk
     _desk = desk
 
 
-def current() -> Desk:
+def current() -> WorkerContext:
     if _desk is None:
         raise RuntimeError("Workflows run in a worker: start one with `python -m app worker`.")
     return _desk

@@ -59,7 +59,7 @@ class Looked:
         return self.files > 0 or self.batches > 0
 
 
-class Watchman:
+class FolderWatcher:
     """Looks after all watches of this machine that nobody else serves."""
 
     def __init__(self, store: Store, patience: float | None = None) -> None:
@@ -141,7 +141,7 @@ def feed(store: Store, project_id: int, most: int = 4) -> int:
         slots = [Slot(np.array([i for i in ids if i in waiting], np.int64), n) for n, ids in buffer.slots]
         eye = _eye(store, project_id)
 
-        def features(ids: NDArray[np.int64], eye: stream_buffer.Eye = eye) -> NDArray[np.float32]:
+        def features(ids: NDArray[np.int64], eye: stream_buffer.FeatureExtractor = eye) -> NDArray[np.float32]:
             return eye.features(candidate_buffer.hashes(store, ids))
 
         added = stream_buffer.add_batch(slots, np.array(batch, np.int64), watch.buffer_size, features)
@@ -151,10 +151,10 @@ def feed(store: Store, project_id: int, most: int = 4) -> int:
     return most
 
 
-def _eye(store: Store, project_id: int) -> stream_buffer.Eye:
+def _eye(store: Store, project_id: int) -> stream_buffer.FeatureExtractor:
     project = get_project(store, project_id)
     config = round_config(project.settings, project.kind)
-    return stream_buffer.Eye(
+    return stream_buffer.FeatureExtractor(
         kind=project.kind,
         media=config.media,
         kernel=config.kernel,
@@ -170,7 +170,7 @@ class WatchThread(threading.Thread):
     def __init__(self, store: Store, seconds: float = LOOK_SECONDS) -> None:
         super().__init__(name="winnow-watching", daemon=True)
         self.store, self.seconds = store, seconds
-        self.watchman = Watchman(store)
+        self.watchman = FolderWatcher(store)
         self._ended = threading.Event()
 
     def run(self) -> None:

@@ -74,7 +74,7 @@ class Activity:
             raise self.stop
 
 
-class Pulse(threading.Thread):
+class Heartbeat(threading.Thread):
     def __init__(
         self,
         store: Store,

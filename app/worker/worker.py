@@ -27,10 +27,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from app.rounds import requests as rounds
-from app.worker import context as desk
+from app.rounds import requests as round_requests
+from app.worker import context as worker_context
 from app.worker import engine
-from app.worker.heartbeat import BEAT_SECONDS, Pulse, Questions
+from app.worker.heartbeat import BEAT_SECONDS, Heartbeat, Questions
 from core.errors import Cancelled
 from core.types import Progress
 from storage.database.store import Store
@@ -96,15 +96,15 @@ class Worker:
         self.device = device or describe_device()
         self.id = new_worker_id()
         beat_seconds = min(BEAT_SECONDS, self.tempo.stale / 4)
-        self.pulse = Pulse(store, self.id, self._questions(), self.tempo.pulse, beat_seconds)
+        self.pulse = Heartbeat(store, self.id, self._questions(), self.tempo.pulse, beat_seconds)
         self._stopped = threading.Event()
         self._watching: WatchThread | None = None
 
     def _questions(self) -> Questions:
         return Questions(
             owns=lambda workflow_id: engine.owns(workflow_id, self.id),
-            is_cancelled=lambda round_id: rounds.is_cancelled(self.store, round_id),
-            write=lambda round_id, progress: rounds.write_progress(self.store, round_id, progress),
+            is_cancelled=lambda round_id: round_requests.is_cancelled(self.store, round_id),
+            write=lambda round_id, progress: round_requests.write_progress(self.store, round_id, progress),
         )
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Worker:
         import app.rounds.workflows  # noqa: F401  # the engine must know every workflow before it takes work
 
         engine.migrate(self.store)
-        desk.take(desk.Desk(self.store, self.id, self.pulse))
+        worker_context.take(worker_context.WorkerContext(self.store, self.id, self.pulse))
         workers.arrive(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
         engine.launch(self.store, self.id, self.tempo.queues)
         self.pulse.start()
@@ -145,7 +145,7 @@ class Worker:
                 LOG.info("Took over %s from a worker that is gone.", workflow_id)
             if gone := [w.id for w in present if w.living and is_dead(w, here)]:
                 workers.leave(self.store, gone)
-            rounds.request_automatic(self.store)
+            round_requests.request_automatic(self.store)
         workflows.hand_over(self.store)
         self.share_media()
 
@@ -161,7 +161,7 @@ class Worker:
 
         waiting = [
             (project_id, RoundLog(self.store, project_id).get(round_id).last_item_id)
-            for project_id, round_id in rounds.unfinished(self.store)
+            for project_id, round_id in round_requests.unfinished(self.store)
         ]
         waiting += [(row.project_id, row.last_item_id) for row in simulations.unfinished(self.store)]
         for project_id, last_item_id in waiting:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.acquisition import duplicates
-from core.acquisition.duplicates import Twins
+from core.acquisition.duplicates import NearDuplicates
 from core.acquisition.pool_view import Rows, is_cold
 from core.config import SelectionConfig
 from core.errors import InvalidInput
@@ -68,14 +68,14 @@ def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
     return [(k, rows) for k, rows in ((in_region, inside), (m - in_region, open_rows)) if k > 0]
 
 
-def find_twins(request: SelectionRequest, config: SelectionConfig) -> Twins:
+def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> NearDuplicates:
     """Near-duplicates by kernel features, which see the input and not what a model made of it."""
     x = request.features if request.features.shape[1] else request.embeddings
-    return duplicates.find_twins(x, config.near_duplicate, seed_for(request.seed, "near-duplicates"))
+    return duplicates.find_near_duplicates(x, config.near_duplicate, seed_for(request.seed, "near-duplicates"))
 
 
 def distinct_first(
-    request: SelectionRequest, twins: Twins, allowed: Mask, chosen: Rows, m: int
+    request: SelectionRequest, twins: NearDuplicates, allowed: Mask, chosen: Rows, m: int
 ) -> list[tuple[int, Mask]]:
     """How many of which rows to choose, in order, for m of the `allowed`.
 

@@ -18,7 +18,7 @@ DIRECTIONS, SAMPLE, MAX_PAIRS, BLOCK = 8, 4_096, 5_000_000, 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class NearDuplicates:
     """Which rows of a pool are near-duplicates of which."""
 
     group: NDArray[np.int64]  # (n,) a number per set of equal rows
@@ -47,13 +47,13 @@ class Twins:
         return np.asarray(self.near.indices[self.near.indptr[group] : self.near.indptr[group + 1]])
 
 
-def find_twins(x: NDArray[np.floating], share: float, seed: int) -> Twins:
+def find_near_duplicates(x: NDArray[np.floating], share: float, seed: int) -> NearDuplicates:
     """The near-duplicates among the rows of x (n, d); with share 0 only equal rows are."""
     equal = _equal_rows(x)
     firsts = np.unique(equal, return_index=True)[1]  # one row per set of equal rows
     none = csr_matrix((len(firsts), len(firsts)), dtype=bool)
     if share <= 0 or len(firsts) < 2 or x.shape[1] == 0:
-        return Twins(equal, none, True)
+        return NearDuplicates(equal, none, True)
     draw = np.random.default_rng(seed)
     radius = share * typical_distance(x, draw)
     projected = leading_projection(x, draw)[firsts]
@@ -61,13 +61,13 @@ def find_twins(x: NDArray[np.floating], share: float, seed: int) -> Twins:
     probes = projected[draw.choice(len(firsts), min(len(firsts), 1_000), replace=False)]
     close_by = float(np.mean(tree.query_ball_point(probes, radius, return_length=True))) - 1.0
     if radius <= 0 or close_by * len(firsts) > 2 * MAX_PAIRS:
-        return Twins(equal, none, False)
+        return NearDuplicates(equal, none, False)
     pairs = tree.query_pairs(radius, output_type="ndarray")
     blocks = np.array_split(pairs, len(pairs) // BLOCK + 1)
     kept = np.concatenate([block[_within(x, firsts, block, radius)] for block in blocks])
     both = np.concatenate([kept, kept[:, ::-1]])
     near = coo_matrix((np.ones(len(both), bool), (both[:, 0], both[:, 1])), shape=none.shape)
-    return Twins(equal, near.tocsr(), True)
+    return NearDuplicates(equal, near.tocsr(), True)
 
 
 def typical_distance(x: NDArray[np.floating], draw: np.random.Generator) -> float:

@@ -70,7 +70,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     constraints.check(request)
     m = request.batch_size
     report(Progress("select", 0, m, strategy.entry.title))
-    twins = constraints.find_twins(request, config)
+    twins = constraints.find_near_duplicates(request, config)
     chosen = np.empty(0, np.int64)
     drafts: list[Selection] = []
     notes: list[str] = []

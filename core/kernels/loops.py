@@ -25,22 +25,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
-from core.kernels.plan import (
-    ADD,
-    CODE,
-    CONV,
-    CONVERT,
-    DST,
-    FACTOR,
-    FIRST,
-    HEIGHT,
-    RELU,
-    SIZE,
-    SLOT,
-    SRC,
-    STRIDE,
-    WIDTH,
-)
+from core.kernels.plan import ADD, CODE, CONV, CONVERT, DST, FACTOR, FIRST, HEIGHT, RELU, SIZE, SLOT, SRC, STRIDE, WIDTH
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # flat or stacked pictures; numba works the types out from what is passed

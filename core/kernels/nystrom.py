@@ -89,7 +89,7 @@ def fit(
         K = _on_device(landmarks, None, network, device)
     if not np.isfinite(K).all():
         raise InvalidInput("The kernel of the landmarks is not finite: their inputs hold values that are not numbers.")
-    root, spectrum = _patiently(lambda: inverse_root(K, tolerance), on_progress)
+    root, spectrum = _run_with_progress(lambda: inverse_root(K, tolerance), on_progress)
     return Nystrom(network, landmarks, root, spectrum, tolerance, device)
 
 
@@ -102,7 +102,7 @@ def inverse_root(K: NDArray[Any], tolerance: float) -> tuple[NDArray[np.float64]
     return scaled @ scaled.T, values[::-1].copy()
 
 
-def _patiently(work: Callable[[], Result], on_progress: OnProgress | None) -> Result:
+def _run_with_progress(work: Callable[[], Result], on_progress: OnProgress | None) -> Result:
     """The result of one long call that cannot report by itself: progress is told, and may cancel, while it runs."""
     if on_progress is None:
         return work()

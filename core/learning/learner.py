@@ -92,7 +92,7 @@ class Learner:
         for network in (self.network, self.average):
             load_into(network, {**named_tensors(network), **fitting})
 
-    def know_the_pool(self, report: Report) -> None:
+    def pretrain_without_labels(self, report: Report) -> None:
         """A warm-up without labels, before the first step."""
         warm_up(self.network, self.data.feed, self.data.unlabeled, self.config, self.runtime, report)
         move_average(averaged_tensors(self.average), averaged_tensors(self.network), 0.0)

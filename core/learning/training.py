@@ -84,7 +84,7 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
     resumed = run.resume()
     if config.contrast_steps and going_on is None and not resumed:
-        learner.know_the_pool(report)
+        learner.pretrain_without_labels(report)
         run.keep()
     run.go()
     return run.finished(shape, _notes(inputs, labels, n_classes, rows))

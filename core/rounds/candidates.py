@@ -25,10 +25,10 @@ from core.kernels import landmarks
 from core.kernels.nystrom import KernelFeatures, Scope
 from core.media.inputs import Inputs
 from core.media.views import views
-from core.rounds.context import Candidates, Featured, Guesses, Landmarks, Work
+from core.rounds.context import Candidates, Featured, Landmarks, PoolPredictions, Work
 from core.rows import LazyRows, SomeRows
 from core.similarity.diffusion import diffusion_features
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from core.types import Report, SelectionRequest
 
 VIEW_SEED = 0  # the views of an item are the same in every round, so that their features are computed once
@@ -111,8 +111,8 @@ def view_features(
     return of
 
 
-def alike_features(
-    likeness: Likeness | None, rows: NDArray[np.int64], report: Report
+def similarity_features(
+    likeness: SimilarityGraph | None, rows: NDArray[np.int64], report: Report
 ) -> Callable[[], NDArray[np.float32]] | None:
     """() -> (len(rows), q) diffusion features of the candidates, made once when first asked for; None where no likeness
     is known for all of them."""
@@ -127,7 +127,7 @@ def alike_features(
 
 
 def selection_request(
-    work: Work, inputs: Inputs, guesses: Guesses, candidates: Candidates, featured: Featured
+    work: Work, inputs: Inputs, guesses: PoolPredictions, candidates: Candidates, featured: Featured
 ) -> tuple[SelectionRequest | None, tuple[str, ...]]:
     """What strategies may know, on the candidate rows; None when nothing can be chosen. With what to tell people."""
     snapshot, rows = work.snapshot, candidates.rows
@@ -154,7 +154,7 @@ def selection_request(
         seed=work.runtime.seed_for("select"),
         view_features=view_features(work, inputs, featured.kernel, rows),
         view_probabilities=np.asarray(by_view[:, rows]) if by_view is not None else None,
-        alike_features=alike_features(guesses.likeness, rows, work.report),
+        similarity_features=similarity_features(guesses.likeness, rows, work.report),
         region=region,
         region_share=work.region_share,
         has_model=guesses.has_model,

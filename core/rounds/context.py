@@ -12,7 +12,7 @@ from core.config import RoundConfig
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel
 from core.runtime import Runtime
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from core.types import MediaReader, PoolSnapshot, Report, RowCache, ignore
 
 
@@ -54,14 +54,14 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guesses:
+class PoolPredictions:
     """What the model says about rows of the pool."""
 
     probabilities: NDArray[np.float32]  # (n, C) the human label, one-hot, on labeled rows
     embeddings: NDArray[np.float32]  # (n, e)
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
     has_model: bool = True
-    likeness: Likeness | None = None  # who is like whom, where the guesses have settled on it
+    likeness: SimilarityGraph | None = None  # who is like whom, where the guesses have settled on it
     n_changed: int = 0  # items whose first guess is another one since
 
 

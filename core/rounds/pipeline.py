@@ -29,11 +29,11 @@ from core.learning.training import TrainedModel, nothing_to_learn, predict, trai
 from core.media.inputs import Inputs
 from core.media.inputs import prepare as prepare_inputs
 from core.rounds.candidates import choose_candidates, choose_landmarks, fit_kernel, kernel_features, selection_request
-from core.rounds.context import Candidates, Featured, Guesses, Previous, Work
+from core.rounds.context import Candidates, Featured, PoolPredictions, Previous, Work
 from core.rounds.embedding_map import MapRequest, PreviousMap, embed
 from core.runtime import Runtime
-from core.similarity.graph import Likeness, find_alike
-from core.similarity.propagation import settle_guesses
+from core.similarity.graph import SimilarityGraph, build_similarity_graph
+from core.similarity.propagation import propagate_labels
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RoundResult, RowCache, Selection, ignore
 
 PREDICTION_VIEWS = {"max_entropy": max_entropy.VIEWS, "consistency": consistency.VIEWS}
@@ -141,13 +141,15 @@ def fits(previous: Previous | None, work: Work, inputs: Inputs) -> bool:
     return same_network and (previous.class_names == now or len(previous.class_names) != len(now))
 
 
-def guess(work: Work, inputs: Inputs, model: TrainedModel | None, rows: NDArray[np.int64] | None = None) -> Guesses:
+def guess(
+    work: Work, inputs: Inputs, model: TrainedModel | None, rows: NDArray[np.int64] | None = None
+) -> PoolPredictions:
     """Pseudo-labels and embeddings of `rows` (all when None). Labels given by people replace the model's guess."""
     rows = np.arange(len(inputs)) if rows is None else rows
     if model is None:
         n_classes = max(work.snapshot.n_classes, 1)
         even = np.full((len(rows), n_classes), 1.0 / n_classes, np.float32)
-        return Guesses(
+        return PoolPredictions(
             probabilities=with_labels(even, work.snapshot, rows),
             embeddings=project(inputs, rows, work),
             has_model=False,
@@ -157,19 +159,19 @@ def guess(work: Work, inputs: Inputs, model: TrainedModel | None, rows: NDArray[
     broken = int((~np.isfinite(found.probabilities).all(1)).sum())
     if broken:
         raise TrainingFailed(f"The model predicts something that is not a number for {broken} of {len(rows)} items.")
-    return Guesses(
+    return PoolPredictions(
         probabilities=with_labels(found.probabilities, work.snapshot, rows),
         embeddings=found.embeddings,
         view_probabilities=found.view_probabilities,
     )
 
 
-def listen(work: Work, inputs: Inputs) -> Likeness | None:
+def listen(work: Work, inputs: Inputs) -> SimilarityGraph | None:
     """Who is like whom in the pool, held-out items included; None where the settings or the media know of nothing."""
-    return find_alike(inputs, work.snapshot.labels, work.config.likeness, work.report)
+    return build_similarity_graph(inputs, work.snapshot.labels, work.config.likeness, work.report)
 
 
-def settle(work: Work, guesses: Guesses, likeness: Likeness | None) -> Guesses:
+def settle(work: Work, guesses: PoolPredictions, likeness: SimilarityGraph | None) -> PoolPredictions:
     """The guesses for the whole pool, made to agree with what is alike (`core.similarity.propagation`). Without a model
     or a likeness they stay as they are. Labels of held-out items are not in `snapshot.labels`, so no walk ever ends at
     one."""
@@ -178,7 +180,7 @@ def settle(work: Work, guesses: Guesses, likeness: Likeness | None) -> Guesses:
     if not guesses.has_model:
         return dataclasses.replace(guesses, likeness=likeness)
     before, reach = guesses.probabilities, work.config.likeness.reach
-    after = settle_guesses(likeness, before, work.snapshot.labels, reach)
+    after = propagate_labels(likeness, before, work.snapshot.labels, reach)
     n_changed = int((after.argmax(1) != before.argmax(1)).sum())
     return dataclasses.replace(guesses, probabilities=after, likeness=likeness, n_changed=n_changed)
 
@@ -205,7 +207,9 @@ def project(inputs: Inputs, rows: NDArray[np.int64], work: Work) -> NDArray[np.f
     return projected
 
 
-def choose(work: Work, inputs: Inputs, guesses: Guesses, candidates: Candidates, featured: Featured) -> Selection:
+def choose(
+    work: Work, inputs: Inputs, guesses: PoolPredictions, candidates: Candidates, featured: Featured
+) -> Selection:
     """The next batch: as many as asked for, or as can be chosen."""
     request, notes = selection_request(work, inputs, guesses, candidates, featured)
     if request is None:
@@ -217,7 +221,7 @@ def choose(work: Work, inputs: Inputs, guesses: Guesses, candidates: Candidates,
     return dataclasses.replace(selection, notes=(*selection.notes, *notes))
 
 
-def draw_map(work: Work, guesses: Guesses, selection: Selection) -> NDArray[np.float32]:
+def draw_map(work: Work, guesses: PoolPredictions, selection: Selection) -> NDArray[np.float32]:
     """(n, 2), starting from the last map."""
     snapshot, previous = work.snapshot, work.previous
     past = PreviousMap(item_ids=previous.item_ids, points=previous.map_points) if previous is not None else None
@@ -230,7 +234,7 @@ def draw_map(work: Work, guesses: Guesses, selection: Selection) -> NDArray[np.f
     return embed(request, work.config.map, seed=work.runtime.seed_for("map"), report=work.report)
 
 
-def measure(work: Work, model: TrainedModel | None, guesses: Guesses) -> dict[str, Any]:
+def measure(work: Work, model: TrainedModel | None, guesses: PoolPredictions) -> dict[str, Any]:
     """What the round learned, as plain numbers: held-out accuracy with its n, confusions, loss curves."""
     snapshot = work.snapshot
     known = np.flatnonzero(snapshot.held_out_labels != UNLABELED)
@@ -254,7 +258,7 @@ def measure(work: Work, model: TrainedModel | None, guesses: Guesses) -> dict[st
 
 
 def round_notes(
-    work: Work, inputs: Inputs, model: TrainedModel | None, guesses: Guesses, candidates: Candidates
+    work: Work, inputs: Inputs, model: TrainedModel | None, guesses: PoolPredictions, candidates: Candidates
 ) -> tuple[str, ...]:
     """What people should know about this round, beside what the strategy says itself."""
     told: tuple[str, ...] = model.notes if model is not None else inputs.notes

@@ -23,13 +23,13 @@ from core.config import RoundConfig, require
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
-from core.rounds import pipeline as stages
+from core.rounds import pipeline
 from core.rounds.candidates import choose_candidates, choose_landmarks, fit_kernel, kernel_features
-from core.rounds.context import Candidates, Featured, Guesses, Previous, Work
+from core.rounds.context import Candidates, Featured, PoolPredictions, Previous, Work
 from core.rounds.pipeline import Clock
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.runtime import Runtime, seed_for
-from core.similarity.graph import MOST_ITEMS, Likeness
+from core.similarity.graph import MOST_ITEMS, SimilarityGraph
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, Selection, ignore
 
 
@@ -95,18 +95,18 @@ class _Kept:
 
     def __init__(self) -> None:
         self.inputs: Inputs | None = None
-        self._likeness: tuple[Likeness | None] | None = None
+        self._likeness: tuple[SimilarityGraph | None] | None = None
         self._rows: NDArray[np.int64] | None = None
         self._featured: Featured | None = None
 
     def prepared(self, work: Work) -> Inputs:
-        self.inputs = self.inputs or stages.prepare(work)
+        self.inputs = self.inputs or pipeline.prepare(work)
         return self.inputs
 
-    def likeness(self, work: Work, inputs: Inputs) -> Likeness | None:
+    def likeness(self, work: Work, inputs: Inputs) -> SimilarityGraph | None:
         """Found once while all items take part; in larger pools the labels decide who does."""
         if self._likeness is None or int(inputs.readable.sum()) > MOST_ITEMS:
-            self._likeness = (stages.listen(work, inputs),)
+            self._likeness = (pipeline.listen(work, inputs),)
         return self._likeness[0]
 
     def featured(self, work: Work, inputs: Inputs, candidates: Candidates) -> Featured:
@@ -153,7 +153,7 @@ class Trial:
         """Leaves the model of the initial labels in `start_file`, for every strategy of this seed."""
         pool, given, labeled = self._begin()
         work = self._work(snapshot_with(pool, given, labeled), None, report)
-        self._learn(0, work, stages.prepare(work), Clock())
+        self._learn(0, work, pipeline.prepare(work), Clock())
 
     def fit_pool(self, report: Report = ignore) -> None:
         """Leaves the kernel features of the pool in the cache, for every trial on it."""
@@ -170,7 +170,7 @@ class Trial:
     @property
     def _goes_on(self) -> bool:
         """Whether a round starts from the last round's model."""
-        return self.plan.warm and stages.settled(self.config, self.runtime).training.warm_steps > 0
+        return self.plan.warm and pipeline.settled(self.config, self.runtime).training.warm_steps > 0
 
     def _model_after(self, done: Sequence[RoundRecord]) -> TrainedModel | None:
         """The model that the last of these rounds left."""
@@ -190,14 +190,14 @@ class Trial:
             inputs = kept.prepared(work)
         model = self._learn(number, work, inputs, clock)
         with clock("predict"):
-            guesses = stages.settle(work, stages.guess(work, inputs, model), kept.likeness(work, inputs))
+            guesses = pipeline.settle(work, pipeline.guess(work, inputs, model), kept.likeness(work, inputs))
         selection: Selection | None = None
         if number < self.plan.rounds:
             with clock("features"):
                 chosen = choose_candidates(work, inputs)
                 featured = kept.featured(work, inputs, chosen)
             with clock("select"):
-                selection = stages.choose(work, inputs, guesses, chosen, featured)
+                selection = pipeline.choose(work, inputs, guesses, chosen, featured)
         self._keep(number, model)
         return self._record(number, pool, guesses, selection, clock, work), model
 
@@ -210,9 +210,9 @@ class Trial:
             clock.seconds["train"] = model.metrics["train_seconds"]
             return model
         with clock("train"):
-            trained = stages.learn(work, inputs)
+            trained = pipeline.learn(work, inputs)
         if trained is None:
-            raise TrainingFailed(stages.why_no_model(work, inputs) or "There is nothing to learn from.")
+            raise TrainingFailed(pipeline.why_no_model(work, inputs) or "There is nothing to learn from.")
         if shared is not None:
             timed = {**trained.metrics, "train_seconds": clock.seconds["train"]}
             save_model(replace(trained, metrics=timed), shared)
@@ -222,7 +222,7 @@ class Trial:
         self,
         number: int,
         pool: LabeledPool,
-        guesses: Guesses,
+        guesses: PoolPredictions,
         selection: Selection | None,
         clock: Clock,
         work: Work,
@@ -242,7 +242,7 @@ class Trial:
         )
 
     def _work(self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report) -> Work:
-        config = stages.settled(self.config, self.runtime)
+        config = pipeline.settled(self.config, self.runtime)
         config = replace(config, selection=replace(config.selection, batch_size=self.plan.batch))
         previous = Previous(
             item_ids=np.empty(0, np.int64),

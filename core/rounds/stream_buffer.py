@@ -48,7 +48,7 @@ def slot_size(size: int) -> int:
     return max(1, size // (N_SLOTS + 1))
 
 
-def keep_most_telling(features: NDArray[np.float32], stands_for: NDArray[np.float64], size: int) -> NDArray[np.int64]:
+def select_by_design(features: NDArray[np.float32], stands_for: NDArray[np.float64], size: int) -> NDArray[np.int64]:
     """(size,) rows of features (k, q): the V-optimal design of that size."""
     Z = centered_unit(torch.as_tensor(features).double())
     if Z.shape[1] == 0 or not bool(Z.any()):
@@ -60,7 +60,7 @@ def add_batch(slots: Sequence[Slot], batch: NDArray[np.int64], size: int, featur
     """The buffer after one more batch of the stream: at most `N_SLOTS * slot_size(size)` items."""
 
     def reduce(rows: NDArray[np.int64], stands_for: NDArray[np.float64], wanted: int) -> NDArray[np.int64]:
-        return keep_most_telling(features(rows), stands_for, wanted)
+        return select_by_design(features(rows), stands_for, wanted)
 
     buffer = MergeReduce(N_SLOTS, slot_size(size), reduce, list(slots))
     buffer.add(batch)
@@ -68,7 +68,7 @@ def add_batch(slots: Sequence[Slot], batch: NDArray[np.int64], size: int, featur
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Eye:
+class FeatureExtractor:
     """How the buffer sees items: with the project's own kernel, on landmarks of its own."""
 
     kind: MediaKind

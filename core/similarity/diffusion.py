@@ -2,10 +2,10 @@
 
     S = D^-1/2 A D^-1/2,   K = (I - reach S)^-1,   phi = U (1 - reach Lambda)^-1/2   from   S = U Lambda U^T
 
-A the weights of alike items (`Likeness.weights`), D their sums. K sums walks of all lengths, each step leaving a share
-`reach` of the walkers (the resolvent kernel of a graph, Smola and Kondor, 2003). The largest eigenvalues carry it: the
-first N_FEATURES are kept, and rows are scaled to the same length. Linear in phi, a model of a few labeled rows extends
-their labels over their own crowds and no further.
+A the weights of alike items (`SimilarityGraph.weights`), D their sums. K sums walks of all lengths, each step leaving a
+share `reach` of the walkers (the resolvent kernel of a graph, Smola and Kondor, 2003). The largest eigenvalues carry
+it: the first N_FEATURES are kept, and rows are scaled to the same length. Linear in phi, a model of a few labeled rows
+extends their labels over their own crowds and no further.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from core.types import Progress, Report, ignore
 
 REACH = 0.99
@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 
 
 def diffusion_features(
-    likeness: Likeness, n_features: int = N_FEATURES, reach: float = REACH, report: Report = ignore
+    likeness: SimilarityGraph, n_features: int = N_FEATURES, reach: float = REACH, report: Report = ignore
 ) -> NDArray[np.float32]:
     """(m, q) of length 1, q at most `n_features`."""
     values, vectors = leading(normalized(likeness.weights()), n_features, report)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from core.config import LikenessConfig
+from core.config import SimilarityConfig
 from core.media.inputs import Inputs
 from core.similarity.warping import alike
 from core.types import UNLABELED, Report, ignore
@@ -25,7 +25,7 @@ MOST_ITEMS = 30_000  # that take part: the labeled ones and others, evenly space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
+class SimilarityGraph:
     """The k most alike items of each of m items."""
 
     rows: NDArray[np.int64]  # (m,) of the pool, ascending
@@ -52,15 +52,15 @@ class Likeness:
         return csr_matrix(one_way.maximum(one_way.T))
 
 
-def find_alike(
-    inputs: Inputs, labels: NDArray[np.int64], config: LikenessConfig, report: Report = ignore
-) -> Likeness | None:
+def build_similarity_graph(
+    inputs: Inputs, labels: NDArray[np.int64], config: SimilarityConfig, report: Report = ignore
+) -> SimilarityGraph | None:
     """Who is like whom among the readable items of the pool; None where nothing is asked for or known."""
     rows = taking_part(np.flatnonzero(inputs.readable), labels)
     if not config.neighbors or inputs.kind != "audio" or len(rows) < 2:
         return None
     neighbors, distances, typical = alike(inputs.clean, rows, config.neighbors, report)
-    return Likeness(rows=rows, neighbors=neighbors, distances=distances, typical=typical)
+    return SimilarityGraph(rows=rows, neighbors=neighbors, distances=distances, typical=typical)
 
 
 def taking_part(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

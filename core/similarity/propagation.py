@@ -1,9 +1,9 @@
-"""Guesses that agree with what is alike: a walk over alike items asks the model, and the people, on its way.
+"""PoolPredictions that agree with what is alike: a walk over alike items asks the model, and the people, on its way.
 
-A walker starts at an item. It heads for one of the alike items j with probability w_ij (`Likeness.weights`, rows scaled
-to sum 1), and gets there with probability exp(-(d_ij / (reach typical))^4): short steps are safe, steps about as long
-as the pool's typical distance never are. Where it gives up it takes the model's guess P_i of the item it is at; at an
-item that people labeled it takes the label. The settled guess Q_i is what walkers from i bring home, on average:
+A walker starts at an item. It heads for one of the alike items j with probability w_ij (`SimilarityGraph.weights`, rows
+scaled to sum 1), and gets there with probability exp(-(d_ij / (reach typical))^4): short steps are safe, steps about as
+long as the pool's typical distance never are. Where it gives up it takes the model's guess P_i of the item it is at; at
+an item that people labeled it takes the label. The settled guess Q_i is what walkers from i bring home, on average:
 
     Q = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled ones
     T_ij = w_ij exp(-(d_ij / (reach typical))^4)
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
 
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from core.types import UNLABELED
 
 MOST_STEPS = 500
@@ -27,7 +27,7 @@ ENOUGH = 1e-4  # change of any probability at which a walk has settled
 STEEPNESS = 4
 
 
-def steps(likeness: Likeness, reach: float) -> csr_matrix:
+def steps(likeness: SimilarityGraph, reach: float) -> csr_matrix:
     """T (m, m): where a walker arrives after one step; rows sum to 1 less the share that gives up."""
     weights, far = likeness.weights(), likeness.shares_of_typical()
     far.data = np.exp(-np.power(far.data / reach, STEEPNESS))
@@ -52,8 +52,8 @@ def settled(walk: csr_matrix, guesses: NDArray[np.floating], labels: NDArray[np.
     return found
 
 
-def settle_guesses(
-    likeness: Likeness, probabilities: NDArray[np.float32], labels: NDArray[np.int64], reach: float
+def propagate_labels(
+    likeness: SimilarityGraph, probabilities: NDArray[np.float32], labels: NDArray[np.int64], reach: float
 ) -> NDArray[np.float32]:
     """(n, C) for the whole pool: settled where an item takes part in the likeness, as they were elsewhere."""
     rows = likeness.rows

@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 from sqlalchemy import select
 
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from app.web import tickets
 from app.web.access import SESSION_COOKIE
 from app.web.server_command import ROOT, environment
@@ -56,12 +56,14 @@ def prepare(store: Store, name: str, n_rounds: int) -> None:
         if pool.counts().labeled < BATCH * (1 + (newest.number if newest else 0)):
             label_truth(store, project, [item.id for item in pool.next_to_label(annotator=ana, limit=BATCH)], ana)
             pool.release(annotator=ana)
-        row = rounds.request_round(store, project.id, by=ana, config=short(rounds.round_config(settings, project.kind)))
+        row = round_requests.request_round(
+            store, project.id, by=ana, config=short(round_requests.round_config(settings, project.kind))
+        )
         wait(lambda row=row: not log.get(row.id).unfinished)
         assert log.get(row.id).status == "finished", log.get(row.id).error
-    if rounds.comparison(store, newest.id) is None:
-        rounds.request_comparison(store, project.id, newest.id, ["badge", "uniform"])
-    wait(lambda: rounds.comparison(store, newest.id).status != "requested")
+    if round_requests.comparison(store, newest.id) is None:
+        round_requests.request_comparison(store, project.id, newest.id, ["badge", "uniform"])
+    wait(lambda: round_requests.comparison(store, newest.id).status != "requested")
     if name == SPOKEN:
         second_opinion(store, project)
 

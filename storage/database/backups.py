@@ -184,22 +184,22 @@ def _settle(partial: Path, path: Path) -> None:
 
 
 def _copy_server(store: Store, partial: Path) -> None:
-    from storage.database import move as moving
+    from storage.database import move as store_move
     from storage.database.store import Store
 
     with store.read() as connection, Store.open(f"sqlite:///{partial}", store.home) as copy:
-        moving.copy_rows(connection, copy)
+        store_move.copy_rows(connection, copy)
     with contextlib.closing(sqlite3.connect(partial)) as raw:
         raw.execute("PRAGMA journal_mode=DELETE")
 
 
 def _refuse_newer(source: Path) -> None:
-    from storage.database import migrate as migrating
+    from storage.database import migrate
     from storage.database.store import make_engine
 
     engine = make_engine(f"sqlite:///{source}", read_only=True)
     try:
-        state = migrating.state(engine)
+        state = migrate.state(engine)
     finally:
         engine.dispose()
     if state == "newer":
@@ -210,25 +210,25 @@ def _refuse_newer(source: Path) -> None:
 
 def _restore_file(store: Store, source: Path) -> None:
     """Page by page into the live file, in one SQLite transaction; then this version's tables."""
-    from storage.database import checks as opening
+    from storage.database import checks as store_checks
 
-    path = opening.sqlite_path(store.url)
-    with file_lock(opening.lock_path(store.url), "The store's write lock"):
+    path = store_checks.sqlite_path(store.url)
+    with file_lock(store_checks.lock_path(store.url), "The store's write lock"):
         closing = contextlib.closing
         with closing(sqlite3.connect(source)) as original, closing(sqlite3.connect(path, timeout=60)) as live:
             original.backup(live, pages=-1)
     store.close()
-    opening.prepare(store.url, store.home, store.engine, migrate=True)
+    store_checks.prepare(store.url, store.home, store.engine, may_migrate=True)
 
 
 def _restore_server(store: Store, source: Path) -> None:
     """A copy of the backup is migrated, then the server's tables are made equal to it."""
     import tempfile
 
-    from storage.database import move as moving
+    from storage.database import move as store_move
     from storage.database.store import Store
 
     with tempfile.TemporaryDirectory(dir=store.home) as folder:
         shutil.copyfile(source, Path(folder) / "winnow.sqlite")
         with Store.open(home=Path(folder)) as old, old.read() as connection:
-            moving.copy_rows(connection, store)
+            store_move.copy_rows(connection, store)

@@ -17,8 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from core.errors import StoreUnusable
-from storage.database import backups, locations
-from storage.database import migrate as migrating
+from storage.database import backups, locations, migrate
 from storage.database.file_lock import file_lock
 
 CHECK_LIMIT_BYTES = 256 * 2**20
@@ -27,11 +26,11 @@ ALLOW_NETWORK = "WINNOW_ALLOW_NETWORK_STORE"
 log = logging.getLogger("winnow.store")
 
 
-def prepare(url: str, home: Path, engine: Engine, migrate: bool) -> tuple[str, ...]:
+def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[str, ...]:
     """Check the store and bring it to this version; returns warnings to show."""
     make_home(home)
     if make_url(url).get_backend_name() != "sqlite":
-        return _prepare_server(url, home, engine, migrate)
+        return _prepare_server(url, home, engine, may_migrate)
     path = sqlite_path(url)
     if not path.parent.is_dir():
         raise StoreUnusable(f"The folder {path.parent} of the database does not exist. Create it, then start again.")
@@ -42,11 +41,11 @@ def prepare(url: str, home: Path, engine: Engine, migrate: bool) -> tuple[str, .
             check_health(path)
         _set_wal(path)
         with file_lock(lock_path(url), "The store's write lock"):
-            _bring_up_to_date(engine, migrate, lambda: backups.before_migration(path, home))
+            _bring_up_to_date(engine, may_migrate, lambda: backups.before_migration(path, home))
     return warnings
 
 
-def _prepare_server(url: str, home: Path, engine: Engine, migrate: bool) -> tuple[str, ...]:
+def _prepare_server(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[str, ...]:
     try:
         with engine.connect() as connection:
             version = connection.dialect.server_version_info or (0,)
@@ -57,12 +56,12 @@ def _prepare_server(url: str, home: Path, engine: Engine, migrate: bool) -> tupl
         ) from error
     if version < (15,):
         raise StoreUnusable(f"PostgreSQL {version[0]} is too old; Winnow needs version 15 or newer.")
-    _bring_up_to_date(engine, migrate, lambda: backups.before_server_migration(url, home))
+    _bring_up_to_date(engine, may_migrate, lambda: backups.before_server_migration(url, home))
     return ()
 
 
-def _bring_up_to_date(engine: Engine, migrate: bool, backup: migrating.Backup) -> None:
-    state = migrating.state(engine)
+def _bring_up_to_date(engine: Engine, may_migrate: bool, backup: migrate.Backup) -> None:
+    state = migrate.state(engine)
     if state == "newer":
         raise StoreUnusable(
             "This store was written by a newer version of Winnow. Install that version (or a newer one); "
@@ -73,11 +72,11 @@ def _bring_up_to_date(engine: Engine, migrate: bool, backup: migrating.Backup) -
             "This store has Winnow's tables but a migration did not finish. Restore the newest backup with "
             "`python -m app restore`, or move the database away to start afresh."
         )
-    if state == "old" and not migrate:
+    if state == "old" and not may_migrate:
         raise StoreUnusable("This store was written by an older version of Winnow. Run `python -m app run` once.")
     if state in ("old", "empty"):
-        migrating.upgrade(engine, backup if state == "old" else None)
-    missing = migrating.missing_parts(engine)
+        migrate.upgrade(engine, backup if state == "old" else None)
+    missing = migrate.missing_parts(engine)
     if missing:
         raise StoreUnusable(
             f"This store lacks {', '.join(missing[:5])}: a migration did not finish. Restore the newest backup with "

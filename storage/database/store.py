@@ -30,7 +30,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import QueuePool
 
 from core.errors import StoreUnusable
-from storage.database import checks as opening
+from storage.database import checks as store_checks
 from storage.database import locations
 from storage.database.file_lock import file_lock
 from storage.rounds.artifacts import ArtifactFolder
@@ -71,7 +71,7 @@ class Store:
             url = environment.database_url if home == environment.home else locations.database_url(None, home)
         store = cls(locations.database_url(url, home), home, artifacts)
         try:
-            store.warnings = opening.prepare(store.url, store.home, store.engine, migrate=migrate)
+            store.warnings = store_checks.prepare(store.url, store.home, store.engine, may_migrate=migrate)
         except BaseException:
             store.close()
             raise
@@ -123,7 +123,7 @@ class Store:
         """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
         if not self.is_sqlite:
             return contextlib.nullcontext()
-        return file_lock(opening.lock_path(self.url), "The store's write lock", WAIT_SECONDS)
+        return file_lock(store_checks.lock_path(self.url), "The store's write lock", WAIT_SECONDS)
 
     @cached_property
     def artifacts(self) -> ArtifactFolder:

@@ -65,7 +65,7 @@ class ExportItem:
     link_path: str | None
 
 
-class Guesses:
+class PoolPredictions:
     """Pseudo-labels of one finished round, by item."""
 
     def __init__(
@@ -214,7 +214,7 @@ def _event_columns() -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _guesses(store: Store, connection: Connection, project_id: int, rows: list[classes.ClassRow]) -> Guesses:
+def _guesses(store: Store, connection: Connection, project_id: int, rows: list[classes.ClassRow]) -> PoolPredictions:
     """Of the newest finished round; classes renamed or merged since then count as they do now."""
     query = select(Round.id, Round.number, Round.class_event).where(
         Round.project_id == project_id, Round.status == "finished"
@@ -227,4 +227,6 @@ def _guesses(store: Store, connection: Connection, project_id: int, rows: list[c
     columns = [row for row in classes.rows_as_of(connection, project_id, newest.class_event) if row.active]
     ends = [now[now[row.id].effective_id or row.id] for row in columns]
     names = [None if end.retired_at is not None else end.name for end in ends]
-    return Guesses(newest.number, log.arrays(newest.id, "item_ids"), log.arrays(newest.id, "probabilities"), names)
+    return PoolPredictions(
+        newest.number, log.arrays(newest.id, "item_ids"), log.arrays(newest.id, "probabilities"), names
+    )

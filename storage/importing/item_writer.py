@@ -19,10 +19,8 @@ from storage.database.bulk import among, insert_rows, next_ids
 from storage.database.schema import NOT_QUEUED, Item, ItemName, ItemState, LabelEvent
 from storage.database.store import insert_for, now
 from storage.importing.sources import Entry, GivenLabel
-from storage.labeling import events as applying
-from storage.labeling import projections as labels
-from storage.labeling import queue
-from storage.labeling.events import LabelInput
+from storage.labeling import projections, queue
+from storage.labeling.events import LabelInput, apply_events
 from storage.labeling.projections import chunks
 from storage.media.probe_pool import Examined
 from storage.projects import classes
@@ -139,7 +137,7 @@ class ItemWriter:
             row = self._row(arrival, self._truth(entry, ids_of), at)
             items.append((item_id, *row))
             held_out, status, sha256 = row[2], examined.measures.status, examined.sha256
-            shuffle = labels.shuffle_of(sha256)
+            shuffle = projections.shuffle_of(sha256)
             waits = status == "ok" and not held_out
             states.append((item_id, self.project_id, waits, 0, False, False, False, NOT_QUEUED, shuffle))
             if waits:
@@ -198,7 +196,7 @@ class ItemWriter:
             values = {name: found[name] for name in COLUMNS[N_KEPT:]}
             connection.execute(update(Item).where(Item.id == item_id).values(values))
         if repaired:
-            labels.refresh_states(connection, self.project_id, [item_id for item_id, _ in repaired])
+            projections.refresh_states(connection, self.project_id, [item_id for item_id, _ in repaired])
 
     def _name(self, connection: Connection, group: Sequence[Arrival], known: dict[str, Known]) -> None:
         """Every other name of the same bytes stands beside the first one."""
@@ -235,7 +233,7 @@ class ItemWriter:
             if key not in stored and one.uuid not in stored
         ]
         for annotator, part in itertools.groupby(events, key=lambda pair: pair[0]):
-            answers = applying.apply_events(connection, project, [event for _, event in part], annotator)
+            answers = apply_events(connection, project, [event for _, event in part], annotator)
             written.labels += sum(answer.accepted for answer in answers)
             reasons = {answer.reason for answer in answers if not answer.accepted}
             written.notes += [("", reason) for reason in sorted(reasons)]

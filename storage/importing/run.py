@@ -29,7 +29,7 @@ from storage.importing.runs import finish, light_collector, refuse_problems, sta
 from storage.importing.sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.zip_reader import BadEntry
 from storage.media.limits import Limits
-from storage.media.probe_pool import Examined, Job, MediaWorkers
+from storage.media.probe_pool import Examined, Job, ProbePool
 from storage.media.probe_process import DISK_FULL
 from storage.projects import projects
 from storage.projects.annotators import annotator_named
@@ -111,7 +111,7 @@ class _Importer:
             Details(details_path, run) as details,
             ThreadPoolExecutor(1, thread_name_prefix="commit") as committing,
             ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing,
-            MediaWorkers(media.root, incoming, self.options.limits) as workers,
+            ProbePool(media.root, incoming, self.options.limits) as workers,
         ):
             commits: deque[Future[Written]] = deque()
             try:
@@ -135,7 +135,7 @@ class _Importer:
         report(Progress("import", run.entries, total, run.sentence()))
 
     def _groups(
-        self, workers: MediaWorkers, incoming: Path, rules: ClassRules | None, details: Details
+        self, workers: ProbePool, incoming: Path, rules: ClassRules | None, details: Details
     ) -> Iterator[tuple[list[Arrival], int]]:
         """Groups of arrivals and the number of entries seen; an empty group is a sign of life."""
         flying: deque[tuple[list[Entry], Future[list[Examined]]]] = deque()

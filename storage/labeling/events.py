@@ -18,8 +18,7 @@ from core.errors import InvalidInput
 from storage.database.schema import Annotator, Item, LabelClass, LabelEvent, Pick
 from storage.database.store import now
 from storage.database.strings import storable
-from storage.labeling import projections as labels
-from storage.labeling import queue
+from storage.labeling import projections, queue
 from storage.labeling.projections import chunks
 from storage.projects.projects import ProjectRow, row_in
 
@@ -169,8 +168,8 @@ def apply_events(
         connection.execute(insert(LabelEvent), rows)
         touched = sorted({row["item_id"] for row in rows})
         effective = {row.id: row.effective_id or row.id for row in batch.classes.values()}
-        labels.refresh_states(
-            connection, project_id, touched, labels.Rules(effective, project.settings.labels_per_item)
+        projections.refresh_states(
+            connection, project_id, touched, projections.Rules(effective, project.settings.labels_per_item)
         )
         for chunk in chunks(touched):
             queue.release_items(connection, annotator, chunk)

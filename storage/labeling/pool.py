@@ -14,8 +14,7 @@ from core.errors import NotFound
 from core.types import PoolSnapshot
 from storage.database.schema import NOT_OK, Item, ItemState, LabelEvent, Pick, Project, Round
 from storage.database.store import Store, now
-from storage.labeling import item_rows, queue, snapshots
-from storage.labeling import projections as labels
+from storage.labeling import item_rows, projections, queue, snapshots
 from storage.labeling.events import Applied, LabelEventRow, LabelInput, apply_events
 from storage.labeling.item_rows import ItemFilter, ItemRow, Order, PickRow
 from storage.projects import classes, projects
@@ -211,7 +210,7 @@ class Pool:
         """Derive the projections from the events again; returns how many rows differed (0 in a sound store)."""
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
-            return labels.rebuild(connection, self.project_id)
+            return projections.rebuild(connection, self.project_id)
 
     def _events(self) -> Select[*tuple[Any, ...]]:
         return select(LabelEvent.__table__).where(LabelEvent.project_id == self.project_id)

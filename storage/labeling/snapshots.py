@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Integer, case, func, select, type_coerce
 
 from core.types import UNLABELED, PoolSnapshot
 from storage.database.schema import Item, ItemState, LabelEvent, Project
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.projects import classes
 
 NO_CLASS = 0
@@ -81,7 +81,7 @@ def _set_past(
     connection: Connection, project_id: int, moment: Moment, columns: dict[str, Any], effective: dict[int, int]
 ) -> None:
     """Replace what counts now by what counted at `moment`, derived from the events up to it."""
-    wanted = labels.labels_per_item(connection, project_id)
+    wanted = projections.labels_per_item(connection, project_id)
     row_of = {item_id: row for row, item_id in enumerate(columns["id"].tolist())}
     columns["class_id"] = np.full(len(row_of), NO_CLASS, dtype=np.int64)
     columns["waiting"] = columns["readable"] & (1 - columns["held_out"])
@@ -89,7 +89,7 @@ def _set_past(
         row = row_of.get(item_id)
         if row is None:
             continue
-        standing = labels.derive(events, effective)
+        standing = projections.derive(events, effective)
         columns["class_id"][row] = standing.class_id or NO_CLASS
         if standing.skipped or standing.decided or standing.n_labels >= wanted:
             columns["waiting"][row] = 0

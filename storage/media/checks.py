@@ -19,7 +19,7 @@ from core.errors import NotFound
 from core.types import Progress, Report, ignore
 from storage.database.schema import Item
 from storage.database.store import Store
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.projects import projects
 
@@ -123,7 +123,7 @@ def set_condition(store: Store, project_id: int, found: dict[int, tuple[str, str
         for item_id, (condition, note) in found.items():
             statement = update(Item).where(Item.id == item_id, Item.project_id == project_id)
             connection.execute(statement.values(condition=condition, condition_note=note))
-        labels.refresh_states(connection, project_id, found)
+        projections.refresh_states(connection, project_id, found)
 
 
 def describe(problem: MediaMissing | MediaChanged) -> tuple[str, str]:

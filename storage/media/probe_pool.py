@@ -88,7 +88,7 @@ class _Child:
             self.process.stdout.close()
 
 
-class MediaWorkers:
+class ProbePool:
     """`submit(jobs)` gives a future with one `Examined` per job, in order. Use it as a context manager."""
 
     def __init__(self, media_root: Path, incoming: Path, limits: Limits, n_workers: int | None = None) -> None:
@@ -104,7 +104,7 @@ class MediaWorkers:
         self._children: set[_Child] = set()
         self._lock = threading.Lock()
 
-    def __enter__(self) -> MediaWorkers:
+    def __enter__(self) -> ProbePool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:

@@ -21,7 +21,7 @@ from core.errors import Conflict, InvalidInput, NotFound
 from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
-from storage.labeling import projections as labels
+from storage.labeling import projections
 
 KEYS = tuple("1234567890") + tuple(letter for letter in string.ascii_lowercase if letter not in "cr")
 COLORS = (
@@ -243,7 +243,7 @@ def _apply_merges(connection: Connection, project_id: int) -> None:
     for row in rows_in(connection, project_id):
         if row.effective_id != ends.get(row.id):
             _set(connection, row.id, effective_id=ends.get(row.id))
-    labels.refresh_contested(connection, project_id)
+    projections.refresh_contested(connection, project_id)
 
 
 def _ends(events: Iterable[tuple[Any, ...]]) -> dict[int, int]:

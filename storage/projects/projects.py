@@ -17,7 +17,7 @@ from core.types import MediaKind
 from storage.database.schema import Project
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.projects import classes
 
 KINDS = ("audio", "image")
@@ -125,7 +125,7 @@ def update_project(
         if values:
             connection.execute(update(Project).where(Project.id == project_id).values(values))
         if settings is not None and settings.labels_per_item != before.settings.labels_per_item:
-            labels.refresh_waiting(connection, project_id, settings.labels_per_item)
+            projections.refresh_waiting(connection, project_id, settings.labels_per_item)
         return row_in(connection, project_id)
 
 

@@ -16,7 +16,7 @@ from core.config import RoundConfig
 from core.types import PickReason, Selection
 from storage.database.schema import Item
 from storage.database.store import Store
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow, ProjectSettings, create_project
 from storage.rounds.log import RoundLog
@@ -79,7 +79,7 @@ def add_items(store: Store, project: ProjectRow, contents: Sequence[tuple[str, b
         assert rows[-1]["sha256"] == hashlib.sha256(data).hexdigest()
     with store.write() as connection:
         ids = [connection.execute(insert(Item).values(row).returning(Item.id)).scalar_one() for row in rows]
-        labels.start_states(connection, project.id, ids)
+        projections.start_states(connection, project.id, ids)
     return ids
 
 

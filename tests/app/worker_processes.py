@@ -72,7 +72,7 @@ def work(place: Place, log: Path) -> None:
         os.environ["WINNOW_UNIT_ROWS"] = str(place.unit_rows)
     import torch
 
-    from app.rounds import steps as stages
+    from app.rounds import steps
     from app.worker.worker import Tempo, Worker
     from storage.database.store import Store
     from storage.rounds import simulations
@@ -80,7 +80,7 @@ def work(place: Place, log: Path) -> None:
     torch.set_num_threads(1)
     logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s", force=True)
     for stage in {*place.slow, *place.gates}:
-        table: dict[str, Any] = stages.UNIT if stage.startswith("unit ") else stages.ALL  # type: ignore[assignment]
+        table: dict[str, Any] = steps.UNIT if stage.startswith("unit ") else steps.ALL  # type: ignore[assignment]
         name = stage.removeprefix("unit ")
         table[name] = lingering(table[name], place.slow.get(stage, 0.0), place.gates.get(stage))
     if place.records_gate is not None:
@@ -90,7 +90,7 @@ def work(place: Place, log: Path) -> None:
         store.artifacts_address = place.artifacts
     worker = Worker(store, Tempo(loop=0.1, pulse=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
     if place.memory_bytes:
-        stages.ALL["select"] = confined(stages.ALL["select"], place.memory_bytes)
+        steps.ALL["select"] = confined(steps.ALL["select"], place.memory_bytes)
     worker.start()
     worker.run()
 

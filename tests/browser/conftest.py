@@ -141,7 +141,7 @@ def require_chromium() -> None:
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """One person before one project, with as many tabs as wanted."""
 
     server: Server
@@ -279,9 +279,9 @@ def seats(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
 @pytest.fixture
 def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list[BrowserContext]]) -> Iterator[Any]:
     """`desks(project, name, **context options)` seats someone before a project; all leave when the test ends."""
-    taken: list[Desk] = []
+    taken: list[WorkerContext] = []
 
-    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> Desk:
+    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> WorkerContext:
         options.setdefault("viewport", {"width": 1280, "height": 800})
         free = seats.setdefault(repr(sorted(options.items())), [])
         used = [desk.context for desk in taken]
@@ -295,7 +295,7 @@ def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list
         person = annotator_named(store, name)
         ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
         context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
-        desk = Desk(server, store, project, person, context)
+        desk = WorkerContext(server, store, project, person, context)
         desk.listener = lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None
         context.on("request", desk.listener)
         taken.append(desk)

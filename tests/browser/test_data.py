@@ -17,7 +17,7 @@ from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project
 from tests.app import sample_store
-from tests.browser.conftest import Desk, at_rest, eventually
+from tests.browser.conftest import WorkerContext, at_rest, eventually
 
 HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
 N_MANY = 4_000
@@ -125,7 +125,7 @@ def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
     assert len(list(many.iterdir())) == N_MANY
 
 
-def editor(desk: Desk) -> tuple[Page, Locator, Locator]:
+def editor(desk: WorkerContext) -> tuple[Page, Locator, Locator]:
     page = desk.tab("collect")
     card = page.locator(".st-key-card-classes")
     return page, card, card.locator(".winnow-chip")

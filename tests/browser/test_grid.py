@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from storage.labeling.pool import ItemFilter
 from storage.projects.classes import list_classes
 from tests.app import sample_store
@@ -44,7 +44,7 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, gues
     assert desk.pool.counts().labeled == 0
     eventually(page, lambda: set(selected(page)), set(shown[1:4]))
     stored = desk.events()[0]
-    opinion = newest_opinion(store, guessed.id)
+    opinion = newest_predictions(store, guessed.id)
     best = opinion.guesses(stored.item_id, list_classes(store, guessed.id))[0]
     assert (stored.suggestion, stored.suggested_class_id) == ("shown", best.class_id)
 

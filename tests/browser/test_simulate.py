@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.simulation import requests as simulations
+from app.simulation import requests as simulation_requests
 from storage.database.store import Store
 from tests.app import sample_store
 from tests.app.simulation.test_requests import with_truth
@@ -84,9 +84,9 @@ def read_the_results(page: Page, store: Store, project_id: int) -> int:
     with page.expect_download() as saved:
         card.get_by_role("button", name="Download results.json").click()
     downloaded = json.loads(saved.value.path().read_text())
-    [first] = simulations.listed(store, project_id)
-    assert downloaded == simulations.document(store, first.id) and len(downloaded["records"]) == 4
-    found = simulations.records(store, first.id)
+    [first] = simulation_requests.listed(store, project_id)
+    assert downloaded == simulation_requests.document(store, first.id) and len(downloaded["records"]) == 4
+    found = simulation_requests.records(store, first.id)
     by_strategy = [[one.accuracy for one in found if one.strategy == name] for name in ("bico", "uniform")]
     assert by_strategy[0] == by_strategy[1]  # the model of the initial labels is shared
     return first.id
@@ -99,10 +99,10 @@ def cancel_and_remove_another(page: Page, store: Store, project_id: int, first: 
     card.get_by_role("button", name="Start simulating").click()
     card.get_by_role("button", name="Cancel").click()
     expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)
-    cancelled = simulations.listed(store, project_id)[0]
+    cancelled = simulation_requests.listed(store, project_id)[0]
     assert not cancelled.running
     expect(card.get_by_role("button", name="Go on")).to_be_visible()
     at_rest(page)
     page.locator(f".st-key-simulation-{cancelled.id}").get_by_role("button", name="Remove").click()
     expect(card.get_by_role("button", name="Go on")).to_have_count(0)
-    assert [one.id for one in simulations.listed(store, project_id)] == [first]
+    assert [one.id for one in simulation_requests.listed(store, project_id)] == [first]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from app.worker.folder_watcher import Watchman, WatchThread
+from app.worker.folder_watcher import FolderWatcher, WatchThread
 from storage.importing import watches
 from storage.projects.projects import create_project, get_project
 from tests.app.sample_store import picture
@@ -17,7 +17,7 @@ from tests.app.sample_store import picture
 def watcher(store):
     """What a worker runs beside its rounds."""
     thread = WatchThread(store, seconds=0.2)
-    thread.watchman = Watchman(store, patience=0.2)
+    thread.watchman = FolderWatcher(store, patience=0.2)
     thread.start()
     yield thread
     thread.end()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 
 
-def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> Likeness:
+def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> SimilarityGraph:
     """The k nearest of each point (m, d), by plain sorting; the typical distance is the median of all pairs."""
     gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
     typical = float(np.median(gaps[np.triu_indices(len(points), 1)]))
     np.fill_diagonal(gaps, np.inf)
     neighbors = np.argsort(gaps, axis=1, kind="stable")[:, :k]
-    return Likeness(
+    return SimilarityGraph(
         rows=np.arange(len(points)) if rows is None else rows,
         neighbors=neighbors,
         distances=np.take_along_axis(gaps, neighbors, 1).astype(np.float32),

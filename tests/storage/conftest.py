@@ -8,7 +8,7 @@ import pytest
 
 from storage.database.store import Store
 from storage.media.probe import Measures
-from storage.media.probe_pool import Examined, MediaWorkers
+from storage.media.probe_pool import Examined, ProbePool
 from storage.media.probe_process import Examiner
 from tests.storage.export_shop import Shop, opened_shop
 
@@ -17,12 +17,12 @@ from tests.storage.export_shop import Shop, opened_shop
 def examined_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own small files are examined in this process, which is quicker: for tests that are not about hostile ones."""
 
-    def examine(self: MediaWorkers, jobs: list[tuple[str, str]]) -> list[Examined]:
+    def examine(self: ProbePool, jobs: list[tuple[str, str]]) -> list[Examined]:
         examiner = Examiner(Path(self._settings["media_root"]), Path(self._settings["incoming"]), self.limits)
         replies = [examiner.reply(*job) for job in jobs]
         return [Examined(Measures(*reply[:-3]), *reply[-3:]) for reply in replies]
 
-    monkeypatch.setattr(MediaWorkers, "_examine", examine)
+    monkeypatch.setattr(ProbePool, "_examine", examine)
 
 
 @pytest.fixture

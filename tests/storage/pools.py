@@ -12,7 +12,7 @@ from sqlalchemy import insert
 
 from storage.database.schema import Item
 from storage.database.store import Store, now
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -67,7 +67,7 @@ def add_items(store: Store, project_id: int, contents: Sequence[str], **fields: 
         touch(connection, project_id)
         statement = insert(Item).returning(Item.id, sort_by_parameter_order=True)
         ids = list(connection.execute(statement, rows).scalars()) if rows else []
-        labels.start_states(connection, project_id, ids)
+        projections.start_states(connection, project_id, ids)
     return ids
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from app.views.predictions import RoundOpinion, newest_opinion
+from app.views.predictions import RoundPredictions, newest_predictions
 from app.web.routes.media import media_path, picture_path
 from storage.database.schema import NOT_QUEUED, ItemState
 from storage.database.store import Store
@@ -34,7 +34,7 @@ LONGEST_DECISION = 120.0  # seconds; more was a break
 def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[ItemRow]) -> list[dict[str, Any]]:
     pool = Pool(store, project.id)
     known = classes.list_classes(store, project.id, include_inactive=True)
-    opinion = newest_opinion(store, project.id)
+    opinion = newest_predictions(store, project.id)
     labeled = _labeled(store, project.id) if opinion is not None else {}
     queued = _queued(store, project.id, [item.id for item in items])
     log = RoundLog(store, project.id)
@@ -64,7 +64,7 @@ def own_standing(history: Sequence[LabelEventRow], annotator: int) -> tuple[int 
 
 
 def _card(
-    item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, opinion: RoundOpinion | None
+    item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, opinion: RoundPredictions | None
 ) -> dict[str, Any]:
     sound = media_kind(item.media_type) == "audio"
     pick = None
@@ -95,7 +95,7 @@ def _card(
 
 
 def suggestion(
-    item_id: int, annotator: int, settings: ProjectSettings, opinion: RoundOpinion | None, known: list[ClassRow]
+    item_id: int, annotator: int, settings: ProjectSettings, opinion: RoundPredictions | None, known: list[ClassRow]
 ) -> dict[str, Any]:
     guesses = opinion.guesses(item_id, known) if opinion is not None else []
     if opinion is None or not guesses or guesses[0].share * len(opinion.column_classes) < 1.001:  # knows nothing yet
@@ -136,7 +136,7 @@ def _queued(store: Store, project_id: int, item_ids: Sequence[int]) -> set[int]:
 
 
 def _nearest(
-    pool: Pool, item_id: int, opinion: RoundOpinion | None, labeled: dict[int, int], known: list[ClassRow]
+    pool: Pool, item_id: int, opinion: RoundPredictions | None, labeled: dict[int, int], known: list[ClassRow]
 ) -> list[dict[str, Any]]:
     if opinion is None or not labeled:
         return []

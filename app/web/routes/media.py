@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.views import previews as pictures
+from app.views import previews
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.byte_ranges import ranged
@@ -40,7 +40,7 @@ HEADERS = {
     "Content-Disposition": "inline",
     "Vary": "Cookie",
 }
-DRAWING = threading.BoundedSemaphore(2)  # pictures drawn at once; the rest waits its turn
+DRAWING = threading.BoundedSemaphore(2)  # previews drawn at once; the rest waits its turn
 PARTS = {
     "audio": ("file", "spectrogram.png", "sound.json", "thumb.png"),
     "image": ("file", "picture.png", "thumb.png"),
@@ -72,7 +72,7 @@ def serve(request: Request) -> Response:
     kind = media_kind(item.media_type)
     if item.sha256 != names["sha256"] or item.media_type not in EXTENSIONS or names["part"] not in PARTS[kind]:
         return _not_found()
-    tag = f'"{item.sha256}-{names["part"]}-{pictures.VERSION}"'
+    tag = f'"{item.sha256}-{names["part"]}-{previews.VERSION}"'
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
     try:
@@ -112,25 +112,25 @@ def _drawn(item: ItemRow, part: str, tag: str) -> Response:
         with DRAWING:
             return draw_part(resources.store().media.read(item.sha256, item.link_path), item, part)
 
-    data = pictures.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
+    data = previews.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
     media_type = "application/json" if part.endswith(".json") else "image/png"
     return Response(data, media_type=media_type, headers={**HEADERS, "ETag": tag})
 
 
 def draw_part(data: bytes, item: ItemRow, part: str) -> bytes:
     if media_kind(item.media_type) == "image":
-        side = pictures.PICTURE_SIDE
-        return pictures.image_png(data, pictures.THUMB if part == "thumb.png" else (side, side))
-    sound = pictures.listen(data)
+        side = previews.PICTURE_SIDE
+        return previews.image_png(data, previews.THUMB if part == "thumb.png" else (side, side))
+    sound = previews.listen(data)
     if part == "sound.json":
         return json.dumps(
             {
                 "seconds": round(sound.seconds, 4),
                 "peaks": [round(float(peak), 3) for peak in sound.peaks],
-                "ticks": pictures.ticks(sound.sample_rate),
+                "ticks": previews.ticks(sound.sample_rate),
             }
         ).encode()
-    return pictures.spectrogram_png(sound, pictures.THUMB if part == "thumb.png" else None)
+    return previews.spectrogram_png(sound, previews.THUMB if part == "thumb.png" else None)
 
 
 def _not_found() -> Response:

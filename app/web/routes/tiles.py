@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from sqlalchemy import select
 
-from app.views.predictions import RoundOpinion, newest_opinion
+from app.views.predictions import RoundPredictions, newest_predictions
 from app.web.routes.media import media_path
 from storage.database.schema import ItemState
 from storage.database.store import Store
@@ -33,7 +33,7 @@ def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
     get_project(store, project_id)
     known = classes.list_classes(store, project_id, include_inactive=True)
     waiting = _waiting(store, project_id, query.items)
-    opinion = newest_opinion(store, project_id)
+    opinion = newest_predictions(store, project_id)
     ids, guesses, confidences = _sorted(waiting, opinion, known, query)
     page = slice(query.offset, query.offset + query.limit)
     names = [row.name for row in known if row.active]
@@ -70,7 +70,7 @@ def _waiting(store: Store, project_id: int, only: tuple[int, ...] | None) -> np.
 
 
 def _sorted(
-    ids: np.ndarray[Any, np.dtype[np.int64]], opinion: RoundOpinion | None, known: list[ClassRow], query: TileQuery
+    ids: np.ndarray[Any, np.dtype[np.int64]], opinion: RoundPredictions | None, known: list[ClassRow], query: TileQuery
 ) -> tuple[Any, Any, Any]:
     """(ids, guessed class position or −1, confidence), filtered and ordered as asked."""
     guess, confidence = np.full(len(ids), -1), np.zeros(len(ids), np.float32)

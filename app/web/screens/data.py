@@ -14,7 +14,7 @@ from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.access import is_loopback
 from app.web.routes.uploads import upload_folder, upload_path
-from app.web.screens import watch_folder as watching
+from app.web.screens import watch_folder
 from app.web.screens.class_editor import class_editor
 from app.web.screens.job_list import follow, job_list
 from app.web.widgets.uploads import uploads
@@ -48,7 +48,7 @@ def render() -> None:
             theme.heading(f"Add files to {visible(project.name)}", about)
             add_files(project)
         job_list(project.id, "Import", _import_sentence)
-        watching.section(project, server_folders_allowed())
+        watch_folder.section(project, server_folders_allowed())
     with right:
         if st.button("New project", icon=":material/add:", key="new-project-button", width="stretch"):
             st.session_state["new-project"] = True

@@ -10,7 +10,7 @@ import streamlit as st
 from app.jobs import jobs
 from app.jobs.jobs import JobView
 from app.views.export_counts import ExportCounts, export_counts
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from app.views.text import count
 from app.web import resources, state, theme
 from app.web.routes.exports import export_folder
@@ -55,13 +55,13 @@ def options(project: ProjectRow) -> ExportCounts:
     """What the export shall hold; gives how many rows that are."""
     store = resources.store()
     chosen = st.radio("Format", list(FORMATS), format_func=FORMATS.__getitem__, key="export-format")
-    guesses = newest_opinion(store, project.id)
+    guesses = newest_predictions(store, project.id)
     pseudo = None
     if guesses is not None and guesses.round.metrics.get("has_model"):
         if st.checkbox("Also the model's guesses", key="export-pseudo"):
             pseudo = st.slider("With a confidence of at least", 0.5, 1.0, 0.95, 0.01, key="export-above")
     else:
-        theme.muted("Guesses can be added after the first round with a model.")
+        theme.muted("PoolPredictions can be added after the first round with a model.")
     held_out = st.checkbox("Also held-out items with their truth", key="export-held-out")
     media = st.checkbox("The files too", key="export-media", value=chosen == "folders", disabled=chosen == "folders")
     found = export_counts(store, project.id, pseudo_above=pseudo, held_out=held_out)

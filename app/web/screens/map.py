@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from app.views import charts
 from app.views.map_figure import Coloring, map_figure, named_colors, outline, point_out
 from app.views.map_layers import NONE, Layers, inside, layers
-from app.views.predictions import opinion_of
+from app.views.predictions import predictions_of
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.routes.media import media_path, picture_path
@@ -47,7 +47,7 @@ def render() -> None:
     head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
     body = st.container()
     row = chosen_round(done)  # drawn below the map, read before it
-    compared = rounds.comparison(store, row.id)
+    compared = round_requests.comparison(store, row.id)
     beside = f"{compared.ticket} {compared.status}" if compared else ""
     found = _layers(store.url, project.id, row.id, project.revision, beside)
     if found is None:
@@ -223,8 +223,8 @@ def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         Pool(store, project.id).put_first([int(one) for one in open_ids])
         st.toast(f"{count(len(open_ids), 'item')} are first in the queue now.")
     if st.button("Spend half the next batch here", key="area-batch", width="stretch", disabled=none):
-        constraint = rounds.region_constraint(store, [int(one) for one in open_ids], 0.5)
-        row = rounds.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
+        constraint = round_requests.region_constraint(store, [int(one) for one in open_ids], 0.5)
+        row = round_requests.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
         took = row.constraint.get("region") == constraint["region"]
         st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
     if st.button("Clear the selection", key="area-clear", type="tertiary"):
@@ -242,7 +242,7 @@ def point(found: Layers, row: int) -> None:
     sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
     theme.muted(item.name[:120])
-    opinion = opinion_of(store, found.round)
+    opinion = predictions_of(store, found.round)
     known = list_classes(store, project.id, include_inactive=True)
     if opinion is not None and found.guess[row] != NONE:
         theme.muted("Model's guess")

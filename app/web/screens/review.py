@@ -6,7 +6,7 @@ import uuid
 
 import streamlit as st
 
-from app.views import review_cases as reviewing
+from app.views import review_cases
 from app.views.review_cases import Case
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
@@ -23,7 +23,7 @@ KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "fl
 def render() -> None:
     project, store = state.project(), resources.store()
     known = list_classes(store, project.id, include_inactive=True)
-    waiting = reviewing.cases(store, project.id)
+    waiting = review_cases.cases(store, project.id)
     left, right = st.columns([3, 2])
     with left, theme.card("case"):
         if waiting:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from app.views.learning_progress import guessing_of
-from app.views.pick_table import pick_lines
+from app.views.pick_table import pick_table
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme
 from core.acquisition import catalog
@@ -68,7 +68,7 @@ def _row(project_id: int, row: RoundRow) -> None:
             open_round(project_id, row.id)
         if row.status == "finished":
             if st.button("Replay", key=f"replay-{row.id}", type="tertiary", help="Same items, labels and seed again"):
-                rounds.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
+                round_requests.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
                 st.rerun()
             if st.button("Compare", key=f"compare-{row.id}", type="tertiary", help="What others would have picked"):
                 compare_round(project_id, row.id)
@@ -92,7 +92,7 @@ def open_round(project_id: int, round_id: int) -> None:
         st.error(plain(row.error))
     for told in row.notes:
         theme.muted(str(told))
-    if picks := pick_lines(store, project_id, round_id):
+    if picks := pick_table(store, project_id, round_id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
         theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))
@@ -117,7 +117,7 @@ def compare_round(project_id: int, round_id: int) -> None:
     store = resources.store()
     row = RoundLog(store, project_id).get(round_id)
     others = [name for name in catalog.names() if name != row.strategy]
-    known = rounds.comparison(store, round_id)
+    known = round_requests.comparison(store, round_id)
     chosen = st.multiselect(
         "Strategies",
         others,
@@ -126,14 +126,14 @@ def compare_round(project_id: int, round_id: int) -> None:
         key=f"compare-with-{round_id}",
     )
     if st.button("Compare", type="primary", key=f"compare-go-{round_id}", disabled=not chosen):
-        rounds.request_comparison(store, project_id, round_id, chosen)
+        round_requests.request_comparison(store, project_id, round_id, chosen)
     _comparison(round_id, row.config.selection.batch_size)
     theme.muted("The picks of the others can be laid over the map.")
 
 
 @st.fragment(run_every=1.0)
 def _comparison(round_id: int, n_picks: int) -> None:
-    found = rounds.comparison(resources.store(), round_id)
+    found = round_requests.comparison(resources.store(), round_id)
     if found is None:
         return
     if found.status == "failed":

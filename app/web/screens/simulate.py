@@ -13,9 +13,9 @@ from collections.abc import Callable
 import streamlit as st
 
 from app.rounds import estimates
-from app.rounds import requests as rounds
-from app.simulation import report as study_report
-from app.simulation import requests as simulations
+from app.rounds import requests as round_requests
+from app.simulation import report
+from app.simulation import requests as simulation_requests
 from app.simulation.requests import Asked, Simulation
 from app.views import charts
 from app.views.text import count, plain
@@ -52,17 +52,17 @@ def _cautions(project_id: int, revision: int) -> list[str]:
 
 def simulate_card(project: ProjectRow) -> None:
     """Nothing where no truth is known: there an oracle would have no answers."""
-    known = simulations.known_truth(resources.store(), project.id)
+    known = simulation_requests.known_truth(resources.store(), project.id)
     if not known.enough:
         return
-    found = simulations.listed(resources.store(), project.id)
+    found = simulation_requests.listed(resources.store(), project.id)
     with theme.card("simulate"):
         theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden truth, {known.test:,} to judge by")
         theme.muted("See what strategies would have bought here, before a label is spent: an oracle answers in your "
                     "place. The answers stay hidden; accuracies are all that is shown.")  # fmt: skip
         asked = _fields(project, known, found[0].asked if found else Asked())
         if asked is not None:
-            st.session_state[OPEN] = simulations.begin(resources.store(), project.id, asked)
+            st.session_state[OPEN] = simulation_requests.begin(resources.store(), project.id, asked)
             st.rerun()
         if any(one.running for one in found):
             st.fragment(_running, run_every=POLL_SECONDS)(project)
@@ -74,7 +74,7 @@ def simulate_card(project: ProjectRow) -> None:
             _results(opened)
 
 
-def _fields(project: ProjectRow, known: simulations.Known, last: Asked) -> Asked | None:
+def _fields(project: ProjectRow, known: simulation_requests.Known, last: Asked) -> Asked | None:
     """What to simulate, at first what was asked last; given when the button was pressed."""
     first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:
@@ -116,7 +116,7 @@ def _offered(last: Asked) -> list[str]:
 
 def _cost(project: ProjectRow, asked: Asked) -> str:
     settings = dataclasses.replace(project.settings, preset=asked.preset, batch_size=asked.batch)
-    config = rounds.round_config(settings, project.kind)
+    config = round_requests.round_config(settings, project.kind)
     each = estimates.estimate(resources.store(), project.id, config).total
     at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
     seconds = each * asked.n_trainings / at_once
@@ -134,7 +134,7 @@ def _duration(seconds: float) -> str:
 def _running(project: ProjectRow) -> None:
     """Those at work. When one ends, or the open one has news, the whole screen is drawn again; what rests is drawn
     outside, so that no click on it falls between two polls."""
-    found = [one for one in simulations.listed(resources.store(), project.id) if one.running]
+    found = [one for one in simulation_requests.listed(resources.store(), project.id) if one.running]
     news = [(one.id, one.n_records if one.id == st.session_state.get(OPEN) else 0) for one in found]
     known = st.session_state.get("simulation-news")
     st.session_state["simulation-news"] = news
@@ -179,13 +179,13 @@ def _verbs(one: Simulation) -> None:
         st.rerun()
     if one.running:
         if st.button("Cancel", key=f"sim-cancel-{one.id}"):
-            simulations.cancel(resources.store(), one.id)
+            simulation_requests.cancel(resources.store(), one.id)
             st.rerun()
         return
     if not one.complete and st.button("Go on", key=f"sim-go-on-{one.id}", type="tertiary"):
-        _do(simulations.go_on, one)
+        _do(simulation_requests.go_on, one)
     if st.button("Remove", key=f"sim-remove-{one.id}", type="tertiary"):
-        _do(simulations.remove, one)
+        _do(simulation_requests.remove, one)
 
 
 def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
@@ -199,21 +199,21 @@ def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
 
 def _results(one: Simulation) -> None:
     """Learning curves with their bands, the tables, and the file."""
-    records = simulations.records(resources.store(), one.id)
+    records = simulation_requests.records(resources.store(), one.id)
     if not records:
         return
-    summary = study_report.summarize(records)
+    summary = report.summarize(records)
     dark = st.context.theme.type == "dark"
     with st.container(key="simulation-results"):
         seeds = min(summary["n_seeds"].values())
         theme.heading("Simulated accuracy", f"{count(seeds, 'seed')}, band of one standard deviation, held-out items")
-        figure = study_report.curves(summary, dark=dark)
+        figure = report.curves(summary, dark=dark)
         figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", height=360)
         st.plotly_chart(figure, key=f"sim-curves-{one.id}", config=charts.PLOT_OPTIONS)
         left, right = st.columns([3, 2])
-        left.markdown(study_report.table(summary))
-        right.markdown(study_report.reach_table(summary))
-        whole = json.dumps(simulations.document(resources.store(), one.id), indent=1)
+        left.markdown(report.table(summary))
+        right.markdown(report.reach_table(summary))
+        whole = json.dumps(simulation_requests.document(resources.store(), one.id), indent=1)
         st.download_button(
             "Download results.json", whole, "results.json", "application/json", key=f"sim-download-{one.id}"
         )

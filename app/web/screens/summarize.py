@@ -9,7 +9,7 @@ import streamlit as st
 from app.jobs import jobs
 from app.jobs.jobs import JobView
 from app.views.charts import PLOT_OPTIONS
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from app.views.summary_figure import MODELS, summary_figure
 from app.views.text import count, plain
 from app.web import resources, theme
@@ -49,7 +49,7 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
     with columns[2]:
         chosen = st.selectbox("Format", list(FORMATS), format_func=FORMATS.__getitem__, key="summary-format")
     weighted = st.checkbox("Items carry weights", True, key="summary-weighted")
-    opinion = newest_opinion(resources.store(), project.id)
+    opinion = newest_predictions(resources.store(), project.id)
     has_model = opinion is not None and bool(opinion.round.metrics.get("has_model"))
     joint = st.checkbox("Also for the trained network", False, key="summary-joint", disabled=not has_model)
     theme.muted("Chosen for softmax regression on the kernel features" + ("" if has_model else "; together with the "

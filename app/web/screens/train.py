@@ -12,7 +12,7 @@ from typing import Any
 import streamlit as st
 
 from app.rounds import estimates
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from app.views import charts
 from app.views.learning_progress import Learned, advice, learned, worst_confusion
 from app.views.text import count, plain
@@ -53,7 +53,7 @@ def dark() -> bool:
 
 def render() -> None:
     project = state.project()
-    newest = rounds.view(resources.store(), project.id)
+    newest = round_requests.view(resources.store(), project.id)
     with theme.card("round-now"):
         if newest is not None and newest.round.unfinished:
             running(project.id)
@@ -71,7 +71,7 @@ def render() -> None:
 @st.fragment(run_every=POLL_SECONDS)
 def running(project_id: int) -> None:
     """Stage, step, time left, loss, cancel. When the round ends the whole screen is drawn again."""
-    view = rounds.view(resources.store(), project_id)
+    view = round_requests.view(resources.store(), project_id)
     if view is None or not view.round.unfinished:
         st.rerun()
         return
@@ -91,7 +91,7 @@ def running(project_id: int) -> None:
     with stop:
         asked = view.round.cancel_requested
         if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
-            rounds.cancel_round(resources.store(), project_id, view.round.id)
+            round_requests.cancel_round(resources.store(), project_id, view.round.id)
             st.rerun()
 
 
@@ -107,7 +107,7 @@ def _stages(current: str) -> str:
     return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
 
 
-def _where(view: rounds.RoundView) -> str:
+def _where(view: round_requests.RoundView) -> str:
     parts = []
     if view.waiting_for_worker and not view.stage:
         parts.append("Waiting for a worker to take it")
@@ -124,7 +124,7 @@ def _where(view: rounds.RoundView) -> str:
     return " · ".join(parts)
 
 
-def start(project: projects.ProjectRow, newest: rounds.RoundView | None) -> None:
+def start(project: projects.ProjectRow, newest: round_requests.RoundView | None) -> None:
     """Settings of the next round, what it will cost here, and the button."""
     store, settings = resources.store(), project.settings
     number = newest.round.number + 1 if newest else 1
@@ -137,8 +137,8 @@ def start(project: projects.ProjectRow, newest: rounds.RoundView | None) -> None
     st.toggle("Start the next round by itself when a batch is done", **_setting(project, "automatic_rounds"))
     _cost(project, settings, settings.strategy, counts.labeled)
     if go:
-        config = rounds.round_config(settings, project.kind)
-        rounds.request_round(store, project.id, by=state.here().annotator.id, config=config)
+        config = round_requests.round_config(settings, project.kind)
+        round_requests.request_round(store, project.id, by=state.here().annotator.id, config=config)
         st.rerun()
 
 
@@ -182,7 +182,7 @@ def _keep(project_id: int, name: str, key: str) -> None:
 
 
 def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
-    found = estimates.estimate(resources.store(), project.id, rounds.round_config(wanted, project.kind))
+    found = estimates.estimate(resources.store(), project.id, round_requests.round_config(wanted, project.kind))
     source = "by the last round here" if found.source == "last round" else "by a rule for two CPU cores"
     first = " Nothing is labeled yet: the first batch is chosen by the kernel features alone." if n_labeled == 0 else ""
     about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
@@ -208,7 +208,9 @@ def _curve(found: Learned) -> None:
     if found.judged_by == "held-out":
         theme.heading("Held-out accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
     else:
-        theme.heading("Guesses right on the picks", f"{count(n, 'answer')} in the last batch; picks are hard ones")
+        theme.heading(
+            "PoolPredictions right on the picks", f"{count(n, 'answer')} in the last batch; picks are hard ones"
+        )
     st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
 
 
@@ -258,7 +260,7 @@ def counts_and_workers(project_id: int) -> None:
                 theme.note(f"No label yet for {', '.join(missing[:5])}: the model cannot guess what it has not seen.")
     with right, theme.card("workers", height="stretch"):
         theme.heading("Workers", "they run the rounds")
-        panel = rounds.workers_panel(store)
+        panel = round_requests.workers_panel(store)
         if not panel:
             theme.muted("No worker is running. Start one with: python -m app worker")
         for worker in panel:

@@ -50,13 +50,13 @@ COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
 
 def on_the_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
     """Whether the proxy is the kernel's: by choice, or because no likeness of these items is known."""
-    return config.proxy == "kernel" or (config.proxy == "alike" and request.alike_features is None)
+    return config.proxy == "kernel" or (config.proxy == "alike" and request.similarity_features is None)
 
 
 def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.float32]:
     """(n, q) what the proxy model sees."""
-    if config.proxy == "alike" and request.alike_features is not None:
-        return ALIKE_LENGTH * request.alike_features()
+    if config.proxy == "alike" and request.similarity_features is not None:
+        return ALIKE_LENGTH * request.similarity_features()
     if on_the_kernel(request, config) or request.embeddings.shape[1] == 0:
         return request.features
     return request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import supervisor as launch
+from app.cli import supervisor
 from app.cli.supervisor import Child, _Run
 from app.web import server_command
 from core.errors import Conflict
@@ -92,7 +92,7 @@ def test_a_taken_port_is_refused_before_anything_starts():
         plug.bind(("127.0.0.1", 0))
         plug.listen()
         with pytest.raises(Conflict, match="WINNOW_PORT"):
-            launch.refuse_taken_port("127.0.0.1", plug.getsockname()[1])
+            supervisor.refuse_taken_port("127.0.0.1", plug.getsockname()[1])
 
 
 def test_children_end_when_the_launcher_is_killed(tmp_path):

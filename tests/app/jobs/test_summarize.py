@@ -14,7 +14,7 @@ from app.jobs.summarize import _work
 from app.rounds.requests import round_config
 from app.views.summary_figure import summary_figure
 from core.learning.training import save_model
-from core.rounds import pipeline as core_round
+from core.rounds import pipeline
 from core.runtime import Runtime
 from core.types import Selection, ignore
 from storage.database.store import Store
@@ -47,10 +47,10 @@ def finish_round_with_a_model(drawn: Drawn) -> None:
     project = get_project(store, drawn.project_id)
     row = log.request(round_config(project.settings, project.kind))
     log.start(row.id)
-    config = core_round.settled(row.config, Runtime.create(0))
+    config = pipeline.settled(row.config, Runtime.create(0))
     work, _ = _work(store, drawn.project_id, ignore)
     work = dataclasses.replace(work, config=config)
-    model = core_round.learn(work, core_round.prepare(work))
+    model = pipeline.learn(work, pipeline.prepare(work))
     assert model is not None
     path = store.home / "model.safetensors"
     save_model(model, path)

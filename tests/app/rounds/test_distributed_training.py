@@ -9,9 +9,8 @@ import time
 
 import pytest
 
-from app.rounds import distributed_training as training_team
-from app.rounds import requests as rounds
-from app.rounds import steps as stages
+from app.rounds import distributed_training, steps
+from app.rounds import requests as round_requests
 from core.errors import Cancelled
 from core.learning.training import load_model
 from core.runtime import Runtime
@@ -24,20 +23,20 @@ from tests.round_pools import draw_project
 def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_path, monkeypatch):
     drawn = draw_project(sqlite_store, n_items=24)
     drawn.label(drawn.item_ids[:9])
-    row = rounds.request_round(sqlite_store, drawn.project_id, config=quick_config())
-    snapshot = stages.take_snapshot(stages.Bench(sqlite_store, row, {}, ignore))
+    row = round_requests.request_round(sqlite_store, drawn.project_id, config=quick_config())
+    snapshot = steps.take_snapshot(steps.StageContext(sqlite_store, row, {}, ignore))
     seen: list[Progress] = []
-    bench = stages.Bench(sqlite_store, row, {"snapshot": snapshot}, seen.append)
+    bench = steps.StageContext(sqlite_store, row, {"snapshot": snapshot}, seen.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WINNOW_DEVICE", "cpu")
-    model = load_model(training_team.train_together(bench, 2, tmp_path), Runtime.create(0, "cpu"))
+    model = load_model(distributed_training.train_together(bench, 2, tmp_path), Runtime.create(0, "cpu"))
     assert model.metrics["step"] == 8 and model.shape.n_classes == 3
     assert [progress.done for progress in seen if progress.stage == "train"][-1] == 8
 
 
 def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
     """FAULTS C3."""
-    line = training_team.MARK + json.dumps({"stage": "train", "done": 1, "total": 9, "note": "", "metrics": {}})
+    line = distributed_training.MARK + json.dumps({"stage": "train", "done": 1, "total": 9, "note": "", "metrics": {}})
     child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     leader = (
         "import subprocess, sys, time\n"
@@ -51,12 +50,12 @@ def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
         raise Cancelled("stop")
 
     with open(tmp_path / "errors", "w+b") as errors:
-        team = training_team.start([sys.executable, "-c", leader], errors)
+        team = distributed_training.start([sys.executable, "-c", leader], errors)
         with pytest.raises(Cancelled):
             try:
-                training_team.listen(team, report)
+                distributed_training.listen(team, report)
             finally:
-                training_team.dismiss(team)
+                distributed_training.dismiss(team)
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 120
     while alive(pid) and time.monotonic() < deadline:
@@ -74,8 +73,8 @@ def alive(pid: int) -> bool:
 
 def test_the_team_is_as_large_as_asked_for(monkeypatch):
     monkeypatch.setenv("WINNOW_TRAIN_PROCESSES", "3")
-    assert training_team.size() == 3
+    assert distributed_training.size() == 3
     monkeypatch.delenv("WINNOW_TRAIN_PROCESSES")
     monkeypatch.setenv("WINNOW_DEVICE", "cpu")
-    assert training_team.size() == 1
+    assert distributed_training.size() == 1
     assert os.environ["WINNOW_DEVICE"] == "cpu"

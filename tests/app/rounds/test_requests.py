@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.rounds import estimates
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from app.worker.worker import is_dead, machine, new_worker_id
 from core.config import RoundConfig
 from core.types import PickReason, Progress, Selection
@@ -53,26 +53,26 @@ def test_asking_loads_no_torch():
 
 def test_the_projects_settings_become_the_rounds(drawn):
     settings = dataclasses.replace(drawn.settings, strategy="badge", batch_size=7, seed=5, kernel_network="fnn")
-    config = rounds.round_config(settings, "image")
+    config = round_requests.round_config(settings, "image")
     assert (config.seed, config.selection.strategy, config.selection.batch_size) == (5, "badge", 7)
     assert (config.kernel.network, config.media.channels, config.preset) == ("fnn", 3, "smoke")
-    assert rounds.round_config(settings, "audio").media.channels == 1
+    assert round_requests.round_config(settings, "audio").media.channels == 1
 
 
 def test_the_first_automatic_round_comes_with_a_batch_of_labels_and_the_next_with_a_batch_of_picks(drawn):
     store, project_id = drawn.store, drawn.project_id
     drawn.label(drawn.item_ids[:3])
-    assert rounds.request_if_batch_done(store, project_id) is None
+    assert round_requests.request_if_batch_done(store, project_id) is None
     drawn.label(drawn.item_ids[3:4])
-    first = rounds.request_if_batch_done(store, project_id)
+    first = round_requests.request_if_batch_done(store, project_id)
     assert first is not None
-    rounds.cancel_round(store, project_id, first.id)
-    assert rounds.request_if_batch_done(store, project_id) is None  # a person stopped it; a person starts it
+    round_requests.cancel_round(store, project_id, first.id)
+    assert round_requests.request_if_batch_done(store, project_id) is None  # a person stopped it; a person starts it
     finish(drawn, drawn.item_ids[10:12])
     drawn.label(drawn.item_ids[10:11])
-    assert rounds.request_automatic(store) == []
+    assert round_requests.request_automatic(store) == []
     drawn.label(drawn.item_ids[11:12])
-    assert [row.project_id for row in rounds.request_automatic(store)] == [project_id]
+    assert [row.project_id for row in round_requests.request_automatic(store)] == [project_id]
 
 
 def test_nothing_is_asked_for_when_everything_is_labeled_or_automatic_rounds_are_off(drawn):
@@ -80,18 +80,18 @@ def test_nothing_is_asked_for_when_everything_is_labeled_or_automatic_rounds_are
 
     finish(drawn, drawn.item_ids[10:12])
     drawn.label(drawn.item_ids)
-    assert rounds.request_if_batch_done(drawn.store, drawn.project_id) is None
+    assert round_requests.request_if_batch_done(drawn.store, drawn.project_id) is None
     settings = dataclasses.replace(drawn.settings, automatic_rounds=False)
     update_project(drawn.store, drawn.project_id, settings=settings)
-    assert rounds.request_if_batch_done(drawn.store, drawn.project_id) is None
+    assert round_requests.request_if_batch_done(drawn.store, drawn.project_id) is None
 
 
 def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(drawn):
     """FAULTS C4: a restarted server shows the same."""
     store, project_id = drawn.store, drawn.project_id
-    assert rounds.view(store, project_id) is None
-    row = rounds.request_round(store, project_id)
-    shown = rounds.view(store, project_id)
+    assert round_requests.view(store, project_id) is None
+    row = round_requests.request_round(store, project_id)
+    shown = round_requests.view(store, project_id)
     assert shown is not None and shown.waiting_for_worker and shown.seconds_left and shown.seconds_left > 0
     log, began = RoundLog(store, project_id), time.monotonic()
     log.start(row.id)
@@ -99,7 +99,7 @@ def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(draw
         log.progress(row.id, step)
     log.progress(row.id, Progress("train", 10, 100, metrics={"loss": 2.0}))
     log.progress(row.id, Progress("train", 60, 100, metrics={"loss": 1.0}))
-    shown = rounds.view(store, project_id, row.id)
+    shown = round_requests.view(store, project_id, row.id)
     assert shown is not None
     assert (shown.stage, shown.done, shown.total, shown.interruptions) == ("train", 60, 100, 1)
     assert shown.curves == {"loss": [(10, 2.0), (60, 1.0)]}
@@ -124,8 +124,8 @@ def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):
 
 
 def test_a_region_is_kept_as_an_artifact(drawn):
-    constraint = rounds.region_constraint(drawn.store, drawn.item_ids[:5], 0.5)
-    row = rounds.request_round(drawn.store, drawn.project_id, constraint=constraint)
+    constraint = round_requests.region_constraint(drawn.store, drawn.item_ids[:5], 0.5)
+    row = round_requests.request_round(drawn.store, drawn.project_id, constraint=constraint)
     assert row.constraint["share"] == 0.5 and row.constraint["region"]["shape"] == [5]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from app.rounds.comparison import compare
-from app.rounds.stage_outputs import open_array, open_likeness, put_likeness
-from app.rounds.steps import Bench, perform, perform_unit
-from core.config import LikenessConfig, MediaConfig
+from app.rounds.stage_outputs import open_array, open_similarity_graph, put_similarity_graph
+from app.rounds.steps import StageContext, perform, perform_unit
+from core.config import MediaConfig, SimilarityConfig
 from core.types import UNLABELED, ignore
 from storage.database.store import Store
 from storage.labeling.events import LabelInput
@@ -46,7 +46,7 @@ def asked(sqlite_store: Store) -> tuple[Store, RoundRow]:
     ]
     Pool(store, project.id).apply(events, annotator=annotator_named(store, "Ann").id)
     config = dataclasses.replace(
-        quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25), likeness=LikenessConfig(neighbors=4)
+        quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25), likeness=SimilarityConfig(neighbors=4)
     )
     log = RoundLog(store, project.id)
     row = log.request(config)
@@ -56,14 +56,14 @@ def asked(sqlite_store: Store) -> tuple[Store, RoundRow]:
 
 def through(store: Store, row: RoundRow, stages: tuple[str, ...], parcels: dict) -> dict:
     for stage in stages:
-        parcels[stage] = perform(stage, Bench(store, row, parcels, ignore)) | {"seconds": 0.1}
+        parcels[stage] = perform(stage, StageContext(store, row, parcels, ignore)) | {"seconds": 0.1}
     return parcels
 
 
 def test_units_that_are_joined_settle_on_the_same_guesses_as_one_piece(asked):
     store, row = asked
     parcels = through(store, row, STAGES[:5], {})
-    bench = Bench(store, row, parcels, ignore)
+    bench = StageContext(store, row, parcels, ignore)
     units = [perform_unit("predict", bench, start, start + 8) for start in (0, 8, 16)]
     assert all(unit["likeness"] is None for unit in units)
     joined = perform("predict", bench, units)
@@ -93,8 +93,8 @@ def test_a_finished_round_keeps_what_was_alike_and_comparisons_choose_on_it(aske
 
 def test_a_likeness_survives_its_file(sqlite_store):
     likeness = likeness_of(crowds()[0])
-    back = open_likeness(sqlite_store.artifacts, put_likeness(sqlite_store.artifacts, likeness))
+    back = open_similarity_graph(sqlite_store.artifacts, put_similarity_graph(sqlite_store.artifacts, likeness))
     for name in ("rows", "neighbors", "distances"):
         np.testing.assert_array_equal(getattr(back, name), getattr(likeness, name))
     assert back.typical == likeness.typical
-    assert open_likeness(sqlite_store.artifacts, put_likeness(sqlite_store.artifacts, None)) is None
+    assert open_similarity_graph(sqlite_store.artifacts, put_similarity_graph(sqlite_store.artifacts, None)) is None

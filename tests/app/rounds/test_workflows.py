@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.rounds import requests as rounds
-from app.rounds import steps as stages
+from app.rounds import requests as round_requests
+from app.rounds import steps
 from core.errors import StoreUnusable
 from core.rounds.pipeline import run_round
 from core.rows import MemoryRowCache
@@ -48,7 +48,7 @@ def log_of(drawn: Drawn) -> RoundLog:
 
 
 def ask(drawn: Drawn, **selection) -> RoundRow:
-    return rounds.request_round(drawn.store, drawn.project_id, config=quick_config(**selection))
+    return round_requests.request_round(drawn.store, drawn.project_id, config=quick_config(**selection))
 
 
 def ended(drawn: Drawn, round_id: int) -> RoundRow:
@@ -87,11 +87,11 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
     np.testing.assert_allclose(log.arrays(row.id, "probabilities"), pure.probabilities, atol=1e-5)
     np.testing.assert_allclose(log.arrays(row.id, "map"), pure.map_points, atol=1e-3)
     assert row.metrics["accuracy"] == pure.metrics["accuracy"]
-    assert set(row.metrics["seconds"]) == set(stages.ORDER) - {"finish"}
+    assert set(row.metrics["seconds"]) == set(steps.ORDER) - {"finish"}
     assert Pool(drawn.store, drawn.project_id).batch().total == 4
     queue = drawn.pool.next_to_label(annotator=drawn.annotator, limit=4)
     assert [item.id for item in queue] == picks_of(drawn, row.id)  # the picks are served first, in their order
-    shown = rounds.view(drawn.store, drawn.project_id)
+    shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.interruptions == 0 and shown.curves["loss"]
 
 
@@ -101,8 +101,8 @@ def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(
     worker, original = first_round(drawn, crew)
     worker.kill()
     moments = random.Random(7)
-    for stage in stages.ORDER:
-        row = rounds.request_replay(drawn.store, drawn.project_id, original.id)
+    for stage in steps.ORDER:
+        row = round_requests.request_replay(drawn.store, drawn.project_id, original.id)
         victim = crew.start(place(drawn, slow={stage: 0.3}))
         begun(victim, stage)
         time.sleep(moments.uniform(0.0, 0.6))
@@ -111,7 +111,7 @@ def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(
         row = ended(drawn, row.id)
         assert row.status == "finished", (stage, row.error, row.log)
         assert row.metrics["replay"]["same"], (stage, row.notes)
-        done_before = set(stages.ORDER[: stages.ORDER.index(stage)])
+        done_before = set(steps.ORDER[: steps.ORDER.index(stage)])
         redone = {line.split(": ")[1].removesuffix(" begins") for line in heir.lines(" begins")}
         assert not redone & done_before, (stage, redone)  # finished stages are not computed again
         heir.kill()
@@ -170,7 +170,7 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     until(lambda: heir.lines(": finish ends"), PATIENCE, "the end of the last stage")
     finished_at, picks = row.finished_at, picks_of(drawn, row.id)
     n_steps = len(log_of(drawn).progress_of(row.id))
-    shown = rounds.view(drawn.store, drawn.project_id)
+    shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.interruptions == 1
     sleeper.signal(signal.SIGCONT)
     until(lambda: stages_of_living(drawn) == ["", ""], PATIENCE, "the sleeper's return to nothing to do")
@@ -180,7 +180,7 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     assert not sleeper.lines(": train ends") and not sleeper.lines(": select begins")
     heir.kill()
     gate.touch()
-    replay = rounds.request_replay(drawn.store, drawn.project_id, row.id)  # the sleeper works again, and right
+    replay = round_requests.request_replay(drawn.store, drawn.project_id, row.id)  # the sleeper works again, and right
     assert ended(drawn, replay.id).metrics["replay"]["same"]
 
 
@@ -193,7 +193,7 @@ def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_pic
         asked = ask(drawn)
         worker = crew.start(place(drawn, gates={stage: tmp_path / "never there"}))
         begun(worker, stage)
-        rounds.cancel_round(drawn.store, drawn.project_id, asked.id)
+        round_requests.cancel_round(drawn.store, drawn.project_id, asked.id)
         assert ended(drawn, asked.id).status == "cancelled", stage
         worker.kill()
     assert Pool(drawn.store, drawn.project_id).batch().round_id == first.id
@@ -202,7 +202,7 @@ def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_pic
 
 def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, crew):
     asked = ask(drawn)
-    assert rounds.cancel_round(drawn.store, drawn.project_id, asked.id).status == "cancelled"
+    assert round_requests.cancel_round(drawn.store, drawn.project_id, asked.id).status == "cancelled"
     worker, second = first_round(drawn, crew)
     assert second.number == asked.number + 1
     assert not worker.lines(f"round {asked.id}:")
@@ -213,17 +213,17 @@ def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_w
     worker, first = first_round(drawn, crew)
     config = quick_config()
     wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, warm_steps=40))
-    row = ended(drawn, rounds.request_round(drawn.store, drawn.project_id, config=wild).id)
+    row = ended(drawn, round_requests.request_round(drawn.store, drawn.project_id, config=wild).id)
     assert row.status == "failed" and "not a number" in row.error and "\n" not in row.error
     assert "TrainingFailed" in row.log
     greedy = quick_config(n_views=1_000_000)  # 770 MB of views for each labeled item
     worker.kill()
     worker = crew.start(place(drawn, memory_bytes=500 << 20))
-    row = ended(drawn, rounds.request_round(drawn.store, drawn.project_id, config=greedy).id)
+    row = ended(drawn, round_requests.request_round(drawn.store, drawn.project_id, config=greedy).id)
     assert row.status == "failed" and row.error.startswith("Not enough memory: ") and "iB" in row.error
     assert log_of(drawn).latest("finished").id == first.id
     assert Pool(drawn.store, drawn.project_id).batch().round_id == first.id
-    assert not rounds.request_automatic(drawn.store)  # after a failure a person decides
+    assert not round_requests.request_automatic(drawn.store)  # after a failure a person decides
     assert ended(drawn, ask(drawn).id).status == "finished"  # in the same worker
 
 
@@ -250,7 +250,7 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     (tmp_path / "gate").touch()
     row = ended(drawn, asked.id)
     assert row.metrics["n_labeled"] == 9
-    shown = rounds.view(drawn.store, drawn.project_id)
+    shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.labels_since == 3
     settings = dataclasses.replace(drawn.settings, automatic_rounds=True)
     update_project(drawn.store, drawn.project_id, settings=settings)
@@ -276,15 +276,21 @@ def test_a_round_survives_the_loss_of_the_engine_file(drawn, crew, tmp_path):
 
 def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
     _, row = first_round(drawn, crew)
-    rounds.request_comparison(drawn.store, drawn.project_id, row.id, ["bico", "uniform", "consistency", "k_center"])
+    round_requests.request_comparison(
+        drawn.store, drawn.project_id, row.id, ["bico", "uniform", "consistency", "k_center"]
+    )
     answer = until(
-        lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
+        lambda: (c := round_requests.comparison(drawn.store, row.id)) and c.status != "requested" and c,
+        PATIENCE,
+        "an answer",
     )
     assert answer.status == "finished", answer.error
     assert answer.picks["bico"] == picks_of(drawn, row.id) and answer.overlap["bico"] == 4
     assert all(len(item_ids) == 4 for item_ids in answer.picks.values())
-    rounds.request_comparison(drawn.store, drawn.project_id, row.id, ["no such strategy"])
+    round_requests.request_comparison(drawn.store, drawn.project_id, row.id, ["no such strategy"])
     answer = until(
-        lambda: (c := rounds.comparison(drawn.store, row.id)) and c.status != "requested" and c, PATIENCE, "an answer"
+        lambda: (c := round_requests.comparison(drawn.store, row.id)) and c.status != "requested" and c,
+        PATIENCE,
+        "an answer",
     )
     assert answer.status == "failed" and "no such strategy" in answer.error

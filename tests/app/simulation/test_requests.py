@@ -10,7 +10,7 @@ import sys
 import pytest
 from sqlalchemy import update
 
-from app.simulation import requests as simulations
+from app.simulation import requests as simulation_requests
 from app.simulation.dataset import pool_of
 from app.simulation.requests import Asked, known_truth
 from app.simulation.results import Question
@@ -38,7 +38,7 @@ def with_truth(drawn: Drawn) -> ProjectRow:
 
 def fill(store: Store, simulation_id: int, n: int) -> None:
     """Records as a worker writes them."""
-    question = simulations.question_of(rows.get(store, simulation_id))
+    question = simulation_requests.question_of(rows.get(store, simulation_id))
     rows.begin(store, simulation_id, rows.get(store, simulation_id).attempt, question.to_dict()["config"], "pool")
     records = [
         RoundRecord(strategy=s, seed=seed, round=number, n_labels=3 + 2 * number, accuracy=0.5, wrong_guesses=1)
@@ -62,31 +62,31 @@ def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
 
 def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     project = with_truth(draw_project(sqlite_store, 12, n_held_out=3, name="--json <b>shapes</b>"))
-    simulation_id = simulations.begin(sqlite_store, project.id, ASKED)
-    [one] = simulations.listed(sqlite_store, project.id)
+    simulation_id = simulation_requests.begin(sqlite_store, project.id, ASKED)
+    [one] = simulation_requests.listed(sqlite_store, project.id)
     assert (one.id, one.asked, one.running, one.complete, one.seconds_left) == (simulation_id, ASKED, True, False, None)
     assert one.without_worker
     workers.arrive(sqlite_store, "w", host="h", pid=1, device="cpu")
     fill(sqlite_store, simulation_id, 5)
-    [one] = simulations.listed(sqlite_store, project.id)
+    [one] = simulation_requests.listed(sqlite_store, project.id)
     assert (one.n_records, one.without_worker) == (5, False) and one.seconds_left is not None and one.seconds_left > 0
-    simulations.cancel(sqlite_store, simulation_id)
-    simulations.go_on(sqlite_store, simulation_id)
+    simulation_requests.cancel(sqlite_store, simulation_id)
+    simulation_requests.go_on(sqlite_store, simulation_id)
     fill(sqlite_store, simulation_id, 8)
     rows.seed_done(sqlite_store, simulation_id, 2, 0, ASKED.n_records)
-    [one] = simulations.listed(sqlite_store, project.id)
+    [one] = simulation_requests.listed(sqlite_store, project.id)
     assert one.complete and one.status == "finished" and one.seconds_left is None
-    assert len(simulations.records(sqlite_store, simulation_id)) == 8
-    simulations.remove(sqlite_store, simulation_id)
-    assert simulations.listed(sqlite_store, project.id) == []
+    assert len(simulation_requests.records(sqlite_store, simulation_id)) == 8
+    simulation_requests.remove(sqlite_store, simulation_id)
+    assert simulation_requests.listed(sqlite_store, project.id) == []
     with pytest.raises(NotFound, match="no longer there"):
-        simulations.go_on(sqlite_store, simulation_id)
+        simulation_requests.go_on(sqlite_store, simulation_id)
 
 
 def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store):
     project = with_truth(draw_project(sqlite_store, 12, n_held_out=3, kernel_network="fnn"))
     for name in ("auto", "laptop"):
-        found = simulations.settings_of(sqlite_store, project.id, name)
+        found = simulation_requests.settings_of(sqlite_store, project.id, name)
         assert (found.preset, found.media.channels, found.kernel.network) == (name, 3, "fnn")
         assert found.training == preset(name).training
 
@@ -94,9 +94,9 @@ def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store)
 def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
     project = with_truth(drawn)
-    simulation_id = simulations.begin(sqlite_store, project.id, ASKED)
+    simulation_id = simulation_requests.begin(sqlite_store, project.id, ASKED)
     fill(sqlite_store, simulation_id, 8)
-    stored = simulations.document(sqlite_store, simulation_id)
+    stored = simulation_requests.document(sqlite_store, simulation_id)
     fields = {"strategy", "seed", "round", "n_labels", "accuracy", "wrong_guesses", "seconds", "picks", "notes"}
     assert len(stored["records"]) == 8 and all(set(record) == fields for record in stored["records"])
     assert not any(name in json.dumps(stored) for name in ("bars", "blobs", "checks"))

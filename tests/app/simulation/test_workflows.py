@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.rounds import requests as rounds
-from app.simulation import requests as simulations
+from app.rounds import requests as round_requests
+from app.simulation import requests as simulation_requests
 from app.simulation.dataset import StudyData, pool_of
 from app.simulation.requests import Asked, Simulation, question_of
 from app.simulation.trial_process import Task, Workplace, make_trial
@@ -35,11 +35,11 @@ def shapes(store: Store) -> int:
 
 
 def ask(store: Store, project_id: int, asked: Asked = ASKED) -> int:
-    return simulations.begin(store, project_id, asked, quick_config())
+    return simulation_requests.begin(store, project_id, asked, quick_config())
 
 
 def shown(store: Store, project_id: int) -> Simulation:
-    return simulations.listed(store, project_id)[0]
+    return simulation_requests.listed(store, project_id)[0]
 
 
 def ended(store: Store, project_id: int) -> Simulation:
@@ -82,7 +82,7 @@ def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_onc
     one = ended(sqlite_store, project_id)
     assert (one.status, one.n_records, one.complete) == ("finished", 12, True), one.error
     expected = undisturbed(sqlite_store, simulation_id, tmp_path / "local")
-    assert timeless(simulations.records(sqlite_store, simulation_id)) == expected
+    assert timeless(simulation_requests.records(sqlite_store, simulation_id)) == expected
     again = [record for record, times in computed(crew).items() if times > 1]
     assert len(computed(crew)) == 12 and not again
     until(lambda: not list((sqlite_store.home / "cache" / "simulations").glob("*/*")), PATIENCE, "the tidying up")
@@ -110,7 +110,7 @@ def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_sa
         assert (one.status, one.n_records) == ("finished", 12), one.error
         assert all(record in rows.records(store, simulation_id) for record in before)  # seconds and all
         expected = undisturbed(store, simulation_id, tmp_path / "local")
-        assert timeless(simulations.records(store, simulation_id)) == expected
+        assert timeless(simulation_requests.records(store, simulation_id)) == expected
         assert len({name.split(", round")[0] for name, times in computed(crew).items() if times > 1}) <= 1
         store.close()
 
@@ -123,15 +123,15 @@ def test_one_is_cancelled_within_seconds_and_goes_on_after_its_records(sqlite_st
     worker = crew.start(Place(home=sqlite_store.home, records_gate=gate))
     until(lambda: worker.lines("round 0 is there"), PATIENCE, "the first record")
     assert not shown(sqlite_store, project_id).without_worker
-    simulations.cancel(sqlite_store, simulation_id)
+    simulation_requests.cancel(sqlite_store, simulation_id)
     one = shown(sqlite_store, project_id)
     assert one.status == "cancelled" and not one.complete
     gate.touch()
     until(lambda: all(not row.stage for row in workers.living_workers(sqlite_store)), PATIENCE, "the end of the work")
-    kept = simulations.records(sqlite_store, simulation_id)
-    simulations.go_on(sqlite_store, simulation_id)
+    kept = simulation_requests.records(sqlite_store, simulation_id)
+    simulation_requests.go_on(sqlite_store, simulation_id)
     assert ended(sqlite_store, project_id).status == "finished"
-    assert simulations.records(sqlite_store, simulation_id)[: len(kept)] == kept
+    assert simulation_requests.records(sqlite_store, simulation_id)[: len(kept)] == kept
     assert set(computed(crew).values()) == {1}
 
 
@@ -143,7 +143,7 @@ def test_a_round_goes_first_and_the_simulation_goes_on_behind_it(sqlite_store, c
     simulation_id = ask(sqlite_store, project_id)
     worker = crew.start(Place(home=sqlite_store.home, gates={"train": train_gate}, records_gate=records_gate))
     until(lambda: worker.lines("is there"), PATIENCE, "the first record")
-    asked = rounds.request_round(sqlite_store, project_id, config=quick_config())
+    asked = round_requests.request_round(sqlite_store, project_id, config=quick_config())
     log = RoundLog(sqlite_store, project_id)
     until(lambda: worker.lines(": train begins"), PATIENCE, "the beginning of the round's training")
     records_gate.touch()
@@ -184,5 +184,5 @@ def test_one_whose_engine_file_is_lost_goes_on_from_its_records(sqlite_store, cr
     crew.start(Place(home=sqlite_store.home))
     one = ended(sqlite_store, project_id)
     assert (one.status, one.n_records) == ("finished", 3), one.error
-    assert len(simulations.records(sqlite_store, simulation_id)) == 3
+    assert len(simulation_requests.records(sqlite_store, simulation_id)) == 3
     assert set(computed(crew).values()) == {1}

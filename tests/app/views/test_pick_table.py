@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.views.pick_table import TITLES, pick_lines
+from app.views.pick_table import TITLES, pick_table
 from core.config import RoundConfig
 from core.types import PickReason, Selection
 from storage.exporting.reasons import PICK_COLUMNS
@@ -32,7 +32,7 @@ def test_a_pick_says_whether_its_guess_was_wrong_as_soon_as_it_is_labeled(sqlite
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
     made.pool.label(made.items[1], made.classes[2], annotator=made.ann)
     log.set_hindsight(row.id, 2, {"n_changed": 3, "n_neighbors": 20})
-    lines = pick_lines(sqlite_store, made.project_id, row.id)
+    lines = pick_table(sqlite_store, made.project_id, row.id)
     names = [made.pool.item(item).name for item in made.items]
     assert [line["item"] for line in lines] == names[:3]
     assert [line["guess was wrong"] for line in lines] == [False, True, None]

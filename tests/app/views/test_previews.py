@@ -10,7 +10,7 @@ import soundfile
 from PIL import Image
 from scipy.signal import stft
 
-from app.views import previews as pictures
+from app.views import previews
 
 
 def wav(samples, rate=16_000):
@@ -24,55 +24,55 @@ def wav(samples, rate=16_000):
 )
 def test_a_tone_lies_where_the_frequency_axis_says(rate, hertz):
     t = np.arange(rate) / rate
-    sound = pictures.listen(wav(0.5 * np.sin(2 * np.pi * hertz * t), rate))
+    sound = previews.listen(wav(0.5 * np.sin(2 * np.pi * hertz * t), rate))
     row = int(sound.decibels[:, sound.decibels.shape[1] // 2].argmax())
-    height = 1 - (row + 0.5) / pictures.N_ROWS
-    assert height == pytest.approx(float(pictures.scale(rate)(np.array(float(hertz)))), abs=0.012)
+    height = 1 - (row + 0.5) / previews.N_ROWS
+    assert height == pytest.approx(float(previews.scale(rate)(np.array(float(hertz)))), abs=0.012)
 
 
 def test_the_spectrogram_agrees_with_scipy():
     """The drawing's column at each hop against scipy's STFT with the same window, in decibels below the maximum."""
     rng = np.random.default_rng(0)
     samples = rng.standard_normal(16_000).astype(np.float32) * np.linspace(0.1, 1, 16_000).astype(np.float32)
-    sound = pictures.listen(wav(samples))
+    sound = previews.listen(wav(samples))
     _, _, other = stft(samples, nperseg=1024, noverlap=1024 - 64, window="hann", boundary="zeros", padded=True)
     reference = 20 * np.log10(np.maximum(np.abs(other), 1e-12) / np.abs(other).max())
-    bins = np.linspace(0, 512, pictures.N_ROWS + 1)
+    bins = np.linspace(0, 512, previews.N_ROWS + 1)
     for row in (40, 160, 300):
-        low, high = bins[pictures.N_ROWS - 1 - row], bins[pictures.N_ROWS - row]
+        low, high = bins[previews.N_ROWS - 1 - row], bins[previews.N_ROWS - row]
         expected = reference[int(low) : int(np.ceil(high)) + 1].max(0)[: sound.decibels.shape[1]]
         assert np.allclose(sound.decibels[row][10:-20], expected[10 : len(sound.decibels[row]) - 20], atol=0.2)
 
 
 def test_reading_in_blocks_draws_the_same_as_a_short_clip_would(monkeypatch):
     samples = np.random.default_rng(1).standard_normal(60_000)
-    whole = pictures.listen(wav(samples))
+    whole = previews.listen(wav(samples))
     original = soundfile.SoundFile.blocks
     monkeypatch.setattr(soundfile.SoundFile, "blocks", lambda self, **k: original(self, **(k | {"blocksize": 777})))
-    pieces = pictures.listen(wav(samples))
+    pieces = previews.listen(wav(samples))
     assert np.array_equal(whole.decibels, pieces.decibels) and np.array_equal(whole.peaks, pieces.peaks)
 
 
 @pytest.mark.parametrize("samples", [[0.0], np.zeros(5000), [np.nan, np.inf, 0.5] * 200, np.ones((3000, 2))])
 def test_silence_tiny_stereo_and_broken_samples_are_drawn(samples):
-    sound = pictures.listen(wav(samples))
+    sound = previews.listen(wav(samples))
     assert np.all(np.isfinite(sound.decibels)) and np.all(np.isfinite(sound.peaks))
-    assert Image.open(io.BytesIO(pictures.spectrogram_png(sound))).size == (900, 320)
+    assert Image.open(io.BytesIO(previews.spectrogram_png(sound))).size == (900, 320)
 
 
 def test_a_long_clip_has_bounded_columns_and_peaks_in_the_right_place():
     samples = np.zeros(16_000 * 60, np.float32)
     samples[16_000 * 30] = 1.0
-    sound = pictures.listen(wav(samples))
-    assert sound.decibels.shape == (pictures.N_ROWS, 900) and sound.seconds == 60
-    assert int(sound.peaks.argmax()) == pictures.N_PEAKS // 2
+    sound = previews.listen(wav(samples))
+    assert sound.decibels.shape == (previews.N_ROWS, 900) and sound.seconds == 60
+    assert int(sound.peaks.argmax()) == previews.N_PEAKS // 2
 
 
 def test_the_colors_are_magma():
     """Against matplotlib's table, which comes with umap's plotting stack when it is installed."""
     colormaps = pytest.importorskip("matplotlib").colormaps
     reference = np.array([colormaps["magma"](i)[:3] for i in range(256)]) * 255
-    assert np.abs(pictures.magma() - reference).max() < 12
+    assert np.abs(previews.magma() - reference).max() < 12
 
 
 def test_pictures_are_upright_within_bounds_and_bare():
@@ -81,12 +81,12 @@ def test_pictures_are_upright_within_bounds_and_bare():
     exif[0x0112] = 6
     out = io.BytesIO()
     image.save(out, "JPEG", exif=exif)
-    drawn = Image.open(io.BytesIO(pictures.image_png(out.getvalue(), (600, 600))))
+    drawn = Image.open(io.BytesIO(previews.image_png(out.getvalue(), (600, 600))))
     assert drawn.size == (200, 600) and not drawn.getexif()
 
 
 def test_frequency_marks_are_round_and_within_the_axis():
-    assert [tick["text"] for tick in pictures.ticks(16_000)] == ["0", "2 kHz", "4 kHz", "6 kHz", "8 kHz"]
+    assert [tick["text"] for tick in previews.ticks(16_000)] == ["0", "2 kHz", "4 kHz", "6 kHz", "8 kHz"]
     for rate in (8_000, 11_025, 22_050, 44_100, 48_000, 192_000):
-        marks = pictures.ticks(rate)
+        marks = previews.ticks(rate)
         assert 3 <= len(marks) <= 8 and all(0 <= mark["height"] <= 1 for mark in marks)

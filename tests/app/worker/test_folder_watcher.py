@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from app.cli.main import main
-from app.rounds import requests as rounds
-from app.rounds import steps as stages
-from app.worker import folder_watcher as watching
-from app.worker.folder_watcher import Watchman, feed
+from app.rounds import requests as round_requests
+from app.rounds import steps
+from app.worker import folder_watcher
+from app.worker.folder_watcher import FolderWatcher, feed
 from core.rounds import stream_buffer
 from core.types import ignore
 from storage.database.store import Store
@@ -72,14 +72,14 @@ def test_new_files_become_items_once_and_refusals_are_told_once(store, project, 
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     (folder / "again.png").write_bytes(picture(0, 0))
     (folder / "page.png").write_bytes(b"<html>" * 9)
-    watchman = Watchman(store, patience=0.0)
+    watchman = FolderWatcher(store, patience=0.0)
     watch = watches.start(store, project, folder)
     assert watchman.look(watch).moving == 6
     assert watchman.look(watch).files == 6
     assert watches.counts(store, project) == {"taken": 4, "duplicate": 1, "unreadable": 0, "refused": 1}
     assert Pool(store, project).counts().total == 4
     for _ in range(2):
-        assert not Watchman(store, patience=0.0).look(watch).busy
+        assert not FolderWatcher(store, patience=0.0).look(watch).busy
     [(name, reason, _)] = watches.newest(store, project, "refused")
     assert name == "page.png" and reason
     assert watches.get(store, project).looked_at is not None
@@ -88,7 +88,7 @@ def test_new_files_become_items_once_and_refusals_are_told_once(store, project, 
 def test_a_folder_that_is_gone_is_a_problem_that_passes(store, project, folder):
     watch = watches.start(store, project, folder)
     folder.rmdir()
-    watchman = Watchman(store, patience=0.0)
+    watchman = FolderWatcher(store, patience=0.0)
     assert not watchman.look(watch).busy
     assert "cannot be read" in watches.get(store, project).problem
     folder.mkdir()
@@ -98,19 +98,19 @@ def test_a_folder_that_is_gone_is_a_problem_that_passes(store, project, folder):
 
 def test_only_one_process_serves_a_watch(store, project, folder):
     watch = watches.start(store, project, folder)
-    with watching._alone(store, project) as mine:
-        assert mine and Watchman(store).look(watch) is None
-    assert Watchman(store).look(watch) is not None
+    with folder_watcher._alone(store, project) as mine:
+        assert mine and FolderWatcher(store).look(watch) is None
+    assert FolderWatcher(store).look(watch) is not None
 
 
 SERVE = """
 import sys, time
-from app import watching
-from storage import watches
+from app.worker import folder_watcher as watching
+from storage.importing import watches
 from storage.database.store import Store
 watching.FILES_AT_ONCE = 20
 with Store.open() as store:
-    man = watching.Watchman(store, patience=0.0)
+    man = watching.FolderWatcher(store, patience=0.0)
     print("ready", flush=True)
     while True:
         man.look(watches.get(store, int(sys.argv[1])))
@@ -151,14 +151,16 @@ def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_fr
     assert feed(store, drawn.project_id, most=100) == 160 // stream_buffer.slot_size(100)
     offered = candidate_buffer.candidates(store, drawn.project_id)
     assert offered is not None and len(offered) <= 100 < Pool(store, drawn.project_id).counts().waiting
-    row = rounds.request_round(store, drawn.project_id)
-    bench = stages.Bench(store, row, {"snapshot": stages.take_snapshot(stages.Bench(store, row, {}, ignore))}, ignore)
+    row = round_requests.request_round(store, drawn.project_id)
+    bench = steps.StageContext(
+        store, row, {"snapshot": steps.take_snapshot(steps.StageContext(store, row, {}, ignore))}, ignore
+    )
     work = bench.work()
     assert set(work.snapshot.item_ids[work.offered]) == set(offered)
     later = dataclasses.replace(row, constraint=dict(row.constraint))
     drawn.label(offered[:5].tolist())
     feed(store, drawn.project_id)
-    replayed = stages.Bench(store, later, bench.parcels, ignore).work()
+    replayed = steps.StageContext(store, later, bench.parcels, ignore).work()
     assert np.array_equal(replayed.offered, work.offered), "what was offered is stored with the round"
     watches.stop(store, drawn.project_id)
     assert candidate_buffer.candidates(store, drawn.project_id) is None
@@ -175,8 +177,8 @@ def test_labeled_items_leave_the_buffer_with_the_next_batch(store, folder):
 
 
 def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, capsys, monkeypatch):
-    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(folder_watcher, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(folder_watcher, "LOOK_SECONDS", 0.05)
     for i in range(5):
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     assert main(["watch", "stream", str(folder), "--limit", "3", "--json"]) == 0
@@ -197,8 +199,8 @@ def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, projec
     data, clock = picture(0, 0), [0.0]
     monkeypatch.setattr(watch_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     watches.start(store, project, folder)
-    thread = watching.WatchThread(store, seconds=0.05)
-    thread.watchman = Watchman(store, patience=0.6)
+    thread = folder_watcher.WatchThread(store, seconds=0.05)
+    thread.watchman = FolderWatcher(store, patience=0.6)
     thread.start()
     try:
         with open(folder / "slow.png", "wb") as file:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from app.worker.error_messages import sentence
-from app.worker.heartbeat import Pulse, Questions, Superseded
+from app.worker.heartbeat import Heartbeat, Questions, Superseded
 from core.errors import Cancelled, TrainingFailed
 from core.types import Progress
 from storage.rounds import workers
@@ -36,7 +36,7 @@ def answers():
 @pytest.fixture
 def pulse(sqlite_store, answers):
     workers.arrive(sqlite_store, "me", host="h", pid=1, device="cpu")
-    pulse = Pulse(sqlite_store, "me", answers.questions(), interval=0.05)
+    pulse = Heartbeat(sqlite_store, "me", answers.questions(), interval=0.05)
     yield pulse
     pulse.end()
 

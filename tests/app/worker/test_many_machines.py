@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.rounds import requests as rounds
+from app.rounds import requests as round_requests
 from storage.database.store import Store
 from storage.media import shared as shared_media
 from storage.rounds import workers
@@ -25,7 +25,7 @@ def undisturbed_picks(tmp_path: Path) -> list[int]:
     with Store.open(home=tmp_path / "alone") as store, crew_in(tmp_path / "alone") as crew:
         drawn = draw_project(store, n_items=48)
         drawn.label(drawn.item_ids[:9])
-        row = rounds.request_round(store, drawn.project_id, config=quick_config())
+        row = round_requests.request_round(store, drawn.project_id, config=quick_config())
         crew.start(Place(home=store.home))
         log = RoundLog(store, drawn.project_id)
         until(lambda: not log.get(row.id).unfinished, PATIENCE, "the undisturbed round")
@@ -50,7 +50,7 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
         here = crew.start(Place(home=home, **common))
         there = crew.start(Place(home=tmp_path / "elsewhere", **common))
         until(lambda: len(workers.living_workers(store)) == 2, PATIENCE, "two workers")
-        row = rounds.request_round(store, drawn.project_id, config=quick_config())
+        row = round_requests.request_round(store, drawn.project_id, config=quick_config())
         until(lambda: here.lines("-features-") and there.lines("-features-"), PATIENCE, "both at work")
         there.kill()
         killed = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_round_works_with_artifacts_in_an_object_store(s3, tmp_path):
         drawn.label(drawn.item_ids[:9])
         shared_media.share(store, drawn.project_id, drawn.item_ids[-1])
         crew.start(Place(home=tmp_path / "elsewhere", url=store.url, artifacts=address, environment=s3))
-        row = rounds.request_round(store, drawn.project_id, config=quick_config())
+        row = round_requests.request_round(store, drawn.project_id, config=quick_config())
         log = RoundLog(store, drawn.project_id)
         until(lambda: not log.get(row.id).unfinished, PATIENCE, "the end of the round")
         assert log.get(row.id).status == "finished", log.get(row.id).error + log.get(row.id).log

@@ -54,7 +54,7 @@ def test_near_duplicates_are_found_whatever_the_order_and_far_rows_are_not():
     x = draw.normal(size=(300, 40)).astype(np.float32)
     x[200:] = x[:100] + 0.01 * draw.normal(size=(100, 40))
     x[150] = x[149]
-    twins = duplicates.find_twins(x, 0.05, 0)
+    twins = duplicates.find_near_duplicates(x, 0.05, 0)
     kept = twins.distinct(np.ones(300, bool), np.array([], np.int64))
     assert kept.sum() == 199 and not kept[150] and not kept[200:].any()
     assert twins.complete
@@ -62,7 +62,7 @@ def test_near_duplicates_are_found_whatever_the_order_and_far_rows_are_not():
 
 def test_rows_near_taken_ones_are_left_out_and_no_two_kept_rows_are_near():
     x = np.linspace(0, 10, 501)[:, None].astype(np.float32)
-    twins = duplicates.find_twins(x, 0.05, 0)
+    twins = duplicates.find_near_duplicates(x, 0.05, 0)
     radius = 0.05 * duplicates.typical_distance(x, np.random.default_rng(0))
     kept = np.flatnonzero(twins.distinct(np.ones(501, bool), np.array([250])))
     assert np.diff(x[kept, 0]).min() > radius * 0.999
@@ -70,14 +70,14 @@ def test_rows_near_taken_ones_are_left_out_and_no_two_kept_rows_are_near():
 
 
 def test_a_pool_of_one_repeated_item_is_one_group():
-    twins = duplicates.find_twins(np.ones((5_000, 8), np.float32), 0.05, 0)
+    twins = duplicates.find_near_duplicates(np.ones((5_000, 8), np.float32), 0.05, 0)
     assert twins.distinct(np.ones(5_000, bool), np.array([], np.int64)).sum() == 1
 
 
 def test_a_pool_too_dense_to_tell_apart_keeps_all_but_equal_items(monkeypatch, request_of):
     monkeypatch.setattr(duplicates, "MAX_PAIRS", 10)
     request = request_of()
-    twins = duplicates.find_twins(request.features, 0.9, 0)
+    twins = duplicates.find_near_duplicates(request.features, 0.9, 0)
     assert not twins.complete
     assert twins.distinct(request.eligible, np.array([], np.int64)).sum() == request.eligible.sum()
     notes = select(request, SelectionConfig(strategy="uniform", near_duplicate=0.9)).notes
@@ -153,7 +153,7 @@ def test_bico_on_alike_items_names_each_crowd_once_and_without_a_likeness_it_is_
     phi = diffusion_features(likeness_of(points))
     labeled = np.isin(np.arange(120), [0, 20])  # crowds 0 and 1
     unsure = np.where(labeled[:, None], np.eye(4)[which % 4], 0.2 + 0.2 * np.eye(4)[which % 4]).astype(np.float32)
-    request = request_of(labeled=labeled, eligible=~labeled, probabilities=unsure, alike_features=lambda: phi)
+    request = request_of(labeled=labeled, eligible=~labeled, probabilities=unsure, similarity_features=lambda: phi)
     config = SelectionConfig(strategy="bico", proxy="alike", doubt=1.0)
     found = select(request, config)
     assert sorted(which[rows_of(request, found)]) == [2, 3, 4, 5, 6, 7]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.config import LikenessConfig, MediaConfig, RoundConfig
+from core.config import MediaConfig, RoundConfig, SimilarityConfig
 from core.errors import Cancelled, TrainingFailed, WinnowError
 from core.rounds.pipeline import Previous, run_round, settled
 from core.rows import MemoryRowCache
@@ -239,7 +239,7 @@ def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
 def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes_none():
     snapshot, media = clips()
     plain = dataclasses.replace(quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25))
-    listening = dataclasses.replace(plain, likeness=LikenessConfig(neighbors=3))
+    listening = dataclasses.replace(plain, likeness=SimilarityConfig(neighbors=3))
     own, found = run(snapshot, media, plain), run(snapshot, media, listening)
     assert found.metrics["accuracy"] == 1.0 > own.metrics["accuracy"]  # eight steps teach a network next to nothing
     assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
@@ -257,7 +257,7 @@ def test_before_the_first_label_what_is_alike_changes_no_guess():
     snapshot, media = clips()
     snapshot = dataclasses.replace(snapshot, labels=np.full(24, UNLABELED), eligible=~snapshot.held_out)
     config = dataclasses.replace(
-        quick_config(proxy="alike"), media=MediaConfig(seconds=0.25), likeness=LikenessConfig(neighbors=3)
+        quick_config(proxy="alike"), media=MediaConfig(seconds=0.25), likeness=SimilarityConfig(neighbors=3)
     )
     result = run(snapshot, media, config)
     np.testing.assert_allclose(result.probabilities, 1 / 3, atol=1e-6)

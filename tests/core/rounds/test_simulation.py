@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidInput
-from core.rounds import pipeline as stages
+from core.rounds import pipeline
 from core.rounds.simulation import Trial, answers, initial_rows, snapshot_with, thinned
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rows import MemoryRowCache
@@ -126,8 +126,8 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
     twice; and sharing changes no result."""
     trained, read, cache = [], Counter(), CountingCache()
-    learn = stages.learn
-    monkeypatch.setattr(stages, "learn", lambda work, inputs: trained.append(work.snapshot) or learn(work, inputs))
+    learn = pipeline.learn
+    monkeypatch.setattr(pipeline, "learn", lambda work, inputs: trained.append(work.snapshot) or learn(work, inputs))
     plan, strategies = Plan(start=4, batch=3, rounds=1), ("uniform", "margin", "bico")
     pool, media = labeled_pool()
 
@@ -154,14 +154,14 @@ def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
     """The stages are `core.rounds.pipeline`'s, which a worker runs too; each gets the model that the round before
     left."""
     given, made = [], []
-    learn = stages.learn
+    learn = pipeline.learn
 
     def watch(work, inputs):
         given.append(work.previous.model)
         made.append(learn(work, inputs))
         return made[-1]
 
-    monkeypatch.setattr(stages, "learn", watch)
+    monkeypatch.setattr(pipeline, "learn", watch)
     list(trial("uniform").run())
     assert given == [None, *made[:-1]] and len(made) == 3
     assert [model.history[-1]["step"] for model in made] == [8, 4, 4]

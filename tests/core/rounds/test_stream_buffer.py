@@ -100,7 +100,7 @@ def test_what_rows_stand_for_counts_as_that_many_copies():
 
 
 def test_equal_items_and_one_item_are_reduced_without_a_fault():
-    kept = stream_buffer.keep_most_telling(np.ones((6, 4), np.float32), np.ones(6), 3)
+    kept = stream_buffer.select_by_design(np.ones((6, 4), np.float32), np.ones(6), 3)
     assert len(set(kept.tolist())) == 3
 
 
@@ -112,7 +112,7 @@ def test_the_eye_gives_kernel_features_whose_products_are_the_kernel():
 
     data = {f"{i:064x}": picture(i % 3, i) for i in range(9)}
     cache, media = MemoryRowCache(), MediaConfig(image_size=16, channels=1)
-    eye = stream_buffer.Eye(
+    eye = stream_buffer.FeatureExtractor(
         kind="image", media=media, kernel=KernelConfig(n_landmarks=64, tolerance=1e-12), read=data.__getitem__,
         cache=cache, device=torch.device("cpu"),
     )  # fmt: skip

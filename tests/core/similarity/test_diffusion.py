@@ -7,7 +7,7 @@ import pytest
 
 from core.errors import Cancelled
 from core.similarity import diffusion
-from core.similarity.graph import Likeness
+from core.similarity.graph import SimilarityGraph
 from tests.core.crowds import crowds, likeness_of
 
 
@@ -55,7 +55,7 @@ def test_items_of_a_crowd_are_close_and_crowds_are_apart():
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_equal_items_and_pairs_have_finite_features_of_length_one(k):
-    likeness = Likeness(
+    likeness = SimilarityGraph(
         rows=np.arange(5),
         neighbors=np.stack([np.delete(np.arange(5), i)[:k] for i in range(5)]),
         distances=np.zeros((5, k), np.float32),

@@ -7,18 +7,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from core.config import LikenessConfig
+from core.config import SimilarityConfig
 from core.errors import InvalidInput
 from core.similarity import graph as module
-from core.similarity.graph import Likeness, find_alike, taking_part
+from core.similarity.graph import SimilarityGraph, build_similarity_graph, taking_part
 from core.types import UNLABELED
 from tests.core.learning.pools import clip_pool, picture_pool, some_labels
 
-SOME = LikenessConfig(neighbors=4)
+SOME = SimilarityConfig(neighbors=4)
 
 
 def test_weights_are_those_by_hand_and_symmetric():
-    found = Likeness(  # 0 and 1 are each other's nearest; 2 is nobody's, and has 1
+    found = SimilarityGraph(  # 0 and 1 are each other's nearest; 2 is nobody's, and has 1
         rows=np.arange(3),
         neighbors=np.array([[1], [0], [1]]),
         distances=np.array([[2.0], [2.0], [3.0]], np.float32),
@@ -31,7 +31,7 @@ def test_weights_are_those_by_hand_and_symmetric():
 
 
 def test_equal_items_are_fully_alike_and_keep_their_entries():
-    found = Likeness(
+    found = SimilarityGraph(
         rows=np.arange(3),
         neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
         distances=np.zeros((3, 2), np.float32),
@@ -43,7 +43,7 @@ def test_equal_items_are_fully_alike_and_keep_their_entries():
 
 def test_clips_of_the_same_tone_are_alike_and_closer_than_typical():
     inputs, classes = clip_pool()
-    found = find_alike(inputs, some_labels(classes, 1), SOME)
+    found = build_similarity_graph(inputs, some_labels(classes, 1), SOME)
     assert found is not None and found.neighbors.shape == (24, 4)
     assert (classes[found.neighbors] == classes[:, None]).mean() > 0.9
     assert np.median(found.distances[:, 0]) < found.typical
@@ -53,12 +53,12 @@ def test_pictures_a_setting_of_none_single_and_unreadable_clips_are_like_nobody(
     clips, classes = clip_pool()
     labels = some_labels(classes, 1)
     pictures, kinds = picture_pool()
-    assert find_alike(pictures, some_labels(kinds, 1), SOME) is None
-    assert find_alike(clips, labels, LikenessConfig()) is None
+    assert build_similarity_graph(pictures, some_labels(kinds, 1), SOME) is None
+    assert build_similarity_graph(clips, labels, SimilarityConfig()) is None
     one = dataclasses.replace(clips, readable=np.arange(24) == 3)
-    assert find_alike(one, labels, SOME) is None
+    assert build_similarity_graph(one, labels, SOME) is None
     most = dataclasses.replace(clips, readable=np.arange(24) != 3)
-    found = find_alike(most, labels, SOME)
+    found = build_similarity_graph(most, labels, SOME)
     assert found is not None and found.rows.tolist() == [row for row in range(24) if row != 3]
 
 
@@ -76,4 +76,4 @@ def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(mo
 @pytest.mark.parametrize("change", [{"neighbors": -1}, {"neighbors": 101}, {"reach": 0.0}, {"reach": 2.5}])
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(InvalidInput, match=r"alike|reach"):
-        LikenessConfig(**change)
+        SimilarityConfig(**change)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.similarity import propagation as walks
-from core.similarity.graph import Likeness
+from core.similarity import propagation
+from core.similarity.graph import SimilarityGraph
 from core.types import UNLABELED
 from tests.core.crowds import crowds, likeness_of
 
@@ -16,13 +16,13 @@ def some_guesses(n: int, n_classes: int, seed: int = 0) -> np.ndarray:
 
 def test_settled_guesses_solve_the_linear_system():
     likeness = likeness_of(np.random.default_rng(0).normal(size=(40, 3)))
-    walk = walks.steps(likeness, 0.7)
+    walk = propagation.steps(likeness, 0.7)
     P, labels = some_guesses(40, 3), np.full(40, UNLABELED)
     labels[[3, 11, 25]] = [0, 2, 1]
     T, given, own = walk.toarray(), labels != UNLABELED, np.eye(3)[[0, 2, 1]]
     stay = (1 - T.sum(1))[~given, None] * P[~given]
     exact = np.linalg.solve(np.eye(37) - T[~given][:, ~given], T[~given][:, given] @ own + stay)
-    found = walks.settled(walk, P, labels)
+    found = propagation.settled(walk, P, labels)
     np.testing.assert_allclose(found[~given], exact, atol=2e-3)  # ENOUGH bounds the last change, not the rest of it
     np.testing.assert_array_equal(found[given], own)
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-9)
@@ -32,11 +32,11 @@ def test_steps_are_weights_and_the_chance_to_arrive():
     likeness = likeness_of(np.random.default_rng(1).normal(size=(15, 2)), k=3)
     A, far = likeness.weights().toarray(), likeness.shares_of_typical().toarray()
     expected = A / A.sum(1, keepdims=True) * np.where(A > 0, np.exp(-((far / 0.5) ** 4)), 0)
-    np.testing.assert_allclose(walks.steps(likeness, 0.5).toarray(), expected, atol=1e-12)
+    np.testing.assert_allclose(propagation.steps(likeness, 0.5).toarray(), expected, atol=1e-12)
 
 
 def test_on_a_chain_of_three_the_guesses_are_those_by_hand():
-    chain = Likeness(  # 0 - 1 - 2, with 0 labeled; every step arrives with probability a
+    chain = SimilarityGraph(  # 0 - 1 - 2, with 0 labeled; every step arrives with probability a
         rows=np.arange(3),
         neighbors=np.array([[1], [0], [1]]),
         distances=np.ones((3, 1), np.float32),
@@ -44,7 +44,7 @@ def test_on_a_chain_of_three_the_guesses_are_those_by_hand():
     )
     a = np.exp(-((0.5 / 0.7) ** 4))
     P = np.array([[0.5, 0.5], [0.8, 0.2], [0.6, 0.4]])
-    found = walks.settled(walks.steps(chain, 0.7), P, np.array([1, UNLABELED, UNLABELED]))
+    found = propagation.settled(propagation.steps(chain, 0.7), P, np.array([1, UNLABELED, UNLABELED]))
     # Q1 = a/2 (1 + Q2) + (1 - a) P1,  Q2 = a Q1 + (1 - a) P2,  of the second class
     middle = (a / 2 + (1 - a) * 0.2 + a / 2 * (1 - a) * 0.4) / (1 - a * a / 2)
     np.testing.assert_allclose(found[:, 1], [1.0, middle, a * middle + (1 - a) * 0.4], atol=1e-3)
@@ -57,10 +57,10 @@ def test_a_wrong_guess_in_a_crowd_is_put_right_and_a_label_turns_its_whole_crowd
     P[7] = [0.1, 0.6, 0.1, 0.1, 0.1]  # one wrong guess in crowd 0
     P[which == 4] = [0.05, 0.05, 0.05, 0.5, 0.35]  # a crowd that the model takes for another
     labels = np.full(60, UNLABELED)
-    found = walks.settle_guesses(likeness_of(points), P.astype(np.float32), labels, 0.7)
+    found = propagation.propagate_labels(likeness_of(points), P.astype(np.float32), labels, 0.7)
     assert found[7].argmax() == 0 and (found[which == 4].argmax(1) == 3).all()
     labels[50] = 4
-    found = walks.settle_guesses(likeness_of(points), P.astype(np.float32), labels, 0.7)
+    found = propagation.propagate_labels(likeness_of(points), P.astype(np.float32), labels, 0.7)
     assert (found.argmax(1) == which).all() and found.dtype == np.float32
 
 
@@ -70,19 +70,19 @@ def test_where_nothing_is_near_and_for_items_that_take_no_part_the_guesses_stay(
     labels = np.full(8, UNLABELED)
     labels[0] = 2
     alone = likeness_of(points, k=3, rows=np.array([0, 1, 2, 4, 5, 7]))
-    found = walks.settle_guesses(alone, P, labels, 0.7)
+    found = propagation.propagate_labels(alone, P, labels, 0.7)
     np.testing.assert_array_equal(found[[3, 6]], P[[3, 6]])
     np.testing.assert_allclose(found[[1, 2, 4, 5, 7]], P[[1, 2, 4, 5, 7]], atol=0.02)
     np.testing.assert_array_equal(found[0], [0, 0, 1])
 
 
 def test_equal_items_without_a_label_settle_on_one_guess():
-    same = Likeness(
+    same = SimilarityGraph(
         rows=np.arange(3),
         neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
         distances=np.zeros((3, 2), np.float32),
         typical=0.0,
     )
     P = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
-    found = walks.settled(walks.steps(same, 0.7), P, np.full(3, UNLABELED))
+    found = propagation.settled(propagation.steps(same, 0.7), P, np.full(3, UNLABELED))
     np.testing.assert_allclose(found, np.tile(P.mean(0), (3, 1)), atol=1e-3)

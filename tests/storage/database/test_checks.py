@@ -15,9 +15,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, text
 
 from core.errors import InvalidInput, StoreUnusable
-from storage.database import backups, locations
-from storage.database import checks as opening
-from storage.database import migrate as migrating
+from storage.database import backups, locations, migrate
+from storage.database import checks as store_checks
 from storage.database.schema import Table, UtcDateTime
 from storage.database.store import Store, make_engine
 from storage.projects.projects import ProjectSettings, get_project
@@ -46,7 +45,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> N
         return None if not isinstance(declared_type, UtcDateTime) else False
 
     with store.engine.connect() as connection:
-        options = {"version_table": migrating.VERSION_TABLE, "compare_type": same_type}
+        options = {"version_table": migrate.VERSION_TABLE, "compare_type": same_type}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, Table.metadata) == []
 
@@ -152,7 +151,7 @@ def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path, monkeypatch
     def fail() -> None:
         raise RuntimeError("power cut")
 
-    original = migrating.scripts
+    original = migrate.scripts
 
     def scripts_with_failure():  # type: ignore[no-untyped-def]
         directory = original()
@@ -160,7 +159,7 @@ def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path, monkeypatch
         monkeypatch.setattr(step, "picks", fail)
         return directory
 
-    monkeypatch.setattr(migrating, "scripts", scripts_with_failure)
+    monkeypatch.setattr(migrate, "scripts", scripts_with_failure)
     with pytest.raises(RuntimeError, match="power cut"):
         Store.open(home=tmp_path / "home")
     monkeypatch.undo()
@@ -171,7 +170,7 @@ def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path, monkeypatch
 
 def make_old(engine: Engine) -> None:
     """A store as the first version wrote it, with a project in it."""
-    migrating.upgrade(engine, None, target="0001")
+    migrate.upgrade(engine, None, target="0001")
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -193,7 +192,7 @@ def test_an_older_store_is_backed_up_before_it_is_migrated(tmp_path: Path) -> No
     with Store.open(home=home) as store:
         assert get_project(store, "old").settings == ProjectSettings()
         with store.engine.connect() as connection:
-            assert migrating.version(connection) == migrating.head() != "0001"
+            assert migrate.version(connection) == migrate.head() != "0001"
     [copy] = backups.listed(home, "before-migration")
     with sqlite3.connect(copy) as connection:
         assert connection.execute("SELECT version_num FROM winnow_version").fetchone()[0] == "0001"
@@ -223,7 +222,7 @@ def test_a_damaged_file_is_refused_and_a_huge_one_is_not_read_through(sqlite_sto
     path.write_bytes(whole[:-8192] + b"\x5a" * 8192)  # pages of rows, not of the schema
     with pytest.raises(StoreUnusable, match=r"is damaged .* restore the newest backup"):
         Store.open(home=sqlite_store.home)
-    opening.check_health(path, limit=1_000)
+    store_checks.check_health(path, limit=1_000)
     path.write_bytes(b"not a database at all" * 1_000)
     with pytest.raises(StoreUnusable, match="is damaged"):
         Store.open(home=sqlite_store.home)
@@ -239,14 +238,15 @@ server:/export /mnt/team nfs4 rw 0 0
 def test_network_filesystems_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """D2. A real NFS mount cannot be made here; the kernel's list of mounts is given instead."""
     kinds = {
-        folder: opening.filesystem_of(Path(folder), MOUNTS) for folder in ("/home", "/mnt/team/a", "/mnt/team/local")
+        folder: store_checks.filesystem_of(Path(folder), MOUNTS)
+        for folder in ("/home", "/mnt/team/a", "/mnt/team/local")
     }
     assert kinds == {"/home": "ext4", "/mnt/team/a": "nfs4", "/mnt/team/local": "ext4"}
-    assert opening.filesystem_of(Path("/mnt/with space/x"), MOUNTS) == "cifs"
+    assert store_checks.filesystem_of(Path("/mnt/with space/x"), MOUNTS) == "cifs"
     with pytest.raises(StoreUnusable, match=r"network filesystem \(nfs4\).* Set WINNOW_HOME to a local disk or use"):
-        opening.network_warnings(Path("/mnt/team/a"), MOUNTS)
-    monkeypatch.setenv(opening.ALLOW_NETWORK, "1")
-    assert "network filesystem" in opening.network_warnings(Path("/mnt/team/a"), MOUNTS)[0]
+        store_checks.network_warnings(Path("/mnt/team/a"), MOUNTS)
+    monkeypatch.setenv(store_checks.ALLOW_NETWORK, "1")
+    assert "network filesystem" in store_checks.network_warnings(Path("/mnt/team/a"), MOUNTS)[0]
 
 
 def test_addresses_come_from_the_environment(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from core.config import RoundConfig
 from core.errors import Conflict
 from core.types import Selection
-from storage.database import move as moving
+from storage.database import move as store_move
 from storage.database.schema import LabelEvent
 from storage.database.store import Store
 from storage.labeling.pool import Pool
@@ -51,7 +51,7 @@ def test_a_moved_store_is_the_same_and_goes_on(sqlite_store: Store, postgres_url
     made = lived_in(sqlite_store)
     made.pool.next_to_label(annotator=made.ann, limit=3)
     with Store.open(postgres_url, tmp_path / "elsewhere") as target:
-        report = moving.move(sqlite_store, target)
+        report = store_move.move(sqlite_store, target)
         assert report.tables["label_events"].n_rows == 13
         assert report.n_files == 1
         moved = Pool(target, made.project_id)
@@ -79,11 +79,11 @@ def test_moving_twice_changes_nothing_and_brings_what_was_added(
 ) -> None:
     made = lived_in(sqlite_store)
     with Store.open(postgres_url, tmp_path / "elsewhere") as target:
-        first = moving.move(sqlite_store, target)
-        assert moving.move(sqlite_store, target).tables == first.tables
+        first = store_move.move(sqlite_store, target)
+        assert store_move.move(sqlite_store, target).tables == first.tables
         made.pool.label(made.items[31], made.classes[1], annotator=made.bob)
         made.pool.undo(annotator=made.ann)
-        moving.move(sqlite_store, target)
+        store_move.move(sqlite_store, target)
         assert Pool(target, made.project_id).counts() == made.pool.counts()
         assert Pool(target, made.project_id).rebuild() == 0
 
@@ -93,14 +93,14 @@ def test_a_target_with_projects_of_its_own_is_refused(sqlite_store: Store, postg
     with Store.open(postgres_url, tmp_path / "elsewhere") as target:
         other = make_pool(target, 3, name="frogs")
         with pytest.raises(Conflict, match="already holds 1 project that did not come from this store"):
-            moving.move(sqlite_store, target)
+            store_move.move(sqlite_store, target)
         assert other.pool.counts().total == 3
 
 
 MOVER = """
 import sys, time
 from pathlib import Path
-from storage import moving
+from storage.database import move as moving
 from storage.database.store import Store
 moving.BLOCK = 20
 def tell(progress):
@@ -136,8 +136,8 @@ def test_a_move_killed_half_way_is_completed_by_running_it_again(
     with Store.open(postgres_url, elsewhere) as target:
         with target.read() as connection:
             assert connection.execute(select(func.count()).select_from(LabelEvent)).scalar_one() == 5
-        report = moving.move(sqlite_store, target)
+        report = store_move.move(sqlite_store, target)
         with sqlite_store.read() as old, target.read() as new:
-            for table in moving.moved_tables():
-                assert moving.table_sum(old, table) == moving.table_sum(new, table) == report.tables[table.name]
+            for table in store_move.moved_tables():
+                assert store_move.table_sum(old, table) == store_move.table_sum(new, table) == report.tables[table.name]
         assert Pool(target, made.project_id).counts() == made.pool.counts()

@@ -99,7 +99,7 @@ def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from storage import exporting
+from storage.exporting import run as exporting
 from storage.database.store import Store
 exporting.REPORT_EVERY = 1
 def report(progress):

@@ -27,7 +27,7 @@ from storage.media.checks import MediaReport, read_item, verify_items
 from storage.media.folder import MediaFolder
 from storage.media.limits import Limits
 from storage.media.packs import SMALL_BYTES, Packs, PackWriter
-from storage.media.probe_pool import MediaWorkers
+from storage.media.probe_pool import ProbePool
 from storage.media.probe_process import DISK_FULL, MANY, Examiner
 from storage.projects.projects import create_project
 from tests.storage.made_media import long_picture, wav, write_files, zip_of
@@ -193,7 +193,7 @@ def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_stor
     names.insert(40, "slow.jpg")
     limits = Limits(decode_seconds=2.0)
     media = sqlite_store.media
-    with media.incoming() as incoming, MediaWorkers(media.root, incoming, limits, n_workers=1) as workers:
+    with media.incoming() as incoming, ProbePool(media.root, incoming, limits, n_workers=1) as workers:
         results = workers.submit([(str(root / name), "copy") for name in names]).result()
     assert [one.measures.status for one in results].count("ok") == N
     for name, one in zip(names, results, strict=True):

@@ -19,10 +19,10 @@ from core.errors import Cancelled, InvalidInput, StoreUnusable
 from core.types import Progress
 from storage.database.schema import ImportRun, Item, ItemName, LabelEvent
 from storage.database.store import Store
-from storage.importing import run as importing
+from storage.importing import run as import_run
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.pool import Pool
 from storage.media.limits import Limits
 from storage.media.probe import Measures
@@ -67,7 +67,7 @@ def test_class_folders_become_labels(store, project, tmp_path):
     assert (first.media_type, first.seconds, first.sample_rate, first.channels) == ("audio/wav", 0.1, 8_000, 1)
     assert store.media.read(first.sha256) == wav(2)
     with store.write() as connection:
-        assert labels.rebuild(connection, project) == 0
+        assert projections.rebuild(connection, project) == 0
 
 
 def test_labels_can_be_hidden_truth_or_ignored(sqlite_store, tmp_path):
@@ -199,7 +199,7 @@ def test_damaged_files_are_kept_as_unreadable_and_repaired_when_they_can_be_read
     assert pool.counts().waiting == 1
     with store.write() as connection:  # as if the decoder had only run out of time
         connection.execute(text("UPDATE items SET condition='unreadable' WHERE id=:id"), {"id": second.id})
-        labels.refresh_states(connection, project, [second.id])
+        projections.refresh_states(connection, project, [second.id])
     assert pool.counts().waiting == 0
     take(store, project, tmp_path / "in")
     assert items(store, project)[1].condition == "ok"
@@ -256,8 +256,8 @@ def test_unknown_and_similar_classes_stop_a_folder_before_anything_is_written(sq
 
 
 def test_a_cancelled_import_keeps_what_it_committed_and_goes_on_later(store, project, tmp_path, monkeypatch):
-    monkeypatch.setattr(importing, "GROUP_FILES", 10)
-    monkeypatch.setattr(importing, "BATCH_FILES", 5)
+    monkeypatch.setattr(import_run, "GROUP_FILES", 10)
+    monkeypatch.setattr(import_run, "BATCH_FILES", 5)
     write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(200)})  # more than can be on its way at once
 
     def stop(progress: Progress) -> None:
@@ -273,8 +273,8 @@ def test_a_cancelled_import_keeps_what_it_committed_and_goes_on_later(store, pro
 
 
 def test_an_import_can_be_cancelled_through_the_store(sqlite_store, audio, tmp_path, monkeypatch):
-    monkeypatch.setattr(importing, "GROUP_FILES", 10)
-    monkeypatch.setattr(importing, "BATCH_FILES", 5)
+    monkeypatch.setattr(import_run, "GROUP_FILES", 10)
+    monkeypatch.setattr(import_run, "BATCH_FILES", 5)
     write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(60)})
 
     def ask(progress: Progress) -> None:
@@ -292,7 +292,7 @@ def test_a_full_disk_stops_the_import_with_a_sentence(sqlite_store, tmp_path, mo
     project = create_project(sqlite_store, "p", "audio").id
     write_files(tmp_path / "in", {"a.wav": wav()})
     full = Examined(Measures("refused", DISK_FULL))
-    monkeypatch.setattr("storage.media.probe_pool.MediaWorkers._examine", lambda self, jobs: [full] * len(jobs))
+    monkeypatch.setattr("storage.media.probe_pool.ProbePool._examine", lambda self, jobs: [full] * len(jobs))
     with pytest.raises(StoreUnusable, match="disk is full"):
         take(sqlite_store, project, tmp_path / "in")
     with sqlite_store.read() as connection:
@@ -308,7 +308,7 @@ def test_limits_of_the_options_hold_in_an_import(sqlite_store, audio, tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
-from storage import importing
+from storage.importing import run as importing
 from storage.database.store import Store
 from storage.importing.open import open_source
 importing.GROUP_FILES, importing.BATCH_FILES = 40, int(sys.argv[3])
@@ -348,7 +348,7 @@ def test_kill_9_during_an_import_loses_nothing_and_it_goes_on(sqlite_store, tmp_
         assert report.imported + report.already == n_files == len(items(store, project))
         assert Pool(store, project).counts().labeled == n_files
         with store.write() as connection:
-            assert labels.rebuild(connection, project) == 0
+            assert projections.rebuild(connection, project) == 0
         with store.read() as connection:
             statuses = connection.execute(select(ImportRun.status).order_by(ImportRun.id)).scalars().all()
         assert statuses[-1] == "finished" and set(statuses[:-1]) <= {"interrupted"}
@@ -370,7 +370,7 @@ def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, 
 
     project = create_project(sqlite_store, "p", "audio").id
     (tmp_path / "a.wav").write_bytes(wav())
-    monkeypatch.setattr(importing, "GROUP_FILES", 250)
+    monkeypatch.setattr(import_run, "GROUP_FILES", 250)
 
     class Many:
         description, strict = "many", False

@@ -14,7 +14,7 @@ from core.config import RoundConfig
 from core.types import Selection
 from storage.database.schema import Item, Lease
 from storage.database.store import Store, now
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.rounds.log import RoundLog
@@ -48,7 +48,7 @@ def test_picks_come_first_in_their_order_then_the_shuffled_rest(store: Store) ->
     rows = made.pool.next_to_label(annotator=made.ann, limit=12)
     order = [made.items.index(row.id) for row in rows]
     assert order[:7] == [11, 0, 9, 1, 4, 7, 2]
-    rest = sorted({3, 5, 6, 8, 10}, key=lambda place: labels.shuffle_of(rows[order.index(place)].sha256))
+    rest = sorted({3, 5, 6, 8, 10}, key=lambda place: projections.shuffle_of(rows[order.index(place)].sha256))
     assert order[7:] == rest
     assert [(row.pick.round_id, row.pick.position) for row in rows[2:7] if row.pick] == [
         (new, 1), (new, 2), (new, 3), (old, 1), (old, 2),
@@ -95,7 +95,7 @@ def test_a_repaired_item_is_served_again(store: Store) -> None:
     for condition, expected in (("missing", []), ("ok", made.items)):
         with store.write() as connection:
             connection.execute(update(Item).values(condition=condition))
-            labels.refresh_states(connection, made.project_id, made.items)
+            projections.refresh_states(connection, made.project_id, made.items)
         assert served(made.pool, made.ann) == expected
 
 

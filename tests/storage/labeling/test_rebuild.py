@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 from core.errors import WinnowError
 from storage.database.schema import CurrentLabel, ItemState, LabelEvent
 from storage.database.store import Store
-from storage.labeling import projections as labels
+from storage.labeling import projections
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes, merge_classes, restore_class, retire_class, unmerge_class
 from tests.storage.pools import Made, event, make_pool
@@ -74,7 +74,7 @@ def change_classes(made: Made, kind: str, rest: list[int]) -> None:
         return
 
 
-def projections(store: Store) -> tuple[list[Any], list[Any]]:
+def projected(store: Store) -> tuple[list[Any], list[Any]]:
     with store.read() as connection:
         states = connection.execute(select(ItemState.__table__).order_by(ItemState.item_id)).all()
         current = connection.execute(
@@ -120,7 +120,7 @@ def check_sequence(store: Store, steps: list[tuple[Any, ...]], wanted: int) -> N
     people = [made.ann, made.bob, annotator_named(store, "Cay").id]
     for one in steps:
         perform(made, people, one)
-    kept = projections(store)
+    kept = projected(store)
     found = {
         row.id: (row.class_id, row.n_labels, row.decided, row.skipped, row.flagged, row.waiting)
         for row in made.pool.items()
@@ -134,8 +134,8 @@ def check_sequence(store: Store, steps: list[tuple[Any, ...]], wanted: int) -> N
                 n_labels=0, class_id=None, decided=False, skipped=False, flagged=False, sequence=None
             )
         )
-        labels.rebuild(connection, made.project_id)
-    assert projections(store) == kept, "rebuilding from nothing gives the same rows"
+        projections.rebuild(connection, made.project_id)
+    assert projected(store) == kept, "rebuilding from nothing gives the same rows"
 
 
 @settings(max_examples=30, deadline=None)

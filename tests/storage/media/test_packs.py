@@ -172,7 +172,7 @@ def test_what_is_packed_is_on_disk_after_sync(tmp_path, monkeypatch):
 WRITING = """
 import hashlib, itertools, sys
 from pathlib import Path
-from storage import media_packs, pack_index
+from storage.media import pack_index, packs as media_packs
 from storage.media.packs import PackWriter
 media_packs.PACK_BYTES, pack_index.UNSORTED = 2_000, 10
 writer = PackWriter(Path(sys.argv[1]))

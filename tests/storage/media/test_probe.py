@@ -16,7 +16,7 @@ from core.errors import InvalidInput
 from storage.media.folder import MediaChanged, MediaFolder, MediaMissing
 from storage.media.limits import Limits, limits_from
 from storage.media.probe import Measures, examine
-from storage.media.probe_pool import MediaWorkers
+from storage.media.probe_pool import ProbePool
 from storage.media.probe_process import Examiner
 from storage.media.types import identify, refusal
 from tests.storage.made_media import long_picture, picture, riff, sound, wav
@@ -204,7 +204,7 @@ def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affect
     (tmp_path / "b.png").write_bytes(picture(seed=2))
     jobs = [(str(tmp_path / name), "copy") for name in ("a.png", "slow.jpg", "b.png")]
     limits = dataclasses.replace(LIMITS, decode_seconds=2.0)
-    with MediaWorkers(*folders, limits, n_workers=1) as workers:
+    with ProbePool(*folders, limits, n_workers=1) as workers:
         results = workers.submit(jobs).result()
     assert [one.measures.status for one in results] == ["ok", "unreadable", "ok"]
     assert "decode_seconds" in results[1].measures.reason
@@ -217,7 +217,7 @@ def test_a_decoder_that_needs_too_much_memory_is_refused_it(folders, tmp_path):
     Image.new("RGB", (7_000, 7_000)).save(tmp_path / "large.png")
     (tmp_path / "a.png").write_bytes(picture())
     limits = dataclasses.replace(LIMITS, decode_bytes=200 << 20)
-    with MediaWorkers(*folders, limits, n_workers=1) as workers:
+    with ProbePool(*folders, limits, n_workers=1) as workers:
         jobs = [(str(tmp_path / name), "copy") for name in ("large.png", "a.png")]
         large, small = workers.submit(jobs).result()
     assert large.measures.status == "unreadable"
@@ -231,7 +231,7 @@ def test_large_files_are_copied_whole_and_measured_from_the_copy(folders, tmp_pa
     flac = sound("FLAC", rate=48_000, n_samples=3_000_000)
     (tmp_path / "long.flac").write_bytes(flac)
     jobs = [(str(tmp_path / "long.wav"), "copy"), (str(tmp_path / "long.flac"), "link")]
-    with MediaWorkers(*folders, LIMITS, n_workers=1) as workers:
+    with ProbePool(*folders, LIMITS, n_workers=1) as workers:
         one, two = workers.submit(jobs).result()
     assert one.measures.seconds == two.measures.seconds == 62.5
     assert MediaFolder(folders[0]).read(one.sha256) == data
@@ -241,18 +241,18 @@ def test_large_files_are_copied_whole_and_measured_from_the_copy(folders, tmp_pa
 
 def test_a_file_that_grows_while_it_is_read_is_refused(folders, tmp_path, monkeypatch):
     """A12."""
-    from storage.media import probe_process as media_child
+    from storage.media import probe_process
 
     target = tmp_path / "a.wav"
     target.write_bytes(wav())
-    read = media_child.os.read
+    read = probe_process.os.read
 
     def grow(descriptor: int, n: int) -> bytes:
         with open(target, "ab") as file:
             file.write(b"more")
         return read(descriptor, n)
 
-    monkeypatch.setattr(media_child.os, "read", grow)
+    monkeypatch.setattr(probe_process.os, "read", grow)
     reply = Examiner(*folders, LIMITS).reply(str(target), "copy")
     assert reply[0] == "refused" and "changed while" in reply[1]
 

@@ -95,7 +95,7 @@ def test_an_interrupted_fill_keeps_finished_blocks_and_half_written_tails_are_cu
 FILLER = """
 import sys, time
 import numpy as np
-from storage import row_cache
+from storage.rounds import row_cache
 row_cache.MAX_BLOCK = 8
 names = [f"n {number}" for number in range(5000)]
 def compute(positions):

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from app.views.predictions import newest_opinion
+from app.views.predictions import newest_predictions
 from app.web.routes import cards
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -145,7 +145,7 @@ def test_a_card_carries_its_own_items_guess_and_the_round_that_picked_it(post, p
     picks = sample_store.finish_round(page_store, project, 6)
     found = post(f"/api/projects/{project.id}/cards", {"holder": "t", "limit": 8}).json()["cards"]
     assert [card["item_id"] for card in found[:6]] == picks
-    opinion = newest_opinion(page_store, project.id)
+    opinion = newest_predictions(page_store, project.id)
     rows = {int(item): row for row, item in enumerate(opinion.item_ids)}
     names = [row.name for row in list_classes(page_store, project.id)]
     for card in found:
@@ -180,7 +180,7 @@ def test_nearest_labeled_items_are_those_of_a_brute_force_search(post, project, 
         pool.label(item, rows[i].id, annotator=ana)
     asked = pool.items()[-1].id
     card = post(f"/api/projects/{project.id}/cards", {"items": [asked]}).json()["cards"][0]
-    opinion = newest_opinion(page_store, project.id)
+    opinion = newest_predictions(page_store, project.id)
     at = {int(item): row for row, item in enumerate(opinion.item_ids)}
     distance = {i: float(np.linalg.norm(opinion.embeddings[at[i]] - opinion.embeddings[at[asked]])) for i in labeled}
     assert [near["item_id"] for near in card["nearest"]] == sorted(distance, key=distance.get)[:3]
@@ -198,7 +198,7 @@ def test_the_hidden_share_is_met_and_the_draw_never_changes():
 
 def test_tiles_are_ordered_by_the_rounds_own_confidence(post, project, page_store):
     sample_store.finish_round(page_store, project)
-    opinion = newest_opinion(page_store, project.id)
+    opinion = newest_predictions(page_store, project.id)
     best = dict(zip(opinion.item_ids.tolist(), opinion.probabilities.max(1).tolist(), strict=True))
     guess = dict(zip(opinion.item_ids.tolist(), opinion.probabilities.argmax(1).tolist(), strict=True))
     path = f"/api/projects/{project.id}/tiles"

@@ -11,7 +11,7 @@ import torch
 
 from core.errors import Cancelled
 from core.learning import learner as learner_module
-from core.learning.methods import simclr as contrast
+from core.learning.methods import simclr
 from core.learning.methods.simclr import TEMPERATURE, WarmUp, contrast_loss
 from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.training import train
@@ -56,7 +56,7 @@ def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
 
 def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch):
     calls = []
-    warm_up = contrast.warm_up
+    warm_up = simclr.warm_up
     monkeypatch.setattr(learner_module, "warm_up", lambda *a: (calls.append(1), warm_up(*a)))
     labels = some_labels(CLASSES, 2)
     models = [train(POOL, labels, N_CLASSES, config, runtime=CPU) for config in (CONFIG, CONFIG, SMALL)]
@@ -104,7 +104,7 @@ def test_clips_warm_up_too_and_one_item_has_nothing_to_differ_from():
     train(clips, some_labels(classes, 1), N_CLASSES, dataclasses.replace(CONFIG, steps=2), runtime=CPU)
     network = fresh_network(SHAPE, CPU)
     before = network.stem.weight.detach().clone()
-    contrast.warm_up(network, open_feed(POOL, CPU.device, 0), np.arange(1), CONFIG, CPU)
+    simclr.warm_up(network, open_feed(POOL, CPU.device, 0), np.arange(1), CONFIG, CPU)
     assert torch.equal(network.stem.weight, before)
 
 
@@ -121,7 +121,7 @@ def test_taught_layers_learn_at_their_share_of_the_rate():
     """A share of 0 leaves them as the warm-up left them; the head learns all the same."""
     config = dataclasses.replace(CONFIG, warm_share=0.0, ema_decay=0.0)
     warmed = fresh_network(SHAPE, CPU).train()
-    contrast.warm_up(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)
+    simclr.warm_up(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)
     model = train(POOL, some_labels(CLASSES, 2), N_CLASSES, config, runtime=CPU)
     assert torch.equal(model.network.stem.weight, warmed.stem.weight)
     assert not torch.equal(model.network.head.weight, warmed.head.weight)
