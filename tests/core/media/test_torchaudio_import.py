@@ -35,8 +35,8 @@ def test_beside_a_cuda_torch_nothing_is_replaced():
         "import sys, types, torch; torch.version.cuda = '13.0'\n"
         "fake = types.ModuleType('torchaudio'); fake.functional = fake.transforms = 'the real ones'\n"
         "sys.modules['torchaudio'] = fake\n"
-        "from core.media import torchaudio_clean\n"
-        "assert torchaudio_clean.transforms == 'the real ones'\n"
+        "from core.media import torchaudio_import\n"
+        "assert torchaudio_import.transforms == 'the real ones'\n"
         "assert 'torchaudio._extension' not in sys.modules"
     )
     assert pretended.returncode == 0, pretended.stderr
