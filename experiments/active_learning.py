@@ -27,7 +27,7 @@ from typing import Any
 from app.simulation.local_runner import simulate
 from app.simulation.report import reach_table, table, write_report
 from app.simulation.results import Question, merge, read_results
-from app.simulation.settings import changed, hard_cases, settled_preset
+from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from core.acquisition import catalog
 from core.config import RoundConfig
 from core.errors import WinnowError
@@ -70,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings(given: argparse.Namespace) -> RoundConfig:
-    config = settled_preset(given.preset or PRESETS[given.size])
+    config = preset_for_this_machine(given.preset or PRESETS[given.size])
     media = dataclasses.replace(config.media, noise_folder=noise_folder(given.dataset, given.data))
     if given.dataset == "mnist":
         media = dataclasses.replace(media, channels=1)
-    return changed(dataclasses.replace(config, media=media), given.set)
+    return change_settings(dataclasses.replace(config, media=media), given.set)
 
 
 def question(given: argparse.Namespace, out: Path) -> Question:

@@ -44,7 +44,7 @@ def one(pool: Pool, likeness: SimilarityGraph, n_labels: int, seed: int) -> dict
     held_out = (pool.test_rows, pool.classes[pool.test_rows])
     model = train(pool.inputs, labels, int(pool.classes.max()) + 1, config, runtime=runtime, held_out=held_out)
     own = predict(model, pool.inputs, runtime=runtime, n_views=config.predict_views).probabilities
-    settled = propagate_labels(likeness, own, labels, LAPTOP.likeness.reach)
+    settled = propagate_labels(likeness, own, labels, LAPTOP.similarity.reach)
     test = np.isin(np.arange(len(labels)), pool.test_rows)
     parts = {"test": test, "pool": ~test & (labels == UNLABELED)}
     return {
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> Record:
     rows, claims = [], {}
     for name in arguments.only or DATA_SETS:
         pool = load(name, arguments.data, small=False)
-        likeness = build_similarity_graph(pool.inputs, np.full(len(pool.classes), UNLABELED), LAPTOP.likeness)
+        likeness = build_similarity_graph(pool.inputs, np.full(len(pool.classes), UNLABELED), LAPTOP.similarity)
         assert likeness is not None
         claims[name] = about(pool, likeness)
         for n_labels in budgets:
@@ -78,7 +78,7 @@ def main(arguments: Arguments) -> Record:
     figure = curves(
         lines, "labels", "accuracy", by="line", title="PoolPredictions before and after settling: accuracy, %"
     )
-    return Record(rows, {"likeness": dataclasses.asdict(LAPTOP.likeness)}, claims, figure)
+    return Record(rows, {"likeness": dataclasses.asdict(LAPTOP.similarity)}, claims, figure)
 
 
 if __name__ == "__main__":

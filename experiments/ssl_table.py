@@ -42,7 +42,7 @@ from experiments.record import Arguments, Record, curves, mean_and_deviation, ru
 BUDGETS = (10, 30, 60)
 SMALL_STEPS = 1_000
 SMALL_POOL, SMALL_TEST = 2_700, 1_000
-WARMED = {"cifar10": {"contrast_steps": 2_000, "warm_share": 0.05, "warm_steps": SMALL_STEPS}}
+WARMED = {"cifar10": {"pretrain_steps": 2_000, "pretrained_rate_scale": 0.05, "warm_steps": SMALL_STEPS}}
 METHODS = {
     "supervised, no augmentation": {"method": "supervised", "augment": False},
     "supervised": {"method": "supervised"},
@@ -156,12 +156,12 @@ def main(arguments: Arguments) -> Record:
                 labels = uniform_labels(pool, n_labels, seed)
                 for method in METHODS:
                     config = settings(method, arguments.small, name)
-                    if config.contrast_steps and kept is None:
+                    if config.pretrain_steps and kept is None:
                         kept = warmed(pool, config, seed)
                     model = train(
                         pool.inputs, labels, int(pool.classes.max()) + 1, config,
                         runtime=Runtime.create(seed), held_out=held_out,
-                        warm_start=kept if config.contrast_steps else None,
+                        warm_start=kept if config.pretrain_steps else None,
                     )  # fmt: skip
                     accuracy = 100 * model.metrics["held_out_accuracy"]
                     rows.append({"data": name, "labels": n_labels, "method": method, "seed": seed,

@@ -12,7 +12,7 @@ from app.cli.output import progress_bar, show
 from app.simulation.local_runner import simulate
 from app.simulation.report import reach_table, table, write_report
 from app.simulation.results import Question
-from app.simulation.settings import changed, settled_preset
+from app.simulation.settings import change_settings, preset_for_this_machine
 from core.acquisition import catalog
 from core.config import Preset, RoundConfig, require
 from core.rounds.simulation_plan import Plan
@@ -45,7 +45,7 @@ def run_simulation(wish: Wish, plan: Mapping[str, Any], as_json: bool) -> None:
         strategies=tuple(dict.fromkeys(wish.strategies)),
         seeds=tuple(range(wish.seeds)),
         plan=Plan(**plan),
-        config=changed(config, wish.settings),
+        config=change_settings(config, wish.settings),
     )
     out = wish.out.absolute()
     with progress_bar("Simulating") as report:
@@ -56,7 +56,7 @@ def run_simulation(wish: Wish, plan: Mapping[str, Any], as_json: bool) -> None:
 
 def _subject(wish: Wish) -> tuple[int | None, str, RoundConfig]:
     """The project (None for data of its own), what it is called, and the settings of its rounds."""
-    config = settled_preset(wish.preset)
+    config = preset_for_this_machine(wish.preset)
     if wish.project is None:
         require(wish.data is not None, "Name labeled data (a folder, a zip or a manifest), or a project: --project.")
         assert wish.data is not None

@@ -37,7 +37,11 @@ class Question:
     def same_as(self, stored: Mapping[str, Any]) -> bool:
         """More strategies, seeds or rounds are the same question; other data, plan or settings are not."""
         mine = self.to_dict()
-        theirs = {**stored, "plan": {**stored["plan"], "rounds": self.plan.rounds}}
+        theirs = {
+            **stored,
+            "plan": {**stored["plan"], "rounds": self.plan.rounds},
+            "config": json.loads(to_json(from_dict(RoundConfig, dict(stored["config"])))),  # names of older versions
+        }
         return all(theirs.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
 
     def to_dict(self) -> dict[str, Any]:

@@ -72,11 +72,11 @@ class Learner:
 
     def _shares(self) -> dict[float, list[nn.Parameter]]:
         """What learns at which share of the rate: layers that a warm-up has taught may go more slowly than the head."""
-        if not self.config.contrast_steps or self.config.warm_share == 1.0:
+        if not self.config.pretrain_steps or self.config.pretrained_rate_scale == 1.0:
             return {1.0: list(self.network.parameters())}
         head = list(self.network.head.parameters())
         taught = [p for p in self.network.parameters() if all(p is not own for own in head)]
-        return {1.0: head, self.config.warm_share: taught}
+        return {1.0: head, self.config.pretrained_rate_scale: taught}
 
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
         forward: Callable[[Tensor], Tensor] = self.network

@@ -83,7 +83,7 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
         learner.start_from(named_tensors(going_on.network))
     run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
     resumed = run.resume()
-    if config.contrast_steps and going_on is None and not resumed:
+    if config.pretrain_steps and going_on is None and not resumed:
         learner.pretrain_without_labels(report)
         run.keep()
     run.go()

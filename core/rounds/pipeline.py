@@ -87,11 +87,14 @@ def settled(config: RoundConfig, runtime: Runtime) -> RoundConfig:
         return config
     named = preset("auto", runtime.device.type, config.seed)
     selection = dataclasses.replace(
-        config.selection, n_views=named.selection.n_views, proxy=named.selection.proxy, doubt=named.selection.doubt
+        config.selection,
+        n_views=named.selection.n_views,
+        proxy=named.selection.proxy,
+        uncertainty_power=named.selection.uncertainty_power,
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
     return dataclasses.replace(
-        config, preset=name, training=named.training, selection=selection, likeness=named.likeness
+        config, preset=name, training=named.training, selection=selection, similarity=named.similarity
     )
 
 
@@ -168,7 +171,7 @@ def guess(
 
 def listen(work: Work, inputs: Inputs) -> SimilarityGraph | None:
     """Who is like whom in the pool, held-out items included; None where the settings or the media know of nothing."""
-    return build_similarity_graph(inputs, work.snapshot.labels, work.config.likeness, work.report)
+    return build_similarity_graph(inputs, work.snapshot.labels, work.config.similarity, work.report)
 
 
 def settle(work: Work, guesses: PoolPredictions, likeness: SimilarityGraph | None) -> PoolPredictions:
@@ -179,7 +182,7 @@ def settle(work: Work, guesses: PoolPredictions, likeness: SimilarityGraph | Non
         return guesses
     if not guesses.has_model:
         return dataclasses.replace(guesses, likeness=likeness)
-    before, reach = guesses.probabilities, work.config.likeness.reach
+    before, reach = guesses.probabilities, work.config.similarity.reach
     after = propagate_labels(likeness, before, work.snapshot.labels, reach)
     n_changed = int((after.argmax(1) != before.argmax(1)).sum())
     return dataclasses.replace(guesses, probabilities=after, likeness=likeness, n_changed=n_changed)

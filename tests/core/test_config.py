@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from core.config import RoundConfig, SelectionConfig, from_dict, from_json, to_json
+from core.config import (
+    RENAMED_KEYS,
+    RETIRED,
+    RoundConfig,
+    SelectionConfig,
+    SimilarityConfig,
+    from_dict,
+    from_json,
+    preset,
+    to_json,
+)
 from core.errors import InvalidInput
 
 
@@ -36,3 +47,40 @@ def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
     values["training"] |= {"hint_neighbors": 10, "hint_reach": 0.97, "hint_power": 2.0}
     values["selection"]["unsure_share"] = 0.05
     assert from_json(RoundConfig, json.dumps(values)) == RoundConfig()
+
+
+STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, before settings were renamed
+
+
+@pytest.mark.parametrize("name", ["laptop", "paper"])
+def test_a_preset_stored_by_version_0_1_is_read_as_the_same_preset(name):
+    assert from_json(RoundConfig, (STORED / f"{name}_0_1.json").read_text()) == preset(name)
+
+
+def test_every_setting_renamed_since_version_0_1_keeps_its_value():
+    text = (STORED / "every_renamed_setting_0_1.json").read_text()
+    config = from_json(RoundConfig, text)
+    assert config.similarity == SimilarityConfig(neighbors=6, reach=0.5)
+    assert (config.selection.proxy, config.selection.uncertainty_power) == ("similarity", 2.5)
+    training = config.training
+    assert (training.pretrain_steps, training.pretrain_batch, training.pretrained_rate_scale) == (7, 9, 0.25)
+    assert (training.n_augmentations, config.map.n_neighbors) == (3, 12)
+    assert {name for names in RENAMED_KEYS.values() for name in names} <= _all_keys(json.loads(text))
+
+
+def test_settings_are_written_with_the_current_names_only():
+    old = from_json(RoundConfig, (STORED / "every_renamed_setting_0_1.json").read_text())
+    written = json.loads(to_json(old))
+    gone = {name for names in (*RENAMED_KEYS.values(), *RETIRED.values()) for name in names}
+    assert not gone & _all_keys(written)
+    assert written["selection"]["proxy"] == "similarity"
+    assert from_json(RoundConfig, to_json(old)) == old
+
+
+def test_a_setting_given_under_both_names_is_refused():
+    with pytest.raises(InvalidInput, match="'uncertainty_power' and its older name 'doubt'"):
+        from_dict(RoundConfig, {"selection": {"doubt": 1.0, "uncertainty_power": 2.0}})
+
+
+def _all_keys(values: dict) -> set[str]:
+    return set(values) | {key for value in values.values() if isinstance(value, dict) for key in _all_keys(value)}

@@ -1,23 +1,25 @@
 """Batch active learning by bilevel coresets (Borsos et al., 2021, eq. 17): the batch whose labels lower the loss most.
 
 With D_train the labeled items and D_u the pool with soft pseudo-labels, choose M in D_u so that softmax regression on
-D_train u M has a low loss on D_train u D_u: `core.coresets.bilevel.greedy` on the kernel features, where a labeled or
-chosen item enters the inner problem with its augmented views (`request.view_features`), or as itself without them. The
-score is the negative implicit gradient at the moment of choice; reasons carry the outer loss before and after, and the
-rank of the gradient among all unlabeled rows looked at.
+D_train u M has a low loss on D_train u D_u: `core.coresets.bilevel.greedy` on the kernel features. A labeled or chosen
+item enters the inner problem as its augmented views (`request.view_features`), or as itself when there are none. The
+score is the negative implicit gradient at the time of choice; reasons carry the outer loss before and after, and the
+rank of the gradient among all unlabeled rows evaluated.
 
-- The outer set holds every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
-  `config.max_candidates` rows a seeded sample of the unlabeled ones stands for all.
-- With `config.doubt` > 0 the outer loss weighs an unlabeled item by (1 - margin)^doubt, margin being that between its
-  two likeliest classes, and takes the likelier one for its label: the batch then sums up what the model does not know.
-  With all items alike, the paper's choice, the proxy asks where it is weak itself, and the model, which knows more than
-  the labeled items, is mostly right there (docs/reproduction.md).
-- `config.proxy = "embedding"` puts the last layer, scaled to a mean square length of 1, in place of kernel features;
-  "alike" the diffusion over alike items (`core.similarity.diffusion`) where one is known, without views: the proxy then
-  extends a label over the crowd of items that are like it, and the batch names the crowds that matter most.
+Departures and details
+
+- The outer set is every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
+  `config.max_candidates` rows a seeded sample of the unlabeled ones represents all.
+- With `config.uncertainty_power` = a > 0 the outer loss weights an unlabeled item by (1 - margin)^a, where margin is
+  the difference of its two largest probabilities, and its label is its most probable class. The batch then covers what
+  the model is uncertain about. Equal weights (a = 0) are the paper's choice; they favor items on which the proxy is
+  weak but the model, which has seen the unlabeled items, is mostly right (docs/reproduction.md).
+- `config.proxy = "embedding"` replaces kernel features by the last layer, scaled to a mean square length of 1.
+  "similarity" replaces them by diffusion features of the similarity graph (`core.similarity.diffusion`) where there is
+  one, without views: a label then extends over its cluster, and the batch covers the clusters that matter most.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
-  closed-form case of the same framework, where no pseudo-labels are needed. The score is the gain in mean variance.
-- One class alone leaves nothing to tell apart: the design is used as well.
+  closed-form case of the same framework, which needs no pseudo-labels. The score is the decrease of the mean variance.
+- The design is also used when there is only one class, because there is nothing to discriminate.
 """
 
 from __future__ import annotations
@@ -44,20 +46,20 @@ from core.coresets import bilevel, design
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
-ALIKE_LENGTH = 0.1**0.5  # of diffusion features: the usual penalty then counts ten times as much as on length 1
+DIFFUSION_LENGTH = 0.1**0.5  # of diffusion features: the default penalty then weighs ten times as much as at length 1
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
 
 
-def on_the_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
-    """Whether the proxy is the kernel's: by choice, or because no likeness of these items is known."""
-    return config.proxy == "kernel" or (config.proxy == "alike" and request.similarity_features is None)
+def uses_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
+    """Whether the proxy uses kernel features: by choice, or because these items have no similarity graph."""
+    return config.proxy == "kernel" or (config.proxy == "similarity" and request.similarity_features is None)
 
 
 def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.float32]:
-    """(n, q) what the proxy model sees."""
-    if config.proxy == "alike" and request.similarity_features is not None:
-        return ALIKE_LENGTH * request.similarity_features()
-    if on_the_kernel(request, config) or request.embeddings.shape[1] == 0:
+    """(n, q) features of the proxy model."""
+    if config.proxy == "similarity" and request.similarity_features is not None:
+        return DIFFUSION_LENGTH * request.similarity_features()
+    if uses_kernel(request, config) or request.embeddings.shape[1] == 0:
         return request.features
     return request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
 
@@ -65,8 +67,8 @@ def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArra
 def inner_rows(
     request: SelectionRequest, config: SelectionConfig, features: NDArray[np.float32], row: int
 ) -> NDArray[np.float32]:
-    """(A, q) what an item enters the inner problem with: its first `config.n_views` views, or itself."""
-    if request.view_features is None or not on_the_kernel(request, config) or config.n_views == 0:
+    """(A, q) an item's rows in the inner problem: its first `config.n_views` views, or its own features."""
+    if request.view_features is None or not uses_kernel(request, config) or config.n_views == 0:
         return features[row : row + 1]
     return request.view_features(row)[: config.n_views]
 
@@ -81,7 +83,7 @@ def base_rows(
 
 
 def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the outer loss: all labeled, and the unlabeled or a sample of them that keeps enough candidates."""
+    """Rows of the outer loss: all labeled rows, and the unlabeled rows or a sample of them with enough candidates."""
     unlabeled, candidates = unlabeled_rows(request), candidate_rows(request)
     limit = max(limit, 10 * request.batch_size)
     if len(unlabeled) <= limit:
@@ -96,12 +98,12 @@ def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, 
 def outer_problem(
     request: SelectionRequest, config: SelectionConfig, rows: Rows
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """(len(rows), C) the labels of the outer loss, and (len(rows),) its weights, None where all count alike."""
+    """(len(rows), C) the labels of the outer loss, and (len(rows),) its weights (None: equal weights)."""
     targets = request.probabilities[rows]
-    if not config.doubt:
+    if not config.uncertainty_power:
         return targets, None
-    doubts = margin_uncertainty(torch.from_numpy(targets)).clamp_min(0.0).numpy() ** config.doubt
-    weights = np.where(request.labeled[rows], 1.0, doubts).astype(np.float32)
+    uncertainty = margin_uncertainty(torch.from_numpy(targets)).clamp_min(0.0).numpy() ** config.uncertainty_power
+    weights = np.where(request.labeled[rows], 1.0, uncertainty).astype(np.float32)
     return np.eye(targets.shape[1], dtype=np.float32)[targets.argmax(1)], weights
 
 
@@ -109,7 +111,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     if is_cold(request):
         return design_batch(request, config, "No model yet", report)
     if request.probabilities.shape[1] < 2:
-        return design_batch(request, config, "One class alone leaves nothing to tell apart", report)
+        return design_batch(request, config, "There is only one class", report)
     features = proxy_features(request, config)
     rows, notes = outer_rows(request, config.max_candidates)
     targets, weights = outer_problem(request, config, rows)
@@ -144,7 +146,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
 
 
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:
-    """A batch by Bayesian V-optimal design on the kernel features; labeled rows are in the design already."""
+    """A batch by Bayesian V-optimal design on the kernel features; labeled rows are already part of the design."""
     rows, notes = outer_rows(request, min(config.max_candidates, COLD_ROWS))
     Z = centered_unit(on_device(request.features[rows]))
     if Z.shape[1] == 0 or not bool(Z.any()):

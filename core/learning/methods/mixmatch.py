@@ -5,7 +5,7 @@
     mix  : l ~ Beta(alpha, alpha), l' = max(l, 1 - l);  x' = l' x_1 + (1 - l') x_2, the same for targets, l per example
     L    = 1/|X'| sum CE(p, f(x)) + lambda_u / (C |U'|) sum |q - softmax f(u)|^2,   lambda_u ramped up linearly
 
-Symbols: X_hat, U_hat augmented labeled and unlabeled inputs; K = n_guesses; T = sharpening; alpha = mix_alpha.
+Symbols: X_hat, U_hat augmented labeled and unlabeled inputs; K = n_augmentations; T = sharpening; alpha = mix_alpha.
 
 Departures and details: which batches set batch normalization's statistics is `config.batch_norm`. "interleaved" is the
 authors' code: K + 1 passes of equal batches that hold labeled and unlabeled examples in equal shares; only the first
@@ -42,7 +42,7 @@ def guess_labels(step: Step, views: list[Tensor]) -> Tensor:
 
 def mixed_batch(step: Step) -> tuple[Tensor, Tensor, Tensor]:
     """X' and U' (b + K b_u, C, H, W), their targets (b + K b_u, n_classes), and the guesses (b_u, n_classes)."""
-    views = [step.unlabeled.standard() for _ in range(step.config.n_guesses)]
+    views = [step.unlabeled.standard() for _ in range(step.config.n_augmentations)]
     guesses = guess_labels(step, views)
     labeled = step.labeled.standard()
     world = step.world
@@ -73,7 +73,7 @@ def forward(step: Step, mixed: Tensor) -> Tensor:
     """Logits of all mixed inputs, with the batch-norm choice the module describes."""
     if step.config.batch_norm == "joint":
         return step.network(mixed).float()
-    n_batches = step.config.n_guesses + 1
+    n_batches = step.config.n_augmentations + 1
     order = interleaved_order(len(mixed), n_batches).to(mixed.device)
     logits = []
     for number, batch in enumerate(mixed[order].chunk(n_batches)):

@@ -57,14 +57,14 @@ class Projection(nn.Module):
 
 
 class WarmUp:
-    """Trains `network` in place; `advance` makes one of `config.contrast_steps` steps."""
+    """Trains `network` in place; `advance` makes one of `config.pretrain_steps` steps."""
 
     def __init__(
         self, network: Network, feed: Feed, rows: NDArray[np.int64], config: TrainingConfig, runtime: Runtime
     ) -> None:
         self.network, self.feed = network, feed
         self.config = dataclasses.replace(config, learning_rate=LEARNING_RATE)
-        self.size = min(config.contrast_batch, len(rows))
+        self.size = min(config.pretrain_batch, len(rows))
         projection = Projection(network.width)
         draw_weights(projection, torch.Generator().manual_seed(runtime.seed_for("projection")))
         self.projection = place(projection, runtime.device)
@@ -77,7 +77,7 @@ class WarmUp:
         """The loss of this step, on the device."""
         rng = np.random.default_rng((self._seed, self.step))
         rows = self._rows.batch(self.step, self.size)
-        set_rate(self.optimizer, learning_rate_at(self.step, self.config.contrast_steps, self.config))
+        set_rate(self.optimizer, learning_rate_at(self.step, self.config.pretrain_steps, self.config))
         views = [self.feed.varied(rows, rng.random((self.size, self.feed.n_draws), dtype=np.float32)) for _ in range(2)]
         loss = contrast_loss(self.projection(self.network.embed(torch.cat(views))))
         self.optimizer.zero_grad(set_to_none=True)
@@ -99,8 +99,8 @@ def warm_up(
     if len(rows) < 2:
         return
     run, told = WarmUp(network, feed, rows, config, runtime), 0.0
-    while run.step < config.contrast_steps:
+    while run.step < config.pretrain_steps:
         run.advance()
         if time.monotonic() - told >= REPORT_SECONDS:
             told = time.monotonic()
-            report(Progress("train", run.step, config.contrast_steps, "warm-up on the pool, without labels"))
+            report(Progress("train", run.step, config.pretrain_steps, "warm-up on the pool, without labels"))

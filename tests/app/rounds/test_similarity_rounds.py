@@ -46,7 +46,9 @@ def asked(sqlite_store: Store) -> tuple[Store, RoundRow]:
     ]
     Pool(store, project.id).apply(events, annotator=annotator_named(store, "Ann").id)
     config = dataclasses.replace(
-        quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25), likeness=SimilarityConfig(neighbors=4)
+        quick_config(proxy="similarity", uncertainty_power=1.0),
+        media=MediaConfig(seconds=0.25),
+        similarity=SimilarityConfig(neighbors=4),
     )
     log = RoundLog(store, project.id)
     row = log.request(config)

@@ -15,7 +15,7 @@ from app.simulation.dataset import open_study
 from app.simulation.local_runner import must_wait, shared_tasks, simulate
 from app.simulation.report import labels_to_reach, reach_table, summarize, table, write_report
 from app.simulation.results import Question, ResultsFile, merge, read_results, record_from
-from app.simulation.settings import changed, hard_cases, settled_preset
+from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from app.simulation.trial_process import Task
 from core.config import preset
 from core.errors import Conflict, InvalidInput
@@ -154,7 +154,7 @@ def test_data_that_changed_since_a_simulation_began_is_refused(data, tmp_path):
 
 
 def test_settings_are_changed_by_name_and_checked(data):
-    found = changed(preset("smoke"), ["training.steps=1500", "training.augment=false", "training.align=off"])
+    found = change_settings(preset("smoke"), ["training.steps=1500", "training.augment=false", "training.align=off"])
     assert (found.training.steps, found.training.augment, found.training.align) == (1500, False, "off")
     assert found.kernel == preset("smoke").kernel
     for wrong, told in (
@@ -162,14 +162,38 @@ def test_settings_are_changed_by_name_and_checked(data):
         ("training.steps=many", "must be of type int"), ("training.steps=-1", "negative"),
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match=told):
-            changed(preset("smoke"), [wrong])
+            change_settings(preset("smoke"), [wrong])
     assert hard_cases(0.1, "a=b=0.05", "x") == {
         "wrong_share": 0.1, "missing_class": "x", "rare_class": "a=b", "rare_share": 0.05,
     }  # fmt: skip
     for wrong in ("one", "one=few", "=0.02"):
         with pytest.raises(InvalidInput, match="write it like"):
             hard_cases(rare=wrong)
-    assert settled_preset("auto").preset in ("laptop", "paper")
+    assert preset_for_this_machine("auto").preset in ("laptop", "paper")
+
+
+def test_settings_are_changed_by_the_names_and_values_of_older_versions():
+    older = ["likeness.neighbors=10", "selection.proxy=alike", "selection.doubt=2", "training.contrast_steps=5"]
+    newer = [
+        "similarity.neighbors=10", "selection.proxy=similarity", "selection.uncertainty_power=2",
+        "training.pretrain_steps=5",
+    ]  # fmt: skip
+    found = change_settings(preset("smoke"), older)
+    assert found == change_settings(preset("smoke"), newer) != preset("smoke")
+    assert (found.similarity.neighbors, found.selection.proxy) == (10, "similarity")
+
+
+def test_results_of_version_0_1_are_continued(data, tmp_path):
+    asked = question(data, config=preset("laptop"))
+    older = json.loads((Path(__file__).parents[2] / "core/stored_settings/laptop_0_1.json").read_text())
+    stored = asked.to_dict() | {"config": older}
+    (tmp_path / "results.json").write_text(
+        json.dumps({"question": stored, "records": [dataclasses.asdict(RECORDS[0])]})
+    )
+    results = ResultsFile(tmp_path, asked)
+    assert results.records == [RECORDS[0]]
+    results.write()
+    assert read_results(tmp_path / "results.json")["question"]["config"] == asked.to_dict()["config"]
 
 
 def test_results_of_another_question_are_not_overwritten(data, tmp_path):

@@ -154,13 +154,13 @@ def test_bico_on_alike_items_names_each_crowd_once_and_without_a_likeness_it_is_
     labeled = np.isin(np.arange(120), [0, 20])  # crowds 0 and 1
     unsure = np.where(labeled[:, None], np.eye(4)[which % 4], 0.2 + 0.2 * np.eye(4)[which % 4]).astype(np.float32)
     request = request_of(labeled=labeled, eligible=~labeled, probabilities=unsure, similarity_features=lambda: phi)
-    config = SelectionConfig(strategy="bico", proxy="alike", doubt=1.0)
+    config = SelectionConfig(strategy="bico", proxy="similarity", uncertainty_power=1.0)
     found = select(request, config)
     assert sorted(which[rows_of(request, found)]) == [2, 3, 4, 5, 6, 7]
     path = [found.reasons[0].outer_before, *(reason.outer_after for reason in found.reasons)]
     np.testing.assert_allclose(reasons.outer_path(request, config, rows_of(request, found)), path, rtol=2e-3)
     unknown = request_of()
-    on_kernel, instead = (select(unknown, SelectionConfig(strategy="bico", proxy=p)) for p in ("kernel", "alike"))
+    on_kernel, instead = (select(unknown, SelectionConfig(strategy="bico", proxy=p)) for p in ("kernel", "similarity"))
     np.testing.assert_array_equal(instead.item_ids, on_kernel.item_ids)
 
 
@@ -175,7 +175,7 @@ def test_doubt_weighs_the_outer_loss_and_hardens_its_labels(request_of):
     plain, none = bico.outer_problem(request, SelectionConfig(), rows)
     assert none is None
     np.testing.assert_array_equal(plain, request.probabilities)
-    labels, weights = bico.outer_problem(request, SelectionConfig(doubt=2.0), rows)
+    labels, weights = bico.outer_problem(request, SelectionConfig(uncertainty_power=2.0), rows)
     np.testing.assert_array_equal(labels.argmax(1), request.probabilities.argmax(1))
     assert set(np.unique(labels)) == {0.0, 1.0}
     open_to = ~request.labeled
@@ -186,7 +186,7 @@ def test_doubt_weighs_the_outer_loss_and_hardens_its_labels(request_of):
 def test_with_doubt_bico_asks_about_less_sure_items_and_its_reasons_follow_the_same_loss(request_of):
     request = request_of(n=400, batch_size=6)
     margins = margins_of(request)
-    config = SelectionConfig(strategy="bico", doubt=4.0)
+    config = SelectionConfig(strategy="bico", uncertainty_power=4.0)
     found, plain = select(request, config), select(request, SelectionConfig(strategy="bico"))
     assert margins[rows_of(request, found)].mean() < 0.7 * margins[rows_of(request, plain)].mean()
     path = [found.reasons[0].outer_before, *(reason.outer_after for reason in found.reasons)]

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def shared_problem(method: str) -> dict:
     """What both sides of the comparison train on."""
     inputs, classes = clip_pool()
-    more = {"warmed up": {"contrast_steps": 3}}
+    more = {"warmed up": {"pretrain_steps": 3}}
     name, _, extra = method.partition(", ")
     own = {"method": name, **more.get(extra, {})}
     config = dataclasses.replace(SMALL, steps=4, unlabeled_batch=8, threshold=0.3, **own)

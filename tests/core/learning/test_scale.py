@@ -56,7 +56,7 @@ def test_presets_are_what_they_are_called():
     paper, laptop, smoke = (preset(name).training for name in ("paper", "laptop", "smoke"))
     assert (paper.method, paper.network, paper.epochs, paper.steps) == ("mixmatch", "wrn-28-10", 30, 0)
     assert (paper.learning_rate, paper.weight_decay, paper.lambda_u, paper.warm_steps) == (1e-3, 1e-4, 10.0, 0)
-    assert (paper.sharpening, paper.n_guesses, paper.mix_alpha) == (0.5, 2, 0.75)
+    assert (paper.sharpening, paper.n_augmentations, paper.mix_alpha) == (0.5, 2, 0.75)
     assert laptop == TrainingConfig(predict_views=4) and smoke.steps <= 50
     assert preset("auto", "cuda").training == paper and preset("auto", "cpu").training == laptop
     assert preset("paper").selection.n_views == 100

@@ -238,8 +238,10 @@ def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
 
 def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes_none():
     snapshot, media = clips()
-    plain = dataclasses.replace(quick_config(proxy="alike", doubt=1.0), media=MediaConfig(seconds=0.25))
-    listening = dataclasses.replace(plain, likeness=SimilarityConfig(neighbors=3))
+    plain = dataclasses.replace(
+        quick_config(proxy="similarity", uncertainty_power=1.0), media=MediaConfig(seconds=0.25)
+    )
+    listening = dataclasses.replace(plain, similarity=SimilarityConfig(neighbors=3))
     own, found = run(snapshot, media, plain), run(snapshot, media, listening)
     assert found.metrics["accuracy"] == 1.0 > own.metrics["accuracy"]  # eight steps teach a network next to nothing
     assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
@@ -257,7 +259,7 @@ def test_before_the_first_label_what_is_alike_changes_no_guess():
     snapshot, media = clips()
     snapshot = dataclasses.replace(snapshot, labels=np.full(24, UNLABELED), eligible=~snapshot.held_out)
     config = dataclasses.replace(
-        quick_config(proxy="alike"), media=MediaConfig(seconds=0.25), likeness=SimilarityConfig(neighbors=3)
+        quick_config(proxy="similarity"), media=MediaConfig(seconds=0.25), similarity=SimilarityConfig(neighbors=3)
     )
     result = run(snapshot, media, config)
     np.testing.assert_allclose(result.probabilities, 1 / 3, atol=1e-6)
@@ -268,7 +270,15 @@ def test_automatic_settings_are_settled_once_for_the_device():
     config = RoundConfig(preset="auto")
     on_cpu, on_gpu = settled(config, Runtime.create(0, "cpu")), settled(config, Runtime(0, torch.device("cuda")))
     assert (on_cpu.preset, on_cpu.training.network) == ("laptop", "resnet-small")
-    assert (on_cpu.selection.proxy, on_cpu.selection.doubt, on_cpu.likeness.neighbors) == ("alike", 1.0, 10)
+    assert (on_cpu.selection.proxy, on_cpu.selection.uncertainty_power, on_cpu.similarity.neighbors) == (
+        "similarity",
+        1.0,
+        10,
+    )
     assert (on_gpu.preset, on_gpu.training.network) == ("paper", "wrn-28-10")
-    assert (on_gpu.selection.proxy, on_gpu.selection.doubt, on_gpu.likeness.neighbors) == ("kernel", 0.0, 0)
+    assert (on_gpu.selection.proxy, on_gpu.selection.uncertainty_power, on_gpu.similarity.neighbors) == (
+        "kernel",
+        0.0,
+        0,
+    )
     assert settled(on_gpu, Runtime.create(0, "cpu")) == on_gpu

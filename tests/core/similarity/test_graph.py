@@ -75,5 +75,5 @@ def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(mo
 
 @pytest.mark.parametrize("change", [{"neighbors": -1}, {"neighbors": 101}, {"reach": 0.0}, {"reach": 2.5}])
 def test_settings_out_of_range_are_refused(change):
-    with pytest.raises(InvalidInput, match=r"alike|reach"):
+    with pytest.raises(InvalidInput, match=r"similar|reach"):
         SimilarityConfig(**change)

@@ -22,7 +22,7 @@ from tests.core.learning.pools import N_CLASSES, SMALL, clip_pool, picture_pool,
 
 POOL, CLASSES = picture_pool()
 CPU = Runtime(seed=0, device=torch.device("cpu"))
-CONFIG = dataclasses.replace(SMALL, contrast_steps=12, contrast_batch=16)
+CONFIG = dataclasses.replace(SMALL, pretrain_steps=12, pretrain_batch=16)
 SHAPE = NetworkShape(name="resnet-small", channels=1, n_classes=N_CLASSES)
 
 
@@ -47,7 +47,7 @@ def test_two_items_that_differ_wholly_have_the_loss_of_the_closed_form():
 def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
     network = fresh_network(SHAPE, CPU).train()
     head = network.head.weight.detach().clone()
-    config = dataclasses.replace(CONFIG, contrast_steps=60)
+    config = dataclasses.replace(CONFIG, pretrain_steps=60)
     run = WarmUp(network, open_feed(POOL, CPU.device, 0), np.arange(len(CLASSES)), config, CPU)
     losses = [float(run.advance()) for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
@@ -119,11 +119,13 @@ def test_a_step_stays_on_the_device():
 
 def test_taught_layers_learn_at_their_share_of_the_rate():
     """A share of 0 leaves them as the warm-up left them; the head learns all the same."""
-    config = dataclasses.replace(CONFIG, warm_share=0.0, ema_decay=0.0)
+    config = dataclasses.replace(CONFIG, pretrained_rate_scale=0.0, ema_decay=0.0)
     warmed = fresh_network(SHAPE, CPU).train()
     simclr.warm_up(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)
     model = train(POOL, some_labels(CLASSES, 2), N_CLASSES, config, runtime=CPU)
     assert torch.equal(model.network.stem.weight, warmed.stem.weight)
     assert not torch.equal(model.network.head.weight, warmed.head.weight)
-    whole = train(POOL, some_labels(CLASSES, 2), N_CLASSES, dataclasses.replace(config, warm_share=1.0), runtime=CPU)
+    whole = train(
+        POOL, some_labels(CLASSES, 2), N_CLASSES, dataclasses.replace(config, pretrained_rate_scale=1.0), runtime=CPU
+    )
     assert not torch.equal(whole.network.stem.weight, warmed.stem.weight)
