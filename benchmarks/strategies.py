@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.acquisition import registry
+from core.acquisition import catalog, registry
 from core.acquisition.geometry import squared_distances
 from core.config import SelectionConfig
 from core.types import SelectionRequest
@@ -70,7 +70,7 @@ def main() -> None:
     request = synthetic_request(arguments.items)
     unit = one_pass_seconds(request)
     results: dict[str, Any] = {}
-    for name in arguments.only or registry.names():
+    for name in arguments.only or catalog.names():
         wall, cpu = time.perf_counter(), time.process_time()
         selection = registry.select(request, SelectionConfig(strategy=name))
         results[name] = {

@@ -99,11 +99,6 @@ class PoolSnapshot:
         """(n,) rows with a training label."""
         return self.labels != UNLABELED
 
-    @property
-    def training_rows(self) -> NDArray[np.int64]:
-        """Rows that training may see: everything that is not held out."""
-        return np.flatnonzero(~self.held_out)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionRequest:
@@ -132,7 +127,11 @@ class SelectionRequest:
         if self.batch_size < 1:
             raise InvalidInput(f"The batch size is {self.batch_size}; ask for at least 1 item.")
         if not 0.0 < self.region_share <= 1.0:
-            raise InvalidInput(f"The region's share of the batch is {self.region_share}; give more than 0, at most 1.")
+            raise InvalidInput(f"The region's share of the batch is {self.region_share}; use more than 0, at most 1.")
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.probabilities.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,9 @@
-"""The strategies by name, with what people read about them. No torch: any process may list them."""
+"""The strategies: one entry each, with what screens show about it and what it reads.
+
+To add a strategy, write `core/acquisition/strategies/NAME.py` with `select(request, config, report) -> Selection`, and
+add its `Entry` here. The registry, the forms, the command line and the contract tests follow this list. The module
+imports no torch, so any process can list the strategies.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,22 @@ from typing import Literal
 
 from core.errors import InvalidInput
 
-Need = Literal["model", "embeddings", "features", "views"]
+Need = Literal["predictions", "embeddings", "kernel_features", "view_features", "labels"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A strategy as shown to people. `needs` says what it reads; without it the stated fallback applies."""
+    """A strategy: its stable name, what people read, and the fields of a `SelectionRequest` it reads.
 
-    name: str
+    Strategies that read embeddings use kernel features until there is a model; those that read predictions fall back
+    to the rule in their module's docstring and say so in a note.
+    """
+
+    name: str  # the module in core/acquisition/strategies; stored with rounds, so it never changes its meaning
     title: str
     description: str
     needs: tuple[Need, ...] = ()
+    prediction_views: int = 0  # augmented views whose predictions it reads (`SelectionRequest.view_probabilities`)
 
 
 ENTRIES = (
@@ -25,35 +35,67 @@ ENTRIES = (
         "bico",
         "Bilevel coreset",
         "The items whose labels would lower the loss on the whole pool most, on a proxy of the model.",
-        ("model", "features", "views"),
+        ("predictions", "kernel_features", "view_features", "labels"),
     ),
-    Entry("uniform", "Random", "A uniform draw: the yardstick."),
-    Entry("max_entropy", "Most uncertain", "Predictions with the largest entropy, over two views.", ("model",)),
-    Entry("margin", "Smallest margin", "Items whose two most probable classes are closest.", ("model",)),
-    Entry("k_center", "Farthest first", "Items farthest from everything labeled or chosen so far.", ("embeddings",)),
-    Entry("consistency", "Least consistent", "Predictions that change most under augmentation.", ("model", "views")),
+    Entry("uniform", "Random", "A uniform draw: the baseline."),
     Entry(
-        "badge", "BADGE", "Diverse items with large gradients: unsure, and unlike each other.", ("model", "embeddings")
+        "max_entropy",
+        "Most uncertain",
+        "Predictions with the largest entropy, over two views.",
+        ("predictions",),
+        prediction_views=2,
+    ),
+    Entry("margin", "Smallest margin", "Items whose two most probable classes are closest.", ("predictions",)),
+    Entry(
+        "k_center",
+        "Farthest first",
+        "Items farthest from everything labeled or chosen so far.",
+        ("embeddings", "labels"),
+    ),
+    Entry(
+        "consistency",
+        "Least consistent",
+        "Predictions that change most under augmentation.",
+        ("predictions",),
+        prediction_views=5,
+    ),
+    Entry(
+        "badge",
+        "BADGE",
+        "Diverse items with large gradients: uncertain, and different from each other.",
+        ("predictions", "embeddings"),
     ),
     Entry("k_means", "Cluster centers", "The central item of each of as many clusters as picks.", ("embeddings",)),
-    Entry("typiclust", "TypiClust", "The most typical item of each cluster that has no label yet.", ("embeddings",)),
-    Entry("prob_cover", "ProbCover", "Items whose surroundings cover most of the pool.", ("embeddings",)),
-    Entry("max_herding", "MaxHerding", "Items that together are similar to most of the pool.", ("embeddings",)),
+    Entry(
+        "typiclust",
+        "TypiClust",
+        "The most typical item of each cluster that has no label yet.",
+        ("embeddings", "labels"),
+    ),
+    Entry("prob_cover", "ProbCover", "Items whose neighborhoods cover most of the pool.", ("embeddings", "labels")),
+    Entry(
+        "max_herding",
+        "MaxHerding",
+        "Items that together are similar to most of the pool.",
+        ("embeddings", "labels"),
+    ),
     Entry(
         "uncertainty_herding",
         "Uncertainty herding",
-        "Items that are similar to most of what the model is unsure about.",
-        ("model", "embeddings"),
+        "Items that are similar to most of what the model is uncertain about.",
+        ("predictions", "embeddings", "labels"),
     ),
 )
-_BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 
 def names() -> tuple[str, ...]:
-    return tuple(_BY_NAME)
+    """The names of all strategies, in the order in which forms offer them."""
+    return tuple(one.name for one in ENTRIES)
 
 
 def entry(name: str) -> Entry:
-    if name not in _BY_NAME:
-        raise InvalidInput(f"There is no strategy {name!r}. Choose one of {', '.join(_BY_NAME)}.")
-    return _BY_NAME[name]
+    """The entry of a strategy; `InvalidInput` names the known ones."""
+    for one in ENTRIES:
+        if one.name == name:
+            return one
+    raise InvalidInput(f"There is no strategy {name!r}. Choose one of {', '.join(names())}.")

@@ -65,7 +65,7 @@ def stands_for(request: SelectionRequest, rows: Rows) -> NDArray[np.int64]:
 
 def outer_path(request: SelectionRequest, config: SelectionConfig, rows: Rows) -> NDArray[np.float64] | None:
     """(m + 1,) outer loss of the proxy along the batch, on at most OUTER_ROWS unlabeled rows; None without a model."""
-    if is_cold(request) or request.probabilities.shape[1] < 2:
+    if is_cold(request) or request.n_classes < 2:
         return None
     features = bico.proxy_features(request, config)
     if features.shape[1] == 0:

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.acquisition import registry
-from core.acquisition.strategies import consistency, max_entropy
+from core.acquisition import catalog, registry
 from core.config import Preset, RoundConfig, preset
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, nothing_to_learn, predict, train
@@ -36,7 +35,6 @@ from core.similarity.graph import SimilarityGraph, build_similarity_graph
 from core.similarity.propagation import propagate_labels
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RoundResult, RowCache, Selection, ignore
 
-PREDICTION_VIEWS = {"max_entropy": max_entropy.VIEWS, "consistency": consistency.VIEWS}
 PROJECTED = 64  # dimensions of the stand-in for embeddings before the first model
 
 
@@ -157,7 +155,7 @@ def guess(
             embeddings=project(inputs, rows, work),
             has_model=False,
         )
-    n_views = max(work.config.training.predict_views, PREDICTION_VIEWS.get(work.config.selection.strategy, 0))
+    n_views = max(work.config.training.predict_views, catalog.entry(work.config.selection.strategy).prediction_views)
     found = predict(model, inputs, rows, runtime=work.runtime, n_views=n_views, report=work.report)
     broken = int((~np.isfinite(found.probabilities).all(1)).sum())
     if broken:

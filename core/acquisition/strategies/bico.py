@@ -110,7 +110,7 @@ def outer_problem(
 def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
     if is_cold(request):
         return design_batch(request, config, "No model yet", report)
-    if request.probabilities.shape[1] < 2:
+    if request.n_classes < 2:
         return design_batch(request, config, "There is only one class", report)
     features = proxy_features(request, config)
     rows, notes = outer_rows(request, config.max_candidates)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from core.acquisition import catalog
 from core.acquisition.pool_view import is_cold, on_device
 from core.acquisition.ranking import entropy, take_highest
 from core.acquisition.strategies import uniform
 from core.config import SelectionConfig
 from core.types import Report, Selection, SelectionRequest, ignore
 
-VIEWS = 5
+VIEWS = catalog.entry("consistency").prediction_views
 
 
 def scores(view_probabilities: Tensor) -> Tensor:
