@@ -19,15 +19,13 @@ All compiled code stands in this one file: numba's cache notices changes of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 
 from core.kernels.plan import ADD, CODE, CONV, CONVERT, DST, FACTOR, FIRST, HEIGHT, RELU, SIZE, SLOT, SRC, STRIDE, WIDTH
+from core.numba_compilation import compiled
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Array = Any  # flat or stacked pictures; numba works the types out from what is passed
 Place = tuple[int, int, int, int, int]
 
@@ -41,21 +39,12 @@ _R2, _R3, _R4 = np.float32(0.00297210357), np.float32(-0.00113455957), np.float3
 _R5 = np.float32(-0.0000827927512)
 
 
-def compiled(function: Function) -> Function:
-    """`function` compiled at its first call, outside the interpreter lock; kept on disk where a folder can be written.
-
-    Reordering sums and fused multiply-add are allowed; approximate division and square root are not. Arrays are not
-    reference-counted (`_nrt`): no function here makes or returns one, and counting costs as much as a small picture.
-    """
-    fastmath = {"reassoc", "contract", "nsz", "nnan", "ninf"}
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath, "_nrt": False}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the user's cache folder can be written
-        return numba.njit(**options)(function)
+# Reordering sums and fused multiply-add are allowed; approximate division and square root are not. Arrays are not
+# reference-counted (`_nrt`): no function here makes or returns one, and counting costs as much as a small image.
+_loop = compiled(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "nnan", "ninf"}, _nrt=False)
 
 
-@compiled
+@_loop
 def _clear_edges(picture: Array, place: Place) -> None:
     """Zeros in the rows above and below the picture."""
     frame, pitch = place[4], place[1] + place[4]
@@ -67,7 +56,7 @@ def _clear_edges(picture: Array, place: Place) -> None:
         below[e] = _ZERO
 
 
-@compiled
+@_loop
 def _clear_frame(picture: Array, place: Place) -> None:
     """Zeros after each row, and above and below the picture."""
     _clear_edges(picture, place)
@@ -79,7 +68,7 @@ def _clear_frame(picture: Array, place: Place) -> None:
             gap[y * pitch] = _ZERO
 
 
-@compiled
+@_loop
 def _shifted_sum(source: Array, out: Array, step: int, taps: int, weights: Any) -> None:
     """out[e] = weight * (sum over t < taps of source[e + t * step]) + bias."""
     weight, bias = weights
@@ -103,7 +92,7 @@ def _shifted_sum(source: Array, out: Array, step: int, taps: int, weights: Any) 
                 out[e] += weight * b[e]
 
 
-@compiled
+@_loop
 def _strided_sum(source: Array, out: Array, stride: int, taps: int, weights: Any) -> None:
     """out[x] = weight * (sum over t < taps of source[x * stride + t]) + bias."""
     weight, bias = weights
@@ -119,7 +108,7 @@ def _strided_sum(source: Array, out: Array, stride: int, taps: int, weights: Any
                 out[x] += weight * shifted[x * stride]
 
 
-@compiled
+@_loop
 def _box(source: Array, out: Array, column: Array, op: Array, weights: Array, place: Place) -> None:
     """out = weight * (box sum of source, SAME padding) + bias. `column` takes the vertical sums, without edge rows."""
     height, width, dy, dx, frame = place
@@ -148,7 +137,7 @@ def _box(source: Array, out: Array, column: Array, op: Array, weights: Array, pl
     _clear_frame(out, (out_height, out_width, dy // stride, dx // stride, frame))
 
 
-@compiled
+@_loop
 def _convolve(buffers: Any, op: Array, weights: Array, place: Place, tangent: bool) -> None:
     """Convolution op: K from K, T from U (which equals K while T is zero)."""
     registers, column = buffers[0], buffers[1]
@@ -160,7 +149,7 @@ def _convolve(buffers: Any, op: Array, weights: Array, place: Place, tangent: bo
         _box(source[1], out[1], column, op, weights, place)
 
 
-@compiled
+@_loop
 def _add(source: Array, out: Array, place: Place, fresh: bool) -> None:
     """out = source where fresh, else out + source."""
     n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
@@ -173,7 +162,7 @@ def _add(source: Array, out: Array, place: Place, fresh: bool) -> None:
             b[e] += a[e]
 
 
-@compiled
+@_loop
 def _convert(registers: Array, op: Array, place: Place) -> None:
     """K as it is; the second picture plus (T to U) or minus (U to T) K."""
     n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
@@ -185,7 +174,7 @@ def _convert(registers: Array, op: Array, place: Place) -> None:
     _add(source[0], out[0], place, True)
 
 
-@compiled
+@_loop
 def _crop(ops: Array, span: tuple[int, int], maps: Array, out: Array, offset: tuple[int, int, int]) -> None:
     """out = one item's maps without the columns that have no partner at this offset, rows close together.
 
@@ -208,7 +197,7 @@ def _crop(ops: Array, span: tuple[int, int], maps: Array, out: Array, offset: tu
                         c[width + x] = _ZERO
 
 
-@compiled
+@_loop
 def _arc_cosine(k: Array, t: Array, roots: Any, out_k: Array, out_u: Array) -> None:
     """(K, T) to (K, U) of ReLU. roots: sqrt(v) and 1 / sqrt(v) of item 1, then of item 2."""
     root1, inverse1, root2, inverse2 = roots
@@ -226,7 +215,7 @@ def _arc_cosine(k: Array, t: Array, roots: Any, out_k: Array, out_u: Array) -> N
         out_u[e] = new + (_HALF - qP if rho >= _ZERO else qP) * t[e]
 
 
-@compiled
+@_loop
 def _rectify(registers: Array, op: Array, maps1: Array, maps2: Array, place: Place) -> None:
     """ReLU op: (K, T) to (K, U). Maps are cropped to the picture's columns."""
     height, width, dy, _, frame = place
@@ -244,7 +233,7 @@ def _rectify(registers: Array, op: Array, maps1: Array, maps2: Array, place: Pla
     _clear_edges(out[1], place)
 
 
-@compiled
+@_loop
 def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
     """ReLU op on the variance of an item itself: keeps sqrt(v) and 1 / sqrt(v), and halves v."""
     frame, pitch = place[4], place[1] + place[4]
@@ -259,7 +248,7 @@ def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
     _clear_edges(out, place)
 
 
-@compiled
+@_loop
 def _load_inputs(x1: Array, x2: Array, picture: Array, place: Place) -> None:
     """picture = <x1[p], x2[p + d]> / C. x1, x2: (C, H * (W + frame)) with zeros after each row."""
     height, width, dy, dx, frame = place
@@ -278,7 +267,7 @@ def _load_inputs(x1: Array, x2: Array, picture: Array, place: Place) -> None:
     _clear_frame(picture, place)
 
 
-@compiled
+@_loop
 def _load_pooled(pooled: Array, stage: Array, picture: Array, place: Place) -> None:
     """picture = one offset out of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped alike."""
     height, width, dy, dx, frame = place
@@ -290,7 +279,7 @@ def _load_pooled(pooled: Array, stage: Array, picture: Array, place: Place) -> N
     _clear_frame(picture, place)
 
 
-@compiled
+@_loop
 def _pool(picture: Array, pooled: Array, stage: Array, place: Place, block: int) -> None:
     """Adds an offset's picture to the block means that `stage`, the one that follows, reads."""
     height, width, dy, dx, frame = place
@@ -309,7 +298,7 @@ def _pool(picture: Array, pooled: Array, stage: Array, place: Place, block: int)
                 pooled[begin + at] += share * picture[frame + (frame + y) * pitch + x]
 
 
-@compiled
+@_loop
 def _total(picture: Array, place: Place) -> float:
     part = picture[: 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])]
     total = _ZERO
@@ -318,7 +307,7 @@ def _total(picture: Array, place: Place) -> float:
     return np.float64(total)
 
 
-@compiled
+@_loop
 def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int, int, int], flags: Any) -> None:
     """The ops of one stage on one offset (dy, dx, frame). flags: T is wanted; an item meets itself at offset zero."""
     ops, weights, stage = tables[0], tables[1], tables[2][index]
@@ -340,7 +329,7 @@ def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int
             _convert(registers, op, place)
 
 
-@compiled
+@_loop
 def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, flags: Any) -> tuple[float, float]:
     """Sums of K and of the second picture over all needed position pairs after the last spatial layer."""
     stages, offsets = tables[2], tables[3]
@@ -376,7 +365,7 @@ def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, fla
     return total_k, total_t
 
 
-@compiled
+@_loop
 def run_tile(sides: Any, tables: Any, buffers: Any, places: tuple[int, int], flags: Any, out: Array) -> None:
     """out[0, i, j], out[1, i, j] = sums of K and of the second picture for items i of side 1 and j of side 2.
 

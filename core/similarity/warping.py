@@ -11,16 +11,15 @@ transform of c over time, which a shift leaves alone, then warping among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.fft import dct
 
+from core.numba_compilation import compiled
 from core.similarity.neighbors import nearest
 from core.types import Progress, Report, Rows, ignore
 
@@ -93,16 +92,7 @@ def typical_distance(c: NDArray[np.float32], band: int) -> float:
     return float(np.median(distances))
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled at its first call and kept on disk where a folder can be written."""
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # neither the package nor the user's cache folder can be written
-        return numba.njit(**options)(function)
-
-
-@_compiled
+@compiled(fastmath={"reassoc", "contract", "nsz"})
 def warp(c: Any, candidates: Any, distances: Any, start: int, band: int) -> None:
     """Fills distances (b, k) between clips start..start+b of c (n, T, d) and their candidates (b, k)."""
     n_frames, size = c.shape[1], c.shape[2]

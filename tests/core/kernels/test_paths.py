@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from core import numba_compilation
 from core.config import KERNEL_NETWORKS
 from core.errors import Cancelled, InvalidInput
 from core.kernels import loops, networks, ntk
@@ -159,15 +160,15 @@ def test_tiny_huge_and_broken_values_never_become_wrong_numbers() -> None:
 
 
 def test_loops_compile_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = loops.numba.njit
+    original = numba_compilation.numba.njit
 
     def nowhere_to_cache(*, cache: bool = False, **options: object) -> object:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return original(**options)
 
-    monkeypatch.setattr(loops.numba, "njit", nowhere_to_cache)
-    assert loops.compiled(lambda x: x + 1)(2) == 3
+    monkeypatch.setattr(numba_compilation.numba, "njit", nowhere_to_cache)
+    assert numba_compilation.compiled()(lambda x: x + 1)(2) == 3
 
 
 def test_nothing_is_compiled_at_import() -> None:
