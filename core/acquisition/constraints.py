@@ -7,7 +7,6 @@ pseudo-labels, so that later parts know them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -22,16 +21,6 @@ from core.runtime import seed_for
 from core.types import SelectionRequest
 
 Mask = NDArray[np.bool_]
-
-
-def exclude(request: SelectionRequest, item_ids: Iterable[int]) -> SelectionRequest:
-    """The request without the given items among the eligible."""
-    return replace(request, eligible=request.eligible & ~np.isin(request.item_ids, list(item_ids)))
-
-
-def restrict(request: SelectionRequest, item_ids: Iterable[int]) -> SelectionRequest:
-    """The request with only the given items eligible, such as those inside a lasso on the map."""
-    return replace(request, eligible=request.eligible & np.isin(request.item_ids, list(item_ids)))
 
 
 def check(request: SelectionRequest) -> None:

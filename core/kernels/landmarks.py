@@ -1,19 +1,15 @@
-"""Which items stand for the pool in the Nyström approximation, and how that choice lasts while the pool grows.
+"""The landmarks of the Nyström approximation: which items they are, and when they are drawn again.
 
 Uniform: `n_landmarks` items drawn by `landmark_seed`. Leverage: drawn with probability proportional to approximate
 ridge leverage scores  l_i = phi_i^T (Phi^T Phi + r I)^-1 phi_i,  with phi the features of a uniform pilot sample and
-r chosen so that the ridge equals the mean of the spectrum below the wanted rank; rare items get landmarks sooner.
+r the mean of the spectrum below the wanted rank; rare items become landmarks sooner.
 
-The rule for growing pools: landmarks stay as they are until the pool has at least twice the size it had when they were
-drawn; then they are drawn again from the pool as it is now. Features of all items are computed again at that moment
-and at no other, so over a pool's life each item is computed about twice at most. `lasting_landmarks` keeps the choice
-in the row cache under the pool's key; a caller that keeps its own list passes it to `choose_landmarks` as `existing`.
+A caller passes the landmarks of the previous round as `existing` until the pool has grown by the factor GROWTH since
+they were drawn. Features of all items are recomputed only then, so each item is computed at most about twice.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +18,8 @@ from numpy.typing import NDArray
 from core.config import KernelConfig
 from core.errors import InvalidInput
 from core.kernels.networks import by_name
-from core.types import Progress, Report, RowCache, Rows, ignore
+from core.kernels.nystrom import fit
+from core.types import Progress, Report, Rows, ignore
 
 MAX_PILOT = 256
 GROWTH = 2  # landmarks are drawn again when the pool has grown by this factor
@@ -57,36 +54,10 @@ def choose_landmarks(
     return tuple(names[row] for row in chosen)
 
 
-def lasting_landmarks(
-    names: Sequence[str],
-    inputs: Rows,
-    config: KernelConfig,
-    cache: RowCache,
-    pool_key: str,
-    report: Report = ignore,
-) -> tuple[str, ...]:
-    """The landmarks of the pool called `pool_key`, drawn once and remembered; drawn again when the pool has doubled."""
-    settings = [config.network, config.block_size, config.n_landmarks, config.landmarks, config.landmark_seed]
-    base = f"landmarks/{hashlib.sha256(json.dumps([pool_key, settings]).encode()).hexdigest()[:24]}"
-    generation = 0
-    while True:
-        record = cache.rows(
-            f"{base}/{generation}",
-            ["drawn"],
-            lambda positions: _encode(len(set(names)), choose_landmarks(names, inputs, config, (), report)),
-        )
-        size, landmarks = _decode(record.take(np.array([0]))[0])
-        if len(set(names)) < GROWTH * size:
-            return landmarks
-        generation += 1
-
-
 def leverage_scores(
     inputs: Rows, rows: NDArray[np.int64], config: KernelConfig, generator: np.random.Generator, report: Report = ignore
 ) -> NDArray[np.float64]:
     """(len(rows),) approximate ridge leverage scores, above zero."""
-    from core.kernels.nystrom import fit
-
     pilot = generator.choice(rows, min(MAX_PILOT, len(rows)), replace=False)
     nystrom = fit(inputs.take(pilot), by_name(config.network, block_size=config.block_size), config.tolerance)
     blocks = []
@@ -99,13 +70,5 @@ def leverage_scores(
     tail = spectrum[min(config.n_landmarks, len(spectrum)) // 2 :]
     ridge = max(float(tail.mean()), 1e-9 * float(spectrum[0]), np.finfo(np.float64).tiny)
     solved = np.linalg.solve(gram + ridge * np.eye(len(gram)), phi.T)
-    return np.maximum(np.einsum("nq,qn->n", phi, solved), 1e-12)
-
-
-def _encode(size: int, landmarks: tuple[str, ...]) -> NDArray[np.uint8]:
-    return np.frombuffer(json.dumps([size, landmarks]).encode(), np.uint8)[None]
-
-
-def _decode(row: NDArray[np.uint8]) -> tuple[int, tuple[str, ...]]:
-    size, landmarks = json.loads(row.tobytes())
-    return int(size), tuple(landmarks)
+    scores: NDArray[np.float64] = np.maximum(np.einsum("nq,qn->n", phi, solved), 1e-12)
+    return scores

@@ -15,7 +15,6 @@ when items join a pool, only theirs are computed. How landmarks last while a poo
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -116,16 +115,6 @@ def _run_with_progress(work: Callable[[], Result], on_progress: OnProgress | Non
         pool.shutdown(wait=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
-    """How well the features give the kernel back on a random block of items."""
-
-    n_landmarks: int
-    rank: int  # directions kept
-    relative_error: float  # |K - Phi Phi^T|_F / |K|_F on the block
-    block: int  # items in the block
-
-
 class KernelFeatures:
     """Nyström features of one pool, one network and one set of landmarks, computed once per name."""
 
@@ -176,19 +165,6 @@ class KernelFeatures:
             return self.nystrom.transform(images, meter.of_block(meter.done, len(positions)))
 
         return self.cache.rows(f"{self.key}/features", names, compute, meter.follow)
-
-    def quality(self, inputs: Rows, seed: int = 0, block: int = 256, n_landmarks: int | None = None) -> Quality:
-        """The relative Frobenius error on a random block; with `n_landmarks`, what the first so many would give."""
-        generator = np.random.default_rng(seed)
-        drawn = np.sort(generator.choice(len(inputs), min(block, len(inputs)), replace=False))
-        images = inputs.take(drawn.astype(np.int64))
-        nystrom = self.nystrom
-        if n_landmarks is not None and n_landmarks < len(self.landmarks):
-            nystrom = fit(nystrom.landmarks[:n_landmarks], nystrom.network, nystrom.tolerance, nystrom.device)
-        exact = dataclasses.replace(nystrom, landmarks=images, _ready=[]).against_landmarks(images).astype(np.float64)
-        phi = nystrom.transform(images).astype(np.float64)
-        error = float(np.linalg.norm(exact - phi @ phi.T) / max(float(np.linalg.norm(exact)), 1e-300))
-        return Quality(n_landmarks=len(nystrom.landmarks), rank=nystrom.rank, relative_error=error, block=len(images))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

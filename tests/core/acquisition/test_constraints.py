@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from core.acquisition import constraints, duplicates, hindsight, reasons
-from core.acquisition.compare import compare
 from core.acquisition.registry import select
 from core.acquisition.strategies import bico
 from core.config import SelectionConfig
@@ -20,15 +19,6 @@ from tests.core.crowds import crowds, likeness_of
 
 def rows_of(request, selection) -> np.ndarray:
     return np.array([int(np.flatnonzero(request.item_ids == i)[0]) for i in selection.item_ids])
-
-
-def test_excluded_items_are_not_eligible_and_a_set_can_be_the_whole_choice(request_of):
-    request = request_of()
-    ids = request.item_ids[request.eligible][:7]
-    without, only = constraints.exclude(request, ids), constraints.restrict(request, ids)
-    assert not np.isin(request.item_ids[without.eligible], ids).any()
-    assert set(request.item_ids[only.eligible].tolist()) == set(ids.tolist())
-    assert request.eligible.sum() == without.eligible.sum() + only.eligible.sum()
 
 
 def test_a_share_for_a_region_is_rounded_up_and_capped_by_what_is_there(request_of):
@@ -207,28 +197,6 @@ def test_solves_that_stop_short_appear_in_the_notes(request_of, monkeypatch):
     monkeypatch.setattr(bilevel.Settings.__init__, "__kwdefaults__", short)
     notes = select(request_of(), SelectionConfig(n_views=3, penalty=1e-6)).notes
     assert any(note.startswith("The implicit gradient stopped before its tolerance") for note in notes)
-
-
-def test_comparing_strategies_gives_picks_overlap_and_coverage(request_of):
-    request = request_of()
-    seen = []
-    found = compare(request, ["margin", "k_center", "margin"], SelectionConfig(), seen.append)
-    assert found.overlap[0].tolist() == [6, found.overlap[1, 0], 6]
-    own = select(request, SelectionConfig(strategy="k_center"))
-    np.testing.assert_array_equal(found.selections["k_center"].item_ids, own.item_ids)
-    rows = np.concatenate([rows_of(request, own), np.flatnonzero(request.labeled)])
-    pool = request.embeddings[~request.labeled]
-    nearest = np.linalg.norm(pool[:, None] - request.embeddings[rows][None], axis=2).min(1)
-    coverage = found.coverage["k_center"]
-    assert coverage.mean_distance == pytest.approx(nearest.mean(), rel=1e-3)
-    assert coverage.distance_ratio < 1 and coverage.n_guessed_classes <= 4
-    assert (seen[-1].done, seen[-1].total) == (3, 3)
-
-
-def test_strategies_can_be_compared_before_the_first_label(cold_request_of):
-    found = compare(cold_request_of(), ["bico", "uniform"], SelectionConfig())
-    assert found.coverage["bico"].n_guessed_classes is None
-    assert found.coverage["bico"].mean_distance < found.coverage["uniform"].mean_distance * 1.2
 
 
 def test_hindsight_tells_wrong_guesses_and_changed_neighborhoods():

@@ -14,7 +14,7 @@ import torch
 from core.config import KernelConfig
 from core.errors import Cancelled, InvalidInput
 from core.kernels import networks, ntk
-from core.kernels.landmarks import choose_landmarks, lasting_landmarks
+from core.kernels.landmarks import choose_landmarks
 from core.kernels.nystrom import KernelFeatures, Nystrom, Scope, fit, inverse_root
 from core.rows import ArrayRows, MemoryRowCache
 from core.types import Progress, RowCache
@@ -101,13 +101,12 @@ def test_values_that_are_not_numbers_are_refused() -> None:
 def test_only_new_items_are_computed_when_a_pool_grows(kind: str, tmp_path: Path, computed: list[int]) -> None:
     cache: RowCache = MemoryRowCache() if kind == "memory" else FolderRowCache(tmp_path)
     x, names = pictures(12), names_of(12)
-    drawn = lasting_landmarks(names, ArrayRows(x), CONFIG, cache, "project 1")
+    drawn = choose_landmarks(names, ArrayRows(x), CONFIG)
     scope = Scope(landmarks=drawn, inputs_key="mel")
     before = all_of(KernelFeatures.prepare(ArrayRows(x), names, CONFIG, cache, scope).rows(ArrayRows(x), names))
     assert sum(computed) == 12
     computed.clear()
     grown, more = np.concatenate([x, pictures(5, seed=1)]), names_of(17)
-    assert lasting_landmarks(more, ArrayRows(grown), CONFIG, cache, "project 1") == drawn
     again = KernelFeatures.prepare(ArrayRows(grown), more, CONFIG, cache, scope)
     after = all_of(again.rows(ArrayRows(grown), more))
     assert sum(computed) == 5
@@ -165,16 +164,6 @@ def test_landmarks_are_drawn_by_seed_without_repeats() -> None:
         choose_landmarks([], ArrayRows(pictures(0)), CONFIG)
 
 
-def test_landmarks_last_until_the_pool_has_doubled() -> None:
-    cache, x = MemoryRowCache(), ArrayRows(pictures(40))
-    drawn = {n: lasting_landmarks(names_of(n), x, CONFIG, cache, "p") for n in (5, 9, 10, 19, 20, 39)}
-    assert drawn[5] == drawn[9] and len(drawn[5]) == 5
-    assert drawn[10] == drawn[19] and len(drawn[10]) == 8
-    assert drawn[20] == drawn[39] != drawn[10]
-    assert lasting_landmarks(names_of(30), x, CONFIG, cache, "p") == drawn[20]
-    assert lasting_landmarks(names_of(30), x, CONFIG, cache, "other pool") != drawn[20]
-
-
 def test_leverage_scores_prefer_rare_items() -> None:
     generator = np.random.default_rng(0)
     common = np.repeat(generator.normal(size=(1, 8, 8, 1)), 57, axis=0) + 0.01 * generator.normal(size=(57, 8, 8, 1))
@@ -188,14 +177,15 @@ def test_leverage_scores_prefer_rare_items() -> None:
     assert found["leverage"] >= 14 > found["uniform"]
 
 
-def test_more_landmarks_buy_a_smaller_error() -> None:
-    x, names = ArrayRows(pictures(60)), names_of(60)
-    scope = Scope(landmarks=choose_landmarks(names, x, KernelConfig(n_landmarks=60)), inputs_key="mel")
-    features = KernelFeatures.prepare(x, names, KernelConfig(tolerance=1e-9), MemoryRowCache(), scope)
-    errors = [features.quality(x, block=32, n_landmarks=q).relative_error for q in (4, 16, 40)]
-    whole = features.quality(x, block=32)
-    assert errors[0] > errors[1] > errors[2] > whole.relative_error
-    assert whole.relative_error < 1e-4 and (whole.n_landmarks, whole.block) == (60, 32)
+def test_more_landmarks_give_a_smaller_error() -> None:
+    x, network = pictures(60), networks.scnn()
+    exact = ntk.kernel(x[:32], None, network).astype(np.float64)
+    errors = []
+    for q in (4, 16, 40, 60):
+        phi = fit(x[60 - q :], network, 1e-9).transform(x[:32]).astype(np.float64)
+        errors.append(np.linalg.norm(exact - phi @ phi.T) / np.linalg.norm(exact))
+    assert errors[0] > errors[1] > errors[2] > errors[3]
+    assert errors[3] < 1e-4
 
 
 def test_progress_is_reported_and_a_cancel_keeps_finished_blocks(computed: list[int]) -> None:
