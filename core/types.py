@@ -88,7 +88,7 @@ class PoolSnapshot:
             if len(getattr(self, name)) != n:
                 raise InvalidInput(f"Snapshot field {name} has {len(getattr(self, name))} entries for {n} items.")
         if np.any(self.held_out & (self.eligible | (self.labels != UNLABELED))):
-            raise InvalidInput("A held-out item is marked as eligible or labeled for training.")
+            raise InvalidInput("A test item is marked as eligible or labeled for training.")
 
     @property
     def n_classes(self) -> int:

@@ -1,4 +1,4 @@
-"""The import command: previews, progress and the report."""
+"""The import command: preview, progress and report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.projects.projects import ProjectRow, create_project, get_project
 
 
 def preview_source(store: Store, path: Path, project_name: str, options: ImportOptions, *, as_json: bool) -> int:
-    """Say what an import of `path` would do; nothing is written."""
+    """Show what an import of `path` would do; nothing is written."""
     source = open_source(path, options.limits, locator(store))
     try:
         project = _project(store, project_name)
@@ -29,7 +29,7 @@ def preview_source(store: Store, path: Path, project_name: str, options: ImportO
         if project is not None:
             rules = ClassRules.of_project(store, project.id, options.classes)
         kind = project.kind if project is not None else ""
-        with progress_bar("Looking") as report:
+        with progress_bar("Reading files") as report:
             seen = preview(source, None if options.labels == "ignore" else rules, kind=kind, report=report)
     finally:
         source.close()
@@ -52,7 +52,7 @@ def import_source(
         source.close()
     show({"project": project.name, **done.as_dict()}, as_json, lambda: _report(done))
     if done.status == "cancelled":
-        tell("The import was cancelled; what was imported is kept. Run it again to go on.")
+        tell("The import was cancelled. Imported items are kept. Run it again to resume.")
         return 130
     return 0 if done.imported + done.already + done.n_duplicates else 1
 
@@ -76,7 +76,7 @@ def kind_of(source: Source) -> MediaKind:
         found = "audio/mpeg" if head.startswith(b"ID3") else identify(head, lambda offset, n: b"")
         if found is not None:
             return media_kind(found)
-    raise InvalidInput(f"{source.description} holds no audio and no images that can be imported.")
+    raise InvalidInput(f"{source.description} contains no audio clips or pictures that can be imported.")
 
 
 def _as_dict(seen: Preview) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _words(seen: Preview) -> str:
 
 def _report(done: ImportReport) -> str:
     lines = [done.sentence()]
-    for title, listed in (("Refused", done.refused), ("Unreadable", done.unreadable), ("Kept as it was", done.notes)):
+    for title, listed in (("Rejected", done.refused), ("Unreadable", done.unreadable), ("Unchanged", done.notes)):
         lines += [f"  {title}: {name!r}: {reason}" for name, reason in listed[:10]]
     lines += [f"  Duplicate: {name!r} equals {equal!r}." for name, equal in done.duplicates[:10]]
     if done.details:
-        lines.append(f"All of them: {done.details}")
+        lines.append(f"Full list: {done.details}")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="winnow",
-    help="Winnow: label audio and images, with the next items chosen by what they teach the model.",
+    help="Winnow: label audio clips and pictures; the items that help the model most come first.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-Project = Annotated[str, typer.Argument(help="The project's name, or its number.")]
+Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +80,7 @@ def run(
     port: Annotated[int | None, typer.Option(help="Port to listen on (WINNOW_PORT).")] = None,
     samples: Annotated[bool, typer.Option(help="Load the sample projects into a new store.")] = True,
 ) -> int:
-    """Start the app and its worker; Ctrl-C ends both."""
+    """Start the app and one worker. Ctrl-C stops both."""
     from app.cli.supervisor import launch
 
     return launch(host=host, port=port, samples=samples)
@@ -88,7 +88,7 @@ def run(
 
 @app.command()
 def worker() -> int:
-    """Work on rounds until a signal comes. Several may run, on several machines."""
+    """Run rounds until the process is stopped. You can start several workers, on several machines."""
     from app.worker.worker import main as work
 
     return work()
@@ -97,23 +97,26 @@ def worker() -> int:
 @app.command("import")
 def import_(  # noqa: PLR0913 (one parameter for each option)
     source: Annotated[Path, typer.Argument(help="A folder, a zip archive, a manifest (CSV, JSONL, …) or an export.")],
-    project: Annotated[str, typer.Option("--project", "-p", help="Name of the project; made when it is new.")],
-    kind: Annotated[Literal["audio", "image"] | None, typer.Option(help="Of a new project; else a file's.")] = None,
+    project: Annotated[str, typer.Option("--project", "-p", help="Name of the project; created if it does not exist.")],
+    kind: Annotated[
+        Literal["audio", "image"] | None,
+        typer.Option(help="Media type of a new project; default: that of the first file."),
+    ] = None,
     labels: Annotated[
         Literal["given", "hidden", "ignore"],
-        typer.Option(help="Class folders and manifest labels become labels, hidden truth, or nothing."),
+        typer.Option(help="Existing labels: use them (given), hide them for evaluation (hidden), or ignore them."),
     ] = "given",
-    link: Annotated[bool, typer.Option("--link", help="Leave the files where they are instead of copying.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Link the files instead of copying them.")] = False,
     classes: Annotated[
         Literal["ask", "add", "match"],
-        typer.Option(help="New classes: ask (stop), add as written, or match up to case and spaces."),
+        typer.Option(help="Unknown classes: reject the import (ask), add them, or match ignoring case and spaces."),
     ] = "ask",
-    skip_problems: Annotated[bool, typer.Option(help="Import the rest when rows have problems.")] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say what would happen, row by row.")] = False,
+    skip_problems: Annotated[bool, typer.Option(help="Skip entries with problems and import the rest.")] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Show what would be imported; write nothing.")] = False,
     limit: Annotated[list[str] | None, typer.Option(help="A limit, such as max_pixels=1000000; repeatable.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Import media into a project. The same bytes are never imported twice, so it can be run again."""
+    """Import media into a project. Files that are already in the project are not imported again."""
     from app.cli.import_ import import_source, preview_source
     from storage.importing.run import ImportOptions
     from storage.media.limits import limits_from
@@ -139,11 +142,13 @@ def export(  # noqa: PLR0913 (one parameter for each option)
         Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
     ] = "csv",
     pseudo_above: Annotated[
-        float | None, typer.Option(help="Also the model's guesses with at least this confidence (0 to 1).")
+        float | None, typer.Option(help="Include model predictions with at least this confidence (0 to 1).")
     ] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Also the test items with their truth.")] = False,
-    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Include test items and their labels.")] = False,
+    media: Annotated[
+        bool, typer.Option("--media", help="Include media files (class folders always contain them).")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write labels with their provenance as CSV, JSONL, Parquet, class folders or Label Studio tasks."""
@@ -165,22 +170,28 @@ def export(  # noqa: PLR0913 (one parameter for each option)
 def summarize(  # noqa: PLR0913 (one parameter for each option)
     project: Project,
     target: Annotated[
-        Path | None, typer.Argument(help="A new folder or .zip file for the summary's items; else only the numbers.")
+        Path | None, typer.Argument(help="A new folder or .zip file for the items; default: print only the numbers.")
     ] = None,
-    items: Annotated[int | None, typer.Option("--items", "-n", help="How many items.")] = None,
-    percent: Annotated[float | None, typer.Option(help="How many, as a percentage of the labeled items.")] = None,
-    weighted: Annotated[bool, typer.Option(help="Items carry weights, or all count the same.")] = True,
-    joint: Annotated[bool, typer.Option("--joint", help="For the newest round's network too.")] = False,
-    draws: Annotated[int, typer.Option(help="Uniform draws of the same size to compare with.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the draws, and of what is set aside when nothing is held out.")] = 0,
+    items: Annotated[int | None, typer.Option("--items", "-n", help="Number of items.")] = None,
+    percent: Annotated[float | None, typer.Option(help="Size as a percentage of the labeled items.")] = None,
+    weighted: Annotated[bool, typer.Option(help="Give each item a weight, or give all items the same weight.")] = True,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="Select items for the network of the newest round, too.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Number of random subsets of the same size to compare with.")] = 5,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random subsets, and of the items set aside when there are no test items.")
+    ] = 0,
     format_: Annotated[
         Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
     ] = "csv",
-    media: Annotated[bool, typer.Option("--media", help="The files too (class folders always have them).")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
+    media: Annotated[
+        bool, typer.Option("--media", help="Include media files (class folders always contain them).")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compress the labeled items to a few with weights, and say what they are worth on the test items."""
+    """Select a small weighted subset of the labeled items, and measure its accuracy on the test items."""
     from app.cli.summarize import run_summary
     from app.jobs.summarize import Wish
     from storage.exporting.rows import ExportOptions
@@ -193,50 +204,61 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
 
 @app.command()
 def projects(
-    archived: Annotated[bool, typer.Option("--archived", help="Archived ones too.")] = False, as_json: Json = False
+    archived: Annotated[bool, typer.Option("--archived", help="Include archived projects.")] = False,
+    restore: Annotated[
+        str | None, typer.Option("--restore", metavar="PROJECT", help="Restore an archived project by name or id.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """List the projects and how far they are."""
+    """List the projects with their progress, or restore an archived project."""
     from dataclasses import asdict
 
     from storage.labeling.pool import Pool
-    from storage.projects.projects import list_projects
+    from storage.projects.projects import list_projects, restore_project
 
     with open_store() as store:
+        if restore is not None:
+            row = restore_project(store, find_project(store, restore).id)
+            show({"id": row.id, "name": row.name, "archived": False}, as_json, f"Restored the project {row.name!r}.")
+            return
         rows = []
         for project in list_projects(store, include_archived=archived):
             counts = Pool(store, project.id).counts()
-            rows.append({"id": project.id, "name": project.name, "kind": project.kind, **asdict(counts)})
-    about = "{id:>4}  {name}  ({kind}, {labeled:,} of {total:,} labeled)"
-    lines = [about.format(**row) for row in rows]
+            about = {"id": project.id, "name": project.name, "kind": project.kind}
+            rows.append(about | {"archived": project.archived_at is not None} | asdict(counts))
+    line = "{id:>4}  {name}  ({kind}, {labeled:,} of {total:,} labeled)"
+    lines = [line.format(**row) + (" archived" if row["archived"] else "") for row in rows]
     show(rows, as_json, "\n".join(lines) or "There are no projects yet. Import one: python -m app import --help")
 
 
 @app.command()
 def check(project: Project, as_json: Json = False) -> None:
-    """Compare every file of a project with what was imported; missing and changed ones are marked."""
+    """Compare the files of a project with their stored hashes; mark missing and changed files."""
     from dataclasses import asdict
 
     from storage.media.checks import verify_items
 
     with open_store() as store, progress_bar("Checking") as report:
         done = verify_items(store, find_project(store, project).id, report)
-    found = f"{done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} back"
+    found = f"{done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} restored"
     show(asdict(done), as_json, f"{done.checked:,} files checked: {found}.")
 
 
 @app.command()
 def watch(  # noqa: PLR0913 (one parameter for each option)
     project: Project,
-    folder: Annotated[Path | None, typer.Argument(help="Where new files come in; else only say how it stands.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many files; else go on until Ctrl-C.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder for new files; default: print the state of the watch.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after this many files; default: run until Ctrl-C.")] = None,
     labels: Annotated[
-        Literal["given", "hidden", "ignore"], typer.Option(help="What class folders below the folder mean.")
+        Literal["given", "hidden", "ignore"], typer.Option(help="How to use the names of subfolders as labels.")
     ] = "ignore",
-    buffer: Annotated[int, typer.Option(help="Items that rounds choose from, however many arrive.")] = 2_000,
-    stop: Annotated[bool, typer.Option("--stop", help="Watch no longer; what was taken stays.")] = False,
+    buffer: Annotated[int, typer.Option(help="Candidate pool size: rounds pick from at most this many items.")] = 2_000,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop watching; imported items stay.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Take in every new file of a folder, here until Ctrl-C and in a worker after that."""
+    """Import new files of a folder: in this process until Ctrl-C, then in a worker."""
     from app.cli.watch import follow, how_it_stands
     from storage.importing import watches
 
@@ -253,10 +275,10 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
 @app.command("round")
 def round_(
     project: Project,
-    wait: Annotated[bool, typer.Option(help="Follow the round until it ends.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the round ends.")] = True,
     as_json: Json = False,
 ) -> int:
-    """Ask for a round (or join the one under way) and follow it."""
+    """Request a round, or follow the one that is running."""
     from app.cli.round import follow
     from app.rounds.requests import request_round
 
@@ -271,11 +293,13 @@ def round_(
 
 @app.command()
 def backup(
-    target: Annotated[Path | None, typer.Argument(help="File to write; else in WINNOW_HOME/backups.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Only list the backups there are.")] = False,
+    target: Annotated[
+        Path | None, typer.Argument(help="File to write; default: a new file in WINNOW_HOME/backups.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the existing backups.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy the database while it is in use."""
+    """Back up the database while it is in use."""
     from storage.database import backups
 
     with open_store() as store:
@@ -288,22 +312,24 @@ def backup(
 
 
 @app.command()
-def restore(source: Annotated[Path, typer.Argument(help="A backup.")], as_json: Json = False) -> None:
-    """Make the store what a backup holds; what it was until now is backed up first."""
+def restore(source: Annotated[Path, typer.Argument(help="A backup file.")], as_json: Json = False) -> None:
+    """Restore the store from a backup. The current state is backed up first."""
     from storage.database import backups
 
     with open_store() as store:
         before = backups.restore(store, source.absolute())
-    show({"restored": str(source), "before": str(before)}, as_json, f"Restored. What was there before is {before}.")
+    show({"restored": str(source), "before": str(before)}, as_json, f"Restored. The previous state is in {before}.")
 
 
 @app.command()
 def move(
     target: Annotated[str, typer.Argument(help="The database to move to: postgresql://user:password@host/name")],
-    home: Annotated[Path | None, typer.Option(help="Another folder for media and arrays; else they stay.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Another folder for media and arrays; default: the current one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy this store into PostgreSQL and compare; running it again goes on where it stopped."""
+    """Copy this store to PostgreSQL and compare the two. An interrupted move resumes when it is run again."""
     from dataclasses import asdict
 
     from storage.database.locations import database_url, shown
@@ -321,24 +347,24 @@ def move(
 @app.command()
 def simulate(  # noqa: PLR0913 (one parameter for each option)
     strategy: Annotated[list[str], typer.Option(help="A strategy; repeatable.")],
-    out: Annotated[Path, typer.Option(help="Folder for results.json, tables and curves; run again to go on.")],
+    out: Annotated[Path, typer.Option(help="Folder for results.json, tables and curves; run again to resume.")],
     data: Annotated[Path | None, typer.Argument(help="Labeled data with a test split: folder, zip, manifest.")] = None,
-    project: Annotated[str | None, typer.Option(help="Instead of data: a project with hidden truth.")] = None,
-    start: Annotated[int, typer.Option(help="Labels to start with; every class has one while there is room.")] = 10,
-    batch: Annotated[int, typer.Option(help="Labels added by each round.")] = 10,
-    rounds: Annotated[int, typer.Option(help="Rounds after the first model; 0 trains once.")] = 6,
-    seeds: Annotated[int, typer.Option(help="How often everything is repeated, with other initial labels.")] = 3,
+    project: Annotated[str | None, typer.Option(help="Instead of data: a project with hidden labels.")] = None,
+    start: Annotated[int, typer.Option(help="Number of first labels, at least one per class if possible.")] = 10,
+    batch: Annotated[int, typer.Option(help="Number of labels that each round adds.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Number of rounds after the first model; 0 trains once.")] = 6,
+    seeds: Annotated[int, typer.Option(help="Number of repetitions with different first labels.")] = 3,
     preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, such as training.steps=1500; repeatable.")
     ] = None,
-    wrong: Annotated[float, typer.Option(help="Share of the oracle's answers that are wrong.")] = 0.0,
-    rare: Annotated[str, typer.Option(help="CLASS=0.02: the class is thinned out to this share of the pool.")] = "",
-    missing: Annotated[str, typer.Option(help="A class that has no label at the start.")] = "",
-    processes: Annotated[int | None, typer.Option(help="Trials at one time; else one for each core.")] = None,
+    wrong: Annotated[float, typer.Option(help="Share of wrong labels, to simulate labeling errors.")] = 0.0,
+    rare: Annotated[str, typer.Option(help="CLASS=0.02: reduce the class to this share of the pool.")] = "",
+    missing: Annotated[str, typer.Option(help="A class without first labels.")] = "",
+    processes: Annotated[int | None, typer.Option(help="Number of parallel processes; default: one per core.")] = None,
     as_json: Json = False,
 ) -> None:
-    """See what strategies buy on labeled data, before a label is spent: an oracle answers in your place."""
+    """Compare strategies on labeled data before you label: hidden labels stand in for you."""
     from app.cli.simulate import Wish, run_simulation
     from app.simulation.settings import hard_cases
 

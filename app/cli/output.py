@@ -79,7 +79,7 @@ def folder_report(folder: Path) -> Report:
             return
         last = time.monotonic()
         if (folder / "cancel").exists():
-            raise Cancelled("Someone cancelled it.")
+            raise Cancelled("The job was cancelled.")
         draft = folder / "progress.part"
         told = {"stage": progress.stage, "done": progress.done, "total": progress.total, "note": progress.note}
         draft.write_text(json.dumps(told))
@@ -91,7 +91,7 @@ def folder_report(folder: Path) -> Report:
 def explain(problem: BaseException) -> tuple[str, int]:
     """(one sentence, exit code) for anything that ended a command."""
     if isinstance(problem, KeyboardInterrupt | Cancelled):
-        return "Cancelled. What was finished is kept.", 130
+        return "Cancelled. Finished work is kept.", 130
     if isinstance(problem, WinnowError):
         return _one_line(str(problem)), 1
     if isinstance(problem, OSError):
@@ -100,7 +100,7 @@ def explain(problem: BaseException) -> tuple[str, int]:
     if isinstance(problem, ModuleNotFoundError):
         return f"The package {problem.name} is missing. Install the requirements: make setup.", 1
     kind = type(problem).__name__
-    text = _one_line(f"Something unexpected happened ({kind}: {problem}). Set WINNOW_DEBUG=1 to see where.")
+    text = _one_line(f"Unexpected error ({kind}: {problem}). Set WINNOW_DEBUG=1 to see the traceback.")
     return text, 1
 
 

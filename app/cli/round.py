@@ -24,7 +24,7 @@ def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:
             if not seen.round.unfinished:
                 break
             if seen.waiting_for_worker and not told and time.monotonic() - asked > PATIENCE_SECONDS:
-                tell("No worker takes the round. Start one: python -m app worker")
+                tell("No worker is running. Start one with: python -m app worker")
                 told = True
             report(_progress(seen))
             time.sleep(POLL_SECONDS)
@@ -47,8 +47,8 @@ def _ended(row: RoundRow, as_json: bool) -> int:
     }
     if row.status == "finished":
         accuracy = row.metrics.get("accuracy") if isinstance(row.metrics, dict) else None
-        words = f" Accuracy on the test items: {accuracy:.1%}." if isinstance(accuracy, float) else ""
-        show(result, as_json, f"Round {row.number} is finished.{words}")
+        words = f" Test accuracy: {accuracy:.1%}." if isinstance(accuracy, float) else ""
+        show(result, as_json, f"Round {row.number} has finished.{words}")
         return 0
     if as_json:
         show(result, True, "")

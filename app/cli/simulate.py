@@ -34,8 +34,10 @@ class Wish:
 
 def run_simulation(wish: Wish, plan: Mapping[str, Any], as_json: bool) -> None:
     """Everything, with a bar; prints the tables, or one JSON document with the means."""
-    require(wish.seeds >= 1, f"{wish.seeds} seeds were asked for; use at least 1.")
-    require(wish.processes is None or wish.processes >= 1, f"{wish.processes} processes cannot work; use 1 or more.")
+    require(wish.seeds >= 1, f"{wish.seeds} seeds were requested; use at least 1.")
+    require(
+        wish.processes is None or wish.processes >= 1, f"{wish.processes} processes were requested; use at least 1."
+    )
     for name in wish.strategies:
         catalog.entry(name)
     project, name, config = _subject(wish)
@@ -58,7 +60,10 @@ def _subject(wish: Wish) -> tuple[int | None, str, RoundConfig]:
     """The project (None for data of its own), what it is called, and the settings of its rounds."""
     config = preset_for_this_machine(wish.preset)
     if wish.project is None:
-        require(wish.data is not None, "Name labeled data (a folder, a zip or a manifest), or a project: --project.")
+        require(
+            wish.data is not None,
+            "Name labeled data (a folder, a zip archive or a manifest), or a project with --project.",
+        )
         assert wish.data is not None
         require(wish.data.exists(), f"{wish.data} does not exist; name a folder, a zip archive or a manifest.")
         return None, wish.data.name, config

@@ -41,6 +41,6 @@ def words(told: dict[str, Any]) -> str:
 def sentence(worth: dict[str, Any]) -> str:
     spread = f"{100 * worth['uniform_mean']:.1f} ± {100 * worth['uniform_deviation']:.1f} %"
     return (
-        f"{worth['model']}: {worth['summary']:.1%} with the summary, {spread} with as many at random "
-        f"({len(worth['uniform'])} draws), {worth['everything']:.1%} with all."
+        f"{worth['model']}: {worth['summary']:.1%} with the summary, {spread} with a random "
+        f"subset of the same size ({len(worth['uniform'])} draws), {worth['everything']:.1%} with all."
     )

@@ -128,7 +128,7 @@ def refuse_taken_port(host: str, port: int) -> None:
         except OSError as problem:
             raise Conflict(
                 f"Winnow cannot listen on {host} port {port}: {problem.strerror}. "
-                "End what uses it, or choose another one: WINNOW_PORT=8502 make run"
+                "Stop the other process, or use another port: WINNOW_PORT=8502 make run"
             ) from problem
 
 
@@ -170,12 +170,12 @@ class _Run:
         while time.monotonic() < deadline and not self.leaving.wait(0.1):
             code = self.server.ended()
             if code is not None:
-                tell(f"The page server ended with code {code} before it was ready. Its log: {self.server.log}")
+                tell(f"The page server stopped with code {code} before it was ready. Log: {self.server.log}")
                 return False
             if healthy(self.place.host, self.place.port):
                 return True
         if not self.leaving.is_set():
-            tell(f"The page server was not ready after {READY_SECONDS:.0f} s. Its log: {self.server.log}")
+            tell(f"The page server was not ready after {READY_SECONDS:.0f} s. Log: {self.server.log}")
         return False
 
     def _watch(self) -> int:
@@ -184,13 +184,13 @@ class _Run:
         while not self.leaving.wait(0.5):
             code = self.server.ended()
             if code is not None:
-                tell(f"The page server ended with code {code}. Its log: {self.server.log}")
+                tell(f"The page server stopped with code {code}. Log: {self.server.log}")
                 return 1
             if self.worker.ended() is not None and self.worker.process is not None:
                 quick = time.monotonic() - self.worker.started < 60
                 self.worker.failures = self.worker.failures + 1 if quick else 1
                 pause = min(60.0, 2.0 ** (self.worker.failures - 1))
-                tell(f"The worker ended; it starts again in {pause:.0f} s. Its log: {self.worker.log}")
+                tell(f"The worker stopped and restarts in {pause:.0f} s. Log: {self.worker.log}")
                 restart_at, self.worker.process = time.monotonic() + pause, None
             if self.worker.process is None and time.monotonic() >= restart_at:
                 self.worker.start()
@@ -203,7 +203,7 @@ class _Run:
         try:
             backups.daily(self.store)
         except (WinnowError, OSError) as problem:
-            tell(f"The daily backup was not made: {problem}")
+            tell(f"The daily backup failed: {problem}")
 
     def _end(self) -> None:
         children = (self.worker, self.server)

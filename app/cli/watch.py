@@ -28,14 +28,14 @@ def follow(store: Store, project_id: int, as_json: bool) -> int:
                 if done is None or not done.busy:
                     time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        tell("Not looking here any more. A worker goes on with it; to end it: python -m app watch PROJECT --stop")
+        tell("Stopped here. A worker continues to watch the folder; to end that: python -m app watch PROJECT --stop")
     return how_it_stands(store, project_id, as_json)
 
 
 def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
     row = watches.get(store, project_id)
     if row is None:
-        raise NotFound("This project watches no folder. Name one: python -m app watch PROJECT FOLDER")
+        raise NotFound("This project does not watch a folder. Start with: python -m app watch PROJECT FOLDER")
     counts = watches.counts(store, project_id)
     refused = [[name, reason] for name, reason, _ in watches.newest(store, project_id, "refused", 200)]
     told: dict[str, Any] = {
@@ -49,7 +49,7 @@ def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
 def words(told: dict[str, Any]) -> str:
     lines = [
         f"{told['folder']} is {'watched' if told['status'] == 'active' else 'no longer watched'}: {told['taken']:,} "
-        f"taken, {told['duplicate']:,} duplicates, {told['unreadable']:,} unreadable, {told['refused']:,} refused."
+        f"imported, {told['duplicate']:,} duplicates, {told['unreadable']:,} unreadable, {told['refused']:,} rejected."
     ]
     lines += [f"Problem: {told['problem']}"] if told["problem"] else []
-    return "\n".join([*lines, *(f"  {name!r} refused: {reason}" for name, reason in told["files_refused"][:20])])
+    return "\n".join([*lines, *(f"  {name!r} rejected: {reason}" for name, reason in told["files_refused"][:20])])

@@ -53,9 +53,9 @@ class Wish:
 
     def __post_init__(self) -> None:
         given = (self.items is not None) + (self.percent is not None)
-        require(given == 1, "Say how large the summary shall be: a number of items, or a percentage of the labeled.")
-        require(self.percent is None or 0 < self.percent <= 100, f"{self.percent} % was asked for; use 0 to 100.")
-        require(2 <= self.n_draws <= 100, f"{self.n_draws} uniform draws were asked for; use 2 to 100.")
+        require(given == 1, "Set the size of the summary: a number of items, or a percentage of the labeled items.")
+        require(self.percent is None or 0 < self.percent <= 100, f"{self.percent} % was requested; use 0 to 100.")
+        require(2 <= self.n_draws <= 100, f"{self.n_draws} random draws were requested; use 2 to 100.")
 
     def size(self, n_labeled: int) -> int:
         if self.items is not None:
@@ -102,7 +102,7 @@ def split_rows(work: Work, readable: NDArray[np.bool_], wish: Wish) -> Split:
     labeled = np.flatnonzero(snapshot.labeled & readable)
     check_labels(snapshot.labels[labeled])
     test = np.flatnonzero((snapshot.held_out_labels != UNLABELED) & readable)
-    measured_on = f"{len(test):,} held-out items"
+    measured_on = f"{len(test):,} test items"
     notes: tuple[str, ...] = ()
     if not len(test):
         aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, wish.seed)
@@ -112,7 +112,7 @@ def split_rows(work: Work, readable: NDArray[np.bool_], wish: Wish) -> Split:
         check_labels(snapshot.labels[labeled])
         measured_on = (
             f"{len(test):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed {wish.seed}), "
-            "which cannot be in the summary: nothing is held out"
+            "which cannot be in the summary: there are no test items"
         )
     if len(labeled) > MOST_ROWS:
         notes = (f"{MOST_ROWS:,} of {len(labeled):,} labeled items, drawn with seed {wish.seed}, were summarized",)

@@ -95,7 +95,7 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
     with store.read() as connection:
         rows = connection.execute(query).all()
     if not rows:
-        raise InvalidInput("No item comes with a known label, so there is nothing to simulate; import with labels.")
+        raise InvalidInput("No item has a known label, so there is nothing to simulate. Import the items with labels.")
     project = projects.get_project(store, project_id)
     return LabeledPool(
         kind=project.kind,

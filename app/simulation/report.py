@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.views.charts import base_layout, class_colors
+from app.views.strategy_names import strategy_title
 from core.rounds.simulation_plan import RoundRecord
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -71,7 +72,7 @@ def table(summary: Mapping[str, Any]) -> str:
             f"{100 * row[str(n)]:.1f} ± {100 * summary['deviation'][strategy][str(n)]:.1f}" if str(n) in row else ""
             for n in columns
         ]
-        lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
+        lines.append(f"| {strategy_title(strategy)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -79,10 +80,10 @@ def reach_table(summary: Mapping[str, Any]) -> str:
     """Markdown: labels until the goal, for each strategy."""
     name = next(key for key in summary if key.startswith("labels_to_"))
     goal = name.removeprefix("labels_to_")
-    lines = [f"| strategy | labels to reach {goal} % | seeds that did |", "|---|---|---|"]
+    lines = [f"| strategy | labels to reach {goal} % | seeds that reached it |", "|---|---|---|"]
     for strategy, found in summary[name].items():
         mean = f"{found['mean']:.0f}" if found["mean"] is not None else "not reached"
-        lines.append(f"| {strategy} | {mean} | {found['reached']} of {found['seeds']} |")
+        lines.append(f"| {strategy_title(strategy)} | {mean} | {found['reached']} of {found['seeds']} |")
     return "\n".join(lines) + "\n"
 
 
@@ -104,15 +105,15 @@ def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> g
             go.Scatter(
                 x=x,
                 y=mean,
-                name=strategy,
+                name=strategy_title(strategy),
                 mode="lines+markers",
                 line={"color": colors[k], "width": 2, "dash": DASHES[k % len(DASHES)]},
                 marker={"symbol": SYMBOLS[k % len(SYMBOLS)], "size": 9},
-                hovertemplate=f"{strategy}: %{{y:.1f}} % at %{{x:,}} labels<extra></extra>",
+                hovertemplate=f"{strategy_title(strategy)}: %{{y:.1f}} % at %{{x:,}} labels<extra></extra>",
             )
         )
     figure.update_layout(showlegend=True, title=title or None, margin={"t": 44 if title else 12}, paper_bgcolor="white")
-    figure.update_xaxes(title_text="labels used")
+    figure.update_xaxes(title_text="labels")
     figure.update_yaxes(title_text="test accuracy", ticksuffix=" %")
     return figure
 

@@ -75,7 +75,7 @@ def hand_over(store: Store) -> None:
         if workflow_id(row) not in known:
             engine.enqueue(engine.STUDIES, simulation_workflow, workflow_id(row), row.id, row.attempt)
         elif lost:
-            error = f"A workflow of the simulation ended as {lost[0].status} without a result. Go on with it."
+            error = f"A workflow of the simulation ended as {lost[0].status} without a result. Resume it."
             simulations.fail(store, row.id, row.attempt, error)
 
 
@@ -124,8 +124,8 @@ def _seed(simulation_id: int, attempt: int, seed: int) -> str:
 def _refuse_deadly(starts: int, seed: int) -> None:
     if starts > MOST_DEATHS:
         raise WinnowError(
-            f"{starts - 1} workers were lost at seed {seed}, probably for lack of memory. Start a worker on a larger "
-            "machine and go on, or simulate with a lighter training."
+            f"{starts - 1} workers were lost at seed {seed}, probably for lack of memory. Start a worker on a "
+            "machine with more memory and resume, or use a smaller training preset."
         )
 
 
@@ -186,7 +186,7 @@ class _Seed:
             share = f" {progress.done:,}/{progress.total:,}" if progress.total > 1 else ""
             self.activity.report(Progress(STAGE, progress.done, progress.total, f"{task}: {progress.stage}{share}"))
             while self.at.pulse.round_at_work:
-                self.activity.report(Progress(STAGE, 0, 1, f"{task}: waits for a round"))
+                self.activity.report(Progress(STAGE, 0, 1, f"{task}: waiting for a round"))
                 time.sleep(REST_SECONDS)
 
         return report

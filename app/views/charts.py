@@ -93,7 +93,7 @@ def base_layout(dark: bool, height: int) -> go.Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """Accuracy after one round. `n` items were judged, `correct` of them rightly."""
+    """Accuracy after one round: `correct` of `n` predictions."""
 
     round: int
     labels: int
@@ -141,7 +141,7 @@ def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 25
             "%{customdata[3]:,})<br>95 % interval %{customdata[4]:.1f} to %{customdata[5]:.1f} %<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="labels used", **_label_ticks(x))
+    figure.update_xaxes(title_text="labels", **_label_ticks(x))
     figure.update_yaxes(ticksuffix=" %", range=[max(0.0, _floor(bounds)), 101])
     return figure
 
@@ -158,16 +158,14 @@ def loss_line(steps: Sequence[int], losses: Sequence[float], *, dark: bool, heig
     return figure
 
 
-def confusion(
-    counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bool, verb: str = "heard", height: int = 250
-) -> go.Figure:
-    """Rows: the true class; columns: the guess; shade: the share of the row. Counts are on hover: "9 heard as 1"."""
+def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bool, height: int = 250) -> go.Figure:
+    """Rows: the label; columns: the prediction; shade: the share of the row. Hover shows counts: "9 predicted as 1"."""
     look = tokens(dark)
     totals = np.maximum(counts.sum(1, keepdims=True), 1)
     shares = counts / totals
     names = [markup(name) for name in class_names]  # plotly reads a little HTML in texts
     hover = [
-        [f"{names[i]} {verb} as {names[j]}" if i != j else f"{names[i]}, right" for j in range(len(names))]
+        [f"{names[i]} predicted as {names[j]}" if i != j else f"{names[i]}, correct" for j in range(len(names))]
         for i in range(len(names))
     ]
     figure = go.Figure(layout=base_layout(dark, height))
@@ -187,7 +185,7 @@ def confusion(
             hovertemplate="%{customdata}: %{text:,} (%{z:.0%})<extra></extra>",
         )
     )
-    figure.update_xaxes(showgrid=False, title_text="guessed", type="category", showticklabels=len(names) <= 20)
+    figure.update_xaxes(showgrid=False, title_text="predicted", type="category", showticklabels=len(names) <= 20)
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category", showticklabels=len(names) <= 20)
     return figure
 

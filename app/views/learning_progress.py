@@ -1,4 +1,4 @@
-"""What the rounds of a project have shown so far, as plain values for the Learn screen. No Streamlit in here.
+"""What the rounds of a project have shown so far, as plain values for the Train screen. No Streamlit in here.
 
 Two different numbers, never mixed: accuracy on held-out items, and how often the guess was right on the items that a
 strategy chose (which are the hard ones). The second is shown only where there is nothing held out, under its own name.
@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from app.views.charts import CurvePoint, wilson
 from app.views.predictions import predictions_of
+from app.views.strategy_names import strategy_title
 from storage.database.schema import ItemState
 from storage.database.store import Store
 from storage.projects import classes
@@ -58,7 +59,7 @@ def learned(store: Store, project_id: int) -> Learned:
             labels=row.n_labeled,
             correct=guessing[row.id].answered - guessing[row.id].wrong,
             n=guessing[row.id].answered,
-            strategy=row.strategy,
+            strategy=strategy_title(row.strategy),
         )
         for row in rows
         if row.id in guessing
@@ -100,7 +101,8 @@ def _held_out_point(row: RoundRow) -> CurvePoint | None:
     accuracy, n = row.metrics.get("accuracy"), int(row.metrics.get("n_held_out") or 0)
     if accuracy is None or n == 0:
         return None
-    return CurvePoint(round=row.number, labels=row.n_labeled, correct=round(accuracy * n), n=n, strategy=row.strategy)
+    title = strategy_title(row.strategy)
+    return CurvePoint(round=row.number, labels=row.n_labeled, correct=round(accuracy * n), n=n, strategy=title)
 
 
 def _changed_nearby(log: RoundLog, rows: Sequence[RoundRow]) -> int | None:
@@ -132,16 +134,16 @@ def advice(found: Learned) -> str:
     """Whether more labels are likely to pay, by a stated rule: two batches in a row that moved the held-out accuracy by
     less than half the width of its interval no longer pay."""
     if found.judged_by != "held-out":
-        return "Nothing is held out, so there is no measure of progress; import some items with split=test to get one."
+        return "There are no test items, so progress is not measured. Import items with split=test to measure it."
     if len(found.curve) < 3:
-        return "Keep going: it takes three rounds to tell whether batches still pay."
+        return "Keep going: after three rounds, this shows whether more labels are worthwhile."
     last = found.curve[-1]
     low, high = wilson(last.correct, last.n)
     half = 100 * (high - low) / 2
     gains = [100 * (b.share - a.share) for a, b in zip(found.curve[-3:-1], found.curve[-2:], strict=True)]
     if all(abs(gain) < half for gain in gains) and last.share > 0.5:
         return (
-            f"The last two batches moved held-out accuracy by {gains[0]:+.1f} and {gains[1]:+.1f} points, within its "
-            f"uncertainty of ±{half:.1f}. More labels of this kind will probably not pay; this may be the time to stop."
+            f"The last two batches changed test accuracy by {gains[0]:+.1f} and {gains[1]:+.1f} points, within its "
+            f"uncertainty of ±{half:.1f}. More labels will probably not help; you can stop here."
         )
-    return f"Keep going: the last two batches moved held-out accuracy by {gains[0]:+.1f} and {gains[1]:+.1f} points."
+    return f"Keep going: the last two batches changed test accuracy by {gains[0]:+.1f} and {gains[1]:+.1f} points."

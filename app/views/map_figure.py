@@ -111,14 +111,14 @@ def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:
 
 
 def hover(found: Layers, row: int) -> str:
-    """Name, label or guess: what a point is, in words."""
+    """Name, label or prediction of a point, as text."""
     parts = [markup(found.names[row][:80])]
     if found.label[row] != NONE:
         parts.append(f"labeled {markup(found.class_names[found.label[row]])}")
     elif found.guess[row] != NONE:
-        parts.append(f"guess {markup(found.class_names[found.guess[row]])}, {100 * found.confidence[row]:.0f} %")
+        parts.append(f"predicted {markup(found.class_names[found.guess[row]])}, {100 * found.confidence[row]:.0f} %")
     if found.held_out[row]:
-        parts.append("held out")
+        parts.append("test item")
     return "<br>".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The picks of a round as a table for people: each with its whole reason and what it bought."""
+"""The picks of a round as a table: each with its reason and its effect."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from storage.database.store import Store
 from storage.exporting.reasons import picks_of_round
 
 TITLES = {
-    "pick_order": "order",
+    "pick_order": "rank",
     "name": "item",
-    "pick_guess": "guess",
+    "pick_guess": "prediction",
     "pick_confidence": "confidence",
     "pick_entropy": "entropy",
     "pick_score": "score",
@@ -19,17 +19,17 @@ TITLES = {
     "pick_outer_after": "loss after",
     "pick_gradient_rank": "gradient rank",
     "pick_first_gradient_rank": "gradient rank at the start",
-    "pick_stands_for": "stands for",
+    "pick_stands_for": "items represented",
     "pick_nearest_name": "nearest labeled",
-    "pick_nearest_distance": "distance to it",
+    "pick_nearest_distance": "distance to nearest",
     "label": "label",
-    "pick_guess_was_wrong": "guess was wrong",
+    "pick_guess_was_wrong": "prediction was wrong",
     "hindsight_label_probability": "probability of its label",
     "hindsight_n_changed": "changed nearby",
     "hindsight_n_changed_to_label": "changed to its label",
-    "hindsight_n_neighbors": "of neighbors",
+    "hindsight_n_neighbors": "neighbors",
     "hindsight_mean_shift": "shift nearby",
-    "hindsight_confidence_gain": "confidence gained nearby",
+    "hindsight_confidence_gain": "confidence gain nearby",
 }
 
 

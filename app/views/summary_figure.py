@@ -1,4 +1,4 @@
-"""What a summary is worth, as a figure: each model's accuracy with the summary, with random items, with all."""
+"""The accuracy of a summary as a figure: each model with the summary, with random items, with all items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.views.charts import base_layout, tokens
 
 MODELS = {"kernel": "kernel features", "network": "trained network"}
 SHAPES = {"kernel": "circle", "network": "diamond"}
-LINES = ("all labeled items", "as many at random", "the summary")  # from the bottom up
+LINES = ("all labeled items", "random, same size", "summary")  # from the bottom up
 APART = 0.2  # between two models on one line
 
 

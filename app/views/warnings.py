@@ -1,8 +1,8 @@
-"""What people should know before they trust a model, from rows alone: short sentences, each with what to do.
+"""Warnings about labels and predictions: short sentences, each with what to do. No Streamlit in here.
 
-The rules: a class with one or two labels while others have five times as many; a class that gets less than half of an
-even share of the guesses, and at most 5 %; labels that contradict a confident guess of a model that had not seen them;
-people who differ on what they labeled twice. (A class without any label is told beside the counts.) No Streamlit here.
+The rules: a class with one or two labels while others have five times as many; a class with less than half of an even
+share of the predictions, and at most 5 %; labels that contradict a confident prediction of a model trained without
+them; annotators who disagree on items with several labels. (A class without labels is reported beside the counts.)
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ def cautions(store: Store, project_id: int) -> list[str]:
 def _few_labels(active: Sequence[ClassRow], labels: Sequence[int]) -> str:
     most = max(labels, default=0)
     few = [row.name for row, n in zip(active, labels, strict=True) if 0 < n <= FEW and most >= MANY_TIMES * n]
-    return f"One or two labels for {_names(few)}, up to {most:,} for others: label a few more of them." if few else ""
+    return (
+        f"Only one or two labels for {_names(few)}, up to {most:,} for other classes. Label more of them."
+        if few
+        else ""
+    )
 
 
 def _guess_shares(store: Store, project_id: int, active: Sequence[ClassRow]) -> NDArray[np.float64] | None:
-    """Share of the items whose first guess is each class; None before the first model."""
+    """Share of the items predicted as each class; None before the first model."""
     opinion = newest_predictions(store, project_id)
     if opinion is None or not opinion.round.metrics.get("has_model") or len(active) < 2:
         return None
@@ -67,21 +71,21 @@ def _rare_guesses(active: Sequence[ClassRow], shares: NDArray[np.float64] | None
     if not rare:
         return ""
     return (
-        f"Less than {100 * limit:.0f} % of the items are guessed to be {_names(rare)}: rare in the pool, or not yet "
-        "learned. Look for examples in the grid and label a few."
+        f"Less than {100 * limit:.0f} % of the items are predicted as {_names(rare)}. The class is rare, or the model "
+        "has not learned it. Find examples in the grid and label a few."
     )
 
 
 def _contradicted(n: int, n_labels: int) -> str:
     if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_labels):
         return ""
-    return f"{count(n, 'label')} of {n_labels:,} contradict a confident guess: some may be slips. Review shows them."
+    return f"{n:,} of {count(n_labels, 'label')} contradict a confident prediction. Check them in Review."
 
 
 def _differing(n: int, n_twice: int) -> str:
     if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_twice):
         return ""
-    return f"People differ on {n:,} of {count(n_twice, 'item')} labeled twice: settle them in Review."
+    return f"Annotators disagree on {n:,} of {count(n_twice, 'item')} with several labels. Decide them in Review."
 
 
 def _labeled_twice(store: Store, project_id: int) -> int:

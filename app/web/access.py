@@ -111,7 +111,7 @@ class Gate:
         rules, request = self._rules(), HTTPConnection(scope)
         host = request.headers.get("host")
         if rules.hosts and host_name(host) not in rules.hosts:
-            return refused(scope, 421, f"This server does not answer to the host name {host or ''!r}.")
+            return refused(scope, 421, f"This server does not accept the host name {host or ''!r}.")
         changes = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if changes and not same_origin(request.headers.get("origin"), host, rules.hosts):
             return refused(scope, 403, "This request comes from another page.")
@@ -130,7 +130,11 @@ class Gate:
             return None
         given = request.query_params.get("token") or bearer(request.headers)
         if given is None or not hmac.compare_digest(given.encode(), rules.token.encode()):
-            return refused(scope, 401, "Winnow asks for its access token. Open the address printed when it started.")
+            return refused(
+                scope,
+                401,
+                "An access token is required. Open the address that was printed at startup, or enter the token.",
+            )
         if scope["type"] == "websocket" or "token" not in request.query_params:
             return None
         rest = urlencode([(k, v) for k, v in parse_qsl(scope["query_string"].decode("latin-1")) if k != "token"])

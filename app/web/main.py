@@ -1,7 +1,7 @@
-"""The page script: who is here, which project is open, the header with its tabs, then one screen.
+"""The page script: annotator, open project, header with tabs, then one screen.
 
 Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.here()` for the
-person and the project, reads the store, draws, and calls one verb of `storage`.
+annotator and the project, reads the store, draws, and calls one verb of `storage`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from storage.projects.projects import ProjectRow, list_projects
 SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
     ("Label", "label", label.render),
     ("Grid", "grid", grid.render),
-    ("Learn", "learn", train.render),
+    ("Train", "train", train.render),
     ("Map", "map", map.render),
-    ("Collect", "collect", data.render),
-    ("Deliver", "deliver", export.render),
+    ("Data", "data", data.render),
+    ("Export", "export", export.render),
     ("Review", "review", review.render),
 )
-WITHOUT_PROJECT = ("collect",)
+WITHOUT_PROJECT = ("data",)
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) -> None:
-    """Mark, project, tabs, saved state, person: always in sight."""
+    """Brand, project, tabs, saved state and annotator, on every screen."""
     here = state.here()
     with st.container(key="topbar", horizontal=True, vertical_alignment="center"):
         st.html('<div class="winnow-brand">Winnow</div>', width="content")
@@ -64,7 +64,7 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
         session_badge(here, key="session-badge")
         with st.popover(plain(people.initials(here.annotator.name)), key="person"):
             theme.muted(f"Labeling as {here.annotator.name}")
-            st.button("Sign out" if resources.sign_in() else "Someone else", on_click=people.leave, key="leave")
+            st.button("Sign out" if resources.sign_in() else "Switch user", on_click=people.leave, key="leave")
 
 
 def _project_choice(projects: list[ProjectRow], current: ProjectRow) -> None:
@@ -81,13 +81,15 @@ def _project_choice(projects: list[ProjectRow], current: ProjectRow) -> None:
 
 
 def _guarded(name: str, draw: Callable[[], None]) -> Callable[[], None]:
-    """A screen that needs a project is drawn when there is one; otherwise the page says what to do first."""
+    """Draw a screen that needs a project only when there is one; otherwise offer to create or restore one."""
 
     def render() -> None:
         if state.here().project is None and name not in WITHOUT_PROJECT:
-            theme.empty_state("No project yet", "Bring in clips or pictures first; it takes about a minute.")
-            if st.button("Start a project", type="primary", key="first-project"):
-                st.switch_page(st.session_state["pages"]["collect"])
+            theme.empty_state(
+                "No project yet", "Create a project and import clips or pictures. It takes about a minute."
+            )
+            if st.button("Create a project", type="primary", key="first-project"):
+                st.switch_page(st.session_state["pages"]["data"])
             return
         draw()
 

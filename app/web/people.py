@@ -1,4 +1,4 @@
-"""Who is here. Everyone works under a name: picked or typed in local mode, from the identity provider with `[auth]`."""
+"""The annotator of a session: a name chosen or typed in local mode, or an account of the identity provider."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHOSEN = "annotator_id"
 
 
 def current() -> AnnotatorRow | None:
-    """The person of this session, or None: then `ask_name` or `ask_sign_in` is the screen to show."""
+    """The annotator of this session, or None; then `ask` draws the screen to show."""
     if resources.sign_in():
         return _signed_in()
     known = {row.id: row for row in annotators.list_annotators(resources.store())}
@@ -37,25 +37,25 @@ def _signed_in() -> AnnotatorRow | None:
     name = str(st.user.get("name") or email or st.user.get("sub"))
     subject = f"{st.user.get('iss', '')}|{st.user.get('sub', '')}"
     if not may_enter(email, os.environ.get("WINNOW_ALLOWED_EMAILS", "")):
-        st.error(f"{plain(email or name)} is not on this Winnow's list. Ask whoever runs it to add the address.")
-        st.button("Sign in as someone else", on_click=st.logout)
+        st.error(f"{plain(email or name)} is not allowed to sign in here. Ask the administrator to add the address.")
+        st.button("Use another account", on_click=st.logout)
         st.stop()
     return annotators.annotator_named(resources.store(), name, subject=subject)
 
 
 def may_enter(email: str, allowed: str) -> bool:
-    """`allowed` lists addresses and domains ("ana@lab.org, @uni.edu"); empty lets in everyone the provider knows."""
+    """`allowed` lists addresses and domains ("ana@lab.org, @uni.edu"); empty allows every account of the provider."""
     entries = [entry.strip().lower() for entry in allowed.split(",") if entry.strip()]
     email = email.strip().lower()
     return not entries or any(email == e or (e.startswith("@") and email.endswith(e)) for e in entries if email)
 
 
 def ask() -> None:
-    """The screen before the first: sign in, or say a name."""
+    """The start screen: sign in, or enter a name."""
     if resources.sign_in():
         with st.container(key="welcome"):
             st.title("Winnow", anchor=False)
-            st.write("Sign in to label. Labels that this browser has not sent yet are kept and follow then.")
+            st.write("Sign in to label. Labels that this browser has not sent yet are kept and sent after you sign in.")
             st.button("Sign in", type="primary", on_click=st.login, key="sign-in")
     else:
         _ask_name()
@@ -65,13 +65,13 @@ def _ask_name() -> None:
     known = [row for row in annotators.list_annotators(resources.store()) if row.removed_at is None]
     with st.container(key="welcome"):
         st.title("Who is labeling?", anchor=False)
-        st.write("Every label is stored under a name, so that work can be counted, compared and taken back.")
+        st.write("Every label is stored with the name of its annotator.")
         if known:
             with st.container(horizontal=True, key="known-people"):
                 for row in known[:12]:
                     st.button(plain(row.name, 40), key=f"person-{row.id}", on_click=choose, args=(row.id,))
         with st.form("new-person", border=False):
-            name = st.text_input("Your name" if not known else "Someone else", max_chars=80, key="new-name")
+            name = st.text_input("Your name" if not known else "Another name", max_chars=80, key="new-name")
             if st.form_submit_button("Start", type="primary"):
                 enter_as(name)
 
@@ -92,7 +92,7 @@ def choose(annotator_id: int) -> None:
 
 
 def leave() -> None:
-    """Go back to the question; the cookie is replaced when the next name is chosen."""
+    """Return to the start screen; the cookie is replaced when the next name is chosen."""
     st.session_state.pop(CHOSEN, None)
     st.session_state["leaving"] = True
     if resources.sign_in():
@@ -100,7 +100,7 @@ def leave() -> None:
 
 
 def ticket_of(person: AnnotatorRow) -> str:
-    """The session's ticket: the same one until half its life is over, so that reruns change nothing in the widgets."""
+    """The session's ticket. It is reused until half its lifetime is over, so that reruns do not change the widgets."""
     key = resources.key()
     known = tickets.redeem(key, st.session_state.get("ticket"))
     wanted = time.time() + resources.ticket_lifetime() / 2

@@ -20,6 +20,7 @@ from app.web.access import Gate
 from app.web.routes.api import api_routes
 from app.web.routes.exports import export_routes
 from app.web.routes.media import media_routes
+from app.web.routes.old_addresses import old_address_routes
 from app.web.routes.uploads import upload_routes
 from core.errors import WinnowError
 
@@ -45,15 +46,15 @@ def on_script_error(error: Exception) -> bool:
     number = secrets.token_hex(4)
     log.exception("error %s on a page", number, exc_info=error)
     st.error(
-        f"This page failed (error {number}; the server's log has the details). Labels are not affected: "
-        "what was shown as saved is saved, the rest is kept in this browser and sent again. Reload to go on."
+        f"This page failed (error {number}; the server log has the details). Labels are not affected: saved labels are "
+        "stored, and unsaved ones are kept in this browser and sent again. Reload the page to continue."
     )
     return True
 
 
 app = st.App(
     Path(__file__).with_name("main.py"),
-    routes=[*api_routes(), *media_routes(), *upload_routes(), *export_routes()],
+    routes=[*api_routes(), *media_routes(), *upload_routes(), *export_routes(), *old_address_routes()],
     middleware=[Middleware(Gate, rules=resources.rules)],
     lifespan=lifespan,
     on_script_error=on_script_error,

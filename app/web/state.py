@@ -1,6 +1,6 @@
-"""What one session knows: who is here and which project is open. Everything that matters is in the store.
+"""Session state: the annotator and the open project. Everything else is in the store.
 
-A session dies with its tab or the server; it is rebuilt from the address (`?project=`) and the session cookie.
+A session ends with its tab or the server; it is rebuilt from the address (`?project=`) and the session cookie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROJECT = "project"
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Who looks at which project, for the length of one script run."""
+    """The annotator and the open project during one script run."""
 
     annotator: AnnotatorRow
     ticket: str
@@ -42,7 +42,7 @@ def project() -> ProjectRow:
 
 
 def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
-    """The project named in the address, else the session's, else the newest; an address nobody can mean is ignored."""
+    """The project named in the address, else the session's, else the newest. An invalid address is ignored."""
     by_id = {row.id: row for row in projects}
     for wanted in (st.query_params.get(PROJECT), st.session_state.get(PROJECT)):
         if wanted is not None and (row := by_id.get(_identity(str(wanted)))) is not None:
@@ -51,7 +51,7 @@ def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
 
 
 def open_project(project_id: int | None) -> None:
-    """From now on this session works on `project_id`; the address says so, and a reload comes back to it."""
+    """Make `project_id` the open project of this session and write it to the address, so that a reload keeps it."""
     if project_id is None:
         st.session_state.pop(PROJECT, None)
         st.query_params.pop(PROJECT, None)
@@ -66,7 +66,7 @@ def _identity(text: str) -> int:
 
 
 def send_to_grid(item_ids: Sequence[int], said: str) -> None:
-    """The grid shows exactly these items next; `said` names the set ("Area on the map"). Then switch to the grid."""
+    """Make the grid show exactly these items; `said` names the set ("Area on the map")."""
     st.session_state["grid_set"] = (project().id, tuple(int(item) for item in item_ids), said)
 
 

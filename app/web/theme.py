@@ -1,14 +1,14 @@
-"""The visual system: one stylesheet, and the few building blocks that every screen shares.
+"""The visual system: one stylesheet and the building blocks that all screens share.
 
-Colors, sizes and spacing live in `.streamlit/config.toml` (what Streamlit's theme can say) and `app/web/style.css` (the
-rest, as custom properties that the widgets inherit too). Screens carry no styles of their own: they give containers a
-`key`, which becomes the class `st-key-<key>`, and use the blocks below.
+Colors, sizes and spacing are set in `.streamlit/config.toml` (what Streamlit's theme supports) and `app/web/style.css`
+(everything else, as custom properties that the widgets inherit). Screens have no styles of their own: they give
+containers a `key`, which becomes the class `st-key-<key>`, and use the blocks below.
 
     with theme.card("confusions"): ...           a surface with a hairline border
     theme.heading("Confusions", "300 clips")     its title and a muted addition
-    theme.figure("+2.1", "points held-out", "95.7 → 97.8 %")
-    theme.note("Keep going: ...")                accent-tinted advice
-    theme.empty_state("No round yet", "…")       what to say when there is nothing to show; offer one button below it
+    theme.figure("+2.1", "points on test items", "95.7 → 97.8 %")
+    theme.note("Keep going: ...")                advice on an accent tint
+    theme.empty_state("No round yet", "…")       text for an empty screen; put one button below it
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ ICON = (
 
 
 def apply() -> None:
-    """Put the stylesheet on the page; the first thing every run does."""
+    """Add the stylesheet to the page. Every run calls this first."""
     st.html(STYLESHEET)
 
 
 def card(key: str, **options: object) -> DeltaGenerator:
-    """A surface for one thought. `key` must be unique on the screen."""
+    """A surface for one topic. `key` must be unique on the screen."""
     return st.container(key=f"card-{key}", **options)  # type: ignore[arg-type]
 
 
 def heading(title: str, muted: str = "") -> None:
-    """A card's title, with a quiet addition (its n, its unit). Both are shown literally."""
+    """A card's title with a muted addition (its n, its unit). Both are shown literally."""
     addition = f' <span class="winnow-muted">{markup(muted)}</span>' if muted else ""
     st.html(f'<h2 class="winnow-heading">{markup(title)}{addition}</h2>')
 
 
 def muted(text: str) -> None:
-    """A quiet line; shown literally."""
+    """A muted line; shown literally."""
     st.html(f'<p class="winnow-muted">{markup(text)}</p>')
 
 
@@ -63,5 +63,5 @@ def note(text: str) -> None:
 
 
 def empty_state(title: str, text: str) -> None:
-    """Why there is nothing here. Put the one next step (a button or a page link) right below."""
+    """Why the screen is empty. Put the next step (a button or a page link) right below."""
     st.html(f'<div class="winnow-empty"><h2>{markup(title)}</h2><p>{markup(text)}</p></div>')

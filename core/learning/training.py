@@ -41,12 +41,12 @@ def nothing_to_learn(labels: NDArray[np.int64], n_classes: int) -> str | None:
     """Why these labels (n,) cannot train a model, or None when they can. Before that, selection starts cold."""
     found = np.unique(labels[labels != UNLABELED])
     if n_classes < 2:
-        return "A model needs at least two classes to tell apart. Add a class."
+        return "A model needs at least two classes. Add a class."
     if len(found) == 0:
-        return "No item is labeled yet, so there is nothing to learn from. Label a first batch."
+        return "No item is labeled yet, so no model can be trained. Label a first batch."
     if len(found) == 1:
         n_labels = int((labels != UNLABELED).sum())
-        return f"All {n_labels} labels are of one class, so there is nothing to tell apart. Label another class too."
+        return f"All {n_labels} labels are of one class, so no model can be trained. Label items of another class."
     return None
 
 
@@ -108,7 +108,7 @@ def _usable_rows(inputs: Inputs, labels: NDArray[np.int64], held_out: HeldOut | 
         usable[held_out[0]] = False
     rows = np.flatnonzero(usable)
     if not np.any(labels[rows] != UNLABELED):
-        raise TrainingFailed("None of the labeled items can be read, so there is nothing to learn from.")
+        raise TrainingFailed("None of the labeled items can be read, so no model can be trained.")
     return rows
 
 
@@ -140,9 +140,9 @@ def _notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDAr
     counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):
-        notes.append(f"{missing} of {n_classes} classes have no label yet; the model cannot recognize them.")
+        notes.append(f"{missing} of {n_classes} classes have no label yet. The model cannot predict them.")
     if single := int((counts == 1).sum()):
-        notes.append(f"{single} of {n_classes} classes have a single label; expect them to be learned poorly.")
+        notes.append(f"{single} of {n_classes} classes have a single label. Expect low accuracy for them.")
     return tuple(notes)
 
 

@@ -42,9 +42,9 @@ def choose_candidates(work: Work, inputs: Inputs) -> Candidates:
     notes: tuple[str, ...] = ()
     if work.offered is not None and not work.offered[eligible].all():
         n_waiting, eligible = len(eligible), _offered(eligible, work.offered, work)
-        notes = (f"Chose among {len(eligible):,} of {n_waiting:,} waiting items: what the buffer of the stream holds.",)
+        notes = (f"Picked from {len(eligible):,} of {n_waiting:,} unlabeled items, the candidate pool of the folder.",)
     if len(eligible) > limit:
-        notes = (f"Chose among {limit:,} of {len(eligible):,} waiting items, drawn with the round's seed.",)
+        notes = (f"Picked from {limit:,} of {len(eligible):,} unlabeled items, drawn with the seed of the round.",)
         eligible = _sample(eligible, limit, work)
     return Candidates(rows=np.union1d(labeled, eligible), notes=notes)
 
@@ -137,12 +137,15 @@ def selection_request(
         raise InvalidInput(f"The kernel features of {broken} of {len(rows)} items are not numbers. Check these items.")
     wanted, available = work.config.selection.batch_size, int(eligible.sum())
     if available == 0:
-        return None, (f"Nothing was chosen: none of the {len(snapshot.item_ids):,} items is waiting for a label.",)
-    notes = (f"Asked for {wanted} items; only {available} can be chosen.",) if available < wanted else ()
+        return None, (f"Nothing was picked: none of the {len(snapshot.item_ids):,} items is unlabeled.",)
+    notes = (f"Asked for {wanted} items; only {available} can be picked.",) if available < wanted else ()
     by_view = guesses.view_probabilities
     region = work.region[rows] if work.region is not None else None
     if region is not None and not (region & eligible).any():
-        region, notes = None, (*notes, "No item of the region is waiting for a label, so the whole pool was used.")
+        region, notes = (
+            None,
+            (*notes, "The selected area has no unlabeled items, so the picks are from the whole pool."),
+        )
     request = SelectionRequest(
         item_ids=snapshot.item_ids[rows],
         labeled=snapshot.labeled[rows],

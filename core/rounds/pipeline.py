@@ -159,7 +159,7 @@ def guess(
     found = predict(model, inputs, rows, runtime=work.runtime, n_views=n_views, report=work.report)
     broken = int((~np.isfinite(found.probabilities).all(1)).sum())
     if broken:
-        raise TrainingFailed(f"The model predicts something that is not a number for {broken} of {len(rows)} items.")
+        raise TrainingFailed(f"The predictions are not finite numbers for {broken} of {len(rows)} items.")
     return PoolPredictions(
         probabilities=with_labels(found.probabilities, work.snapshot, rows),
         embeddings=found.embeddings,
@@ -264,10 +264,10 @@ def round_notes(
     """What people should know about this round, beside what the strategy says itself."""
     told: tuple[str, ...] = model.notes if model is not None else inputs.notes
     if model is None and (reason := why_no_model(work, inputs)):
-        told = (*told, f"{reason} Until then items are chosen to cover the pool.")
+        told = (*told, f"{reason} Until then, picks cover the pool.")
     if guesses.n_changed:
         share = f"{guesses.n_changed:,} of {len(work.snapshot.item_ids):,}"
-        told = (*told, f"{share} guesses were changed to agree with clips that sound alike.")
+        told = (*told, f"{share} predictions were changed by label propagation.")
     return (*told, *candidates.notes)
 
 

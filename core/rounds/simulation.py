@@ -39,7 +39,7 @@ def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
     order = rng.permutation(np.flatnonzero(~pool.test))
     if plan.missing_class:
         order = order[pool.truth[order] != pool.position(plan.missing_class)]
-    require(plan.start <= len(order), f"{plan.start} initial labels were asked for, but the pool has {len(order)}.")
+    require(plan.start <= len(order), f"{plan.start} initial labels were requested, but the pool has {len(order)}.")
     _, first_of_class = np.unique(pool.truth[order], return_index=True)
     first = order[np.sort(first_of_class)][: plan.start]
     rest = order[~np.isin(order, first)][: plan.start - len(first)]
@@ -212,7 +212,7 @@ class Trial:
         with clock("train"):
             trained = pipeline.learn(work, inputs)
         if trained is None:
-            raise TrainingFailed(pipeline.why_no_model(work, inputs) or "There is nothing to learn from.")
+            raise TrainingFailed(pipeline.why_no_model(work, inputs) or "There is nothing to train on.")
         if shared is not None:
             timed = {**trained.metrics, "train_seconds": clock.seconds["train"]}
             save_model(replace(trained, metrics=timed), shared)

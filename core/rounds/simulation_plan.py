@@ -58,10 +58,10 @@ class Plan:
     warm: bool = True  # each round may start from the last round's model, where the preset says so
 
     def __post_init__(self) -> None:
-        require(self.start >= 0, f"A start of {self.start} labels makes no sense; use 0 or more.")
+        require(self.start >= 0, f"The simulation starts with {self.start} labels; use 0 or more.")
         require(self.batch >= 1, f"The batch is {self.batch}; use at least 1.")
         require(self.rounds >= 0, f"{self.rounds} rounds were asked for; use 0 or more.")
-        require(0 <= self.wrong_share < 1, f"The share of wrong answers is {self.wrong_share}; use 0 to below 1.")
+        require(0 <= self.wrong_share < 1, f"The share of wrong labels is {self.wrong_share}; use 0 to below 1.")
         require(0 < self.rare_share < 1, f"The rare class's share is {self.rare_share}; use more than 0, below 1.")
 
 

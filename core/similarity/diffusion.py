@@ -48,7 +48,7 @@ def leading(S: csr_matrix, count: int, report: Report = ignore) -> tuple[NDArray
         return values[-count:], vectors[:, -count:]
 
     def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        report(Progress("select", 0, 1, "following what sounds alike"))  # whoever cancels is heard between products
+        report(Progress("select", 0, 1, "label diffusion"))  # whoever cancels is heard between products
         return np.asarray(S @ vector)
 
     start = np.ones(m) / np.sqrt(m)  # fixed, so that runs repeat

@@ -73,7 +73,7 @@ def alike(
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # the loop runs outside the interpreter lock
         try:
             for done in pool.map(fill, range(0, len(rows), BLOCK)):
-                report(Progress("predict", done, len(rows), "listening for clips that sound alike"))
+                report(Progress("predict", done, len(rows), "comparing clips"))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # whoever cancels does not wait for the blocks to come
             raise

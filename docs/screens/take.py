@@ -1,10 +1,10 @@
-"""Takes the pictures in this folder: the sample projects, labeled with their truth, after real rounds.
+"""Takes the pictures in this folder: the sample projects, labeled with their hidden labels, after real rounds.
 
-    python -m docs.screens.take --home DIR [--rounds 3] [--only learn --only map_dark]
+    python -m docs.screens.take --home DIR [--rounds 3] [--only train --only map_dark]
 
-DIR is made ready the first time (labels, rounds by a worker, a comparison with other strategies: some minutes on two
-cores) and used as it is afterwards. Rounds are short, so accuracy is not that of the laptop preset. What is shown was
-measured; only the people who label are made up.
+DIR is prepared on the first run (labels, rounds by a worker, a comparison with other strategies: some minutes on two
+cores) and reused afterwards. Rounds are short, so accuracy is below that of the laptop preset. Figures are measured;
+only the annotators are invented.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def prepare(store: Store, name: str, n_rounds: int) -> None:
     log, pool, ana = RoundLog(store, project.id), Pool(store, project.id), annotator_named(store, "Ana Koller").id
     while (newest := log.latest("finished")) is None or newest.number < n_rounds:
         if pool.counts().labeled < BATCH * (1 + (newest.number if newest else 0)):
-            label_truth(store, project, [item.id for item in pool.next_to_label(annotator=ana, limit=BATCH)], ana)
+            label_hidden(store, project, [item.id for item in pool.next_to_label(annotator=ana, limit=BATCH)], ana)
             pool.release(annotator=ana)
         row = round_requests.request_round(
             store, project.id, by=ana, config=short(round_requests.round_config(settings, project.kind))
@@ -65,7 +65,7 @@ def prepare(store: Store, name: str, n_rounds: int) -> None:
         round_requests.request_comparison(store, project.id, newest.id, ["badge", "uniform"])
     wait(lambda: round_requests.comparison(store, newest.id).status != "requested")
     if name == SPOKEN:
-        second_opinion(store, project)
+        second_annotator(store, project)
 
 
 def short(config: RoundConfig) -> RoundConfig:
@@ -73,7 +73,7 @@ def short(config: RoundConfig) -> RoundConfig:
     return dataclasses.replace(config, training=training)
 
 
-def label_truth(store: Store, project: ProjectRow, item_ids: list[int], annotator: int) -> None:
+def label_hidden(store: Store, project: ProjectRow, item_ids: list[int], annotator: int) -> None:
     with store.read() as connection:
         query = select(Item.id, Item.truth_class_id).where(Item.id.in_(item_ids))
         truth = {found.id: found.truth_class_id for found in connection.execute(query)}
@@ -82,8 +82,8 @@ def label_truth(store: Store, project: ProjectRow, item_ids: list[int], annotato
         Pool(store, project.id).label(item_id, truth[item_id], annotator=annotator, seconds=seconds)
 
 
-def second_opinion(store: Store, project: ProjectRow) -> None:
-    """Someone else labels most of the same items and hears a few of them differently."""
+def second_annotator(store: Store, project: ProjectRow) -> None:
+    """A second annotator labels most of the same items and disagrees on a few."""
     pool, known = Pool(store, project.id), list_classes(store, project.id)
     ben = annotator_named(store, "Ben Okafor").id
     ana = annotator_named(store, "Ana Koller").id
@@ -135,14 +135,14 @@ def show_grid(page: Page, server: Server, project: ProjectRow) -> None:
     page.locator(".tile").nth(5).click(modifiers=["Shift"])
 
 
-def show_learn(page: Page, server: Server, project: ProjectRow) -> None:
-    open_screen(page, server, project, "learn", ".st-key-confusion .heatmaplayer")
+def show_train(page: Page, server: Server, project: ProjectRow) -> None:
+    open_screen(page, server, project, "train", ".st-key-confusion .heatmaplayer")
 
 
 def show_map(page: Page, server: Server, project: ProjectRow) -> None:
-    """An item is open: one of the batch, with the picks of another strategy beside."""
+    """An item is open: one of the batch, compared with the picks of another strategy."""
     open_screen(page, server, project, "map", ".textpoint text")
-    page.get_by_role("button", name="beside: BADGE").click()
+    page.get_by_role("button", name="Compare: BADGE").click()
     page.wait_for_selector(".scatterlayer .trace:nth-child(4)")
     page.mouse.click(*page.evaluate(PICK))
     page.wait_for_selector(".winnow-bar")
@@ -163,7 +163,7 @@ def show_area(page: Page, server: Server, project: ProjectRow) -> None:
     for angle in turn[1:]:
         page.mouse.move(x + 70 * math.cos(angle), y + 56 * math.sin(angle))
     page.mouse.up()
-    page.get_by_role("button", name="Put first in the queue").wait_for()
+    page.get_by_role("button", name="Move to front of queue").wait_for()
     page.mouse.move(5, 400)
 
 
@@ -185,12 +185,12 @@ PICTURES: dict[str, tuple[str, Callable[[Page, Server, ProjectRow], None]]] = {
     "label": (SPOKEN, show_label),
     "label_dark": (SPOKEN, show_label),
     "grid": (HANDWRITTEN, show_grid),
-    "learn": (SPOKEN, show_learn),
-    "learn_dark": (SPOKEN, show_learn),
+    "train": (SPOKEN, show_train),
+    "train_dark": (SPOKEN, show_train),
     "map": (HANDWRITTEN, show_map),
     "map_dark": (HANDWRITTEN, show_area),
-    "collect": (SPOKEN, show_plain("collect", ".st-key-card-project [data-testid='stFormSubmitButton'] button")),
-    "deliver": (SPOKEN, show_plain("deliver", ".st-key-card-carries")),
+    "data": (SPOKEN, show_plain("data", ".st-key-card-project [data-testid='stFormSubmitButton'] button")),
+    "export": (SPOKEN, show_plain("export", ".st-key-card-carries")),
     "review": (SPOKEN, show_plain("review", ".st-key-card-people")),
 }
 

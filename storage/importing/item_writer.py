@@ -182,7 +182,7 @@ class ItemWriter:
             else:
                 written.duplicates.append((entry.name, row.name))
             if entry.split == "test" and not row.held_out:
-                written.notes.append((entry.name, "It is in the pool already and was not made a test item."))
+                written.notes.append((entry.name, "It is already in the pool and did not become a test item."))
             truth = self._truth(entry, ids_of)
             if truth is not None and row.truth_class_id is None:
                 truths.append({"which": row.id, "truth": truth})

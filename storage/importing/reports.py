@@ -46,8 +46,8 @@ class ImportReport:
     def sentence(self) -> str:
         parts = [f"{self.imported:,} imported"]
         if self.already:
-            parts.append(f"{self.already:,} already there")
-        parts += [f"{self.n_duplicates:,} duplicates", f"{self.n_refused:,} refused"]
+            parts.append(f"{self.already:,} already in the project")
+        parts += [f"{self.n_duplicates:,} duplicates", f"{self.n_refused:,} rejected"]
         if self.n_unreadable:
             parts.append(f"{self.n_unreadable:,} unreadable")
         return ", ".join(parts) + "."

@@ -27,7 +27,7 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     raise InvalidInput(
         f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first.problem} "
         "Nothing was imported. Correct them, skip them (--skip-problems)"
-        + (", or say what to do with classes (--classes add or match)." if seen.n_class_problems else ".")
+        + (", or set what happens to unknown classes (--classes add or match)." if seen.n_class_problems else ".")
     )
 
 

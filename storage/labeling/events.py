@@ -119,15 +119,15 @@ class _Batch:
     def _undo_refusal(self, event: LabelInput, annotator: int) -> str:
         target = self.targets.get(event.undoes or "")
         if target is None or target.project_id != self.project_id:
-            return "The action to take back is not stored."
+            return "The action to undo is not stored."
         if target.annotator_id != annotator:
-            return "Only the person who did it can take this back."
+            return "Only the annotator who did this can undo it."
         if target.kind == "undo":
-            return "Taking back cannot be taken back; label the item again."
+            return "An undo cannot be undone. Label the item again."
         if target.item_id != event.item_id:
-            return "The action to take back belongs to another item."
+            return "The action to undo belongs to another item."
         if event.undoes in self.undone:
-            return "This was already taken back."
+            return "This was already undone."
         return ""
 
     def note(self, event: LabelInput, annotator: int) -> None:

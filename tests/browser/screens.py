@@ -3,9 +3,9 @@
 READY = {
     "Label": ".screen[data-view='card'] .frame img",
     "Grid": ".tile img",
-    "Learn": ".st-key-card-workers",
+    "Train": ".st-key-card-workers",
     "Map": ".textpoint text",
-    "Collect": ".st-key-card-project [data-testid='stFormSubmitButton'] button",
-    "Deliver": ".st-key-card-carries",
+    "Data": ".st-key-card-project [data-testid='stFormSubmitButton'] button",
+    "Export": ".st-key-card-carries",
     "Review": ".st-key-card-people",
 }

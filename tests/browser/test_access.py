@@ -62,12 +62,12 @@ def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
 
 
 def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images, store):
-    """FAULTS D12: a damaged round breaks one project's Learn screen; labeling and other sessions do not notice."""
+    """FAULTS D12: a damaged round breaks one project's Train screen; labeling and other sessions do not notice."""
     row = RoundLog(store, audio.id).request(RoundConfig())
     with store.write() as connection:
         connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))
     broken = desks(audio, "Unlucky Person")
-    page = broken.tab("learn")
+    page = broken.tab("train")
     expect(page.get_by_test_id("stAlert")).to_contain_text("error")
     at_rest(page)
     text = page.get_by_test_id("stAlert").inner_text()

@@ -1,4 +1,4 @@
-"""Collect in a real browser: a project from nothing, files looked through before they are taken, changing classes."""
+"""Data in a real browser: a project from nothing, files looked through before they are taken, changing classes."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_written(desks, store, audio):
     """FAULTS A5, A6: names of files, classes and projects are shown as they are, and nothing is fetched."""
     desk, title = desks(audio), f"Garden {next(_numbers)} {HOSTILE}"
-    page = desk.tab("collect")
+    page = desk.tab("data")
     page.get_by_role("button", name="New project").click()
     card = page.locator(".st-key-card-new-project")
     card.get_by_label("Name", exact=True).fill(audio.name)
     card.get_by_label("Classes", exact=True).fill(f"robin\nwren\nrobin\n\n {HOSTILE} ")
-    card.get_by_role("button", name="Create the project").click()
+    card.get_by_role("button", name="Create project").click()
     expect(card.get_by_role("alert")).to_contain_text(audio.name)  # there is one of that name
     at_rest(page)
     card.get_by_label("Name", exact=True).fill(title)
-    card.get_by_role("button", name="Create the project").click()
+    card.get_by_role("button", name="Create project").click()
     expect(page.get_by_text(f"Add files to {title}")).to_be_visible()
     made = get_project(store, title)
     assert [row.name for row in list_classes(store, made.id)] == ["robin", "wren", HOSTILE]
@@ -80,18 +80,18 @@ def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_w
             wav("page.wav", 3) | {"buffer": b"<html><script>alert(1)</script></html>"},
         ],
     )
-    expect(page.get_by_text("3 files are on the server; nothing is imported yet.")).to_be_visible()
-    page.get_by_role("button", name="Look through it").click()
-    expect(page.get_by_text("1 file will be left out:")).to_be_visible()
+    expect(page.get_by_text("3 files uploaded. Nothing is imported yet.")).to_be_visible()
+    page.get_by_role("button", name="Preview import").click()
+    expect(page.get_by_text("1 file will be skipped:")).to_be_visible()
     expect(page.locator(".winnow-problems li")).to_contain_text(["page.wav"])
     assert Pool(store, made.id).counts().total == 0
     page.get_by_role("button", name="Import 2 files").click()
     done = page.locator(".st-key-card-jobs-import")
-    expect(done).to_contain_text("2 imported, 0 duplicates, 0 already there, 1 refused")
+    expect(done).to_contain_text("2 imported, 0 duplicates, 0 already in the project, 1 rejected")
     expect(done).to_contain_text(f"Import into {title}")
     names = sorted(item.name for item in Pool(store, made.id).items())
     assert names == ["<img src=x onerror=alert(1)>.wav", "one.wav"]
-    expect(page.locator(".st-key-card-import .winnow-heading")).to_contain_text("2 items, 0 held out")
+    expect(page.locator(".st-key-card-import .winnow-heading")).to_contain_text("2 items, 0 test items")
     eventually(page, lambda: list((desk.server.home / "uploads").iterdir()), [])  # removed after the end is told
     at_rest(page)
     done.get_by_role("button", name="Dismiss").click()
@@ -101,15 +101,15 @@ def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_w
 
 def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
     desk = desks(create_project(store, f"Stopped {next(_numbers)}", "audio", ["a", "b"]))
-    page = desk.tab("collect")
+    page = desk.tab("data")
     page.get_by_text("On the server", exact=True).click()
     field = page.get_by_label("Folder, zip or manifest on the server")
     field.fill("/nowhere/at all")
     field.press("Enter")
-    expect(page.get_by_text("is not there", exact=False)).to_be_visible()
+    expect(page.get_by_text("was not found", exact=False)).to_be_visible()
     field.fill(str(many))
     field.press("Enter")
-    page.get_by_role("button", name="Look through it").click()
+    page.get_by_role("button", name="Preview import").click()
     start = page.get_by_role("button", name=f"Import {N_MANY:,} files")
     expect(start).to_be_enabled()
     card, home = page.locator(".st-key-card-jobs-import"), desk.server.home
@@ -126,7 +126,7 @@ def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
 
 
 def editor(desk: WorkerContext) -> tuple[Page, Locator, Locator]:
-    page = desk.tab("collect")
+    page = desk.tab("data")
     card = page.locator(".st-key-card-classes")
     return page, card, card.locator(".winnow-chip")
 
@@ -141,7 +141,7 @@ def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio,
     expect(chips).to_have_count(11)
     expect(chips.last).to_contain_text(HOSTILE)
 
-    choose(page, card.get_by_label("Change a class"), "one")
+    choose(page, card.get_by_label("Edit a class"), "one")
     name = card.get_by_label("Name", exact=True)
     name.fill("zero")
     name.press("Enter")
@@ -154,18 +154,18 @@ def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio,
     card.get_by_role("button", name="Save").click()
     expect(chips.nth(1)).to_contain_text("uno")
     choose(page, card.get_by_label("Merge into"), "zero")
-    expect(card).to_contain_text("1 label of it will count there")
+    expect(card).to_contain_text("1 label will count as zero")
     card.get_by_role("button", name="Merge", exact=True).click()
     expect(chips).to_have_count(10)
     expect(chips.first).to_contain_text("zero 1")
     counts = desk.pool.counts().per_class
     assert counts[desk.classes[0].id] == 1
-    card.get_by_role("button", name="Undo the merge").click()
+    card.get_by_role("button", name="Undo merge").click()
     expect(chips.nth(1)).to_contain_text("uno 1")
     card.get_by_role("button", name="Retire").click()
     expect(chips).to_have_count(10)
     assert "uno" not in [row.name for row in desk.classes]
-    card.get_by_role("button", name="Bring it back").click()
+    card.get_by_role("button", name="Restore class").click()
     expect(chips).to_have_count(11)
     assert [row.name for row in desk.classes][1] == "uno"
     assert desk.outside == []
@@ -174,7 +174,7 @@ def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio,
 def test_keys_and_colors_of_classes_are_the_projects_own(desks, images):
     desk = desks(images)
     page, card, chips = editor(desk)
-    choose(page, card.get_by_label("Change a class"), "two")
+    choose(page, card.get_by_label("Edit a class"), "two")
     key = card.get_by_label("Key", exact=True)
     key.fill(desk.classes[0].key or "")
     key.press("Enter")
@@ -197,12 +197,12 @@ def test_keys_and_colors_of_classes_are_the_projects_own(desks, images):
 
 def test_settings_that_share_an_item_between_people_are_kept(desks, store):
     project = create_project(store, f"Shared {next(_numbers)}", "image", ["a"])
-    page = desks(project).tab("collect")
+    page = desks(project).tab("data")
     card = page.locator(".st-key-card-project")
-    field = card.get_by_label("Labels for each item")
+    field = card.get_by_label("Annotators per item")
     field.fill("3")
     field.press("Tab")
-    choose(page, card.get_by_label("The model's guess while labeling"), "is hidden on a share of items")
+    choose(page, card.get_by_label("Model suggestions"), "Hide on some items (bias check)")
     card.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = get_project(store, project.id).settings

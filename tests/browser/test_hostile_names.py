@@ -131,12 +131,12 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     page.get_by_role("link", name="Grid").click()
     page.wait_for_selector(".tile")
     assert set(page.locator(".tile .guess").all_inner_texts()) <= set(names)
-    for screen in ("Learn", "Map", "Collect", "Deliver", "Review"):
+    for screen in ("Train", "Map", "Data", "Export", "Review"):
         page.get_by_role("link", name=screen).click()
         page.wait_for_url(f"**/{screen.lower()}**")
         expect(page.locator(".st-key-tab-current")).to_have_text(screen)
         if screen == "Map":
-            expect(page.get_by_text("Round 1 left no map.")).to_be_visible()
+            expect(page.get_by_text("Round 1 has no map.")).to_be_visible()
         else:
             page.wait_for_selector(READY[screen])
         at_rest(page)

@@ -82,10 +82,10 @@ def test_the_card_says_where_the_work_stands_and_why_the_item_is_shown(desks, au
     desk = desks(audio)
     page = desk.label_tab()
     assert current_item(page) == picks[0]
-    expect(page.locator(".batch")).to_have_text("1 of 10 in this batch · then round 2 starts by itself")
+    expect(page.locator(".batch")).to_have_text("1 of 10 in this batch · then round 2 starts automatically")
     expect(page.locator(".project")).to_have_text("0 of 24 labeled")
     why = page.locator(".reasons")
-    for told in ("Pick 1 of 10", "chosen by bilevel coreset in round 1", "1.284 → 1.241", "41 clips nearby"):
+    for told in ("Pick 1 of 10", "Round 1, Bilevel coreset", "1.284 → 1.241", "41 similar clips"):
         expect(why).to_contain_text(told, use_inner_text=True)
     expect(page.locator(".guess")).to_have_count(3)
     for key in "123":
@@ -143,12 +143,12 @@ def test_an_empty_screen_says_why_and_offers_the_next_step(desks, store):
     expect(page.locator(".empty h2")).to_have_text("No clips yet")
     at_rest(page)
     page.locator(".empty .primary").click()
-    page.wait_for_url("**/collect?**")
+    page.wait_for_url("**/data?**")
     small = sample_store.audio_project(store, "Nearly done", 2)
     desk = desks(small)
     page = desk.label_tab()
     page.keyboard.press("1")
     page.keyboard.press("s")
     page.wait_for_selector(".empty:not([hidden]) .primary")
-    expect(page.locator(".empty h2")).to_have_text("Everything is labeled")
-    expect(page.locator(".empty p")).to_contain_text("1 were skipped")
+    expect(page.locator(".empty h2")).to_have_text("All items are labeled")
+    expect(page.locator(".empty p")).to_contain_text("1 skipped")

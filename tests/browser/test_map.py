@@ -147,12 +147,12 @@ def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over
     desk, page, items = mapped
     assert [point["id"] for point in drawn(page)["picked"]] == items[20:24]
     before = settled(page, "not labeled", "labeled")
-    page.get_by_role("button", name="beside: BADGE").click()
+    page.get_by_role("button", name="Compare: BADGE").click()
     expect(page.locator(".scatterlayer .trace")).to_have_count(4)
     shadow = drawn(page)["badge"]
     assert [point["id"] for point in shadow] == items[10:14]
     assert {point["symbol"] for point in shadow} == {"square-open"}
-    page.get_by_role("button", name="beside: BADGE").click()
+    page.get_by_role("button", name="Compare: BADGE").click()
     expect(page.locator(".scatterlayer .trace")).to_have_count(3)
 
     slider = page.get_by_role("slider", name="Round")
@@ -161,9 +161,9 @@ def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over
     expect(page.locator(".textpoint text")).to_have_text(["1", "2", "3"])
     eventually(page, lambda: [point["id"] for point in drawn(page)["picked"]], items[3:6])
     eventually(page, lambda: places(page, "not labeled", "labeled"), pytest.approx(before, abs=1.5))
-    page.get_by_role("button", name="Play through the rounds").click()
+    page.get_by_role("button", name="Animate rounds").click()
     expect(page.locator(".textpoint text")).to_have_count(4)
-    expect(page.get_by_role("button", name="Play through the rounds")).to_be_visible()
+    expect(page.get_by_role("button", name="Animate rounds")).to_be_visible()
     expect(slider).to_have_attribute("aria-valuetext", "2")
     assert desk.outside == []
 
@@ -172,7 +172,7 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     """Picks, labels and colors are right after any change: no stale picture."""
     desk, page, items = mapped
     page.mouse.move(*spot(page, items[21]))
-    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("guess one, 80 %")
+    expect(page.locator(".hoverlayer .hovertext")).to_contain_text("predicted one, 80 %")
     page.mouse.click(*spot(page, items[21]))
     side = page.locator(".st-key-card-map-side")
     expect(side.get_by_text("Pick 2")).to_be_visible()
@@ -212,18 +212,18 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
     at_rest(page)
     lasso(page, open_items[0], items[9])
     side = page.locator(".st-key-card-map-side")
-    expect(side).to_contain_text("1 of them labeled")
+    expect(side).to_contain_text("1 labeled")
     expect(side.locator(".winnow-figure strong")).to_have_text("3")
     expect(page.locator(".shapelayer path")).to_have_count(1)
 
-    side.get_by_role("button", name="Put first in the queue").click()
-    expect(page.get_by_text("2 items are first in the queue now.")).to_be_visible()
+    side.get_by_role("button", name="Move to front of queue").click()
+    expect(page.get_by_text("2 items moved to the front of the queue.")).to_be_visible()
     waiting = [item.id for item in desk.pool.next_to_label(annotator=desk.person.id, holder="test", limit=2)]
     assert waiting == open_items
     desk.pool.release(annotator=desk.person.id, holder="test")
 
-    side.get_by_role("button", name="Spend half the next batch here").click()
-    expect(page.get_by_text("Round 3 is on its way.")).to_be_visible()
+    side.get_by_role("button", name="Pick half of the next batch here").click()
+    expect(page.get_by_text("Round 3 was requested.")).to_be_visible()
     row = RoundLog(store, desk.project.id).latest()
     assert row is not None and row.constraint is not None and row.constraint["share"] == 0.5
     assert open_array(store.artifacts, row.constraint["region"]).tolist() == open_items
@@ -244,5 +244,5 @@ def test_before_the_first_round_the_map_says_what_to_do(desks, store):
     desk = desks(sample_store.image_project(store, "No round yet", 2))
     page = desk.tab("map")
     expect(page.get_by_text("No map yet")).to_be_visible()
-    page.get_by_role("button", name="Go to Learn").click()
-    page.wait_for_url("**/learn?**")
+    page.get_by_role("button", name="Go to Train").click()
+    page.wait_for_url("**/train?**")

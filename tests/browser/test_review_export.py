@@ -1,4 +1,4 @@
-"""Two people, a disagreement, a decision, and the file that holds it: Review and Deliver in a real browser."""
+"""Two people, a disagreement, a decision, and the file that holds it: Review and Export in a real browser."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def test_a_disagreement_is_decided_and_its_history_kept(desks, store):
         pool.label(item, known[hers].id, annotator=bea)
     page = desk.tab("review")
     case, agreed = page.locator(".st-key-card-case"), page.locator(".st-key-card-agreement")
-    expect(case).to_contain_text("1 of 2 people disagree")
+    expect(case).to_contain_text("1 of 2 annotators disagree")
     expect(case).to_contain_text("Bea <b>: four")
     wide = "image => image.decode().then(() => image.naturalWidth)"
     eventually(page, lambda: case.locator("img").evaluate(wide), 900)
     # Krippendorff's alpha by hand: observed disagreement 2/6; expected (36 - 1 - 1 - 4 - 4) / (6 * 5); 1 - 10/26.
-    expect(agreed).to_contain_text("3 items with two labels or more")
+    expect(agreed).to_contain_text("3 items with at least two labels")
     expect(agreed.locator(".winnow-figure strong").first).to_have_text("0.62")
     expect(agreed).to_contain_text("67 %")
     case.get_by_text("History").click()
     expect(case).to_contain_text("Bea <b> labeled four")
 
-    choose(page, case.get_by_label("Decide", exact=True).last, "four")
-    case.get_by_role("button", name="Decide", exact=True).click()
-    expect(case).to_contain_text("1 of 1 the model strongly disagrees")
+    choose(page, case.get_by_label("Final label", exact=True).last, "four")
+    case.get_by_role("button", name="Save decision", exact=True).click()
+    expect(case).to_contain_text("1 of 1 the model predicts another class")
     expect(case).to_contain_text("Model: two, 96 %")
     assert pool.item(items[0]).class_id == known[4].id and pool.item(items[0]).decided
     said = [(event.kind, event.annotator_id, event.class_id) for event in pool.history(items[0])]
@@ -63,14 +63,14 @@ def test_an_export_is_counted_prepared_in_the_background_and_downloaded(desks, a
     for place, event in enumerate(("four", "one", "five")):
         chosen = next(row for row in desk.classes if row.name == event)
         desk.pool.label(items[place], chosen.id, annotator=desk.person.id)
-    page = desk.tab("deliver")
+    page = desk.tab("export")
     counts = page.locator(".st-key-card-counts")
-    expect(counts).to_contain_text("3 labeled by people")
+    expect(counts).to_contain_text("3 labeled by annotators")
     expect(counts.locator("strong").first).to_have_text("3")
-    page.get_by_text("Also the model's guesses").click()
-    expect(counts).to_contain_text("guesses of the model")
+    page.get_by_text("Include model predictions").click()
+    expect(counts).to_contain_text("model predictions")
     expect(counts.locator("strong")).to_have_text(["24", "21"])
-    page.get_by_role("button", name="Prepare the export").click()
+    page.get_by_role("button", name="Create export").click()
     card = page.locator(".st-key-card-jobs-export")
     link = card.get_by_role("link", name="Download")
     expect(link).to_be_visible()

@@ -107,7 +107,7 @@ def test_someone_the_provider_knows_but_the_list_does_not_is_refused(signed: tup
     context = chromium.new_context()
     context.set_default_timeout(SLOW)
     page = entering(context, server, "eve")
-    expect(page.get_by_text("is not on this Winnow's list", exact=False)).to_be_visible()
+    expect(page.get_by_text("is not allowed to sign in here", exact=False)).to_be_visible()
     at_rest(page)
     assert page.locator(".screen").count() == 0
     assert statuses(context, server, Pool(store, 1).items()[0]) == [401, 401, 401]

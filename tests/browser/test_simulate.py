@@ -1,4 +1,4 @@
-"""Simulate on the Learn screen, with a real worker: asked for, found again after a reload, read, cancelled, removed."""
+"""Simulate on the Train screen, with a real worker: asked for, found again after a reload, read, cancelled, removed."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ def fill(page: Page, label: str, value: str) -> None:
 def test_a_simulation_is_asked_for_reloaded_worked_on_read_cancelled_and_removed(desks, store):
     project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
     desk = desks(project)
-    page = desk.tab("learn")
+    page = desk.tab("train")
     card = page.locator(".st-key-card-simulate")
-    expect(card.get_by_text("24 items with hidden truth, 12 to judge by")).to_be_visible()
+    expect(card.get_by_text("24 items with hidden labels, 12 test items")).to_be_visible()
     fill(page, "First labels", "30")
-    expect(card.get_by_text("60 labels are more than the 24 items with a known answer.")).to_be_visible()
-    expect(card.get_by_role("button", name="Start simulating")).to_be_disabled()
+    expect(card.get_by_text("60 labels are needed, but only 24 items have a hidden label.")).to_be_visible()
+    expect(card.get_by_role("button", name="Start simulation")).to_be_disabled()
     fill(page, "First labels", "3")
     fill(page, "Rounds", "0")
     fill(page, "Seeds", "2")
     page.get_by_label("Simulated training", exact=True).click()
     page.get_by_role("option", name="Smoke").click()
-    expect(card.get_by_text(re.compile("2 trainings, 3 labels; roughly .* Rounds go first"))).to_be_visible()
+    expect(card.get_by_text(re.compile("2 trainings, 3 labels. Estimated .* Rounds take priority"))).to_be_visible()
 
-    card.get_by_role("button", name="Start simulating").click()
+    card.get_by_role("button", name="Start simulation").click()
     expect(card.get_by_text("No worker is running. Start one with: python -m app worker")).to_be_visible()
     page.reload()
-    expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke · waiting"))).to_be_visible()
+    expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke test · waiting"))).to_be_visible()
     with running_worker(desk.server):
-        expect(card.get_by_text(re.compile("2 seeds · Smoke · done"))).to_be_visible(timeout=VERY_SLOW)
+        expect(card.get_by_text(re.compile("2 seeds · Smoke test · done"))).to_be_visible(timeout=VERY_SLOW)
         first = read_the_results(page, store, project.id)
         cancel_and_remove_another(page, store, project.id, first)
     assert desk.outside == []
 
     plain = sample_store.image_project(store, "No truth to simulate with", 4)
-    page.goto(f"{desk.server.url}/learn?project={plain.id}")
-    expect(page.get_by_role("button", name="Start the round")).to_be_visible()
+    page.goto(f"{desk.server.url}/train?project={plain.id}")
+    expect(page.get_by_role("button", name="Start round")).to_be_visible()
     expect(card).to_have_count(0)
 
 
@@ -77,8 +77,8 @@ def read_the_results(page: Page, store: Store, project_id: int) -> int:
     card = page.locator(".st-key-card-simulate")
     at_rest(page)
     card.get_by_role("button", name="Results", exact=True).click()
-    expect(card.get_by_text("2 seeds, band of one standard deviation, held-out items")).to_be_visible()
-    expect(card.locator(".js-plotly-plot .legendtext")).to_have_text(["bico", "uniform"])
+    expect(card.get_by_text("2 seeds, band of one standard deviation, test items")).to_be_visible()
+    expect(card.locator(".js-plotly-plot .legendtext")).to_have_text(["Bilevel coreset", "Random"])
     expect(card.locator("table").first.locator("th")).to_have_text(["strategy", "3 labels"])
     expect(card.locator("table").nth(1)).to_contain_text("labels to reach 90 %")
     with page.expect_download() as saved:
@@ -95,14 +95,14 @@ def read_the_results(page: Page, store: Store, project_id: int) -> int:
 def cancel_and_remove_another(page: Page, store: Store, project_id: int, first: int) -> None:
     card = page.locator(".st-key-card-simulate")
     fill(page, "Rounds", "2")
-    expect(card.get_by_text(re.compile("trainings, 3 to 23 labels; roughly"))).to_be_visible()
-    card.get_by_role("button", name="Start simulating").click()
+    expect(card.get_by_text(re.compile("trainings, 3 to 23 labels. Estimated"))).to_be_visible()
+    card.get_by_role("button", name="Start simulation").click()
     card.get_by_role("button", name="Cancel").click()
     expect(card.get_by_text(re.compile("3 to 23 labels · 2 seeds · .* · cancelled"))).to_be_visible(timeout=VERY_SLOW)
     cancelled = simulation_requests.listed(store, project_id)[0]
     assert not cancelled.running
-    expect(card.get_by_role("button", name="Go on")).to_be_visible()
+    expect(card.get_by_role("button", name="Resume")).to_be_visible()
     at_rest(page)
     page.locator(f".st-key-simulation-{cancelled.id}").get_by_role("button", name="Remove").click()
-    expect(card.get_by_role("button", name="Go on")).to_have_count(0)
+    expect(card.get_by_role("button", name="Resume")).to_have_count(0)
     assert [one.id for one in simulation_requests.listed(store, project_id)] == [first]

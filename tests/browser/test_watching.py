@@ -33,7 +33,7 @@ def arrive(path: Path, whole: bytes) -> None:
 def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, tmp_path):
     project = create_project(store, "A stream of pictures", "image", ["a", "b"])
     (tmp_path / "first.png").write_bytes(picture(1))
-    page = desks(project).tab("collect")
+    page = desks(project).tab("data")
     card = page.locator(".st-key-card-watch")
     field = card.get_by_label("Folder on the server")
     field.fill(str(store.home))

@@ -104,25 +104,25 @@ def label_the_truth(page: Page, store: Store, project_id: int, n: int) -> list[i
 @pytest.mark.timeout(1500)
 def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, worker, archive):
     desk = desks(audio)
-    page = desk.tab("collect")
+    page = desk.tab("data")
     page.set_default_timeout(90_000)
 
     # A new project, files uploaded, looked through, imported.
     page.get_by_role("button", name="New project").click()
     page.get_by_placeholder("Garden birds").fill("Digits from a zip")
-    page.get_by_placeholder("One on each line").fill("\n".join(str(digit) for digit in range(10)))
-    page.get_by_role("button", name="Create the project").click()
+    page.get_by_placeholder("One per line").fill("\n".join(str(digit) for digit in range(10)))
+    page.get_by_role("button", name="Create project").click()
     expect(page.get_by_text("Add files to Digits from a zip")).to_be_visible()
     project = get_project(store, "Digits from a zip")
     upload(page, str(archive))
-    expect(page.get_by_text("nothing is imported yet")).to_be_visible()
-    look = page.get_by_role("button", name="Look through it")
+    expect(page.get_by_text("Nothing is imported yet")).to_be_visible()
+    look = page.get_by_role("button", name="Preview import")
     expect(look).to_be_visible()
-    meaning = page.get_by_role("combobox", name="Class folders or a manifest's labels")
-    choose(page, meaning, "are hidden truth, to measure against")
+    meaning = page.get_by_role("combobox", name="Existing labels")
+    choose(page, meaning, "Hide; use only for evaluation")
     look.click()
     expect(page.get_by_text("80", exact=True)).to_be_visible(timeout=PATIENCE)
-    expect(page.get_by_text("1 file will be left out")).to_be_visible()
+    expect(page.get_by_text("1 file will be skipped")).to_be_visible()
     assert Pool(store, project.id).counts().total == 0
     page.get_by_role("button", name="Import 80 files").click()
     until(lambda: Pool(store, project.id).counts().total == 80, PATIENCE / 1000, "the import did not end")
@@ -137,8 +137,8 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     assert Pool(store, project.id).counts().labeled == len(set(first)) == 10
     log = RoundLog(store, project.id)
     until(lambda: log.latest() is not None, PATIENCE / 1000, "no round was asked for")
-    page.goto(f"{server.url}/learn?project={project.id}")
-    expect(page.get_by_text("Held-out accuracy")).to_be_visible(timeout=PATIENCE)
+    page.goto(f"{server.url}/train?project={project.id}")
+    expect(page.get_by_text("Test accuracy")).to_be_visible(timeout=PATIENCE)
     round_one = log.latest("finished")
     assert round_one is not None and round_one.number == 1
     picks = [pick.item_id for pick in log.picks(round_one.id)]
@@ -146,7 +146,7 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
 
     # The map shows the picks; the batch is served in their order.
     page.goto(f"{server.url}/map?project={project.id}")
-    expect(page.get_by_text("picked now, in order")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("current picks, in order")).to_be_visible(timeout=60_000)
     expect(page.locator(".textpoint text")).to_have_count(10, timeout=60_000)
     page.goto(f"{server.url}/?project={project.id}")
     wait_for_card(page)
@@ -154,9 +154,9 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     until(lambda: (log.latest("finished") or round_one).number == 2, PATIENCE / 1000, "the second round did not end")
 
     # The export holds what was labeled, with its provenance.
-    page.goto(f"{server.url}/deliver?project={project.id}")
+    page.goto(f"{server.url}/export?project={project.id}")
     page.get_by_text("CSV: opens in any spreadsheet").click()
-    page.get_by_role("button", name="Prepare the export").click()
+    page.get_by_role("button", name="Create export").click()
     link = page.get_by_role("link", name="Download")
     expect(link).to_be_visible(timeout=PATIENCE)
     at_rest(page)

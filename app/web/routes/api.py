@@ -51,7 +51,7 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
     async def endpoint(request: Request) -> Response:
         ticket = tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket"))
         if ticket is None:
-            return _error(401, "You are signed out. Open Winnow again; labels that were not sent yet are kept.")
+            return _error(401, "You are signed out. Open Winnow again. Labels that were not sent yet are kept.")
         if handle is None:
             return _open_session(request)
         try:
@@ -177,7 +177,7 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
     row, pool = get_project(store, project), Pool(store, project)
     who = get_annotator(store, annotator)
     if who.removed_at is not None:
-        raise InvalidInput(f"{who.name} was removed from this Winnow. Continue under another name.")
+        raise InvalidInput(f"{who.name} was removed. Continue under another name.")
     if "items" in body:
         wanted = [item for item in body["items"] if isinstance(item, int)][:MAX_CARDS]
         made = cards.cards(store, row, annotator, pool.items_by_id(wanted))

@@ -1,8 +1,8 @@
 """Cards and the state of the work, as the widgets get them: plain JSON, every string exactly as stored.
 
-A card says what the item is, where its media are, why it is shown and what the model thinks of it. The suggestion
-carries the item it belongs to, and whether it may be shown: always, never, or hidden on a share of items that stays the
-same when asked again (drawn from the item, the person and the round).
+A card holds the item, the addresses of its media, why it is shown, and the suggestion of the model. The suggestion
+carries its item id and whether it is shown: always, never, or hidden on a share of items. The share is drawn from item,
+annotator and round, so that it is the same for every request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy import select
 
 from app.views.predictions import RoundPredictions, newest_predictions
+from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path
 from storage.database.schema import NOT_QUEUED, ItemState
 from storage.database.store import Store
@@ -29,6 +30,16 @@ from storage.rounds.log import RoundLog, RoundRow
 
 PACE_OVER = 30  # labels
 LONGEST_DECISION = 120.0  # seconds; more was a break
+STAGES_UNDER_WAY = {
+    "snapshot": "taking a snapshot",
+    "prepare": "preparing",
+    "train": "training",
+    "predict": "predicting",
+    "features": "computing features",
+    "select": "selecting",
+    "map": "drawing the map",
+    "finish": "finishing",
+}
 
 
 def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[ItemRow]) -> list[dict[str, Any]]:
@@ -67,14 +78,15 @@ def _card(
     item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, opinion: RoundPredictions | None
 ) -> dict[str, Any]:
     sound = media_kind(item.media_type) == "audio"
-    pick = None
+    pick: dict[str, Any] | None = None
     if item.pick is not None:
         strategy, n_picks = rounds[item.pick.round_id]
-        pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks, "strategy": strategy}
+        pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks}
+        pick |= {"strategy": strategy, "strategy_title": strategy_title(strategy)}
         pick |= {name: item.pick.reason.get(name) for name in ("outer_before", "outer_after", "stands_for")}
-    why = "No round has chosen items yet. A mixed start is the best start."
+    why = "Until the first round."
     if opinion is not None:
-        why = f"Not one of round {opinion.round.number}'s picks. Labels on it count all the same."
+        why = f"Not a pick of round {opinion.round.number}. Its label is used in the next round."
     return {
         "item_id": item.id,
         "name": item.name,
@@ -90,7 +102,7 @@ def _card(
         "note": "",
         "pick": pick,
         "queued": queued and pick is None,
-        "why": "Someone put it first in the queue." if queued else why,
+        "why": "An annotator moved it to the front of the queue." if queued else why,
     }
 
 
@@ -154,7 +166,7 @@ def _nearest(
 
 
 def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
-    """Where the work stands: classes, batch, counts, pace, what happens next, and what an empty screen should say."""
+    """Progress: classes, batch, counts, pace, what happens next, and the text of an empty screen."""
     project = get_project(store, project_id)
     pool = Pool(store, project_id)
     counts, batch = pool.counts(), pool.batch()
@@ -190,35 +202,35 @@ def pace(recent: Sequence[LabelEventRow]) -> float | None:
 def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bool) -> str:
     number = (latest.number if latest else 0) + 1
     if latest is not None and latest.unfinished:
-        stage = f" ({latest.stage})" if latest.stage else ""
-        return f"round {latest.number} is at work{stage}; its picks come first then"
+        stage = f" ({STAGES_UNDER_WAY.get(latest.stage, latest.stage)})" if latest.stage else ""
+        return f"Round {latest.number} is running{stage}. Its picks will appear first."
     if settings.automatic_rounds:
-        return f"round {number} starts by itself" if batch_done else f"then round {number} starts by itself"
-    return f"{'' if batch_done else 'then '}start round {number} on the Learn screen"
+        return f"Round {number} starts automatically." if batch_done else f"then round {number} starts automatically"
+    return f"{'Start' if batch_done else 'then start'} round {number} on the Train screen"
 
 
 def empty_words(project: ProjectRow, counts: PoolCounts, latest: RoundRow | None, has_classes: bool) -> dict[str, Any]:
     """Why there is nothing to label, and the one next step."""
     noun = "clips" if project.kind == "audio" else "pictures"
     if project.archived_at is not None:
-        text = "Restore it to go on labeling; its labels are kept."
-        return _words("This project is archived", text, "Open projects", "collect")
+        text = "Restore it on the Data screen to continue labeling. Its labels are kept."
+        return _words("This project is archived", text, "Go to Data", "data")
     if counts.total == 0:
-        text = f"Bring some {noun} into this project, then label them here."
-        return _words(f"No {noun} yet", text, f"Add {noun}", "collect")
+        text = f"Import {noun} into this project, then label them here."
+        return _words(f"No {noun} yet", text, f"Import {noun}", "data")
     if not has_classes:
-        text = "Say which classes there are; then every class gets a key."
-        return _words("No classes yet", text, "Add classes", "collect")
+        text = "Add classes to the project. Each class gets a key."
+        return _words("No classes yet", text, "Add classes", "data")
     if counts.waiting > 0:
-        text = f"The last {counts.waiting:,} {noun} that wait for a label are open in other tabs or on other desks."
-        text += " They come here if they are left for ten minutes."
-        return _words("Others are on it", text, "Look at the grid", "grid")
+        text = f"All {counts.waiting:,} remaining {noun} are open in other sessions."
+        text += " Idle ones are released after ten minutes."
+        return _words("No items available", text, "Open the grid", "grid")
     if latest is not None and latest.unfinished:
-        return _words(f"Round {latest.number} is at work", "Everything that waited is labeled.", "Watch it", "learn")
-    left = f" {counts.skipped:,} were skipped." if counts.skipped else ""
-    left += f" {counts.unreadable:,} cannot be read." if counts.unreadable else ""
-    text = f"{counts.labeled:,} of {counts.total - counts.held_out:,} {noun} have their labels.{left}"
-    return _words("Everything is labeled", text, "Deliver the labels", "deliver")
+        return _words(f"Round {latest.number} is running", "All items are labeled.", "Show progress", "train")
+    left = f" {counts.skipped:,} skipped." if counts.skipped else ""
+    left += f" {counts.unreadable:,} unreadable." if counts.unreadable else ""
+    text = f"{counts.labeled:,} of {counts.total - counts.held_out:,} {noun} are labeled.{left}"
+    return _words("All items are labeled", text, "Export labels", "export")
 
 
 def _words(title: str, text: str, action: str, screen: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The grid's tiles: items that wait for a label, with the model's guess, sorted by how sure it is."""
+"""The grid's tiles: items that wait for a label, with predictions, sorted by confidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.projects.projects import get_project
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileQuery:
-    class_id: int | None = None  # only items guessed as this class
+    class_id: int | None = None  # only items predicted as this class
     order: Literal["sure", "unsure"] = "sure"
     offset: int = 0
     limit: int = 60

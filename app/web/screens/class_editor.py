@@ -1,4 +1,4 @@
-"""Classes: add, rename, merge, retire, keys, colors. What is done to a class with labels can be undone."""
+"""Classes: add, rename, merge, retire, keys and colors. Merging and retiring can be undone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
     st.html(_chips(active, per_class))
     with st.form(f"add-class-{project.id}", border=False, clear_on_submit=True):
         places = st.columns([3, 1], vertical_alignment="bottom")
-        name = places[0].text_input("New class", placeholder="Name")
+        name = places[0].text_input("New class", placeholder="Name", help="Name of a class that annotators can choose.")
         if places[1].form_submit_button("Add", width="stretch") and name.strip():
             _do(classes.add_class, store, project.id, name.strip(), by=state.here().annotator.id)
     if not active:
@@ -35,17 +35,18 @@ def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
 
 
 def _choice(project_id: int, by_id: Mapping[int, ClassRow]) -> ClassRow | None:
-    """The class to change. It stays chosen when its name changes, which Streamlit takes for another list of options."""
+    """The class to edit. It stays chosen when its name changes, although Streamlit then treats the options as new."""
     ids, titles = list(by_id), [_title(row, by_id) for row in by_id.values()]
     key = f"class-chosen-{project_id}"
     before = st.session_state.get(key, -1)
     chosen = st.selectbox(
-        "Change a class",
+        "Edit a class",
         ids,
         index=ids.index(before) if before in by_id else None,
-        placeholder="Choose one",
+        placeholder="Choose a class",
         format_func=lambda one: titles[ids.index(one)],
         key=f"class-{project_id}-{zlib.crc32(repr(titles).encode())}",
+        help="Rename, merge or retire a class, or change its key and color.",
     )
     st.session_state[key] = -1 if chosen is None else chosen
     return by_id.get(chosen) if chosen is not None else None
@@ -70,21 +71,25 @@ def _title(row: ClassRow, by_id: Mapping[int, ClassRow]) -> str:
 def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int) -> None:
     store, by = resources.store(), state.here().annotator.id
     if row.effective_id is not None:
-        if st.button("Undo the merge", key=f"unmerge-{row.id}"):
+        if st.button("Undo merge", key=f"unmerge-{row.id}"):
             _do(classes.unmerge_class, store, project_id, row.id, by=by)
         return
     if row.retired_at is not None:
-        if st.button("Bring it back", key=f"restore-{row.id}"):
+        if st.button("Restore class", key=f"restore-{row.id}"):
             _do(classes.restore_class, store, project_id, row.id, by=by)
         return
     places = st.columns([3, 1, 1], vertical_alignment="bottom")
-    name = places[0].text_input("Name", row.name, key=f"name-{row.id}-{row.name}")
-    key = places[1].text_input("Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}")
-    color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}")
+    name = places[0].text_input(
+        "Name", row.name, key=f"name-{row.id}-{row.name}", help="Existing labels keep the class."
+    )
+    key = places[1].text_input(
+        "Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}", help="Key that assigns it."
+    )
+    color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}", help="Its color on the map.")
     buttons = st.columns(2)
     if buttons[0].button("Save", key=f"save-{row.id}", width="stretch"):
         _do(_save, project_id, row, name.strip(), key.strip(), color)
-    gone = "It cannot be given any more; labels it has stay. It can be brought back."
+    gone = "Annotators can no longer choose it. Existing labels are kept, and you can restore it."
     if buttons[1].button("Retire", key=f"retire-{row.id}", width="stretch", help=gone):
         _do(classes.retire_class, store, project_id, row.id, by=by)
     others = {other.id: other.name for other in active if other.id != row.id}
@@ -95,18 +100,19 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
         "Merge into",
         list(others),
         index=None,
-        placeholder="Choose the class its labels count as",
+        placeholder="Choose a class",
+        help="Its labels then count as labels of the chosen class.",
         format_func=lambda one: visible(others[one]),
         key=f"merge-{row.id}",
     )
     if places[1].button("Merge", key=f"merge-now-{row.id}", width="stretch", disabled=target is None):
         _do(classes.merge_classes, store, project_id, row.id, target, by=by)
     if target is not None:
-        theme.muted(f"{count(n_labels, 'label')} of it will count there. It can be undone.")
+        theme.muted(f"{count(n_labels, 'label')} will count as {visible(others[target])}. You can undo this.")
 
 
 def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> None:
-    """What was changed and nothing else: a name that is refused leaves key and color as they were."""
+    """Store only what changed. A refused name leaves key and color as they were."""
     store = resources.store()
     if name != row.name:
         classes.rename_class(store, project_id, row.id, name, by=state.here().annotator.id)
@@ -115,7 +121,7 @@ def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> No
 
 
 def _do(verb: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """One verb of the store; a refusal is shown as it is said."""
+    """Call one verb of the store and show its error message if it refuses."""
     try:
         verb(*arguments, **named)
     except WinnowError as error:

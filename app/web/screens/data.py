@@ -1,4 +1,4 @@
-"""Collect: a new project in under a minute, more files for one that exists, and its classes."""
+"""Data: create a project, import files, edit classes and settings, archive and restore projects."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.web import resources, state, theme
 from app.web.access import is_loopback
 from app.web.routes.uploads import upload_folder, upload_path
 from app.web.screens import watch_folder
+from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
 from app.web.screens.job_list import follow, job_list
 from app.web.widgets.uploads import uploads
@@ -23,14 +24,11 @@ from core.errors import WinnowError
 from storage.labeling.pool import Pool
 from storage.projects import projects
 
-LABEL_WORDS = {
-    "given": "are labels",
-    "hidden": "are hidden truth, to measure against",
-    "ignore": "mean nothing",
-}
-RULE_WORDS = {"add": "are added", "match": "are matched up to case and spaces", "ask": "stop the import"}
-GUESS_WORDS = {"show": "is shown", "hide": "is hidden", "random": "is hidden on a share of items"}
+LABEL_WORDS = {"given": "Use as labels", "hidden": "Hide; use only for evaluation", "ignore": "Ignore"}
+RULE_WORDS = {"add": "Add them", "match": "Match ignoring case and spaces", "ask": "Reject the import"}
+SUGGESTION_WORDS = {"show": "Always show", "hide": "Never show", "random": "Hide on some items (bias check)"}
 KINDS = {"audio": "Audio clips", "image": "Pictures"}
+GUIDELINES_HELP = "Instructions that annotators can open while they label."
 SHOWN_PROBLEMS = 50
 
 
@@ -39,12 +37,14 @@ def render() -> None:
     if project is None or st.session_state.get("new-project"):
         with theme.card("new-project"):
             new_project(project is not None)
+        archived_projects()
         return
     counts = Pool(resources.store(), project.id).counts()
     left, right = st.columns([3, 2])
     with left:
         with theme.card("import"):
-            about = f"{count(counts.total, 'item')}, {counts.held_out:,} held out, {counts.unreadable:,} unreadable"
+            about = f"{count(counts.total, 'item')}, {count(counts.held_out, 'test item')}"
+            about += f", {counts.unreadable:,} unreadable" if counts.unreadable else ""
             theme.heading(f"Add files to {visible(project.name)}", about)
             add_files(project)
         job_list(project.id, "Import", _import_sentence)
@@ -57,18 +57,25 @@ def render() -> None:
             class_editor(project, counts.per_class)
         with theme.card("project"):
             project_settings(project)
+        archived_projects()
 
 
 def new_project(can_go_back: bool) -> None:
-    theme.heading("New project", "name it, say what it holds; files come next")
+    theme.heading("New project", "import files in the next step")
     with st.form("new-project-form", border=False):
-        name = st.text_input("Name", placeholder="Garden birds")
-        kind = st.radio("It holds", list(KINDS), format_func=KINDS.__getitem__, horizontal=True)
-        listed = st.text_area(
-            "Classes", placeholder="One on each line; more can be added any time", height=140, help="Paste a list."
+        name = st.text_input("Name", placeholder="Garden birds", help="Shown in the project menu and in exports.")
+        kind = st.radio(
+            "Media type",
+            list(KINDS),
+            format_func=KINDS.__getitem__,
+            horizontal=True,
+            help="A project contains either audio clips or pictures.",
         )
-        guidelines = st.text_area("Guidelines", placeholder="What annotators should know (optional)", height=90)
-        made = st.form_submit_button("Create the project", type="primary")
+        listed = st.text_area(
+            "Classes", placeholder="One per line; you can add more later", height=140, help="One class name per line."
+        )
+        guidelines = st.text_area("Guidelines", placeholder="Optional", height=90, help=GUIDELINES_HELP)
+        made = st.form_submit_button("Create project", type="primary")
     if made:
         names = list(dict.fromkeys(line.strip() for line in listed.splitlines() if line.strip()))
         try:
@@ -85,26 +92,29 @@ def new_project(can_go_back: bool) -> None:
 
 
 def add_files(project: projects.ProjectRow) -> None:
-    """Choose a source, say what its labels mean, look through it, then import: nothing is written before."""
+    """Choose a source and options, preview the import, then import. Nothing is written before that."""
     source = _source(project)
     options = st.columns(2)
     with options[0]:
         labels = st.selectbox(
-            "Class folders or a manifest's labels",
+            "Existing labels",
             list(LABEL_WORDS),
             format_func=LABEL_WORDS.__getitem__,
             key=f"labels-{project.id}",
+            help="How to use labels from class folders or from a manifest.",
         )
     with options[1]:
         rule = st.selectbox(
-            "Classes the project does not have",
+            "Unknown classes",
             list(RULE_WORDS),
             format_func=RULE_WORDS.__getitem__,
             key=f"rule-{project.id}",
+            help="What to do with labels whose class is not in the project.",
         )
     if source is None:
-        theme.muted("Audio: WAV, FLAC, OGG, MP3. Pictures: PNG, JPEG, WebP, BMP, GIF. Or a zip, or a manifest with "
-                    "path, label and split; split=test holds items out.")  # fmt: skip
+        theme.muted("Audio: WAV, FLAC, OGG, MP3. Pictures: PNG, JPEG, WebP, BMP, GIF. You can also import a zip "
+                    "archive, or a manifest with path, label and split. Rows with split=test become test items."
+                    )  # fmt: skip
         return
     arguments = ["import", f"--project={project.name}", f"--labels={labels}", f"--classes={rule}"]
     if st.session_state.get(f"link-{project.id}") and not _uploaded(source):
@@ -116,44 +126,59 @@ def add_files(project: projects.ProjectRow) -> None:
         _preview(project, looked.result, arguments, source)
     else:
         if looked is not None and looked.status != "cancelled":
-            st.error(plain(looked.error or "It could not be looked through; try again."))
-        if st.button("Look through it", type="primary", key="look-through"):
+            st.error(plain(looked.error or "The preview failed. Try again."))
+        if st.button("Preview import", type="primary", key="preview-import"):
             asked = [*arguments, "--preview", "--", str(source)]
-            job = jobs.start(resources.locations().home, "Look through", asked, project.id)
+            job = jobs.start(resources.locations().home, "Preview", asked, project.id)
             st.session_state[f"looking-{project.id}"] = (job.id, (*arguments, str(source)))
             st.rerun()
 
 
 def _source(project: projects.ProjectRow) -> Path | None:
     """An upload that is complete, or a folder, archive or manifest on the server."""
-    ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
-    way = st.segmented_control("Files from", ways, default="Upload", key=f"way-{project.id}") or "Upload"
+    way = _way(project.id)
     if way == "Upload":
         upload = uploads(state.here(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
         return upload_path(upload) if upload and upload_path(upload).exists() else None
-    text = st.text_input("Folder, zip or manifest on the server", key=f"path-{project.id}", placeholder="/data/birds")
-    st.checkbox("Leave the files where they are instead of copying them", key=f"link-{project.id}")
+    text = st.text_input(
+        "Folder, zip or manifest on the server",
+        key=f"path-{project.id}",
+        placeholder="/data/birds",
+        help="Absolute path on the machine that runs Winnow.",
+    )
+    st.checkbox(
+        "Link files instead of copying them", key=f"link-{project.id}", help="The files must stay where they are."
+    )
     if not text.strip():
         return None
     path = Path(text.strip()).expanduser()
     if not path.is_absolute() or not path.exists():
-        st.error(f"{plain(str(path), 200)} is not there. Give the whole path of a folder, a zip or a manifest.")
+        st.error(
+            f"{plain(str(path), 200)} was not found. Enter the absolute path of a folder, a zip archive or a manifest."
+        )
         return None
     return path
 
 
+def _way(project_id: int) -> str:
+    """ "Upload", or "On the server" where that is allowed."""
+    ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
+    told = "Upload files from this computer, or read them from a folder on the server."
+    return st.segmented_control("Source", ways, default="Upload", key=f"way-{project_id}", help=told) or "Upload"
+
+
 def _uploaded(source: Path) -> bool:
-    """It is ours to remove after the import."""
+    """Whether the source is an upload, which is removed after the import."""
     return source.parent == upload_folder()
 
 
 def server_folders_allowed() -> bool:
-    """Whoever may name a path may read it, so this is for those who sit at the machine."""
+    """Whoever can name a path can read it, so this is allowed only for users on the same machine."""
     return is_loopback(resources.locations().host)
 
 
 def _looked(project: projects.ProjectRow, arguments: list[str]) -> JobView | None:
-    """The finished look at exactly this source with exactly these options."""
+    """The preview job of exactly this source with exactly these options."""
     job_id, asked = st.session_state.get(f"looking-{project.id}", ("", ()))
     if asked != tuple(arguments):
         return None
@@ -167,20 +192,20 @@ def _wait_for(job_id: str) -> None:
         st.rerun()
         return
     st.progress(view.done / view.total if view.total else 0.0)
-    theme.muted(f"Looked at {count(view.done, 'file')}" if view.done else "Looking")
+    theme.muted(f"{count(view.done, 'file')} read" if view.done else "Reading files")
     if st.button("Cancel", key=f"stop-{job_id}"):
         jobs.cancel(resources.locations().home, job_id)
 
 
 def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list[str], source: Path) -> None:
-    """What the import would take and what it would leave out, and why."""
+    """Which files the import would take, which it would leave out, and why."""
     good = seen["n_entries"] - seen["n_problems"]
-    theme.figure(f"{good:,}", "files can be imported", f"{seen['n_test']:,} of them held out")
+    theme.figure(f"{good:,}", "files can be imported", f"including {count(seen['n_test'], 'test item')}")
     if seen["labels"]:
         few = ", ".join(f"{name} {n:,}" for name, n in list(seen["labels"].items())[:12])
         theme.muted(f"Labels: {few}{' …' if len(seen['labels']) > 12 else ''}")
     if seen["n_problems"]:
-        st.warning(f"{count(seen['n_problems'], 'file')} will be left out:")
+        st.warning(f"{count(seen['n_problems'], 'file')} will be skipped:")
         told = [(markup(one["name"]), markup(one["problem"])) for one in seen["problems"][:SHOWN_PROBLEMS]]
         lines = [f"<li><strong>{name}</strong> {problem}</li>" for name, problem in told]
         more = seen["n_problems"] - SHOWN_PROBLEMS
@@ -200,7 +225,7 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list
 def _import_sentence(view: JobView) -> str:
     done = view.result or {}
     parts = [f"**{done.get('imported', 0):,}** imported", f"{done.get('n_duplicates', 0):,} duplicates"]
-    parts += [f"{done.get('already', 0):,} already there", f"{done.get('n_refused', 0):,} refused"]
+    parts += [f"{done.get('already', 0):,} already in the project", f"{done.get('n_refused', 0):,} rejected"]
     if done.get("n_unreadable"):
         parts.append(f"{done['n_unreadable']:,} unreadable")
     refused = [f"{plain(name, 80)}: {plain(why)}" for name, why in done.get("refused", [])[:5]]
@@ -210,16 +235,26 @@ def _import_sentence(view: JobView) -> str:
 def project_settings(project: projects.ProjectRow) -> None:
     theme.heading("Project")
     with st.form(f"project-form-{project.id}", border=False):
-        name = st.text_input("Name", project.name)
-        guidelines = st.text_area("Guidelines", project.guidelines, height=90)
-        per_item = st.number_input("Labels for each item", 1, 20, project.settings.labels_per_item)
-        suggestions = st.selectbox(
-            "The model's guess while labeling",
-            list(GUESS_WORDS),
-            index=list(GUESS_WORDS).index(project.settings.suggestions),
-            format_func=GUESS_WORDS.__getitem__,
+        name = st.text_input("Name", project.name, help="Shown in the project menu and in exports.")
+        guidelines = st.text_area("Guidelines", project.guidelines, height=90, help=GUIDELINES_HELP)
+        per_item = st.number_input(
+            "Annotators per item", 1, 20, project.settings.labels_per_item, help="How many people label each item."
         )
-        share = st.slider("Share of items without the guess", 0.0, 1.0, project.settings.hidden_share, 0.05)
+        suggestions = st.selectbox(
+            "Model suggestions",
+            list(SUGGESTION_WORDS),
+            index=list(SUGGESTION_WORDS).index(project.settings.suggestions),
+            format_func=SUGGESTION_WORDS.__getitem__,
+            help="Whether annotators see the class that the model predicts.",
+        )
+        share = st.slider(
+            "Share of items without a suggestion",
+            0.0,
+            1.0,
+            project.settings.hidden_share,
+            0.05,
+            help="Used when suggestions are hidden on some items.",
+        )
         saved = st.form_submit_button("Save")
     if saved:
         chosen = {"labels_per_item": int(per_item), "suggestions": suggestions, "hidden_share": float(share)}
@@ -232,9 +267,4 @@ def project_settings(project: projects.ProjectRow) -> None:
             st.rerun()
         except WinnowError as error:
             st.error(plain(error))
-    with st.popover("Archive this project"):
-        theme.muted("It disappears from the list; nothing is deleted, and the command line shows it with --archived.")
-        if st.button("Archive", key="archive-project"):
-            projects.archive_project(resources.store(), project.id)
-            state.open_project(None)
-            st.rerun()
+    archive_button(project)

@@ -1,4 +1,4 @@
-"""Deliver: labeled sets with their provenance, as files."""
+"""Export: labeled items with their provenance, as files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
 FORMATS = {
-    "csv": "CSV: opens in any spreadsheet; formulas are neutralized",
-    "jsonl": "JSON lines: exact, one object a line",
-    "parquet": "Parquet: exact, for pandas, DuckDB and Spark",
-    "folders": "Class folders with metadata.csv: loads with Hugging Face datasets",
+    "csv": "CSV: opens in any spreadsheet; formulas are escaped",
+    "jsonl": "JSON Lines: exact values, one object per line",
+    "parquet": "Parquet: exact values, for pandas, DuckDB and Spark",
+    "folders": "Class folders with metadata.csv: load with Hugging Face datasets",
     "label-studio": "Label Studio tasks (JSON)",
 }
 
@@ -33,39 +33,37 @@ def render() -> None:
     counts = Pool(resources.store(), project.id).counts()
     left, right = st.columns([3, 2])
     with left, theme.card("export"):
-        theme.heading("Export", f"{count(counts.labeled, 'label')} of {count(counts.total, 'item')}")
+        theme.heading("Export", f"{counts.labeled:,} of {count(counts.total, 'item')} labeled")
         if counts.labeled == 0:
-            theme.muted("Nothing is labeled yet; an export now would hold guesses or held-out items at most.")
+            theme.muted("Nothing is labeled yet. An export can contain only model predictions and test items.")
         found = options(project)
     with right:
         with theme.card("counts"):
             holds(found)
         with theme.card("carries"):
-            theme.heading("What every row carries")
-            theme.muted("The item's SHA-256 and original name, its label, who gave it and when, the round and strategy "
-                        "that asked for it with its place and score, whether a guess was shown, and what others said. "
-                        "manifest.json adds counts, classes, settings and the hash of every file.")  # fmt: skip
-            theme.muted("An export is a snapshot: labels given meanwhile are in the next one. Importing it again gives "
-                        "the same items and labels.")  # fmt: skip
+            theme.heading("Contents of each row")
+            theme.muted("SHA-256 and original name of the item, its label with annotator and time, the round and "
+                        "strategy that picked it with rank and score, whether a suggestion was shown, and the labels "
+                        "of others. manifest.json adds counts, classes, settings and file hashes.")  # fmt: skip
+            theme.muted("An export is a snapshot. Labels added while it runs are in the next one. You can import an "
+                        "export again and get the same items and labels.")  # fmt: skip
     job_list(project.id, "Export", _sentence)
     summarize.section(project)
 
 
 def options(project: ProjectRow) -> ExportCounts:
-    """What the export shall hold; gives how many rows that are."""
+    """The options of the export; returns its row counts."""
     store = resources.store()
-    chosen = st.radio("Format", list(FORMATS), format_func=FORMATS.__getitem__, key="export-format")
-    guesses = newest_predictions(store, project.id)
-    pseudo = None
-    if guesses is not None and guesses.round.metrics.get("has_model"):
-        if st.checkbox("Also the model's guesses", key="export-pseudo"):
-            pseudo = st.slider("With a confidence of at least", 0.5, 1.0, 0.95, 0.01, key="export-above")
-    else:
-        theme.muted("PoolPredictions can be added after the first round with a model.")
-    held_out = st.checkbox("Also held-out items with their truth", key="export-held-out")
-    media = st.checkbox("The files too", key="export-media", value=chosen == "folders", disabled=chosen == "folders")
+    chosen = st.radio(
+        "Format", list(FORMATS), format_func=FORMATS.__getitem__, key="export-format", help="File format of the export."
+    )
+    pseudo = _least_confidence(project)
+    test_help = "Test items are used only for evaluation; their split column is test."
+    held_out = st.checkbox("Include test items and their labels", key="export-held-out", help=test_help)
+    folders, media_help = chosen == "folders", "Copies the audio or picture files; class folders always contain them."
+    media = st.checkbox("Include media files", key="export-media", value=folders, disabled=folders, help=media_help)
     found = export_counts(store, project.id, pseudo_above=pseudo, held_out=held_out)
-    if st.button("Prepare the export", type="primary", key="export-now", disabled=found.total == 0):
+    if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
         arguments = [f"--format={chosen}"]
         arguments += [f"--pseudo-above={pseudo}"] if pseudo is not None else []
         arguments += ["--held-out"] if held_out else []
@@ -75,8 +73,23 @@ def options(project: ProjectRow) -> ExportCounts:
     return found
 
 
+def _least_confidence(project: ProjectRow) -> float | None:
+    """The lowest confidence of predictions to include; None to include no predictions."""
+    found = newest_predictions(resources.store(), project.id)
+    if found is None or not found.round.metrics.get("has_model"):
+        theme.muted("Model predictions can be included after the first round that trains a model.")
+        return None
+    wanted = st.checkbox(
+        "Include model predictions", key="export-pseudo", help="Adds unlabeled items with the class that is predicted."
+    )
+    if not wanted:
+        return None
+    told = "Predictions below this confidence are left out."
+    return st.slider("Minimum confidence", 0.5, 1.0, 0.95, 0.01, key="export-above", help=told)
+
+
 def prepare(project: ProjectRow, chosen: str, arguments: list[str]) -> None:
-    """In the background; the project is named last and after `--`, whatever its name looks like."""
+    """Start the export as a background job. The project comes last, after `--`, so that its name is never an option."""
     target = export_folder() / f"{slug(project.name)}-{chosen}-{secrets.token_hex(4)}.zip"
     target.parent.mkdir(parents=True, exist_ok=True)
     asked = ["export", *arguments, "--", project.name, str(target)]
@@ -84,16 +97,16 @@ def prepare(project: ProjectRow, chosen: str, arguments: list[str]) -> None:
 
 
 def holds(found: ExportCounts) -> None:
-    theme.heading("This export holds")
-    theme.figure(f"{found.total:,}", "row" if found.total == 1 else "rows", f"{found.labels:,} labeled by people")
+    theme.heading("This export contains")
+    theme.figure(f"{found.total:,}", "row" if found.total == 1 else "rows", f"{found.labels:,} labeled by annotators")
     if found.guesses:
-        theme.figure(f"{found.guesses:,}", "guesses of the model", "marked as such in the column source")
+        theme.figure(f"{found.guesses:,}", "model predictions", "marked in the column source")
     if found.truths:
-        theme.figure(f"{found.truths:,}", "held-out items", "split: test")
+        theme.figure(f"{found.truths:,}", "test items", "split: test")
 
 
 def slug(name: str) -> str:
-    """A plain part of a file name; the project's real name is in the manifest."""
+    """The project name as part of a file name; the manifest holds the exact name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "project"
 
 

@@ -1,4 +1,4 @@
-"""Grid: many items at once, sorted by the model's guess; one key labels what is selected."""
+"""Grid: many items at once, sorted by prediction; one key labels the selection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def render() -> None:
     if chosen is not None:
         with st.container(key="grid-set", horizontal=True, vertical_alignment="center"):
             theme.heading(chosen[1], count(len(chosen[0]), "item"))
-            st.button("Show all that wait", on_click=state.clear_grid_set, key="grid-all")
+            st.button("Show all unlabeled items", on_click=state.clear_grid_set, key="grid-all")
     wanted = grid_tiles(here, items=chosen[0] if chosen else None, key=f"grid-{here.project.id}-{here.annotator.id}")
     if wanted == "grid-all":
         state.clear_grid_set()

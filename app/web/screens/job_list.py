@@ -1,4 +1,4 @@
-"""The jobs of a project: what runs, how far it is, what came of it."""
+"""The jobs of a project with their progress and results."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from app.views.text import plain, visible
 from app.web import resources, theme
 
 POLL_SECONDS = 1.0
-WORDS = {"finished": "done", "failed": "failed", "cancelled": "cancelled", "lost": "was cut off; start it again"}
+WORDS = {"finished": "done", "failed": "failed", "cancelled": "cancelled", "lost": "interrupted; start it again"}
 
 
 def follow(job: Job) -> None:
-    """The screen that started `job` is drawn again when it has ended, even if that is before the screen looks."""
+    """Redraw the screen that started `job` when it has ended, even if it ends before the first poll."""
     st.session_state["running-jobs"] = st.session_state.get("running-jobs", set()) | {job.id}
 
 
 def job_list(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:
-    """A card with the jobs whose title begins with `title`; nothing when there are none. `sentence` tells a result."""
+    """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes a result."""
     seen = [view for view in jobs.listed(resources.locations().home, project_id) if view.job.title.startswith(title)]
     if seen:
         with theme.card(f"jobs-{title.split()[0].lower()}"):
@@ -49,7 +49,7 @@ def _row(view: JobView, sentence: Callable[[JobView], str]) -> None:
         theme.heading(visible(job.title), "running" if view.status == "running" else WORDS[view.status])
         if view.status == "running":
             st.progress(view.done / view.total if view.total else 0.0)
-            theme.muted(f"{view.done:,} of {view.total:,} · {view.note}" if view.total else view.note or "Looking")
+            theme.muted(f"{view.done:,} of {view.total:,} · {view.note}" if view.total else view.note or "Starting")
         elif view.status == "cancelled":
             theme.muted(view.error)
         elif view.error:

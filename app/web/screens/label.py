@@ -1,4 +1,4 @@
-"""Label: one card, one key. The widget does the work; this page knows where to go when there is nothing to label."""
+"""Label: one item at a time, one key per class. The widget does the work; this page switches screens on request."""
 
 from __future__ import annotations
 

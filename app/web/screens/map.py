@@ -1,4 +1,4 @@
-"""Map: where the picks of a round lie, what they stand for, and areas to work on."""
+"""Map: the items of a round in two dimensions, its picks, and areas to label."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from app.views import charts
 from app.views.map_figure import Coloring, map_figure, named_colors, outline, point_out
 from app.views.map_layers import NONE, Layers, inside, layers
 from app.views.predictions import predictions_of
+from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.routes.media import media_path, picture_path
-from core.acquisition import catalog
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
 from storage.rounds.log import RoundLog, RoundRow
@@ -31,7 +31,7 @@ STEP_SECONDS = 1.6  # a round on screen while playing
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> Layers | None:
-    """Keyed on the project's revision: any label, class or round makes a new picture."""
+    """Keyed on the project's revision: any new label, class or round gives a new map."""
     return layers(resources.store(), project_id, round_id)
 
 
@@ -39,10 +39,10 @@ def render() -> None:
     project, store = state.project(), resources.store()
     done = [row for row in RoundLog(store, project.id).list() if row.status == "finished" and row.replay_of is None]
     if not done:
-        theme.empty_state("No map yet", "The first round draws it. Label a few items, then start a round.")
+        theme.empty_state("No map yet", "The first round creates the map. Label a few items, then start a round.")
         with st.container(horizontal=True, horizontal_alignment="center"):
-            if st.button("Go to Learn", type="primary", key="map-to-learn"):
-                st.switch_page(st.session_state["pages"]["learn"])
+            if st.button("Go to Train", type="primary", key="map-to-train"):
+                st.switch_page(st.session_state["pages"]["train"])
         return
     head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
     body = st.container()
@@ -51,7 +51,7 @@ def render() -> None:
     beside = f"{compared.ticket} {compared.status}" if compared else ""
     found = _layers(store.url, project.id, row.id, project.revision, beside)
     if found is None:
-        theme.empty_state("No map", f"Round {row.number} left no map.")
+        theme.empty_state("No map", f"Round {row.number} has no map.")
         return
     with head:
         coloring, shadows = controls(found)
@@ -69,22 +69,22 @@ def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
     shadows: list[str] = []
     if found.shadows:
         shadows = st.pills(
-            "Show beside",
+            "Compare with",
             list(found.shadows),
             selection_mode="multi",
-            format_func=lambda name: f"beside: {catalog.entry(name).title}",
+            format_func=lambda name: f"Compare: {strategy_title(name)}",
             key="map-shadows",
             label_visibility="collapsed",
         )
-    st.toggle("Draw areas", key="map-draw", help="Drag around points to work on all of them")
-    drawn = f"{len(found.drawn):,} of {found.n_items:,} drawn · " if len(found.drawn) < found.n_items else ""
-    seen_by = "last layer" if found.round.metrics.get("has_model") else "sounds or pictures themselves, no model yet"
+    st.toggle("Draw areas", key="map-draw", help="Drag around points to select them.")
+    drawn = f"{len(found.drawn):,} of {found.n_items:,} shown · " if len(found.drawn) < found.n_items else ""
+    seen_by = "model embeddings" if found.round.metrics.get("has_model") else "raw inputs, no model yet"
     theme.muted(f"{drawn}{count(found.n_items, 'item')} · {seen_by} · UMAP · round {found.round.number}")
     return coloring or "Prediction", tuple(shadows)
 
 
 def chosen_round(done: list[RoundRow]) -> RoundRow:
-    """A slider through the rounds, or a film of them; points keep their place from one to the next."""
+    """A slider over the rounds, or an animation. Points keep their place from one round to the next."""
     if len(done) == 1:
         return done[0]
     by_number = {row.number: row for row in done}
@@ -97,7 +97,7 @@ def chosen_round(done: list[RoundRow]) -> RoundRow:
         st.html('<span aria-hidden="true">Round</span>', width="content")
         number = st.select_slider("Round", numbers, key="map-round", label_visibility="collapsed")
         playing = st.session_state.get("map-playing", False)
-        words = "Stop" if playing else "Play through the rounds"
+        words = "Stop" if playing else "Animate rounds"
         icon = ":material/stop:" if playing else ":material/play_arrow:"
         st.button(words, icon=icon, key="map-play", type="tertiary", on_click=_play, args=(numbers[0], not playing))
     if playing:
@@ -114,7 +114,7 @@ def _play(first: int, start: bool) -> None:
 
 @st.fragment(run_every=STEP_SECONDS / 2)
 def _next_round(numbers: list[int], current: int) -> None:
-    """Goes one round on when the current one was on screen long enough; stops at the last."""
+    """Advance one round when the current one was on screen long enough; stop at the last."""
     if time.monotonic() - st.session_state.get("map-shown-at", 0.0) < STEP_SECONDS:
         return
     st.session_state["map-shown-at"] = time.monotonic()
@@ -146,7 +146,7 @@ def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was clicked or drawn around last. Kept by us: Streamlit forgets it whenever the figure changes."""
+    """The last selection on the map. Streamlit forgets it whenever the figure changes, so it is kept here."""
 
     project_id: int
     item_id: int | None = None
@@ -175,33 +175,35 @@ def _choose(key: str) -> None:
 
 
 def legend(found: Layers, coloring: Coloring) -> str:
-    """What color and shape mean, in words."""
+    """The meaning of colors and shapes, as text."""
     dots = "".join(
         f'<span class="winnow-legend-item"><span aria-hidden="true" style="color:{color}">●</span>{markup(name)}</span>'
         for name, color in named_colors(found, coloring)[:MOST_NAMES]
     )
-    words = {"Confidence": "darker: surer", "Round": "darker: labeled later"}.get(coloring, "")
-    shapes = '<span class="winnow-legend-item">▲ labeled</span><span class="winnow-picked">picked now, in order</span>'
+    words = {"Confidence": "darker: more confident", "Round": "darker: labeled later"}.get(coloring, "")
+    shapes = (
+        '<span class="winnow-legend-item">▲ labeled</span><span class="winnow-picked">current picks, in order</span>'
+    )
     return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
 
 
 def side(found: Layers, choice: Chosen) -> None:
-    """An area, a point, or how to begin."""
+    """The selected area, the selected point, or instructions."""
     row = found.row_of(choice.item_id) if choice.item_id is not None else None
     if choice.areas:
         area(found, lassoed(found, choice))
     elif row is not None:
         point(found, row)
     else:
-        theme.heading(f"Round {found.round.number}", catalog.entry(found.round.strategy).title)
-        theme.muted("Click a point to open it. Or draw areas: what lies in one can be labeled together, put first in "
-                    "the queue, or get half of the next batch.")  # fmt: skip
-        theme.figure(f"{len(found.picks)}", "picks", f"of {int((~found.held_out).sum()):,} in the pool")
+        theme.heading(f"Round {found.round.number}", strategy_title(found.round.strategy))
+        theme.muted("Click a point to open its item. Or draw an area to label its items together, move them to the "
+                    "front of the queue, or pick half of the next batch from them.")  # fmt: skip
+        theme.figure(f"{len(found.picks)}", "picks", f"of {int((~found.held_out).sum()):,} items in the pool")
         theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
 
 
 def lassoed(found: Layers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Rows in any of the drawn areas, among all items of the round, held-out ones left out."""
+    """Rows in any of the drawn areas, among all items of the round except test items."""
     within = np.zeros(found.n_items, np.bool_)
     for x, y in choice.areas:
         within |= inside(found.points, x, y)
@@ -212,28 +214,31 @@ def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     project, store = state.project(), resources.store()
     n_labeled = int((found.label[rows] != NONE).sum())
     theme.heading("Selected area")
-    theme.figure(f"{len(rows):,}", "items", f"{n_labeled:,} of them labeled")
+    theme.figure(f"{len(rows):,}", "items", f"{n_labeled:,} labeled")
     ids = found.item_ids[rows]
     open_ids = ids[found.label[rows] == NONE]
     none = not len(open_ids)
     if st.button("Label these in the grid", type="primary", key="area-grid", width="stretch", disabled=none):
         state.send_to_grid([int(one) for one in open_ids], "Area on the map")
         st.switch_page(st.session_state["pages"]["grid"])
-    if st.button("Put first in the queue", key="area-first", width="stretch", disabled=none):
+    if st.button("Move to front of queue", key="area-first", width="stretch", disabled=none):
         Pool(store, project.id).put_first([int(one) for one in open_ids])
-        st.toast(f"{count(len(open_ids), 'item')} are first in the queue now.")
-    if st.button("Spend half the next batch here", key="area-batch", width="stretch", disabled=none):
+        st.toast(f"{count(len(open_ids), 'item')} moved to the front of the queue.")
+    if st.button("Pick half of the next batch here", key="area-batch", width="stretch", disabled=none):
         constraint = round_requests.region_constraint(store, [int(one) for one in open_ids], 0.5)
         row = round_requests.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
         took = row.constraint.get("region") == constraint["region"]
-        st.toast(f"Round {row.number} " + ("is on its way." if took else "was already running; try after it."))
-    if st.button("Clear the selection", key="area-clear", type="tertiary"):
+        st.toast(
+            f"Round {row.number} "
+            + ("was requested." if took else "was already running. Try again when it has finished.")
+        )
+    if st.button("Clear selection", key="area-clear", type="tertiary"):
         st.session_state.pop("map-chosen", None)
         st.rerun()
 
 
 def point(found: Layers, row: int) -> None:
-    """The item itself: look, listen, see why, label."""
+    """One item: media, predictions, reason of the pick, label."""
     project, store = state.project(), resources.store()
     pool = Pool(store, project.id)
     item = pool.item(int(found.item_ids[row]))
@@ -242,11 +247,11 @@ def point(found: Layers, row: int) -> None:
     sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
     theme.muted(item.name[:120])
-    opinion = predictions_of(store, found.round)
+    predictions = predictions_of(store, found.round)
     known = list_classes(store, project.id, include_inactive=True)
-    if opinion is not None and found.guess[row] != NONE:
-        theme.muted("Model's guess")
-        for guess in opinion.guesses(item.id, known):
+    if predictions is not None and found.guess[row] != NONE:
+        theme.muted("Prediction")
+        for guess in predictions.guesses(item.id, known):
             st.html(
                 f'<div class="winnow-bar" style="--share:{100 * guess.share:.1f}%"><span>{markup(guess.name)}</span>'
                 f"<span>{100 * guess.share:.0f} %</span></div>"
@@ -254,12 +259,12 @@ def point(found: Layers, row: int) -> None:
     if len(order):
         reason = RoundLog(store, project.id).picks(found.round.id)[int(order[0])].reason
         if reason.get("stands_for") is not None:
-            theme.figure(f"{reason['stands_for']:,}", "items it stands for")
-    also = [catalog.entry(name).title for name, rows in found.shadows.items() if row in rows]
+            theme.figure(f"{reason['stands_for']:,}", "items represented")
+    also = [strategy_title(name) for name, rows in found.shadows.items() if row in rows]
     if also:
         theme.muted(f"Also picked by {', '.join(also)}")
     if found.held_out[row]:
-        theme.muted("Held out: it is never labeled or chosen.")
+        theme.muted("Test item: used only for evaluation, never labeled or picked.")
         return
     label_here(found, row, pool)
 
@@ -275,6 +280,7 @@ def label_here(found: Layers, row: int, pool: Pool) -> None:
         format_func=visible,
         key=f"map-label-{found.item_ids[row]}-{current}",
         placeholder="Choose a class",
+        help="Stored as your label of this item.",
     )
     if name is not None and (current == NONE or name != found.class_names[current]):
         class_id = found.class_ids[found.class_names.index(name)]

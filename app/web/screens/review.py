@@ -1,4 +1,4 @@
-"""Review: where people disagree, or the model strongly disagrees with them. A decision is one more event."""
+"""Review: items on which annotators disagree, or that the model contradicts. A decision is one more event."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from storage.labeling.pool import LabelInput, Pool
 from storage.projects.annotators import annotator_statistics, list_annotators
 from storage.projects.classes import ClassRow, list_classes
 
-KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "flagged", "unflag": "took the flag off",
-         "note": "noted", "undo": "took back"}  # fmt: skip
+KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "flagged", "unflag": "removed the flag",
+         "note": "added a note", "undo": "undid"}  # fmt: skip
 
 
 def render() -> None:
@@ -29,11 +29,11 @@ def render() -> None:
         if waiting:
             one_case(waiting, known)
         else:
-            theme.heading("Nothing to decide")
-            theme.muted("Items appear here when two people give different labels, or when a model that did not know a "
-                        "label was at least 90 % sure of another class.")  # fmt: skip
+            theme.heading("Nothing to review")
+            theme.muted("Items appear here when annotators choose different classes, or when a model that was trained "
+                        "without the label predicts another class with at least 90 % confidence.")  # fmt: skip
             if project.settings.labels_per_item == 1:
-                theme.muted("One label is asked for each item; more can be set under Collect.")
+                theme.muted("Each item is labeled by one annotator. You can change this under Data.")
     with right:
         with theme.card("agreement"):
             agreement_card(project.id, known)
@@ -48,54 +48,60 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     pool = Pool(store, project.id)
     item = pool.item(case.item_id)
     names = {row.id: row.name for row in known}
-    words = "people disagree" if case.kind == "disagreement" else "the model strongly disagrees"
+    words = "annotators disagree" if case.kind == "disagreement" else "the model predicts another class"
     theme.heading(f"{place + 1} of {len(waiting)}", words)
     sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
     theme.muted(item.name[:160])
     people = {row.id: row.name for row in list_annotators(store)}
-    said = [(people.get(annotator, "The label"), class_id, "") for annotator, class_id in case.labels.items()]
+    said = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
     if case.guess is not None:
         said.append(("Model", case.guess, f", {100 * (case.confidence or 0):.0f} %"))
     st.html(_said([(who, names.get(class_id, "?") + sure) for who, class_id, sure in said]))
     options = list(dict.fromkeys([*case.labels.values(), *([case.guess] if case.guess is not None else [])]))
     options += [row.id for row in known if row.active and row.id not in options]
     chosen = st.selectbox(
-        "Decide", options, format_func=lambda one: visible(names.get(one, "?")), key=f"decide-{case.item_id}"
+        "Final label",
+        options,
+        format_func=lambda one: visible(names.get(one, "?")),
+        key=f"decide-{case.item_id}",
+        help="The class that counts for this item; all labels are kept.",
     )
     buttons = st.columns([2, 1, 2])
-    if buttons[0].button("Decide", type="primary", key=f"decide-now-{case.item_id}", width="stretch"):
+    if buttons[0].button("Save decision", type="primary", key=f"decide-now-{case.item_id}", width="stretch"):
         event = LabelInput(uuid=str(uuid.uuid4()), item_id=case.item_id, kind="decide", class_id=chosen)
         applied = pool.apply([event], annotator=state.here().annotator.id)[0]
         if applied.accepted:
             st.rerun()
         st.error(plain(applied.reason))
-    if buttons[1].button("Later", key=f"later-{case.item_id}", width="stretch"):
+    if buttons[1].button("Skip", key=f"later-{case.item_id}", width="stretch"):
         st.session_state["review-place"] = place + 1
         st.rerun()
     with st.expander("History"):
         for past in pool.history(case.item_id):
             what = f" {names.get(past.class_id, '?')}" if past.class_id is not None else ""
             note = f": {past.note}" if past.note else ""
-            who = people.get(past.annotator_id, "someone")
+            who = people.get(past.annotator_id, "unknown annotator")
             theme.muted(f"{past.at:%Y-%m-%d %H:%M} UTC · {who} {KINDS.get(past.kind, past.kind)}{what}{note}"[:300])
 
 
 def _said(lines: list[tuple[str, str]]) -> str:
-    """Who says what, one below the other."""
+    """One line per annotator and class."""
     parts = [f"<li><span>{markup(who)}:</span> <strong>{markup(what)}</strong></li>" for who, what in lines]
     return f'<ul class="winnow-said">{"".join(parts)}</ul>'
 
 
 def agreement_card(project_id: int, known: list[ClassRow]) -> None:
     found = agreement.agreement(resources.store(), project_id)
-    theme.heading("Agreement", f"{count(found.n_items, 'item')} with two labels or more")
+    theme.heading("Agreement", f"{count(found.n_items, 'item')} with at least two labels")
     if found.alpha is None:
-        theme.muted("It is measured once several people have labeled the same items, in more than one class.")
+        theme.muted(
+            "Agreement is measured when several annotators have labeled the same items with more than one class."
+        )
         return
-    theme.figure(f"{found.alpha:.2f}", "Krippendorff's alpha", "1: always agree, 0: as by chance")
+    theme.figure(f"{found.alpha:.2f}", "Krippendorff's alpha", "1: full agreement, 0: chance level")
     if found.share_equal is not None:
-        theme.figure(f"{100 * found.share_equal:.0f} %", "items all agree on")
+        theme.figure(f"{100 * found.share_equal:.0f} %", "of items with full agreement")
     names = {row.id: row.name for row in known}
     lowest_first = sorted((value, one) for one, value in found.per_class.items() if value is not None)
     lines = [{"class": visible(names.get(one, "?")), "alpha": round(value, 3)} for value, one in lowest_first]
@@ -105,17 +111,17 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
 
 
 def people_card(project_id: int) -> None:
-    theme.heading("People")
+    theme.heading("Annotators")
     lines = [
         {
-            "name": visible(row.name),
+            "annotator": visible(row.name),
             "labels": row.n_labels,
-            "seconds a label": round(row.median_seconds, 1) if row.median_seconds is not None else None,
+            "seconds per label": round(row.median_seconds, 1) if row.median_seconds is not None else None,
         }
         for row in annotator_statistics(resources.store(), project_id)
     ]
     if lines:
-        one_digit = {"seconds a label": st.column_config.NumberColumn(format="%.1f")}
+        one_digit = {"seconds per label": st.column_config.NumberColumn(format="%.1f")}
         st.dataframe(lines, hide_index=True, key="people", column_config=one_digit)
     else:
-        theme.muted("Nobody has labeled yet.")
+        theme.muted("No labels yet.")

@@ -1,4 +1,4 @@
-"""The rounds of a project as a table: open one, replay it, ask what other strategies would have picked."""
+"""The rounds of a project as a table: open a round, replay it, compare it with other strategies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import streamlit as st
 from app.rounds import requests as round_requests
 from app.views.learning_progress import guessing_of
 from app.views.pick_table import pick_table
+from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme
 from core.acquisition import catalog
@@ -19,7 +20,7 @@ from storage.rounds.log import RoundLog, RoundRow
 
 SHOWN = 12
 WIDTHS = (5, 2)
-HEADINGS = ("Round", "Strategy", "Labels", "Held-out", "Wrong guesses", "Time")
+HEADINGS = ("Round", "Strategy", "Labels", "Test accuracy", "Wrong predictions", "Time")
 
 
 def round_history(project_id: int) -> None:
@@ -28,7 +29,7 @@ def round_history(project_id: int) -> None:
         return
     shown = st.session_state.get("rounds-shown", SHOWN)
     with theme.card("rounds"):
-        theme.heading("Rounds", f"{len(rows):,} in all" if len(rows) > SHOWN else "")
+        theme.heading("Rounds", f"{len(rows):,} in total" if len(rows) > SHOWN else "")
         with st.container(key="rounds-head"):
             st.columns(WIDTHS)[0].html(_line(HEADINGS))
         for row in rows[:shown]:
@@ -50,10 +51,9 @@ def _line(cells: Sequence[str]) -> str:
 def _row(project_id: int, row: RoundRow) -> None:
     guessing = guessing_of(resources.store(), row) if row.status == "finished" else None
     accuracy = row.metrics.get("accuracy")
-    title = catalog.entry(row.strategy).title if row.strategy in catalog.names() else row.strategy
     cells = (
         f"{row.number}",
-        title + (" (replay)" if row.replay_of else ""),
+        strategy_title(row.strategy) + (" (replay)" if row.replay_of else ""),
         f"{row.n_labeled:,}",
         f"{100 * accuracy:.1f} %" if accuracy is not None else ("" if row.status == "finished" else row.status),
         f"{guessing.wrong} of {guessing.answered}" if guessing else "",
@@ -67,10 +67,20 @@ def _row(project_id: int, row: RoundRow) -> None:
         if st.button("Open", key=f"open-{row.id}", type="tertiary"):
             open_round(project_id, row.id)
         if row.status == "finished":
-            if st.button("Replay", key=f"replay-{row.id}", type="tertiary", help="Same items, labels and seed again"):
+            if st.button(
+                "Replay",
+                key=f"replay-{row.id}",
+                type="tertiary",
+                help="Run again with the same items, labels and seed.",
+            ):
                 round_requests.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
                 st.rerun()
-            if st.button("Compare", key=f"compare-{row.id}", type="tertiary", help="What others would have picked"):
+            if st.button(
+                "Compare",
+                key=f"compare-{row.id}",
+                type="tertiary",
+                help="Show what other strategies would have picked.",
+            ):
                 compare_round(project_id, row.id)
 
 
@@ -83,10 +93,10 @@ def _seconds(row: RoundRow) -> str:
 
 @st.dialog("Round", width="large")
 def open_round(project_id: int, round_id: int) -> None:
-    """Everything a round left: notes, picks with their reasons, time, settings, the log of a failure."""
+    """Everything stored with a round: notes, picks with their reasons, times, settings, the log of a failure."""
     store = resources.store()
     row = RoundLog(store, project_id).get(round_id)
-    facts = f"{row.strategy} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
+    facts = f"{strategy_title(row.strategy)} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
     theme.heading(f"Round {row.number}", facts)
     if row.error:
         st.error(plain(row.error))
@@ -111,9 +121,9 @@ def visible_log(text: str) -> str:
     return "\n".join(visible(line) for line in text.splitlines())
 
 
-@st.dialog("What would others have picked?", width="large")
+@st.dialog("Compare with other strategies", width="large")
 def compare_round(project_id: int, round_id: int) -> None:
-    """Shadow picks: other strategies on the state this round saw. No label is spent."""
+    """Picks of other strategies on the state of this round. No labels are needed."""
     store = resources.store()
     row = RoundLog(store, project_id).get(round_id)
     others = [name for name in catalog.names() if name != row.strategy]
@@ -122,13 +132,14 @@ def compare_round(project_id: int, round_id: int) -> None:
         "Strategies",
         others,
         default=[name for name in (known.strategies if known else ("badge", "uniform")) if name in others],
-        format_func=lambda name: catalog.entry(name).title,
+        format_func=strategy_title,
         key=f"compare-with-{round_id}",
+        help="Strategies that pick from the same items, labels and model.",
     )
     if st.button("Compare", type="primary", key=f"compare-go-{round_id}", disabled=not chosen):
         round_requests.request_comparison(store, project_id, round_id, chosen)
     _comparison(round_id, row.config.selection.batch_size)
-    theme.muted("The picks of the others can be laid over the map.")
+    theme.muted("You can show these picks on the map.")
 
 
 @st.fragment(run_every=1.0)
@@ -139,10 +150,10 @@ def _comparison(round_id: int, n_picks: int) -> None:
     if found.status == "failed":
         st.error(plain(found.error))
     elif found.status == "requested":
-        theme.muted("A worker is on it.")
+        theme.muted("A worker is computing the picks.")
     else:
         lines = [
-            {"strategy": catalog.entry(name).title, "shared picks": found.overlap.get(name, 0), "of": n_picks}
+            {"strategy": strategy_title(name), "shared picks": found.overlap.get(name, 0), "of": n_picks}
             for name in found.picks
         ]
         st.dataframe(lines, hide_index=True, key=f"comparison-{round_id}")

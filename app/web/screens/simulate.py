@@ -1,7 +1,7 @@
-"""Simulate, on the Learn screen of a project with hidden truth: what strategies would have bought, before a label is
-spent. An oracle labels; what is shown are accuracies, never the answers.
+"""Simulate, on the Train screen of a project with hidden labels: compare strategies before labeling.
 
-Those at work are polled; curves and tables of the one that is open are drawn when its records change.
+Hidden labels stand in for annotators. The screen shows accuracies and never the labels. Running simulations are polled;
+curves and tables of the open one are drawn when its records change.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from app.simulation import report
 from app.simulation import requests as simulation_requests
 from app.simulation.requests import Asked, Simulation
 from app.views import charts
+from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.views.warnings import cautions
 from app.web import resources, theme
@@ -30,17 +31,22 @@ from storage.rounds import workers
 POLL_SECONDS = 1.0
 SHOWN = 8
 OPEN = "simulation-open"
-PRESETS = {"auto": "Best for this machine", "laptop": "Laptop", "paper": "Paper, needs a GPU", "smoke": "Smoke"}
-NUMBERS = {"start": ("First labels", 1), "batch": ("Per round", 1), "rounds": ("Rounds", 0), "seeds": ("Seeds", 1)}
-WORDS = {"requested": "waiting", "finished": "done"}  # other states are called what they are
+PRESETS = {"auto": "Automatic", "laptop": "Laptop", "paper": "Paper (GPU)", "smoke": "Smoke test"}
+NUMBERS = {
+    "start": ("First labels", 1, "Number of labels before the first round."),
+    "batch": ("Per round", 1, "Number of labels that each round adds."),
+    "rounds": ("Rounds", 0, "Number of rounds after the first model."),
+    "seeds": ("Seeds", 1, "Number of repetitions with different first labels."),
+}
+WORDS = {"requested": "waiting", "finished": "done"}  # other states are shown by their name
 
 
 def cautions_card(project: ProjectRow) -> None:
-    """What deserves care before the model is trusted; nothing when there is nothing to say."""
+    """Warnings about labels and predictions; nothing when there are none."""
     found = _cautions(project.id, project.revision)
     if found:
         with theme.card("cautions"):
-            theme.heading("Before you trust it")
+            theme.heading("Warnings")
             for sentence in found:
                 theme.note(sentence)
 
@@ -51,15 +57,15 @@ def _cautions(project_id: int, revision: int) -> list[str]:
 
 
 def simulate_card(project: ProjectRow) -> None:
-    """Nothing where no truth is known: there an oracle would have no answers."""
+    """Nothing where too few labels are known: a simulation has no labels to use then."""
     known = simulation_requests.known_truth(resources.store(), project.id)
     if not known.enough:
         return
     found = simulation_requests.listed(resources.store(), project.id)
     with theme.card("simulate"):
-        theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden truth, {known.test:,} to judge by")
-        theme.muted("See what strategies would have bought here, before a label is spent: an oracle answers in your "
-                    "place. The answers stay hidden; accuracies are all that is shown.")  # fmt: skip
+        theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden labels, {count(known.test, 'test item')}")
+        theme.muted("Compare strategies before you label: hidden labels stand in for you. The labels stay hidden; only "
+                    "accuracies are shown.")  # fmt: skip
         asked = _fields(project, known, found[0].asked if found else Asked())
         if asked is not None:
             st.session_state[OPEN] = simulation_requests.begin(resources.store(), project.id, asked)
@@ -75,38 +81,38 @@ def simulate_card(project: ProjectRow) -> None:
 
 
 def _fields(project: ProjectRow, known: simulation_requests.Known, last: Asked) -> Asked | None:
-    """What to simulate, at first what was asked last; given when the button was pressed."""
+    """The settings of a simulation, initially those of the last one. Returned when the button is pressed."""
     first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:
         strategies = st.multiselect(
             "Strategies to compare", catalog.names(), default=_offered(last), key=f"sim-strategies-{project.id}",
-            format_func=lambda name: catalog.entry(name).title,
+            format_func=strategy_title, help="Each strategy is simulated with the same first labels.",
         )  # fmt: skip
     wanted = {}
-    for column, (name, (words, least)) in zip(numbers, NUMBERS.items(), strict=True):
+    for column, (name, (words, least, told)) in zip(numbers, NUMBERS.items(), strict=True):
         with column:
             usual = max(least, getattr(last, name))
-            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}")
+            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}", help=told)
             wanted[name] = int(value)
     with training:
         presets = list(PRESETS)
         chosen = st.selectbox(
             "Simulated training", presets, presets.index(last.preset), format_func=PRESETS.__getitem__,
-            key=f"sim-preset-{project.id}",
+            key=f"sim-preset-{project.id}", help="Training preset of the simulated rounds.",
         )  # fmt: skip
     if not strategies:
         theme.muted("Choose at least one strategy.")
         return None
     asked = Asked(strategies=tuple(strategies), preset=chosen, **wanted)  # type: ignore[arg-type]
     fits = asked.most_labels <= known.pool
-    told, button = st.columns([8, 2], vertical_alignment="center")
-    with told:
+    cost, button = st.columns([8, 2], vertical_alignment="center")
+    with cost:
         if fits:
             theme.muted(_cost(project, asked))
         else:
-            theme.note(f"{asked.most_labels:,} labels are more than the {known.pool:,} items with a known answer.")
+            theme.note(f"{asked.most_labels:,} labels are needed, but only {known.pool:,} items have a hidden label.")
     with button:
-        pressed = st.button("Start simulating", key="start-simulation", width="stretch", disabled=not fits)
+        pressed = st.button("Start simulation", key="start-simulation", width="stretch", disabled=not fits)
     return asked if pressed else None
 
 
@@ -121,8 +127,8 @@ def _cost(project: ProjectRow, asked: Asked) -> str:
     at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
     seconds = each * asked.n_trainings / at_once
     labels = f"{asked.start:,} to {asked.most_labels:,} labels" if asked.rounds else f"{asked.start:,} labels"
-    told = f"{count(asked.n_trainings, 'training')}, {labels}; roughly {_duration(seconds)}"
-    return f"{told} with {count(at_once, 'worker')} at it. Rounds go first."
+    told = f"{count(asked.n_trainings, 'training')}, {labels}. Estimated {_duration(seconds)}"
+    return f"{told}, {count(at_once, 'worker')}. Rounds take priority."
 
 
 def _duration(seconds: float) -> str:
@@ -132,8 +138,8 @@ def _duration(seconds: float) -> str:
 
 
 def _running(project: ProjectRow) -> None:
-    """Those at work. When one ends, or the open one has news, the whole screen is drawn again; what rests is drawn
-    outside, so that no click on it falls between two polls."""
+    """Running simulations. When one ends, or the open one has new records, the whole screen is redrawn. Others
+    are drawn outside of the fragment, so that a click on them is never lost between two polls."""
     found = [one for one in simulation_requests.listed(resources.store(), project.id) if one.running]
     news = [(one.id, one.n_records if one.id == st.session_state.get(OPEN) else 0) for one in found]
     known = st.session_state.get("simulation-news")
@@ -149,7 +155,7 @@ def _row(one: Simulation) -> None:
     asked = one.asked
     told, verbs = st.columns([7, 3], vertical_alignment="center")
     with told:
-        titles = ", ".join(catalog.entry(name).title if name in catalog.names() else name for name in asked.strategies)
+        titles = ", ".join(strategy_title(name) for name in asked.strategies)
         theme.heading(titles, f"{asked.start:,} to {asked.most_labels:,} labels · {count(asked.seeds, 'seed')} · "
                               f"{PRESETS.get(asked.preset, asked.preset)} · {WORDS.get(one.status, one.status)}"
                               )  # fmt: skip
@@ -166,7 +172,7 @@ def _where(one: Simulation) -> str:
     if one.without_worker:
         return "No worker is running. Start one with: python -m app worker"
     if one.status == "requested":
-        return "Waiting for a worker to take it"
+        return "Waiting for a worker"
     left = [] if one.seconds_left is None else [f"about {_duration(one.seconds_left)} left"]
     return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *map(plain, one.notes)])
 
@@ -182,14 +188,14 @@ def _verbs(one: Simulation) -> None:
             simulation_requests.cancel(resources.store(), one.id)
             st.rerun()
         return
-    if not one.complete and st.button("Go on", key=f"sim-go-on-{one.id}", type="tertiary"):
+    if not one.complete and st.button("Resume", key=f"sim-go-on-{one.id}", type="tertiary"):
         _do(simulation_requests.go_on, one)
     if st.button("Remove", key=f"sim-remove-{one.id}", type="tertiary"):
         _do(simulation_requests.remove, one)
 
 
 def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
-    """Two people may press at once: then the second is told why nothing happened."""
+    """Call one verb. If another session was faster, show why nothing happened."""
     try:
         verb(resources.store(), one.id)
     except WinnowError as error:
@@ -198,7 +204,7 @@ def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
 
 
 def _results(one: Simulation) -> None:
-    """Learning curves with their bands, the tables, and the file."""
+    """Learning curves with bands, tables, and a download."""
     records = simulation_requests.records(resources.store(), one.id)
     if not records:
         return
@@ -206,7 +212,7 @@ def _results(one: Simulation) -> None:
     dark = st.context.theme.type == "dark"
     with st.container(key="simulation-results"):
         seeds = min(summary["n_seeds"].values())
-        theme.heading("Simulated accuracy", f"{count(seeds, 'seed')}, band of one standard deviation, held-out items")
+        theme.heading("Simulated accuracy", f"{count(seeds, 'seed')}, band of one standard deviation, test items")
         figure = report.curves(summary, dark=dark)
         figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", height=360)
         st.plotly_chart(figure, key=f"sim-curves-{one.id}", config=charts.PLOT_OPTIONS)

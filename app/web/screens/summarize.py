@@ -1,4 +1,4 @@
-"""Summarize, a part of Deliver: a few of the labeled items with weights, and what they are worth."""
+"""Summarize, a part of Export: a small weighted subset of the labeled items, with its measured accuracy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
 FORMATS = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet", "folders": "Class folders"}
-TITLE = "Summary"  # with which the titles of its jobs begin
+TITLE = "Summary"  # the titles of its jobs begin with it
 
 
 def section(project: ProjectRow) -> None:
-    """The card, and below it what came of earlier ones."""
+    """The card, and below it earlier summaries."""
     counts = Pool(resources.store(), project.id).counts()
     with theme.card("summarize"):
-        theme.heading("Summarize", "the few labeled items that teach a model almost as much as all of them")
+        theme.heading("Summarize", "a small subset of the labeled items that trains a model almost as well")
         if counts.labeled < 2:
             theme.muted("Label items of at least two classes first.")
         else:
@@ -35,26 +35,33 @@ def section(project: ProjectRow) -> None:
 
 
 def wishes(project: ProjectRow, n_labeled: int) -> None:
-    """How large, for what, and in which format; starts the job."""
+    """Size, format and options; starts the job."""
     columns = st.columns([1, 1, 1, 1], vertical_alignment="bottom")
     with columns[0]:
-        unit = st.segmented_control("Size in", ["items", "%"], default="items", key="summary-unit") or "items"
+        told = "Set the size as a number of items or as a percentage of the labeled items."
+        units = ["items", "%"]
+        unit = st.segmented_control("Unit", units, default="items", key="summary-unit", help=told) or "items"
     size: float
     with columns[1]:
         if unit == "items":
             largest = max(1, n_labeled)
-            size = st.number_input("How many", 1, largest, min(largest, max(2, n_labeled // 10)), key="summary-items")
+            usual = min(largest, max(2, n_labeled // 10))
+            size = st.number_input("Size", 1, largest, usual, key="summary-items", help="Items in the summary.")
         else:
-            size = st.number_input("How many percent", 0.1, 100.0, 10.0, key="summary-percent")
+            told = "Size as a percentage of the labeled items."
+            size = st.number_input("Size in percent", 0.1, 100.0, 10.0, key="summary-percent", help=told)
     with columns[2]:
-        chosen = st.selectbox("Format", list(FORMATS), format_func=FORMATS.__getitem__, key="summary-format")
-    weighted = st.checkbox("Items carry weights", True, key="summary-weighted")
-    opinion = newest_predictions(resources.store(), project.id)
-    has_model = opinion is not None and bool(opinion.round.metrics.get("has_model"))
-    joint = st.checkbox("Also for the trained network", False, key="summary-joint", disabled=not has_model)
-    theme.muted("Chosen for softmax regression on the kernel features" + ("" if has_model else "; together with the "
-                "network after the first round with a model") + ". Held-out items only measure it; without any, a "
-                "fifth of the labeled items is set aside for that.")  # fmt: skip
+        told, words = "File format of the summary.", FORMATS.__getitem__
+        chosen = st.selectbox("Format", list(FORMATS), format_func=words, key="summary-format", help=told)
+    told = "Each item gets a weight for training. Without weights, all items count the same."
+    weighted = st.checkbox("Weighted items", True, key="summary-weighted", help=told)
+    found = newest_predictions(resources.store(), project.id)
+    has_model = found is not None and bool(found.round.metrics.get("has_model"))
+    told = "Selects items for the network of the newest round as well as for the kernel features."
+    joint = st.checkbox("Include the trained network", False, key="summary-joint", disabled=not has_model, help=told)
+    theme.muted("Items are selected for softmax regression on the kernel features" + ("" if has_model else " (and for "
+                "the network after the first round with a model)") + ". Accuracy is measured on test items; without "
+                "test items, a fifth of the labeled items is set aside.")  # fmt: skip
     with columns[3]:
         if st.button("Summarize", key="summary-now"):
             arguments = [f"--items={size}" if unit == "items" else f"--percent={size}", f"--format={chosen}"]
@@ -65,7 +72,7 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
 
 
 def start(project: ProjectRow, title: str, arguments: list[str]) -> None:
-    """In the background; the project is named last and after `--`, whatever its name looks like."""
+    """Start a background job. The project comes last, after `--`, so that its name is never an option."""
     target = export_folder() / f"summary-{project.id}-{secrets.token_hex(4)}.zip"
     target.parent.mkdir(parents=True, exist_ok=True)
     asked = ["summarize", *arguments, "--", project.name, str(target)]
@@ -73,10 +80,10 @@ def start(project: ProjectRow, title: str, arguments: list[str]) -> None:
 
 
 def tell(view: JobView) -> str:
-    """Draws what the summary is worth; gives the sentences below it."""
+    """Draw the accuracy of a summary; return the text below it."""
     done = view.result or {}
     if "accuracy" not in done:
-        return "It left no result; start it again."
+        return "The job has no result. Start it again."
     figure = summary_figure(done["accuracy"], dark=st.context.theme.type == "dark")
     st.plotly_chart(figure, key=f"summary-{view.job.id}", config=PLOT_OPTIONS)
     measured = f"measured on {plain(done['measured_on'])}"
@@ -85,7 +92,8 @@ def tell(view: JobView) -> str:
         uniform = f"{100 * worth['uniform_mean']:.1f} ± {100 * worth['uniform_deviation']:.1f} %"
         lines.append(
             f"{MODELS[worth['model']].capitalize()}: **{100 * worth['summary']:.1f} %** with the summary, {uniform} "
-            f"with as many at random ({len(worth['uniform'])} draws), {100 * worth['everything']:.1f} % with all."
+            f"with a random subset of the same size ({len(worth['uniform'])} draws), "
+            f"{100 * worth['everything']:.1f} % with all items."
         )
     lines += [f"{plain(note)}." for note in (*done["notes"], *done["solver_notes"])]
     name = str(done.get("target", "")).rsplit("/", 1)[-1]

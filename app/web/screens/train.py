@@ -1,6 +1,6 @@
-"""Learn: start and watch a round, then see what it bought.
+"""Train: start a round, watch its progress, see its results.
 
-The running card polls the store by itself; everything else is drawn once for each revision of the project.
+The card of a running round polls the store; everything else is drawn once for each revision of the project.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.views import charts
 from app.views.learning_progress import Learned, advice, learned, worst_confusion
+from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
 from app.web.screens.round_history import round_history
@@ -33,17 +34,17 @@ STAGE_WORDS = {
     "snapshot": "Snapshot",
     "prepare": "Prepare",
     "train": "Train",
-    "predict": "Pseudo-label",
+    "predict": "Predict",
     "features": "Features",
     "select": "Select",
     "map": "Map",
     "finish": "Finish",
 }
 PRESET_WORDS = {
-    "auto": "Best for this machine",
-    "laptop": "Laptop: minutes on two cores",
-    "paper": "Paper: WideResNet-28-10, needs a GPU",
-    "smoke": "Smoke: seconds, learns little",
+    "auto": "Automatic: chosen for this machine",
+    "laptop": "Laptop: minutes on 2 cores",
+    "paper": "Paper: WideResNet-28-10, requires a GPU",
+    "smoke": "Smoke test: seconds, low accuracy",
 }
 
 
@@ -70,7 +71,7 @@ def render() -> None:
 
 @st.fragment(run_every=POLL_SECONDS)
 def running(project_id: int) -> None:
-    """Stage, step, time left, loss, cancel. When the round ends the whole screen is drawn again."""
+    """Stage, step, time left, loss, cancel. When the round ends the whole screen is redrawn."""
     view = round_requests.view(resources.store(), project_id)
     if view is None or not view.round.unfinished:
         st.rerun()
@@ -110,31 +111,32 @@ def _stages(current: str) -> str:
 def _where(view: round_requests.RoundView) -> str:
     parts = []
     if view.waiting_for_worker and not view.stage:
-        parts.append("Waiting for a worker to take it")
+        parts.append("Waiting for a worker")
     elif view.total > 1:
         parts.append(f"Step {view.done:,} of {view.total:,}")
     if view.note and view.note != "finished":
         parts.append(view.note)
     if view.seconds_left is not None:
         parts.append(f"about {duration(view.seconds_left)} left")
-    before = f" (trained before your last {view.labels_since:,})" if view.labels_since else ""
+    before = f" ({view.labels_since:,} more since it started)" if view.labels_since else ""
     parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
     if view.interruptions:
-        parts.append(f"taken over {count(view.interruptions, 'time')} after an interruption")
+        parts.append(f"resumed {count(view.interruptions, 'time')} after an interruption")
     return " · ".join(parts)
 
 
 def start(project: projects.ProjectRow, newest: round_requests.RoundView | None) -> None:
-    """Settings of the next round, what it will cost here, and the button."""
+    """Settings of the next round, its estimated time, and the button."""
     store, settings = resources.store(), project.settings
     number = newest.round.number + 1 if newest else 1
     counts = Pool(store, project.id).counts()
-    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {count(counts.waiting, 'item')} waiting")
+    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {counts.waiting:,} unlabeled")
     if newest is not None and newest.round.status in ("failed", "cancelled"):
-        told = newest.round.error or "It was cancelled; the previous model and picks stay."
+        told = newest.round.error or "The previous model and picks stay in use."
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
     go = _fields(project, nothing=not counts.waiting)
-    st.toggle("Start the next round by itself when a batch is done", **_setting(project, "automatic_rounds"))
+    told = "A round starts as soon as all items of a batch are labeled."
+    st.toggle("Start the next round automatically", help=told, **_setting(project, "automatic_rounds"))
     _cost(project, settings, settings.strategy, counts.labeled)
     if go:
         config = round_requests.round_config(settings, project.kind)
@@ -149,25 +151,29 @@ def _fields(project: projects.ProjectRow, *, nothing: bool) -> bool:
         st.selectbox(
             "Strategy",
             catalog.names(),
-            format_func=lambda name: catalog.entry(name).title,
-            help="How the next batch is chosen.",
+            format_func=strategy_title,
+            help="How the items of the next batch are picked.",
             **_setting(project, "strategy"),
         )
     with fields[1]:
-        st.number_input("Batch", 1, 10_000, **_setting(project, "batch_size"))
+        st.number_input("Batch", 1, 10_000, help="Number of items to pick.", **_setting(project, "batch_size"))
     with fields[2]:
         st.selectbox(
-            "Training", list(PRESET_WORDS), format_func=PRESET_WORDS.__getitem__, **_setting(project, "preset")
+            "Training",
+            list(PRESET_WORDS),
+            format_func=PRESET_WORDS.__getitem__,
+            help="Network and duration of the training.",
+            **_setting(project, "preset"),
         )
     with fields[3]:
-        st.number_input("Seed", 0, 2**31 - 1, **_setting(project, "seed"))
+        st.number_input("Seed", 0, 2**31 - 1, help="Fixes all random choices.", **_setting(project, "seed"))
     with fields[4]:
-        return st.button("Start the round", type="primary", key="start-round", width="stretch", disabled=nothing)
+        return st.button("Start round", type="primary", key="start-round", width="stretch", disabled=nothing)
 
 
 def _setting(project: projects.ProjectRow, name: str) -> dict[str, Any]:
-    """A widget that shows one setting as the store has it, and stores a change at once: two people who look at the
-    same project never write back what they saw earlier."""
+    """Arguments of a widget that shows one stored setting and stores each change at once, so that two sessions on the
+    same project never overwrite each other's settings."""
     key = f"{name}-{project.id}"
     value = getattr(project.settings, name)
     known = {"strategy": catalog.names(), "preset": tuple(PRESET_WORDS)}.get(name)
@@ -183,10 +189,12 @@ def _keep(project_id: int, name: str, key: str) -> None:
 
 def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
     found = estimates.estimate(resources.store(), project.id, round_requests.round_config(wanted, project.kind))
-    source = "by the last round here" if found.source == "last round" else "by a rule for two CPU cores"
-    first = " Nothing is labeled yet: the first batch is chosen by the kernel features alone." if n_labeled == 0 else ""
+    source = "based on the last round" if found.source == "last round" else "on a 2-core CPU"
+    first = (
+        " Nothing is labeled yet: the first batch is picked from the kernel features alone." if n_labeled == 0 else ""
+    )
     about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
-    theme.muted(f"{about}About {duration(found.total)}, {source}.{first}")
+    theme.muted(f"{about}Estimated {duration(found.total)} {source}.{first}")
 
 
 def results(found: Learned) -> None:
@@ -202,46 +210,43 @@ def results(found: Learned) -> None:
 def _curve(found: Learned) -> None:
     if not found.curve:
         theme.heading("Accuracy")
-        theme.muted("Nothing is measured yet: label the batch, or import items with split=test to hold some out.")
+        theme.muted("No accuracy yet. Import test items (split=test) to measure it on every round.")
         return
     n = found.curve[-1].n
     if found.judged_by == "held-out":
-        theme.heading("Held-out accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
+        theme.heading("Test accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
     else:
-        theme.heading(
-            "PoolPredictions right on the picks", f"{count(n, 'answer')} in the last batch; picks are hard ones"
-        )
+        theme.heading("Correct predictions on picks", f"{count(n, 'label')} in the last batch; picks are hard items")
     st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
 
 
 def _bought(found: Learned) -> None:
-    theme.heading("What the last batch bought")
+    theme.heading("Effect of the last batch")
     answered = [row for row in found.rounds if row.id in found.guessing]
     if found.gain is not None:
         before, after = found.curve[-2].share, found.curve[-1].share
-        theme.figure(f"{found.gain:+.1f}", "points held-out", f"{100 * before:.1f} → {100 * after:.1f} %")
+        theme.figure(f"{found.gain:+.1f}", "points on test items", f"{100 * before:.1f} → {100 * after:.1f} %")
     if answered:
         last = found.guessing[answered[-1].id]
         accuracy = answered[-1].metrics.get("accuracy")
-        average = f"held-out average {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
-        theme.figure(f"{last.wrong} of {last.answered}", "guesses were wrong", average)
+        average = f"average on test items {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
+        theme.figure(f"{last.wrong} of {last.answered}", "predictions were wrong", average)
     if found.changed_nearby is not None:
-        theme.figure(f"{found.changed_nearby:,}", "pseudo-labels changed", "in their neighborhood")
+        theme.figure(f"{found.changed_nearby:,}", "predictions changed", "near the labeled picks")
     if not answered and found.gain is None:
-        theme.muted("Label the batch and run another round: then this says what the labels changed.")
+        theme.muted("Label the batch and run another round to see its effect.")
     theme.note(advice(found))
 
 
 def _confusions(found: Learned) -> None:
-    theme.heading("Confusions", "held-out items" if found.confusion is not None else "")
+    theme.heading("Confusions", "test items" if found.confusion is not None else "")
     if found.confusion is None:
-        theme.muted("Shown when some items are held out (split=test at import).")
+        theme.muted("Import test items (split=test) to see which classes are confused.")
         return
-    heard = "heard" if state.project().kind == "audio" else "seen"
-    figure = charts.confusion(found.confusion, found.class_names, dark=dark(), verb=heard)
+    figure = charts.confusion(found.confusion, found.class_names, dark=dark())
     st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
     worst = worst_confusion(found.confusion, found.class_names)
-    theme.muted(f"Most often: {worst[0]} {heard} as {worst[1]} ({worst[2]})" if worst else "No mistakes.")
+    theme.muted(f"Most often: {worst[0]} predicted as {worst[1]} ({worst[2]})" if worst else "No errors.")
 
 
 def counts_and_workers(project_id: int) -> None:
@@ -257,9 +262,11 @@ def counts_and_workers(project_id: int) -> None:
             st.plotly_chart(figure, key="class-counts", config=charts.PLOT_OPTIONS)
             missing = [row.name for row, value in zip(known, values, strict=True) if value == 0]
             if counts.labeled and missing:
-                theme.note(f"No label yet for {', '.join(missing[:5])}: the model cannot guess what it has not seen.")
+                theme.note(
+                    f"No label yet for {', '.join(missing[:5])}. The model cannot predict a class without labels."
+                )
     with right, theme.card("workers", height="stretch"):
-        theme.heading("Workers", "they run the rounds")
+        theme.heading("Workers", "processes that run rounds")
         panel = round_requests.workers_panel(store)
         if not panel:
             theme.muted("No worker is running. Start one with: python -m app worker")
@@ -269,7 +276,7 @@ def counts_and_workers(project_id: int) -> None:
 
 def _worker_line(worker: WorkerRow) -> str:
     doing = STAGE_WORDS.get(worker.stage, worker.stage.capitalize()) or "idle"
-    return f"{worker.host} · {worker.device} · {doing} · seen {ago(worker.heartbeat_at)}"
+    return f"{worker.host} · {worker.device} · {doing} · last heartbeat {ago(worker.heartbeat_at)}"
 
 
 def duration(seconds: float) -> str:

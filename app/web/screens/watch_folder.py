@@ -1,4 +1,4 @@
-"""Watch a folder, a part of Collect: new files stream into the pool; what arrived, and what was refused and why."""
+"""Watch a folder, a part of Data: new files are imported automatically; shows imported and rejected files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from storage.importing.watches import WatchRow
 from storage.projects.projects import ProjectRow
 
 LABEL_WORDS: dict[LabelUse, str] = {
-    "ignore": "mean nothing",
-    "given": "are labels",
-    "hidden": "are hidden truth, to measure against",
+    "ignore": "Ignore",
+    "given": "Use as labels",
+    "hidden": "Hide; use only for evaluation",
 }
 POLL_SECONDS = 2.0
-QUIET_SECONDS = 30.0  # without a look: nobody serves the watch
+QUIET_SECONDS = 30.0  # without a scan: no worker serves the watch
 SHOWN_REFUSALS = 20
 
 
 def section(project: ProjectRow, may_name_folders: bool) -> None:
-    """`may_name_folders`: whoever may name a path may read it, so starting follows the rule of the folder import."""
+    """`may_name_folders`: whoever can name a path can read it, so the rule is that of importing a folder."""
     watch = watches.get(resources.store(), project.id)
     if watch is None and not may_name_folders:
         return
     with theme.card("watch"):
-        theme.heading("Watch a folder", "files that come in later join the pool by themselves")
+        theme.heading("Watch a folder", "import new files automatically")
         if watch is not None and watch.active:
             st.fragment(_under_way, run_every=POLL_SECONDS)(project.id)
             if st.button("Stop watching", key="watch-stop"):
@@ -46,23 +46,30 @@ def section(project: ProjectRow, may_name_folders: bool) -> None:
 
 def choose(project: ProjectRow, before: WatchRow | None) -> None:
     known, key = before.folder if before else "", f"watch-folder-{project.id}"
-    folder = st.text_input("Folder on the server", known, key=key, placeholder="/data/in")
+    folder = st.text_input(
+        "Folder on the server",
+        known,
+        key=key,
+        placeholder="/data/in",
+        help="Absolute path on the machine that runs Winnow.",
+    )
     columns = st.columns(2)
     with columns[0]:
         words, key = LABEL_WORDS.__getitem__, f"watch-labels-{project.id}"
-        labels = st.selectbox("Its class folders", list(LABEL_WORDS), format_func=words, key=key)
+        told = "How to use the names of subfolders."
+        labels = st.selectbox("Existing labels", list(LABEL_WORDS), format_func=words, key=key, help=told)
     with columns[1]:
         size = st.number_input(
-            "Rounds choose among", 100, 100_000, before.buffer_size if before else watches.BUFFER_SIZE,
+            "Candidate pool size", 100, 100_000, before.buffer_size if before else watches.BUFFER_SIZE,
             key=f"watch-buffer-{project.id}",
-            help="The most telling items of all that arrived, kept by a buffer of this size. A round then costs the "
-            "same, however large the pool grows.",
+            help="Rounds pick from the most informative items, at most this many, so that a round costs the same "
+            "however many files arrive.",
         )  # fmt: skip
     if st.button("Start watching", key="watch-start", disabled=not folder.strip()):
         path = Path(folder.strip()).expanduser()
         try:
             if not path.is_absolute():
-                raise WinnowError("Give the whole path of the folder.")
+                raise WinnowError("Enter the absolute path of the folder.")
             watches.start(
                 resources.store(), project.id, path, watches.WatchOptions(labels=labels, buffer_size=int(size))
             )
@@ -81,16 +88,16 @@ def _under_way(project_id: int) -> None:
 
 
 def arrived(project_id: int, watch: WatchRow) -> None:
-    """Which folder, what came of its files, and what was refused."""
+    """The folder, the counts of its files, and the rejected files."""
     store = resources.store()
     theme.muted(f"{watch.folder} · {_state(watch)}")
     if watch.problem:
         st.warning(plain(watch.problem))
     counts = watches.counts(store, project_id)
     more = f"{count(counts['duplicate'], 'duplicate')}, {counts['unreadable']:,} unreadable"
-    theme.figure(f"{counts['taken']:,}", "files taken in", more)
+    theme.figure(f"{counts['taken']:,}", "files imported", more)
     if counts["refused"]:
-        theme.muted(f"{count(counts['refused'], 'file')} refused:")
+        theme.muted(f"{count(counts['refused'], 'file')} rejected:")
         told = watches.newest(store, project_id, "refused", SHOWN_REFUSALS)
         lines = [f"<li><strong>{markup(name)}</strong> {markup(reason)}</li>" for name, reason, _ in told]
         rest = counts["refused"] - len(told)
@@ -103,5 +110,5 @@ def _state(watch: WatchRow) -> str:
         return "no longer watched"
     since = (now() - (watch.looked_at or watch.started_at)).total_seconds()
     if since > QUIET_SECONDS:
-        return "waits for a worker; start one: python -m app worker"
-    return "watched; a file is taken in when it has not changed for a few seconds"
+        return "waiting for a worker. Start one with: python -m app worker"
+    return "watching. A file is imported when it has not changed for a few seconds"

@@ -27,6 +27,6 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         return uniform.without_model(request, config, "consistency")
     views = request.view_probabilities
     if views is None or len(views) < 2:
-        note = "Consistency needs predictions on at least two augmented views; without them the entropy is used."
+        note = "Consistency needs predictions on at least two augmented views. Without them, maximum entropy is used."
         return take_highest(request, "consistency", entropy(on_device(request.probabilities)), (note,))
     return take_highest(request, "consistency", scores(on_device(views[:VIEWS])))

@@ -34,6 +34,6 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     clusters = k_means(x, request.batch_size, generator(request, "k_means"))
     sizes = torch.bincount(clusters.assigned, minlength=request.batch_size)
     order = torch.argsort(sizes, descending=True, stable=True)
-    notes = () if clusters.converged else ("k-means stopped before its assignments settled.",)
+    notes = () if clusters.converged else ("k-means stopped before it converged.",)
     positions = distinct_nearest(x, clusters, order)
     return draft(request, "k_means", rows[positions], (sizes[order] / len(rows)).tolist(), notes)

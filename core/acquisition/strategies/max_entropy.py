@@ -23,6 +23,8 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     if is_cold(request):
         return uniform.without_model(request, config, "max_entropy")
     if request.view_probabilities is None:
-        note = "No predictions on augmented views were given: the entropy is that of the plain prediction."
+        note = (
+            "There are no predictions on augmented views. The entropy is that of the prediction without augmentation."
+        )
         return take_highest(request, "max_entropy", scores(on_device(request.probabilities).unsqueeze(0)), (note,))
     return take_highest(request, "max_entropy", scores(on_device(request.view_probabilities[:VIEWS])))

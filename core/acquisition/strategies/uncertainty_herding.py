@@ -62,7 +62,7 @@ def matching_temperature(P: Tensor, accuracy: float) -> float:
 def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
     known = sample(labeled_rows(request), config.max_pairwise, request, "uncertainty_herding-labeled")
     if is_cold(request) or len(known) < 2:
-        note = "Fewer than two labels or no model: all items weigh the same, as in max_herding."
+        note = "Fewer than two labels or no model: all items have the same weight, as in MaxHerding."
         return herd(request, config, Herding("uncertainty_herding", notes=(note,)), report)
     x, P = centered_unit(on_device(space(request))), on_device(request.probabilities)
     where = on_device(known)

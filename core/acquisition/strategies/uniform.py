@@ -1,4 +1,4 @@
-"""A uniform draw without replacement: the yardstick every strategy has to beat."""
+"""A uniform draw without replacement: the baseline of all strategies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
 
 
 def without_model(request: SelectionRequest, config: SelectionConfig, strategy: str) -> Selection:
-    """The stated rule of strategies that judge a model's predictions, before there is a model."""
-    note = f"{strategy} judges a model's predictions; before the first model the batch is a uniform draw."
+    """The fallback of strategies that need predictions, before there is a model."""
+    note = "This strategy needs predictions of a model. Before the first model, the batch is a random draw."
     return replace(select(request, config), strategy=strategy, notes=(note,))

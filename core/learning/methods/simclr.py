@@ -103,4 +103,4 @@ def warm_up(
         run.advance()
         if time.monotonic() - told >= REPORT_SECONDS:
             told = time.monotonic()
-            report(Progress("train", run.step, config.pretrain_steps, "warm-up on the pool, without labels"))
+            report(Progress("train", run.step, config.pretrain_steps, "pretraining without labels"))

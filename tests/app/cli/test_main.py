@@ -67,7 +67,7 @@ def test_import_reports_what_it_did_and_can_be_run_again(home, tmp_path, capsys)
     assert told["duplicates"] == [["dog/same.wav", "dog/a.wav"]]
     assert main(["import", str(folder), "--project", "animals"]) == 0
     words = capsys.readouterr().out
-    assert "0 imported, 1 already there" in words and "'dog/same.wav' equals 'dog/a.wav'" in words
+    assert "0 imported, 1 already in the project" in words and "'dog/same.wav' equals 'dog/a.wav'" in words
 
 
 def test_the_kind_of_a_new_project_is_seen_from_its_files(home, tmp_path, capsys):

@@ -72,7 +72,7 @@ def test_a_summary_is_measured_on_held_out_items_and_exported_with_weights(shape
     assert main(["summarize", "shapes", str(target), "--items", "6", "--json"]) == 0
     result = told(capsys)
     assert (result["size"], result["n_labeled"], result["n_test"]) == (6, 30, 12)
-    assert result["measured_on"] == "12 held-out items"
+    assert result["measured_on"] == "12 test items"
     assert [worth["model"] for worth in result["accuracy"]] == ["kernel"] and len(result["accuracy"][0]["uniform"]) == 5
     rows = [row.values for row in read_table(target / "labels.csv")]
     assert len(rows) == result["items"] <= 6

@@ -86,7 +86,7 @@ def test_a_finished_round_keeps_what_was_alike_and_comparisons_choose_on_it(aske
     assert finished.status == "finished"
     changed = parcels["predict"]["changed"]
     assert changed > 0
-    assert f"{changed} of 24 guesses were changed to agree with clips that sound alike." in finished.notes
+    assert f"{changed} of 24 predictions were changed by label propagation." in finished.notes
     real = [pick.item_id for pick in RoundLog(store, row.project_id).picks(row.id)]
     asked_for = comparisons.request(store, row.id, ["bico", "uniform"])
     answer = compare(store, finished, asked_for)

@@ -75,7 +75,7 @@ def test_advice_says_stop_only_after_two_batches_within_the_interval(sqlite_stor
     finished(made, [0] * 6, picks=[2], accuracy=0.91)
     assert advice(learned(made.store, made.project_id)).startswith("Keep going")
     finished(made, [0] * 6, picks=[3], accuracy=0.91)
-    assert "time to stop" in advice(learned(made.store, made.project_id))
+    assert "you can stop here" in advice(learned(made.store, made.project_id))
 
 
 def test_the_worst_confusion_is_named():

@@ -35,7 +35,7 @@ def test_a_pick_says_whether_its_guess_was_wrong_as_soon_as_it_is_labeled(sqlite
     lines = pick_table(sqlite_store, made.project_id, row.id)
     names = [made.pool.item(item).name for item in made.items]
     assert [line["item"] for line in lines] == names[:3]
-    assert [line["guess was wrong"] for line in lines] == [False, True, None]
+    assert [line["prediction was wrong"] for line in lines] == [False, True, None]
     assert [line["changed nearby"] for line in lines] == [None, 3, None]
     assert all(line["nearest labeled"] == names[3] and line["gradient rank"] == 1 for line in lines)
     assert "loss before" not in lines[0]  # a column that no pick has

@@ -44,8 +44,10 @@ def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
     label(made, range(10, 12), 1)
     guessed(made, [0] * 29 + [1] * 29 + [2] * 2)
     few, rare = cautions(sqlite_store, made.project_id)
-    assert few == "One or two labels for wren, up to 10 for others: label a few more of them."
-    assert rare.startswith("Less than 5 % of the items are guessed to be owl: rare in the pool, or not yet learned.")
+    assert few == "Only one or two labels for wren, up to 10 for other classes. Label more of them."
+    assert rare.startswith(
+        "Less than 5 % of the items are predicted as owl. The class is rare, or the model has not learned it."
+    )
 
 
 def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_counted(sqlite_store):
@@ -53,9 +55,9 @@ def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_coun
     guessed(made, [place % 3 for place in range(60)], confidence=0.95)
     label(made, range(0, 9), 0)
     contradicted = cautions(sqlite_store, made.project_id)
-    assert contradicted == ["6 labels of 9 contradict a confident guess: some may be slips. Review shows them."]
+    assert contradicted == ["6 of 9 labels contradict a confident prediction. Check them in Review."]
     label(made, range(0, 3), 1, made.bob)
     label(made, range(3, 6), 0, made.bob)
-    assert "People differ on 3 of 6 items labeled twice: settle them in Review." in cautions(
+    assert "Annotators disagree on 3 of 6 items with several labels. Decide them in Review." in cautions(
         sqlite_store, made.project_id
     )

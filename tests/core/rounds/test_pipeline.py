@@ -141,7 +141,7 @@ def test_a_fully_labeled_pool_trains_and_chooses_nothing():
     snapshot, media = pool({row: row % 3 for row in range(12)}, n=12)
     result = run(snapshot, media)
     assert len(result.selection.item_ids) == 0
-    assert result.selection.notes == ("Nothing was chosen: none of the 12 items is waiting for a label.",)
+    assert result.selection.notes == ("Nothing was picked: none of the 12 items is unlabeled.",)
 
 
 def test_a_pool_smaller_than_the_batch_gives_what_it_has():
@@ -191,7 +191,7 @@ def test_a_large_pool_is_chosen_from_by_a_stated_sample():
     """FAULTS C8: the rule in small; benchmarks/scaling.py runs 100,000 items."""
     snapshot, media = pool(MANY, n=130)
     result = run(snapshot, media, quick_config(max_candidates=100))
-    assert any("Chose among 100 of 121 waiting items" in note for note in result.notes)
+    assert any("Picked from 100 of 121 unlabeled items" in note for note in result.notes)
     assert len(result.selection.item_ids) == 4 and len(result.probabilities) == 130
 
 
@@ -247,7 +247,7 @@ def test_guesses_settle_on_what_is_alike_and_the_truth_of_held_out_items_changes
     assert (found.probabilities.argmax(1) == np.arange(24) % 3).mean() > 0.9
     assert np.allclose(found.probabilities.sum(1), 1, atol=1e-5) and len(found.selection.item_ids) == 4
     changed = int((found.probabilities.argmax(1) != own.probabilities.argmax(1)).sum())
-    assert any(note.startswith(f"{changed} of 24 guesses were changed") for note in found.notes)
+    assert any(note.startswith(f"{changed} of 24 predictions were changed") for note in found.notes)
     assert not any("sound alike" in note for note in own.notes)
     shifted, _ = clips(held_out_truth=1)
     again = run(shifted, media, listening)

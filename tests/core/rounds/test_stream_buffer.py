@@ -150,7 +150,7 @@ def test_rounds_choose_from_what_the_buffer_offers_and_say_so():
     offered = np.arange(400) % 10 == 7
     found = candidates_of(offered)
     assert found.rows.tolist() == [*range(5), *np.flatnonzero(offered & (np.arange(400) >= 5))]
-    assert found.notes == ("Chose among 40 of 395 waiting items: what the buffer of the stream holds.",)
+    assert found.notes == ("Picked from 40 of 395 unlabeled items, the candidate pool of the folder.",)
     assert len(candidates_of(None).rows) == 400
 
 

@@ -85,10 +85,10 @@ def test_only_ones_own_action_can_be_taken_back_and_only_once(store: Store) -> N
     def undo(by: int, **fields):
         return made.pool.apply([event(made.items[0], "undo", **fields)], annotator=by)[0].reason
 
-    assert undo(made.bob, undoes=given.uuid) == "Only the person who did it can take this back."
-    assert undo(made.ann, undoes="6c1f0a2e-0000-4000-8000-000000000000") == "The action to take back is not stored."
+    assert undo(made.bob, undoes=given.uuid) == "Only the annotator who did this can undo it."
+    assert undo(made.ann, undoes="6c1f0a2e-0000-4000-8000-000000000000") == "The action to undo is not stored."
     assert undo(made.ann, undoes=given.uuid) == ""
-    assert undo(made.ann, undoes=given.uuid) == "This was already taken back."
+    assert undo(made.ann, undoes=given.uuid) == "This was already undone."
     assert len(made.pool.history(made.items[0])) == 2
 
 

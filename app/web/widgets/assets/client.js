@@ -54,12 +54,12 @@ class Api {
         keepalive: keepalive && text.length < KEEPALIVE_LIMIT, // browsers refuse more than 64 KiB in flight
       });
     } catch (error) {
-      throw new ApiError(0, "no connection");
+      throw new ApiError(0, "No connection.");
     } finally {
       clearTimeout(timer);
     }
     const answer = await response.json().catch(() => ({}));
-    if (!response.ok) throw new ApiError(response.status, answer.error || `The server answered ${response.status}.`);
+    if (!response.ok) throw new ApiError(response.status, answer.error || `The server returned status ${response.status}.`);
     return answer;
   }
 
@@ -80,8 +80,8 @@ class Api {
       await this.openSession();
       response = await fetch(path, { credentials: "same-origin" }).catch(() => null);
     }
-    if (!response) throw new ApiError(0, "no connection");
-    if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || "cannot be shown");
+    if (!response) throw new ApiError(0, "No connection.");
+    if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || "The media cannot be shown.");
     return read(response);
   }
 }

@@ -139,7 +139,7 @@ class Deck extends EventTarget {
     card.ready = Promise.all(waits).then(
       () => (card.failure = ""),
       (error) => {
-        card.failure = error.status === 0 ? "" : error.message || "cannot be shown";
+        card.failure = error.status === 0 ? "" : error.message || "The media cannot be shown.";
         card.ready = null; // tried again when shown
         if (error.status === 0 && !this.closed) setTimeout(() => this.prepare(card).then(() => this.redraw(card)), 1000);
       },

@@ -1,4 +1,4 @@
-// Many at once: tiles sorted by the model's guess; select some, one key labels them all; undo brings them back.
+// Many at once: tiles sorted by prediction; one key labels all selected tiles; undo restores them.
 
 const PAGE = 60;
 const GRID_POLL_MS = 6000;
@@ -121,9 +121,9 @@ class Grid {
 
   showFilter() {
     for (const button of this.parts.filter.children) button.setAttribute("aria-pressed", String((Number(button.dataset.class) || null) === this.classId));
-    this.parts.order.textContent = this.order === "sure" ? "Sure first" : "Unsure first";
+    this.parts.order.textContent = this.order === "sure" ? "Most confident first" : "Least confident first";
     this.parts.order.setAttribute("aria-pressed", String(this.order === "unsure"));
-    this.parts.order.title = "Press to turn the order around";
+    this.parts.order.title = "Reverse the order";
   }
 
   draw() {
@@ -132,7 +132,7 @@ class Grid {
     const first = this.parts.tiles.querySelector("[tabindex='0']") || this.parts.tiles.firstElementChild;
     if (first) first.tabIndex = 0;
     const noun = this.data.kind === "audio" ? "clip" : "picture";
-    this.parts.total.textContent = `${this.total.toLocaleString("en-US")} ${noun}${this.total === 1 ? "" : "s"} waiting`;
+    this.parts.total.textContent = `${this.total.toLocaleString("en-US")} ${noun}${this.total === 1 ? "" : "s"} unlabeled`;
     this.parts.empty.hidden = this.tiles.length > 0;
     this.parts.tiles.hidden = !this.tiles.length;
     if (!this.tiles.length) this.showEmpty();
@@ -142,12 +142,12 @@ class Grid {
 
   tileNode(tile) {
     const share = tile.confidence === null ? "" : `${Math.round(tile.confidence * 100)} %`;
-    const words = tile.guess ? `${tile.guess}, ${share}` : "no guess yet";
+    const words = tile.guess ? `${tile.guess}, ${share}` : "no prediction";
     return element(
       "div",
       { class: "tile", role: "option", tabindex: "-1", "aria-selected": "false", "aria-label": words, "data-item-id": tile.item_id },
       element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136 }),
-      element("div", { class: "caption" }, element("span", { class: "guess" }, tile.guess || "no guess yet"), element("span", { class: "share" }, share)),
+      element("div", { class: "caption" }, element("span", { class: "guess" }, tile.guess || "no prediction"), element("span", { class: "share" }, share)),
     );
   }
 
@@ -155,7 +155,7 @@ class Grid {
     const waiting = this.state ? this.state.counts.waiting : 0;
     const filtered = this.classId !== null || this.data.items;
     const words = filtered && waiting
-      ? { title: "Nothing here", text: "No waiting item of this kind is left.", action: "Show all", screen: null }
+      ? { title: "No items", text: "No unlabeled item matches the filter.", action: "Show all", screen: null }
       : this.state.empty;
     this.parts.empty.querySelector("h2").textContent = words.title;
     this.parts.empty.querySelector("p").textContent = words.text;
@@ -168,8 +168,8 @@ class Grid {
     const n = this.selection.chosen.size;
     for (const node of this.parts.tiles.children) node.setAttribute("aria-selected", String(this.selection.chosen.has(Number(node.dataset.itemId))));
     this.parts.screen.dataset.selected = String(n);
-    this.parts.n.textContent = n ? `${n.toLocaleString("en-US")} selected` : "None selected";
-    this.parts.hint.textContent = n ? "Press a class key to label them all" : "Click, drag or press Space to select";
+    this.parts.n.textContent = n ? `${n.toLocaleString("en-US")} selected` : "Nothing selected";
+    this.parts.hint.textContent = n ? "Press a class key to label all selected items" : "Click, drag or press Space to select";
     for (const button of this.parts.keys.children) button.disabled = n === 0;
     this.parts.undo.hidden = !this.bulks.length;
   }

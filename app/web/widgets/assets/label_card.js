@@ -1,17 +1,17 @@
 // The labeling surface: one key = label and next. It owns its cards and its queue; Streamlit reruns never touch them.
 
 const COMMANDS = [
-  ["back", "ArrowLeft", "←", "Back to the item before"],
-  ["forward", "ArrowRight", "→", "Forward again after going back"],
-  ["undo", "u", "U", "Undo the last label, skip or flag; again for the one before"],
+  ["back", "ArrowLeft", "←", "Previous item"],
+  ["forward", "ArrowRight", "→", "Next item, after going back"],
+  ["undo", "u", "U", "Undo the last label, skip or flag"],
   ["skip", "s", "S", "Skip this item"],
-  ["flag", "f", "F", "Flag it, or take the flag away"],
+  ["flag", "f", "F", "Set or remove the flag"],
   ["note", "n", "N", "Write a note"],
-  ["replay", " ", "Space", "Play again from the start"],
+  ["replay", " ", "Space", "Play from the start"],
   ["slower", "[", "[", "Slower"],
   ["faster", "]", "]", "Faster"],
   ["loop", "l", "L", "Loop"],
-  ["autoplay", "a", "A", "Play each clip by itself"],
+  ["autoplay", "a", "A", "Play each clip automatically"],
   ["zoom", "z", "Z", "Zoom the picture"],
   ["find", "/", "/", "Find a class by name"],
   ["guidelines", "g", "G", "Guidelines of this project"],
@@ -125,8 +125,8 @@ class LabelCard {
   showEmpty() {
     const { current, state, problem, filling } = this.deck;
     if (current) return;
-    if (problem === "lost") return this.view.empty("No connection", "Winnow is not answering. Trying again every second; nothing is lost.");
-    if (problem) return this.view.empty("Nothing to label here", problem, "Open another project", () => this.trigger("go", "collect"));
+    if (problem === "lost") return this.view.empty("No connection", "The server does not respond. Retrying every second. No labels are lost.");
+    if (problem) return this.view.empty("Nothing to label", problem, "Open another project", () => this.trigger("go", "data"));
     if (!state || filling || this.outbox.waiting.length) return this.view.view("loading");
     const next = state.empty;
     this.view.empty(next.title, next.text, next.action, () => this.trigger("go", next.screen));
@@ -273,7 +273,7 @@ class LabelCard {
   undo() {
     const action = this.actions.pop();
     if (!action && this.recent) return this.recent.then(() => this.undo()); // what was done before is still asked for
-    if (!action) return this.view.say("There is nothing of yours to undo.");
+    if (!action) return this.view.say("You have nothing to undo.");
     this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
     this.deck.handled.delete(action.item_id);
     this.reveal(action.item_id, (card) => this.takeBack(card, action));
@@ -294,7 +294,7 @@ class LabelCard {
       change(card);
       this.deck.show(card);
     } catch (error) {
-      this.view.say(error.status === 0 ? "No connection: the item is shown when it is back." : error.message);
+      this.view.say(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
     } finally {
       this.looking = false;
     }

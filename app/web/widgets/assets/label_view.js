@@ -1,14 +1,5 @@
 // What a card looks like: fills the parts of label_card.html. Everything that comes from people is set as text.
 
-const STRATEGIES = {
-  bico: "bilevel coreset", uniform: "chance", random: "chance", badge: "BADGE", entropy: "entropy", margin: "margin",
-  least_confident: "least confidence", kcenter: "k-center", coreset: "k-center",
-};
-
-function strategyWords(name) {
-  return STRATEGIES[name] || name.replaceAll("_", " ");
-}
-
 function percent(share) {
   const value = share * 100;
   return `${value < 1 && value > 0 ? "< 1" : Math.round(value)} %`;
@@ -50,11 +41,11 @@ class LabelView {
     }
     if (n > 40) dashes.push(element("progress", { max: n, value: batch.done, "aria-label": "Batch" }));
     this.parts.dashes.replaceChildren(...dashes);
-    this.parts.dashes.setAttribute("aria-label", n ? `${batch.done} of ${n} done in this batch` : "No batch");
+    this.parts.dashes.setAttribute("aria-label", n ? `${batch.done} of ${n} labeled in this batch` : "No batch");
     const at = Math.min(batch.done + 1, n);
     const words = n && batch.done < n ? [element("strong", {}, `${at} of ${n}`), ` in this batch · ${batch.then}`] : [batch.then];
     this.parts.batch.replaceChildren(...words);
-    const pace = state.pace_seconds ? ` · ${state.pace_seconds.toFixed(1)} s a ${noun(kind, 1)}` : "";
+    const pace = state.pace_seconds ? ` · ${state.pace_seconds.toFixed(1)} s per ${noun(kind, 1)}` : "";
     this.parts.project.textContent = `${whole(counts.labeled)} of ${whole(counts.total)} labeled${pace}`;
   }
 
@@ -94,7 +85,7 @@ class LabelView {
     this.why(card, kind);
     this.root.querySelector("[data-action='flag']").setAttribute("aria-pressed", String(Boolean(card.flagged)));
     const given = card.mine !== null ? this.nameOf(card.mine) : null;
-    this.parts.given.textContent = given ? `Labeled ${given} — press a key to change it, → to go on` : card.skipped ? "Skipped" : "";
+    this.parts.given.textContent = given ? `Labeled ${given}. Press a key to change it, → for the next item.` : card.skipped ? "Skipped" : "";
   }
 
   nameOf(classId) {
@@ -133,31 +124,31 @@ class LabelView {
     this.parts.why.querySelector("summary").textContent = `Why this ${noun(kind, 1)}`;
     if (pick) {
       rows.push(element("div", { class: "title" }, `Pick ${pick.position} of ${pick.of}`));
-      rows.push(element("div", { class: "sub" }, `chosen by ${strategyWords(pick.strategy)} in round ${pick.round}`));
+      rows.push(element("div", { class: "sub" }, `Round ${pick.round}, ${pick.strategy_title}`));
       if (pick.outer_before !== null && pick.outer_after !== null) {
-        rows.push(term("Loss on the whole pool"));
+        rows.push(term("Loss on the pool"));
         rows.push(element("div", { class: "value" }, `${pick.outer_before.toFixed(3)} → `, element("strong", {}, pick.outer_after.toFixed(3))));
       }
       if (pick.stands_for !== null) {
-        rows.push(term("Stands for"));
-        rows.push(element("div", { class: "value" }, element("strong", {}, whole(pick.stands_for)), ` ${noun(kind, pick.stands_for)} nearby`));
+        rows.push(term("Represents"));
+        rows.push(element("div", { class: "value" }, element("strong", {}, whole(pick.stands_for)), ` similar ${noun(kind, pick.stands_for)}`));
       }
     } else {
-      rows.push(element("div", { class: "title" }, card.queued ? "Put first by hand" : "In shuffled order"));
+      rows.push(element("div", { class: "title" }, card.queued ? "Moved to the front" : "Random order"));
       rows.push(element("div", { class: "sub" }, card.why));
     }
     if (card.suggestion.state === "shown") {
-      rows.push(term("Model's guess"));
+      rows.push(term("Suggestion"));
       for (const guess of card.suggestion.guesses) {
         const bar = element("div", { class: "guess" }, element("span", {}, guess.name), element("span", { class: "share" }, percent(guess.share)));
         bar.style.setProperty("--share", String(guess.share));
         rows.push(bar);
       }
     } else if (card.suggestion.state === "hidden") {
-      rows.push(term("Model's guess"), element("div", { class: "value quiet" }, "hidden for this one, to keep the model's opinion out of yours"));
+      rows.push(term("Suggestion"), element("div", { class: "value quiet" }, "Hidden for this item (bias check)"));
     }
     if (card.nearest.length) {
-      rows.push(term("Nearest labeled"));
+      rows.push(term("Nearest labeled items"));
       const thumbs = card.nearest.map((near) =>
         element("figure", {}, element("img", { src: near.thumb, alt: "" }), element("figcaption", { title: near.name }, near.name)),
       );

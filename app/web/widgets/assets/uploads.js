@@ -24,7 +24,7 @@ async function droppedFiles(transfer) {
 async function send(api, upload, one, alone) {
   const headers = { "X-Winnow-Ticket": api.ticket, "X-Winnow-Name": encodeURIComponent(one.name), "X-Winnow-Alone": alone ? "yes" : "no" };
   const response = await fetch(`/api/uploads/${upload}`, { method: "PUT", headers, body: one.file, credentials: "same-origin" });
-  if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || `The server answered ${response.status}.`);
+  if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || `The server returned status ${response.status}.`);
 }
 
 export default function (component) {
@@ -49,7 +49,7 @@ export default function (component) {
       }
       await api.post(`/api/uploads/${upload}/done`, {});
       bar.value = 1;
-      state.textContent = `${files.length.toLocaleString("en")} ${files.length === 1 ? "file is" : "files are"} on the server; nothing is imported yet.`;
+      state.textContent = `${files.length.toLocaleString("en")} ${files.length === 1 ? "file" : "files"} uploaded. Nothing is imported yet.`;
       setStateValue("upload", upload);
     } catch (error) {
       state.textContent = error.status === 0 || !error.status ? "The connection was lost. Choose the files again." : error.message;

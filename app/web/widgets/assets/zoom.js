@@ -50,6 +50,6 @@ class Zoom {
     this.picture.style.setProperty("--zoom", `translate(${this.x}px, ${this.y}px) scale(${this.factor})`);
     this.picture.dataset.zoomed = String(this.factor > 1);
     this.note.hidden = this.factor === 1;
-    this.note.textContent = `${this.factor.toFixed(1)}× · drag to move, Z to go back`;
+    this.note.textContent = `${this.factor.toFixed(1)}× · drag to move, Z to reset`;
   }
 }

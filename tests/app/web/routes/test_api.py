@@ -222,7 +222,7 @@ def test_the_state_says_what_happens_next(post, project, page_store):
         "round_id": None,
         "total": 10,
         "done": 0,
-        "then": "then round 1 starts by itself",
+        "then": "then round 1 starts automatically",
     }
     pool, rows = Pool(page_store, project.id), list_classes(page_store, project.id)
     ana = annotator_named(page_store, "Ana").id
@@ -231,9 +231,9 @@ def test_the_state_says_what_happens_next(post, project, page_store):
     state = post(path).json()
     assert (state["batch"]["done"], state["pace_seconds"]) == (4, 2.0)
     sample_store.finish_round(page_store, project, 5)
-    assert post(path).json()["batch"]["then"] == "then round 2 starts by itself"
+    assert post(path).json()["batch"]["then"] == "then round 2 starts automatically"
     from core.config import RoundConfig
     from storage.rounds.log import RoundLog
 
     RoundLog(page_store, project.id).request(RoundConfig())
-    assert post(path).json()["batch"]["then"] == "round 2 is at work; its picks come first then"
+    assert post(path).json()["batch"]["then"] == "Round 2 is running. Its picks will appear first."

@@ -1,0 +1,120 @@
+"""The names of the tabs, old addresses, restoring an archived project, and one vocabulary on every screen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import get_project
+from tests.app.finished_rounds import finish_round
+from tests.browser.conftest import at_rest, eventually, wait_for_card
+from tests.browser.screens import READY
+
+TABS = ["Label", "Grid", "Train", "Map", "Data", "Export", "Review"]
+RETIRED = re.compile(
+    r"\b(collect|deliver|learn|guess(es|ed)?|hints?|opinions?|truths?|oracle|alike|judged?|held[- ]out|desks?)\b", re.I
+)
+# Everything a person can read or hear: texts, names, tooltips and placeholders, also in the shadow roots of widgets.
+READABLE = """() => {
+  const found = [];
+  const look = (root) => {
+    for (const one of root.querySelectorAll('*')) {
+      if (one.shadowRoot) look(one.shadowRoot);
+      if (['STYLE', 'SCRIPT'].includes(one.tagName)) continue;
+      for (const name of ['aria-label', 'title', 'placeholder', 'alt']) found.push(one.getAttribute(name));
+      for (const node of one.childNodes) if (node.nodeType === Node.TEXT_NODE) found.push(node.textContent);
+    }
+  };
+  look(document.querySelector('.stApp'));
+  return found.filter((text) => text && text.trim());
+}"""
+
+
+def retired_words(page: Page) -> list[str]:
+    return [text for text in page.evaluate(READABLE) if RETIRED.search(text)]
+
+
+@pytest.fixture
+def busy(store, audio):
+    """Something on every screen: two rounds, labels of two annotators who disagree, hidden suggestions."""
+    pool, known = Pool(store, audio.id), list_classes(store, audio.id)
+    finish_round(store, audio, [0, 1, 2], accuracy=0.6)
+    ana, bea = (annotator_named(store, name).id for name in ("Ana Koller", "Bea"))
+    for item, (mine, hers) in zip(pool.items(), [(0, 1), (1, 1), (2, 2)], strict=False):
+        pool.label(item.id, known[mine].id, annotator=ana)
+        pool.label(item.id, known[hers].id, annotator=bea)
+    finish_round(store, audio, [3, 4, 5], accuracy=0.7)
+    return audio
+
+
+def test_the_tabs_have_the_agreed_names_order_and_addresses(desks, audio):
+    page = desks(audio).label_tab()
+    tabs = page.locator(".st-key-tabs a")
+    expect(tabs).to_have_text(TABS)
+    for name in TABS[1:]:
+        page.locator(".st-key-tabs a", has_text=name).click()
+        expect(page.locator(".st-key-tab-current")).to_have_text(name)
+        page.wait_for_url(f"**/{name.lower()}?project={audio.id}")
+
+
+@pytest.mark.parametrize(("old", "name"), [("learn", "Train"), ("collect", "Data"), ("deliver", "Export")])
+def test_an_old_address_opens_the_renamed_screen_of_the_same_project(desks, audio, old, name):
+    page = desks(audio).tab(old)
+    page.wait_for_url(f"**/{name.lower()}?project={audio.id}")
+    expect(page.locator(".st-key-tab-current")).to_have_text(name)
+    page.wait_for_selector(READY[name])
+
+
+def test_an_archived_project_is_listed_and_restored_on_the_data_screen(desks, store, audio, images):
+    desk = desks(audio)
+    page = desk.tab("data")
+    page.get_by_role("button", name="Archive project").click()
+    page.get_by_role("button", name="Archive", exact=True).click()
+    archived = page.locator(".st-key-card-archived")
+    expect(archived).to_contain_text(f"{audio.name} · 0 of 24 items labeled")
+    assert get_project(store, audio.id).archived_at is not None
+    assert page.url.endswith(f"?project={images.id}")  # the newest project that remains
+    restore = archived.locator(f".st-key-restore-project-{audio.id} button")
+    at_rest(page)
+    restore.click()
+    page.wait_for_url(f"**/data?project={audio.id}")
+    expect(restore).to_have_count(0)
+    expect(page.get_by_text(f"Add files to {audio.name}")).to_be_visible()
+    assert get_project(store, audio.id).archived_at is None
+    page.get_by_role("link", name="Label").click()
+    wait_for_card(page)
+
+
+def test_no_retired_word_is_readable_on_any_screen(desks, busy):
+    page = desks(busy).label_tab()
+    eventually(page, lambda: retired_words(page), [])
+    for name in TABS[1:]:
+        page.locator(".st-key-tabs a", has_text=name).click()
+        expect(page.locator(".st-key-tab-current")).to_have_text(name)
+        page.wait_for_selector(READY[name])
+        at_rest(page)
+        eventually(page, lambda: retired_words(page), [])
+    page.get_by_role("link", name="Train").click()
+    page.wait_for_selector(READY["Train"])
+    for verb, title in (("Open", "Round 2"), ("Compare", "Compare with other strategies")):
+        page.locator(".st-key-card-rounds").get_by_role("button", name=verb, exact=True).first.click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text(title)
+        eventually(page, lambda: retired_words(page), [])
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_have_count(0)
+
+
+def test_the_start_screen_has_no_retired_word(server, chromium):
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(server.url, wait_until="domcontentloaded")
+    page.wait_for_selector(".st-key-welcome input")
+    at_rest(page)
+    assert retired_words(page) == []
+    context.close()
