@@ -156,8 +156,8 @@ class _Crew:
             except EOFError:
                 hand.process.join(5)
                 raise WinnowError(
-                    f"The process at work on {hand.task} ended by itself (code {hand.process.exitcode}), often for "
-                    "lack of memory. What was finished is kept: run it again to go on, with fewer --processes."
+                    f"The process for {hand.task} stopped with code {hand.process.exitcode}, often for lack of "
+                    "memory. Finished records are kept. Run the command again with fewer --processes to resume."
                 ) from None
         self.follow.tell([hand.note for hand in self.hands if hand.task])
 

@@ -124,7 +124,7 @@ def test_colors_say_what_is_guessed_labeled_sure_asked_for_and_by_whom(mapped, s
     choose_coloring(page, "Label", "nine")
     given = dict.fromkeys(items, LIGHT.line) | {items[3]: palette[3], items[9]: palette[0]}
     eventually(page, lambda: colors(page), given)
-    choose_coloring(page, "Confidence", "darker: surer")
+    choose_coloring(page, "Confidence", "darker: more confident")
     eventually(page, lambda: len(set(colors(page).values())), 1)
     assert set(colors(page).values()).isdisjoint(palette)
     choose_coloring(page, "Round", "darker: labeled later")

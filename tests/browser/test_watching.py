@@ -35,7 +35,7 @@ def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, 
     (tmp_path / "first.png").write_bytes(picture(1))
     page = desks(project).tab("data")
     card = page.locator(".st-key-card-watch")
-    field = card.get_by_label("Folder on the server")
+    field = card.get_by_label("Folder on the server", exact=True)
     field.fill(str(store.home))
     field.press("Enter")
     card.get_by_role("button", name="Start watching").click()

@@ -56,8 +56,8 @@ def choose(project: ProjectRow, before: WatchRow | None) -> None:
     columns = st.columns(2)
     with columns[0]:
         words, key = LABEL_WORDS.__getitem__, f"watch-labels-{project.id}"
-        told = "How to use the names of subfolders."
-        labels = st.selectbox("Existing labels", list(LABEL_WORDS), format_func=words, key=key, help=told)
+        told = "How to use the names of subfolders as labels."
+        labels = st.selectbox("Subfolder names", list(LABEL_WORDS), format_func=words, key=key, help=told)
     with columns[1]:
         size = st.number_input(
             "Candidate pool size", 100, 100_000, before.buffer_size if before else watches.BUFFER_SIZE,

@@ -1,0 +1,61 @@
+"""Messages use the terms of docs/glossary.md: no retired word is left in a sentence that people read.
+
+Read from the sources: string literals with a space, without docstrings (which `python -m app --help` shows, so those of
+`app/cli/main.py` count), and the texts of the widgets.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RETIRED = re.compile(
+    r"\b(guess(es|ed)?|opinions?|truths?|oracle|alike|held[- ]out|to judge by|desks?|by itself|at work"
+    r"|Learn screen|Collect|Deliver)\b"
+)
+SHOWN_DOCSTRINGS = ROOT / "app" / "cli" / "main.py"
+FOLDERS = ("app", "core", "storage")
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, kinds) and node.body]
+    return {id(one.value) for one in first if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)}
+
+
+def sentences(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text())
+    left_out = set() if path == SHOWN_DOCSTRINGS else docstrings(tree)
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if id(node) not in left_out and " " in text.strip():
+            yield text
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_message_holds_a_retired_word(folder):
+    found = [
+        f"{path.relative_to(ROOT)}: {text.strip()[:100]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in sentences(path)
+        if RETIRED.search(text)
+    ]
+    assert found == []
+
+
+def test_no_text_of_a_widget_holds_a_retired_word():
+    assets = sorted((ROOT / "app" / "web" / "widgets" / "assets").glob("*"))
+    texts = {path.name: path.read_text() for path in assets if path.suffix in (".js", ".html")}
+    assert texts
+    quoted = {".js": re.compile(r'"([^"\n]*)"|`([^`\n]*)`'), ".html": re.compile(r'"([^"]*)"|>([^<>]+)<')}
+    found = []
+    for name, text in texts.items():
+        for match in quoted[Path(name).suffix].finditer(re.sub(r"//.*|\$\{[^}]*\}", "", text)):
+            words = next(group for group in match.groups() if group is not None)
+            found += [f"{name}: {words}"] if " " in words.strip() and RETIRED.search(words) else []
+    assert found == []
