@@ -1,80 +1,183 @@
-"""Who may import whom (docs/architecture.md), and the shape of the house."""
+"""Which package may import which (docs/architecture.md), no cycles, and limits on the size of modules and folders."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("core", "storage", "app")
-LIGHT_CORE = {"core.types", "core.errors", "core.config", "core.rows"}
+ROOTS = ("core", "storage", "app")
+LIGHT_CORE = ("core.types", "core.errors", "core.config", "core.rows", "core.version")
+# Modules of core that a page may import: they load numpy and nothing heavier.
+PAGE_CORE = (*LIGHT_CORE, "core.acquisition.catalog", "core.rounds.simulation_plan")
+HEAVY = ("torch", "torchaudio", "onnxruntime", "librosa", "numba", "umap")
+WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
+MOST_MODULES = 15  # of a folder
+MOST_LINES = 400  # of a module
+
+# An import inside a function costs a reader time: it is there for start-up cost alone. (module, imported, reason)
+DEFERRED_IMPORTS = (
+    ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
+    ("app.rounds.distributed_training", "*", "rank 0 runs in a worker that has torch loaded; the others load it here"),
+    ("app.simulation.local_runner", "*", "the command plans and reports without torch; its children load it"),
+    ("app.simulation.settings", "core.*", "pages read settings without torch"),
+    ("app.simulation.trial_process", "*", "the thread counts are set before torch is loaded"),
+    ("app.web.server", "app.web.screens.label", "the widgets are registered when the server starts, not on import"),
+    ("app.worker.worker", "*", "the command line imports this module without torch and the engine"),
+    ("core.kernels.ntk", "core.kernels.fused", "numba compiles on import"),
+    ("core.rounds.embedding_map", "umap.*", "umap compiles on import: several seconds"),
+    ("storage.exporting.formats", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    ("storage.exporting.formats", "xml.*", "needed for Label Studio alone"),
+    ("storage.importing.manifest_tables", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    ("storage.importing.zip_reader", "numpy", "a probe process checks archives without numpy"),
+    ("storage.media.limits", "core.config", "a probe process starts without numpy"),
+    ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),
+    # Below: imports that hide a cycle. Each goes with its cycle in KNOWN_CYCLES.
+    ("app.rounds.steps", "app.rounds.finish", "cycle"),
+    ("core.kernels.landmarks", "core.kernels.nystrom", "cycle"),
+    ("storage.database.backups", "*", "cycle"),
+    ("storage.database.store", "storage.media.folder", "cycle"),
+    ("storage.media.checks", "storage.labeling.pool", "cycle"),
+    ("storage.projects.classes", "storage.projects.projects", "cycle"),
+)
+
+# Groups of modules that import each other, imports in functions and under TYPE_CHECKING included. To be emptied: a
+# group that is gone leaves this list, and no new one joins it.
+KNOWN_CYCLES: tuple[tuple[str, ...], ...] = (
+    ("app.cli.main", "app.cli.simulate"),
+    ("app.rounds.distributed_training", "app.rounds.finish", "app.rounds.hindsight", "app.rounds.steps"),
+    (
+        "storage.database.backups",
+        "storage.database.checks",
+        "storage.database.move",
+        "storage.database.store",
+    ),
+    ("storage.projects.classes", "storage.projects.projects"),
+)
 
 
+@dataclass(frozen=True)
+class Imported:
+    name: str  # the module, as far as it is one of ours; else as written
+    in_function: bool
+
+
+@cache
 def modules() -> dict[str, Path]:
     found = {}
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
+    for root in ROOTS:
+        for path in sorted((ROOT / root).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
-def imports_of(path: Path) -> set[str]:
-    """Every module named in an import statement, anywhere in the file."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+@cache
+def imports_of(module: str) -> tuple[Imported, ...]:
+    """Every import statement, anywhere in the file: at the top, in functions, under TYPE_CHECKING."""
+    return tuple(_imports_in(ast.parse(modules()[module].read_text()), in_function=False))
 
 
-def belongs(name: str, package: str) -> bool:
-    return name == package or name.startswith(package + ".")
+def _imports_in(node: ast.AST, *, in_function: bool) -> Iterator[Imported]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Imported(alias.name, in_function) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0 and child.module, "imports are absolute"
+            for alias in child.names:
+                full = f"{child.module}.{alias.name}"
+                yield Imported(full if full in modules() else child.module, in_function)
+        else:
+            inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports_in(child, in_function=inside)
 
 
-def is_page_module(module: str) -> bool:
-    return (
-        module in {"app.web.main", "app.web.server"}
-        or belongs(module, "app.web.screens")
-        or belongs(module, "app.web.widgets")
-    )
+def belongs(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
 
 
 def forbidden_for(module: str) -> tuple[str, ...]:
-    if module in LIGHT_CORE:
-        return ("torch", "torchaudio", "librosa", "sqlalchemy", "streamlit", "storage", "app")
+    if belongs(module, *LIGHT_CORE):
+        return (*HEAVY, "sqlalchemy", "streamlit", "dbos", "storage", "app", "scipy", "sklearn")
     if belongs(module, "core"):
-        return ("storage", "app", "streamlit", "sqlalchemy")
+        shared = ("storage", "app", "streamlit", "sqlalchemy", "dbos", "starlette")
+        return shared if belongs(module, "core.encoders") else (*shared, "onnxruntime")
     if belongs(module, "storage"):
-        return ("torch", "torchaudio", "streamlit", "app")
-    if is_page_module(module):
-        return ("torch", "torchaudio", "umap", "core.learning", "core.kernels", "core.coresets", "core.rounds.pipeline")
-    return (
-        ("streamlit",)
-        if module in {"app.worker.worker", "app.views.charts", "app.cli.main", "app.rounds.requests"}
-        else ()
-    )
+        return (*HEAVY, "streamlit", "dbos", "starlette", "app")
+    if belongs(module, "app.web"):
+        return (*HEAVY, "dbos")
+    if module == "app.cli.supervisor":  # app.web.server_command is the command that it starts; no Streamlit in there
+        return ("streamlit",)
+    return ("streamlit", "app.web") if belongs(module, *WITHOUT_STREAMLIT) else ()
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
-def test_a_module_imports_only_what_its_room_may(module):
-    named = imports_of(modules()[module])
-    broken = sorted(name for name in named for package in forbidden_for(module) if belongs(name, package))
-    if belongs(module, "storage"):
-        broken += sorted(name for name in named if belongs(name, "core") and not light(name))
+def test_a_module_imports_only_what_its_package_may(module):
+    named = {imported.name for imported in imports_of(module)}
+    broken = sorted(name for name in named if belongs(name, *forbidden_for(module)))
+    of_core = {name for name in named if belongs(name, "core") and name != "core"}
+    if belongs(module, "storage") or belongs(module, *LIGHT_CORE):
+        broken += sorted(name for name in of_core if not belongs(name, *LIGHT_CORE))
+    if belongs(module, "app.web"):
+        broken += sorted(name for name in of_core if not belongs(name, *PAGE_CORE))
     assert not broken, f"{module} imports {', '.join(broken)}"
 
 
-def light(name: str) -> bool:
-    return name == "core" or any(belongs(name, allowed) for allowed in LIGHT_CORE)
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_an_import_inside_a_function_has_a_reason(module):
+    inside = {imported.name for imported in imports_of(module) if imported.in_function}
+    unexplained = sorted(
+        name for name in inside if not any(explains(entry, module, name) for entry in DEFERRED_IMPORTS)
+    )
+    assert not unexplained, f"{module} imports inside a function, without a reason in the table: {unexplained}"
+
+
+def explains(entry: tuple[str, str, str], module: str, imported: str) -> bool:
+    return fnmatch(module, entry[0]) and fnmatch(imported, entry[1])
+
+
+def test_every_reason_for_an_import_inside_a_function_is_still_needed():
+    inside = [(module, one.name) for module in modules() for one in imports_of(module) if one.in_function]
+    stale = [entry[:2] for entry in DEFERRED_IMPORTS if not any(explains(entry, *pair) for pair in inside)]
+    assert not stale, f"Remove these from DEFERRED_IMPORTS: {stale}"
+
+
+def cycles() -> set[tuple[str, ...]]:
+    """Groups of modules that reach each other (strongly connected components of more than one module)."""
+    graph = {
+        module: {one.name for one in imports_of(module) if one.name in modules() and one.name != module}
+        for module in modules()
+    }
+    reach = {module: reachable(graph, module) for module in graph}
+    together = (tuple(sorted(other for other in reach[m] if m in reach[other])) for m in graph if m in reach[m])
+    return set(together)
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Everything that `start` imports, directly or through others; `start` itself when it is on a cycle."""
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += graph[module]
+    return found
+
+
+def test_no_modules_import_each_other():
+    """Counting imports in functions and under TYPE_CHECKING, which hide a cycle and do not remove it."""
+    assert cycles() == set(KNOWN_CYCLES)
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
@@ -84,12 +187,37 @@ def test_a_module_is_one_idea(module):
     if path.name == "__init__.py":
         assert path.read_text() == "", f"{module} must stay empty"
     else:
-        assert len(path.read_text().splitlines()) <= 400, f"{module} is longer than 400 lines"
+        n_lines = len(path.read_text().splitlines())
+        assert n_lines <= MOST_LINES, f"{module} has {n_lines} lines; at most {MOST_LINES}. Divide it."
 
 
-def test_the_light_modules_and_the_store_load_without_torch():
-    """FAULTS C11: the page process never loads torch, whatever it reads from the store."""
-    names = [m for m in modules() if m in LIGHT_CORE or (belongs(m, "storage") and "migrations" not in m)]
-    code = f"import importlib, sys\nfor n in {names!r}: importlib.import_module(n)\nassert 'torch' not in sys.modules\n"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("folder", sorted({path.parent for path in modules().values()}), ids=str)
+def test_a_folder_can_be_read_at_a_glance(folder):
+    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(files) <= MOST_MODULES, f"{folder} holds {len(files)} modules; group them into packages."
+
+
+def loaded_after_importing(names: list[str], tmp_path: Path) -> set[str]:
+    """The top-level packages that a fresh process has loaded after importing these modules."""
+    code = f"import importlib, sys\nfor n in {names!r}: importlib.import_module(n)\nprint(*sys.modules)\n"
+    environment = {**os.environ, "WINNOW_HOME": str(tmp_path)}  # app.web.main draws a page when it is imported
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_the_light_modules_and_the_store_load_without_torch(tmp_path):
+    names = [m for m in modules() if belongs(m, *LIGHT_CORE) or (belongs(m, "storage") and "migrations" not in m)]
+    assert not loaded_after_importing(names, tmp_path) & {*HEAVY, "streamlit", "dbos"}
+
+
+def test_the_page_process_loads_neither_torch_nor_the_engine(tmp_path):
+    """Whatever a screen imports, through whatever other module: the page process stays light."""
+    names = [module for module in modules() if belongs(module, "app.web")]
+    assert not loaded_after_importing(names, tmp_path) & {*HEAVY, "dbos"}
+
+
+def test_the_command_line_starts_without_torch_and_streamlit(tmp_path):
+    assert not loaded_after_importing(["app.cli.main"], tmp_path) & {*HEAVY, "streamlit", "dbos"}
