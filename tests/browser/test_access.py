@@ -28,7 +28,7 @@ def status(address: str, **headers: str) -> int:
 
 
 def test_nothing_private_is_served_without_a_session(server, desks, audio):
-    """FAULTS D9 on the running server, Streamlit's own routes included."""
+    """On the running server, Streamlit's own routes included."""
     item = desks(audio).pool.items()[0]
     assert status(server.url + media_path(item, "file")) == 401
     for path in ("/media/abc.png", f"/media/{item.sha256}.wav"):
@@ -40,7 +40,7 @@ def test_nothing_private_is_served_without_a_session(server, desks, audio):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
 def test_a_websocket_from_another_page_is_refused(server, origin):
-    """FAULTS D10."""
+    """Checked against the running server."""
     address = server.url.replace("http", "ws") + "/_stcore/stream"
     with pytest.raises(InvalidStatus) as refused:
         connect(address, origin=origin, open_timeout=60)
@@ -50,7 +50,7 @@ def test_a_websocket_from_another_page_is_refused(server, origin):
 
 
 def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
-    """FAULTS D11."""
+    """Values in the address that are no identifiers are passed over."""
     desk = desks(audio)
     page = desk.context.new_page()
     for query in ("project=99999999999999999999999&page=-1", "project=../../etc/passwd&project=%00&x=NaN"):
@@ -62,7 +62,7 @@ def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
 
 
 def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images, store):
-    """FAULTS D12: a damaged round breaks one project's Train screen; labeling and other sessions do not notice."""
+    """A damaged round breaks one project's Train screen; labeling and other sessions do not notice."""
     row = RoundLog(store, audio.id).request(RoundConfig())
     with store.write() as connection:
         connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))

@@ -56,7 +56,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_written(desks, store, audio):
-    """FAULTS A5, A6: names of files, classes and projects are shown as they are, and nothing is fetched."""
+    """Names of files, classes and projects are shown as they are, and nothing is fetched."""
     desk, title = desks(audio), f"Garden {next(_numbers)} {HOSTILE}"
     page = desk.tab("data")
     page.get_by_role("button", name="New project").click()
@@ -132,7 +132,7 @@ def editor(desk: WorkerContext) -> tuple[Page, Locator, Locator]:
 
 
 def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio, store):
-    """FAULTS A5, B11: with a name that is markup and an address."""
+    """With a name that is markup and an address."""
     desk = desks(audio)
     desk.pool.label(desk.pool.items()[0].id, desk.classes[1].id, annotator=desk.person.id)
     page, card, chips = editor(desk)

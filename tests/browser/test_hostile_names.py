@@ -85,7 +85,7 @@ def texts_of_case(page, i: int) -> list[str]:
 
 
 def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, page_of_names):
-    """FAULTS A5: five kinds of element show exactly the text, hold no link, image or formula, and fetch nothing."""
+    """Five kinds of element show exactly the text, hold no link, image or formula, and fetch nothing."""
     context = chromium.new_context()
     context.set_default_timeout(SLOW)
     outside: list[str] = []
@@ -105,7 +105,7 @@ def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, p
 
 
 def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
-    """FAULTS A5, B15 in the app itself: project, class, file, person and guidelines, on every screen."""
+    """In the app itself: project, class, file, person and guidelines, on every screen."""
     names = [text[:60] for text in HOSTILE]
     files = [(text + ".png", sample_store.picture(90 + i)) for i, text in enumerate(HOSTILE)]
     title = "<b>![p](http://203.0.113.7/p.png)</b>"
@@ -145,7 +145,7 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
 
 
 def test_notes_are_stored_exactly_and_shown_inert(desks, audio):
-    """FAULTS B15: notes with markup, line breaks and 100 kB come back as they were typed."""
+    """Notes with markup, line breaks and 100 kB come back as they were typed."""
     notes = ["<script>alert(1)</script>", "![x](http://203.0.113.7/n.png)", "é🙂\nsecond line", "é" * 100_000]
     desk = desks(audio)
     page = desk.label_tab()

@@ -28,7 +28,7 @@ from tests.browser.conftest import (
 
 
 def test_a_cut_connection_loses_and_doubles_nothing(desks, audio):
-    """FAULTS B7: labels go on while the line is cut, are shown as unsaved, and arrive once when it is back."""
+    """Labels go on while the line is cut, are shown as unsaved, and arrive once when it is back."""
     desk = desks(audio)
     page = desk.label_tab()
     page.keyboard.press("1")
@@ -50,7 +50,7 @@ def test_a_cut_connection_loses_and_doubles_nothing(desks, audio):
 
 
 def test_an_answer_that_never_arrives_makes_the_retry_harmless(desks, audio):
-    """FAULTS B7, D4: the server stored the labels but its answer got lost; the same events come again."""
+    """The server stored the labels but its answer got lost; the same events come again."""
     desk = desks(audio)
     page = desk.label_tab()
     lost = []
@@ -69,7 +69,7 @@ def test_an_answer_that_never_arrives_makes_the_retry_harmless(desks, audio):
 
 
 def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(desks, audio):
-    """FAULTS B7: the tab dies with three unsaved labels; any other page of this browser sends them."""
+    """The tab dies with three unsaved labels; any other page of this browser sends them."""
     desk = desks(audio)
     page = desk.label_tab()
     page.route("**/labels", lambda route: route.abort())
@@ -86,7 +86,7 @@ def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(desks, audio):
 
 
 def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(desks, audio, server, tmp_path):
-    """FAULTS B7 with a browser profile on disk, as people have it."""
+    """With a browser profile on disk, as people have it."""
     require_chromium()
     desk = desks(audio, "Profile Person")
     cookies = desk.context.cookies()
@@ -116,7 +116,7 @@ def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(desks, audio, se
 
 @pytest.mark.timeout(600)
 def test_a_server_restart_under_an_open_tab_loses_nothing(desks, audio, store, home):
-    """FAULTS B7, B8: killed with -9 while labels are under way; the tab goes on and everything arrives once."""
+    """Killed with -9 while labels are under way; the tab goes on and everything arrives once."""
     own = Server(home).start()
     try:
         desk = desks(audio, "Restart Person")
@@ -144,7 +144,7 @@ def test_a_server_restart_under_an_open_tab_loses_nothing(desks, audio, store, h
 
 
 def test_two_tabs_of_one_person_work_on_different_items_and_undo_their_own(desks, audio):
-    """FAULTS B5."""
+    """Leases and undo belong to a tab, not to a person."""
     desk = desks(audio)
     one, two = desk.label_tab(), desk.label_tab()
     assert current_item(one) != current_item(two)
@@ -161,7 +161,7 @@ def test_two_tabs_of_one_person_work_on_different_items_and_undo_their_own(desks
 
 
 def test_two_people_never_get_the_same_item(desks, store):
-    """FAULTS B6: with fewer items than two tabs would hold, each item goes to one of them."""
+    """With fewer items than two tabs would hold, each item goes to one of them."""
     project = sample_store.audio_project(store, "Two people", 16)
     ana, ben = desks(project, "Ana Koller"), desks(project, "Ben Ott")
     one, two = ana.label_tab(), ben.label_tab()
@@ -188,7 +188,7 @@ def test_a_reload_comes_back_to_the_same_item(desks, audio):
 
 
 def test_classes_renamed_merged_or_retired_while_on_screen(desks, audio, store):
-    """FAULTS B11: a rename keeps the label, a merge counts for the successor, a retired class is asked for again."""
+    """A rename keeps the label, a merge counts for the successor, a retired class is asked for again."""
     desk = desks(audio)
     page = desk.context.new_page()
     page.route("**/state", lambda route: route.abort())  # the page hears of a change by the answer to a label alone
@@ -219,7 +219,7 @@ def test_classes_renamed_merged_or_retired_while_on_screen(desks, audio, store):
 
 
 def test_an_archived_project_and_a_removed_person_are_told_and_nothing_is_half_stored(desks, audio, images, store):
-    """FAULTS B12."""
+    """The card shows the reason, and no event is stored."""
     desk = desks(audio, "Leaving Person")
     page = desk.label_tab()
     archive_project(store, audio.id)
@@ -235,7 +235,7 @@ def test_an_archived_project_and_a_removed_person_are_told_and_nothing_is_half_s
 
 
 def test_labels_wait_for_the_next_sign_in_when_a_ticket_has_run_out(desks, audio):
-    """FAULTS B13: refused tickets keep the labels in the browser; with a valid one they arrive."""
+    """Refused tickets keep the labels in the browser; with a valid one they arrive."""
     desk = desks(audio)
     page = desk.label_tab()
     page.route("**/labels", lambda route: route.fulfill(status=401, json={"error": "You are signed out."}))

@@ -21,7 +21,7 @@ AT_ONCE = """button => {
 
 
 def test_ten_keys_at_20_ms_with_a_slow_server_label_ten_items_in_order(desks, audio):
-    """FAULTS B1. The order of items is read from the screen itself, key by key."""
+    """The order of items is read from the screen itself, key by key."""
     desk = desks(audio)
     page = desk.label_tab()
     keys = [row.key for row in desk.classes]
@@ -52,7 +52,7 @@ def test_ten_keys_at_20_ms_with_a_slow_server_label_ten_items_in_order(desks, au
 
 
 def test_real_key_presses_land_one_by_one_and_a_held_key_labels_one_item(desks, audio):
-    """FAULTS B2: the browser repeats a held key; repeats do not count."""
+    """The browser repeats a held key; repeats do not count."""
     desk = desks(audio)
     page = desk.label_tab()
     for row in desk.classes:
@@ -70,7 +70,7 @@ def test_real_key_presses_land_one_by_one_and_a_held_key_labels_one_item(desks, 
 
 
 def test_a_double_click_and_enter_with_a_click_give_one_label(desks, audio):
-    """FAULTS B4."""
+    """Two inputs for the same card within one moment count once."""
     desk = desks(audio)
     page = desk.label_tab()
     button = page.locator(".class").nth(2)
@@ -85,7 +85,7 @@ def test_a_double_click_and_enter_with_a_click_give_one_label(desks, audio):
 
 
 def test_typing_a_note_is_text_and_no_label(desks, audio):
-    """FAULTS B3: digits and letters typed into a field are text only."""
+    """Digits and letters typed into a field are text only."""
     desk = desks(audio)
     page = desk.label_tab()
     item = current_item(page)
@@ -115,7 +115,7 @@ def test_a_key_pressed_in_the_moment_a_note_is_closed_counts(desks, audio):
 
 
 def test_with_many_classes_a_name_is_searched_and_typing_labels_nothing(desks, store):
-    """FAULTS B3 for the search field; Enter takes the first match."""
+    """The search field; Enter takes the first match."""
     names = [f"species {i:02d}" for i in range(25)]
     project = create_project(store, "Many classes", "audio", names)
     sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(70_000 + i)) for i in range(4)])

@@ -96,7 +96,7 @@ def test_the_card_says_where_the_work_stands_and_why_the_item_is_shown(desks, au
 
 
 def test_a_hidden_guess_is_nowhere_on_the_screen_and_stored_as_hidden(desks, store):
-    """What was shown is stored; FAULTS C10: the suggestion belongs to the item on screen."""
+    """What was shown is stored, and the suggestion belongs to the item on screen."""
     project = sample_store.audio_project(store, "Hidden guesses", 14, suggestions="random", hidden_share=1.0)
     sample_store.finish_round(store, project)
     desk = desks(project)

@@ -106,7 +106,7 @@ def test_a_command_that_fails_leaves_its_sentence(home):
 
 
 def test_a_killed_process_is_seen_as_lost_and_a_paused_one_is_not(home, started):
-    """FAULTS C2, C4: by the kernel's lock, so it holds for every process that looks, at once."""
+    """By the kernel's lock, so it holds for every process that looks, at once."""
     job = jobs.start(home, "Export", ["export", "nobody", str(home / "x.zip")])
     os.kill(started[0].pid, signal.SIGSTOP)
     view = jobs.look(home, job.id)
@@ -120,7 +120,7 @@ def test_a_killed_process_is_seen_as_lost_and_a_paused_one_is_not(home, started)
 
 
 def test_names_of_jobs_never_become_paths(home, tmp_path):
-    """FAULTS D11."""
+    """Names with path parts find no job, and no file outside the folder of jobs is touched."""
     (tmp_path / "job.json").write_text('{"id": "x", "title": "", "project_id": 1, "arguments": [], "started_at": 0}')
     for name in ("../..", "..", "", "/etc", "a\0b", "x" * 3000):
         assert jobs.look(home, name) is None

@@ -35,7 +35,7 @@ def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_pat
 
 
 def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
-    """FAULTS C3."""
+    """Every process of the training ends when the round is cancelled."""
     line = distributed_training.MARK + json.dumps({"stage": "train", "done": 1, "total": 9, "note": "", "metrics": {}})
     child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     leader = (

@@ -46,7 +46,7 @@ def drawn(sqlite_store) -> Drawn:
 
 
 def test_asking_loads_no_torch():
-    """FAULTS C11: the page process asks and follows; jobs run in another, spawned process."""
+    """The page process asks and follows; jobs run in another, spawned process."""
     code = "import sys, app.rounds.requests, app.rounds.estimates\nassert not {'torch', 'dbos'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -87,7 +87,7 @@ def test_nothing_is_asked_for_when_everything_is_labeled_or_automatic_rounds_are
 
 
 def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(drawn):
-    """FAULTS C4: a restarted server shows the same."""
+    """A restarted server shows the same."""
     store, project_id = drawn.store, drawn.project_id
     assert round_requests.view(store, project_id) is None
     row = round_requests.request_round(store, project_id)

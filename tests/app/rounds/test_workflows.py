@@ -97,7 +97,7 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
 
 @pytest.mark.slow
 def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(drawn, crew):
-    """FAULTS C2, C4: kill -9 at a random moment of every stage; each replay is compared with the undisturbed round."""
+    """Kill -9 at a random moment of every stage; each replay is compared with the undisturbed round."""
     worker, original = first_round(drawn, crew)
     worker.kill()
     moments = random.Random(7)
@@ -185,7 +185,7 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
 
 
 def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_picks_stay(drawn, crew, tmp_path):
-    """FAULTS C3. Every stage is held for good: what ends it is that it listens."""
+    """Every stage is held until it is cancelled: its progress reports end it."""
     worker, first = first_round(drawn, crew)
     worker.kill()
     before = picks_of(drawn, first.id)
@@ -209,7 +209,7 @@ def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, cr
 
 
 def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
-    """FAULTS C5, C7: a loss that is not a number; memory that is not there."""
+    """A loss that is not a number; memory that is not there."""
     worker, first = first_round(drawn, crew)
     config = quick_config()
     wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, warm_steps=40))
@@ -228,7 +228,7 @@ def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_w
 
 
 def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_sentence(drawn, crew, tmp_path):
-    """FAULTS C7: the kernel of the operating system kills what eats its memory."""
+    """The kernel of the operating system kills what eats its memory."""
     asked = ask(drawn)
     for _ in range(5):
         worker = crew.start(place(drawn, gates={"prepare": tmp_path / "never there"}))

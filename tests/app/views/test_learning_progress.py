@@ -133,7 +133,7 @@ def test_an_area_holds_the_points_inside_its_polygon():
 
 
 def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks():
-    """FAULTS D8: what is drawn is bounded; areas are resolved on all items."""
+    """What is drawn is bounded; areas are resolved on all items."""
     label = np.full(200_000, -1)
     label[:100] = 1
     drawn = map_layers.drawn_rows(label, np.array([150_000, 7]), 200_000)
@@ -142,7 +142,7 @@ def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks():
 
 
 def test_names_cannot_become_markup_on_a_chart(sqlite_store):
-    """FAULTS A5: plotly reads a little HTML in texts."""
+    """Plotly reads a little HTML in texts."""
     made = make_pool(sqlite_store, 2, name="<a href='http://x'>")
     round_id = finished(made, [0, 1], picks=[0])
     found = map_layers.layers(made.store, made.project_id, round_id)

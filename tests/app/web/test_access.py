@@ -72,7 +72,7 @@ def test_the_redirect_after_the_token_cannot_leave_this_server():
 
 
 def test_websockets_need_the_token_and_our_own_origin():
-    """FAULTS D10."""
+    """A page of another origin cannot open a WebSocket, even in a browser that has the cookie."""
     host = {"host": "lab.example:8501"}
     pair = {"cookie": f"{ACCESS_COOKIE}={Rules(key=KEY, token='s3cret').cookie_for_token()}"}
     assert connect(OPEN, "/_stcore/stream", host) == ["websocket.close"]
@@ -89,7 +89,7 @@ def test_websockets_need_the_token_and_our_own_origin():
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a@127.0.0.1", "127.0.0.1/x", "[::1"])
 def test_a_foreign_host_name_is_not_answered_on_loopback(host):
-    """FAULTS D10: DNS rebinding."""
+    """DNS rebinding."""
     assert ask(LOCAL, "GET", "/", None, {"host": host}).status == 421
 
 
@@ -103,7 +103,7 @@ def test_more_host_names_can_be_allowed_for_a_proxy():
 
 
 def test_streamlits_own_media_route_needs_a_session_even_on_loopback():
-    """FAULTS D9."""
+    """Streamlit serves /media without a check of its own."""
     assert ask(LOCAL, "GET", "/media/x.png").status == 401
     ticket = tickets.issue(KEY, 7, 60)
     assert ask(LOCAL, "GET", "/media/x.png", None, {"cookie": f"{SESSION_COOKIE}={ticket}"}).body == b"inside"

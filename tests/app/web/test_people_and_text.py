@@ -58,7 +58,7 @@ def test_direction_marks_controls_and_breaks_are_visible():
 
 
 def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, caplog):
-    """FAULTS D12."""
+    """The page shows no stack trace; the number on it finds the trace in the log."""
     said: list[str] = []
     monkeypatch.setattr(server.st, "error", said.append)
     with caplog.at_level(logging.ERROR):

@@ -42,7 +42,7 @@ def pulse(sqlite_store, answers):
 
 
 def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts(pulse, answers):
-    """FAULTS C9."""
+    """Progress is written at a bounded rate, however often it is reported."""
     pulse.start()
     began, worked = time.perf_counter(), time.thread_time()
     with pulse.activity("w", 1, "train") as activity:
@@ -67,7 +67,7 @@ def test_the_last_point_of_a_curve_is_not_lost_among_plain_progress(pulse, answe
 
 
 def test_a_cancelled_round_stops_at_its_next_report(pulse, answers):
-    """FAULTS C3."""
+    """`report` raises `Cancelled` once a person has cancelled the round."""
     with pulse.activity("w", 1, "train") as activity:
         activity.report(Progress("train", 1, 10))
         answers.cancelled = True
@@ -133,6 +133,6 @@ def test_a_store_that_is_away_for_a_moment_stops_nothing(pulse, answers):
     ],
 )  # fmt: skip
 def test_a_failure_is_one_sentence(error, expected):
-    """FAULTS C5, C7."""
+    """Training that failed, lack of memory and faults of the program are told in one line."""
     assert sentence(error).startswith(expected)
     assert "\n" not in sentence(error)

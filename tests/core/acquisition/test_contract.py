@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_batch(strategy: str, request_of):
 
 @pytest.mark.parametrize("strategy", ["bico", "badge", "k_means", "max_herding"])
 def test_one_and_two_threads_give_the_same_batch(strategy: str, request_of):
-    """C6: float sums may differ in the last bits between thread counts; picks on this pool do not."""
+    """Float sums may differ in the last bits between thread counts; picks on this pool do not."""
     before = torch.get_num_threads()
     try:
         batches = []
@@ -137,7 +137,7 @@ def test_before_the_first_model_every_strategy_has_a_batch(strategy: str, cold_r
 
 @every_strategy
 def test_labels_without_a_model_still_give_a_batch(strategy: str, cold_request_of):
-    """C1: labels were given, no round has run yet."""
+    """Labels were given, no round has run yet."""
     request = cold_request_of(n_labeled=3)
     assert_valid(request, select(request, config_of(strategy)))
 
@@ -151,7 +151,7 @@ def test_one_two_and_two_hundred_classes_work(strategy: str, n_classes: int, req
 
 @every_strategy
 def test_one_label_works(strategy: str, request_of):
-    """C1: one label, one class with a single example."""
+    """One label, one class with a single example."""
     request = request_of(n_labeled=1)
     assert_valid(request, select(request, config_of(strategy)))
 
@@ -175,7 +175,7 @@ def test_equal_items_are_not_both_chosen_while_others_remain(strategy: str, requ
 
 @every_strategy
 def test_rank_one_features_and_constant_predictions_are_survived(strategy: str, request_of):
-    """C5: duplicate rows in the kernel."""
+    """Duplicate rows in the kernel."""
     request = request_of()
     flat = replace(
         request,

@@ -105,7 +105,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
-    """FAULTS C2: kill -9 after the first checkpoint; epochs of this pool have 25 steps."""
+    """Kill -9 after the first checkpoint; epochs of this pool have 25 steps."""
     running = start(tmp_path)
     checkpoint = tmp_path / "checkpoint.safetensors"
     deadline = time.monotonic() + 240

@@ -76,14 +76,14 @@ def test_views_of_a_prediction_are_the_first_of_the_bank():
     [(np.full(80, -1), "No item is labeled"), (np.where(np.arange(80) < 3, 2, -1), "All 3 labels are of one class")],
 )
 def test_labels_that_teach_nothing_are_refused_with_the_reason(labels, reason):
-    """FAULTS C1: zero labels and one class only."""
+    """Zero labels and one class only."""
     assert reason in nothing_to_learn(labels, N_CLASSES)
     with pytest.raises(TrainingFailed, match=reason):
         train(POOL, labels, N_CLASSES, SMALL, runtime=CPU)
 
 
 def test_one_example_of_a_class_all_labeled_and_missing_classes_train_with_a_note():
-    """FAULTS C1: a class with one example; all items labeled; fewer items than a batch."""
+    """A class with one example; all items labeled; fewer items than a batch."""
     labels = some_labels(CLASSES, 1)
     labels[CLASSES == 3] = -1
     config = dataclasses.replace(SMALL, steps=3)
@@ -95,7 +95,7 @@ def test_one_example_of_a_class_all_labeled_and_missing_classes_train_with_a_not
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_with_its_cause(tmp_path):
-    """FAULTS C5: and what was saved before stays readable."""
+    """And what was saved before stays readable."""
     config = dataclasses.replace(SMALL, learning_rate=1e18, method="supervised", warmup_steps=0, steps=60)
     with pytest.raises(TrainingFailed, match=r"not a number.*learning rate 1e\+18.*previous model stays"):
         train(POOL, some_labels(CLASSES, 2), N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path)
@@ -104,7 +104,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_with_its_cause(tmp_path):
 
 
 def test_cancel_takes_effect_at_the_next_report(monkeypatch):
-    """FAULTS C3: reports come every half second, and after a step at the latest."""
+    """Reports come every half second, and after a step at the latest."""
     steps = []
     advance = learner_module.Learner.advance
     monkeypatch.setattr(learner_module.Learner, "advance", lambda self: (steps.append(1), advance(self)))

@@ -83,18 +83,18 @@ def test_a_large_pool_is_sampled_labeled_rows_first_and_the_rest_is_placed_besid
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
 def test_a_tiny_pool_has_a_map(n):
-    """FAULTS C1."""
+    """No points, one, two and five."""
     points = embed(request(clusters(5)[0][:n]), CONFIG, seed=0)
     assert points.shape == (n, 2) and np.isfinite(points).all()
 
 
 def test_identical_items_have_a_map():
-    """FAULTS C5: rank one."""
+    """Rank one."""
     assert np.isfinite(embed(request(np.ones((40, 3), np.float32)), CONFIG, seed=0)).all()
 
 
 def test_the_layout_can_be_cancelled_between_epochs():
-    """FAULTS C3."""
+    """`report` raises during the layout, and the exception passes through."""
     vectors, _ = clusters(3000)
     seen: list[Progress] = []
 

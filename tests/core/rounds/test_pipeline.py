@@ -81,7 +81,7 @@ def test_a_round_leaves_everything_a_screen_shows():
 
 
 def test_the_same_seed_and_snapshot_give_the_same_round_and_another_seed_another():
-    """FAULTS C6."""
+    """Probabilities, picks and map are compared bit for bit."""
     snapshot, media = pool(MANY)
     first, again = run(snapshot, media), run(snapshot, media)
     np.testing.assert_array_equal(first.selection.item_ids, again.selection.item_ids)
@@ -94,7 +94,7 @@ def test_the_same_seed_and_snapshot_give_the_same_round_and_another_seed_another
 
 
 def test_one_thread_or_two_give_the_same_batch():
-    """FAULTS C6: probabilities agree to 1e-4 (sums are taken in another order), picks are identical."""
+    """Probabilities agree to 1e-4 (sums are taken in another order), picks are identical."""
     snapshot, media = pool(MANY, n=24)
     config = quick_config()
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=3))
@@ -115,7 +115,7 @@ def test_one_thread_or_two_give_the_same_batch():
     ],
 )
 def test_before_there_is_anything_to_learn_the_batch_covers_the_pool_and_says_why(labels, says):
-    """FAULTS C1: no label, one label, one class."""
+    """No label, one label, one class."""
     snapshot, media = pool(labels)
     result = run(snapshot, media)
     assert len(set(result.selection.item_ids)) == 4
@@ -128,7 +128,7 @@ def test_before_there_is_anything_to_learn_the_batch_covers_the_pool_and_says_wh
 
 
 def test_a_class_with_a_single_example_is_learned_and_mentioned():
-    """FAULTS C1."""
+    """The round's notes mention it."""
     snapshot, media = pool({0: 0, 3: 0, 1: 1})
     result = run(snapshot, media)
     assert result.metrics["has_model"]
@@ -137,7 +137,7 @@ def test_a_class_with_a_single_example_is_learned_and_mentioned():
 
 
 def test_a_fully_labeled_pool_trains_and_chooses_nothing():
-    """FAULTS C1."""
+    """A pool without unlabeled items is not an error."""
     snapshot, media = pool({row: row % 3 for row in range(12)}, n=12)
     result = run(snapshot, media)
     assert len(result.selection.item_ids) == 0
@@ -145,7 +145,7 @@ def test_a_fully_labeled_pool_trains_and_chooses_nothing():
 
 
 def test_a_pool_smaller_than_the_batch_gives_what_it_has():
-    """FAULTS C1."""
+    """Fewer picks than the batch size, and no error."""
     snapshot, media = pool({0: 0, 1: 1, 2: 2}, n=5)
     result = run(snapshot, media)
     assert sorted(result.selection.item_ids) == [35, 45]
@@ -169,7 +169,7 @@ def test_a_pool_in_which_nothing_can_be_read_fails_with_a_sentence():
 
 
 def test_a_loss_that_is_not_a_number_stops_the_round_with_a_sentence():
-    """FAULTS C5."""
+    """An exception of its own class, in place of a model with broken weights."""
     snapshot, media = pool(MANY)
     config = quick_config()
     wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, steps=40))
@@ -178,7 +178,7 @@ def test_a_loss_that_is_not_a_number_stops_the_round_with_a_sentence():
 
 
 def test_identical_items_make_a_kernel_of_rank_one_and_still_a_batch():
-    """FAULTS C5: duplicate rows in the kernel."""
+    """Duplicate rows in the kernel."""
     same = picture(0, 0)
     name = hashlib.sha256(same).hexdigest()
     snapshot, _ = pool({0: 0, 1: 1}, n=12, hashes=(name,) * 12)
@@ -188,7 +188,7 @@ def test_identical_items_make_a_kernel_of_rank_one_and_still_a_batch():
 
 
 def test_a_large_pool_is_chosen_from_by_a_stated_sample():
-    """FAULTS C8: the rule in small; benchmarks/scaling.py runs 100,000 items."""
+    """The rule in small; benchmarks/scaling.py runs 100,000 items."""
     snapshot, media = pool(MANY, n=130)
     result = run(snapshot, media, quick_config(max_candidates=100))
     assert any("Picked from 100 of 121 unlabeled items" in note for note in result.notes)
@@ -196,7 +196,7 @@ def test_a_large_pool_is_chosen_from_by_a_stated_sample():
 
 
 def test_cancelling_stops_every_stage():
-    """FAULTS C3: `report` raises, and nothing swallows it."""
+    """`report` raises, and nothing swallows it."""
     snapshot, media = pool(MANY)
     seen: list[str] = []
     run(snapshot, media, report=lambda progress: seen.append(progress.stage))

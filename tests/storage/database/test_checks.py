@@ -1,4 +1,4 @@
-"""A store opens safely, or refuses with a sentence that says what to do (D2)."""
+"""A store opens safely, or refuses with a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ server:/export /mnt/team nfs4 rw 0 0
 
 
 def test_network_filesystems_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D2. A real NFS mount cannot be made here; the kernel's list of mounts is given instead."""
+    """A real NFS mount cannot be made here; the kernel's list of mounts is given instead."""
     kinds = {
         folder: store_checks.filesystem_of(Path(folder), MOUNTS)
         for folder in ("/home", "/mnt/team/a", "/mnt/team/local")

@@ -22,8 +22,8 @@ from tests.storage.pools import make_pool
 
 @pytest.mark.timeout(660)
 def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Store) -> None:
-    """D1: no "database is locked", nobody left waiting. Six seconds here to keep the suite short, and ten times the
-    bound, since other work may share the machine; the minute and the bound that D1 asks for are
+    """No "database is locked", nobody left waiting. Six seconds here to keep the suite short, and ten times the
+    bound, since other work may share the machine; a run of one minute with the strict bound is
     `make bench NAME=contention`, the same crowd."""
     made = make_pool(sqlite_store, 3_000)
     sqlite_store.close()

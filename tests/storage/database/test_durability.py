@@ -1,4 +1,4 @@
-"""What was acknowledged is on disk: after kill -9, after a garbled WAL tail, after a power cut (B8, B9, B10)."""
+"""What was acknowledged is on disk: after kill -9, after a garbled WAL tail, after a power cut."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def integrity(path: Path) -> str:
 
 @pytest.mark.timeout(900)
 def test_kill_9_at_200_random_points_of_label_bursts_loses_none_acknowledged(sqlite_store: Store) -> None:
-    """B8: writers of 1,000 labels, killed anywhere; the file is whole after every tenth kill and opens at the end."""
+    """Writers of 1,000 labels, killed anywhere; the file is whole after every tenth kill and opens at the end."""
     made = make_pool(sqlite_store, 50)
     sqlite_store.close()
     acknowledged: set[str] = set()
@@ -76,7 +76,7 @@ def test_kill_9_at_200_random_points_of_label_bursts_loses_none_acknowledged(sql
 
 @pytest.mark.timeout(900)
 def test_1000_rapid_label_writes_killed_in_the_middle_are_kept_as_far_as_acknowledged(sqlite_store: Store) -> None:
-    """B8 with a process that opens the store as the app does."""
+    """With a process that opens the store as the app does."""
     make_pool(sqlite_store, 50)
     sqlite_store.close()
     with writer(sqlite_store.home, 1_000) as process:
@@ -101,7 +101,7 @@ def crash_image(home: Path, target: Path) -> Path:
 def test_a_damaged_wal_tail_loses_at_most_what_was_not_acknowledged(
     sqlite_store: Store, tmp_path: Path, damage: str
 ) -> None:
-    """B9: the tail behind the last acknowledged commit is cut off, overwritten or followed by noise."""
+    """The tail behind the last acknowledged commit is cut off, overwritten or followed by noise."""
     made = make_pool(sqlite_store, 20)
     sqlite_store.close()
     with Store.open(home=sqlite_store.home) as store:
@@ -158,7 +158,7 @@ def need_strace() -> None:
 
 @pytest.mark.timeout(900)
 def test_every_acknowledged_label_was_synced_to_the_disk_before_the_answer(sqlite_store: Store, tmp_path: Path) -> None:
-    """B10: what a power cut takes away is what was not synced. A block device that drops unsynced writes needs a kernel
+    """What a power cut takes away is what was not synced. A block device that drops unsynced writes needs a kernel
     module that containers lack; the nearest is to watch the system calls: every answer must come after an fsync of the
     WAL that came after its last write. With synchronous=NORMAL the same check fails (negative control)."""
     need_strace()
@@ -173,7 +173,7 @@ def test_every_acknowledged_label_was_synced_to_the_disk_before_the_answer(sqlit
 def test_without_full_synchronisation_the_check_above_would_fail(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control of B10: the same writer with synchronous=NORMAL answers before the WAL is synced."""
+    """The negative control: the same writer with synchronous=NORMAL answers before the WAL is synced."""
     need_strace()
     make_pool(sqlite_store, 50)
     sqlite_store.close()
@@ -194,7 +194,7 @@ def test_without_full_synchronisation_the_check_above_would_fail(
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
 def test_a_connection_lost_between_commit_and_answer_makes_the_retry_harmless(store: Store) -> None:
-    """D4: the server ends the session right after the commit, before the caller hears of it."""
+    """The server ends the session right after the commit, before the caller hears of it."""
     from sqlalchemy import event as listen
 
     from core.errors import StoreUnusable

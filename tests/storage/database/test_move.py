@@ -1,4 +1,4 @@
-"""A SQLite store moves into PostgreSQL whole, and again after being killed half way (D3)."""
+"""A SQLite store moves into PostgreSQL whole, and again after being killed half way."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ with Store.open(home=Path(sys.argv[1])) as source, Store.open(sys.argv[2], Path(
 def test_a_move_killed_half_way_is_completed_by_running_it_again(
     sqlite_store: Store, postgres_url: str, tmp_path: Path
 ) -> None:
-    """D3: kill -9 while label events are being copied."""
+    """Kill -9 while label events are being copied."""
     made = lived_in(sqlite_store, 300)
     elsewhere = tmp_path / "elsewhere"
     Store.open(postgres_url, elsewhere).close()

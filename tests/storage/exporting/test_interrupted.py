@@ -29,7 +29,7 @@ def test_two_exports_of_the_same_state_are_the_same_bytes(shop, tmp_path):
 
 
 def test_an_export_shows_one_moment_while_people_label(sqlite_store, tmp_path, monkeypatch):
-    """D6: labels given while rows are written belong to the next export."""
+    """Labels given while rows are written belong to the next export."""
     monkeypatch.setattr("storage.exporting.rows.CHUNK", 2)
     (tmp_path / "in").mkdir()
     shop = Shop(sqlite_store, tmp_path / "in", [f"{k}.png" for k in range(9)], ["cat", "dog"], wanted=1)
@@ -51,7 +51,7 @@ def test_an_export_shows_one_moment_while_people_label(sqlite_store, tmp_path, m
 
 
 def test_what_is_there_is_not_overwritten_unless_asked_and_only_exports_are(shop, tmp_path):
-    """D6."""
+    """A folder that is not an export is never replaced."""
     target = tmp_path / "out"
     export_project(shop.store, shop.project, target)
     before = (target / "labels.csv").read_bytes()
@@ -77,7 +77,7 @@ def test_a_cancelled_export_leaves_nothing(shop, tmp_path):
 
 
 def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
-    """D6: one of them wins, the other is told."""
+    """One of them wins, the other is told."""
     results: list[str] = []
 
     def export() -> None:
@@ -110,7 +110,7 @@ exporting.export_project(Store.open(home=Path(sys.argv[1])), int(sys.argv[2]), P
 
 
 def test_kill_9_during_an_export_leaves_no_half_file_and_the_next_one_clears_up(shop, tmp_path):
-    """D6, really killed."""
+    """The process is really killed."""
     target = tmp_path / "x" / "out"
     command = [sys.executable, "-c", KILLED, str(shop.store.home), str(shop.project), str(target)]
     assert subprocess.run(command, cwd=ROOT).returncode == -9

@@ -121,7 +121,7 @@ def test_the_manifest_says_what_is_inside(shop, tmp_path):
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("zipped", [False, True])
 def test_export_and_import_give_everything_back(shop, tmp_path, format_, zipped):
-    """D7, for every format, into another project and (with the files) into another store."""
+    """For every format, into another project and (with the files) into another store."""
     target = tmp_path / ("out.zip" if zipped else "out")
     export_project(shop.store, shop.project, target, ExportOptions(format=format_, media=True))
     expected = standing(shop.store, shop.project)
@@ -171,7 +171,7 @@ names = st.one_of(words, nasty)
 def test_any_names_labels_and_notes_survive_the_round_trip(
     sqlite_store, tmp_path_factory, item_names, class_names, given_labels, other_names, format_
 ):
-    """The property behind D7 and D5: whatever people type, every format gives it back exactly."""
+    """Whatever people type, every format gives it back exactly."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "in").mkdir()
     shop = Shop(sqlite_store, folder / "in", item_names, class_names, other_names=other_names)
@@ -196,13 +196,13 @@ def latest_opinions(found: set[tuple]) -> set[tuple]:
     "cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠x", " =1", "\u200b=1"]
 )
 def test_cells_that_a_spreadsheet_would_run_are_neutralised(cell):
-    """D5."""
+    """Signs that begin a formula, behind white space and in full width too."""
     assert is_formula(cell)
     assert not is_formula("1=1") and not is_formula("cat")
 
 
 def test_the_csv_is_safe_and_the_exact_values_come_back(shop, tmp_path):
-    """D5: no text cell of the file starts with a formula sign; JSONL and Parquet are exact."""
+    """No text cell of the file starts with a formula sign; JSONL and Parquet are exact."""
     export_project(shop.store, shop.project, tmp_path / "csv", ExportOptions(format="csv"))
     with open(tmp_path / "csv" / "labels.csv", encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -59,7 +59,7 @@ def labels_of(store, project: int) -> dict[str, str | None]:
     ],
 )
 def test_csv_in_every_usual_form_is_read(sqlite_store, audio, folder, text, encoding):
-    """A11: marks, UTF-16, Latin-1, other separators, quoted line breaks."""
+    """Marks, UTF-16, Latin-1, other separators, quoted line breaks."""
     (folder / "list.csv").write_bytes(text.lstrip("\n").replace("File_Name", "file_name").encode(encoding))
     report = run_import(sqlite_store, audio, open_source(folder / "list.csv"))
     assert (report.imported, report.held_out, report.labels) == (3, 1, 2)
@@ -105,7 +105,7 @@ BAD = [
 
 @pytest.mark.parametrize(("row", "words"), BAD)
 def test_each_wrong_row_gets_its_verdict_and_stops_the_import(sqlite_store, audio, folder, row, words):
-    """A11, A14: the row is named with its reason and nothing is imported without an explicit choice."""
+    """The row is named with its reason and nothing is imported without an explicit choice."""
     (folder / "page.wav").write_text("<html>" * 20)
     (folder / "link.wav").symlink_to(folder / "a.wav")
     (folder / "linked").symlink_to(folder / "sub")
@@ -136,7 +136,7 @@ def test_a_path_named_twice_is_a_problem(folder):
     [("Dog", "differs from 'dog' only in case"), ("dog ", "only in case or spaces"), ("cow", "no class 'cow'")],
 )
 def test_unknown_and_similar_classes_are_asked_about(sqlite_store, folder, label, words):
-    """A11: a class the project does not have, and one that differs in case or spaces."""
+    """A class the project does not have, and one that differs in case or spaces."""
     project = create_project(sqlite_store, "p", "audio", ["dog"]).id
     (folder / "list.csv").write_text(f"path,label\na.wav,dog\nb.wav,{label}\n")
     with pytest.raises(InvalidInput, match=words):
@@ -193,7 +193,7 @@ def test_the_hash_of_a_row_is_compared_with_the_bytes(sqlite_store, audio, folde
 
 
 def test_a_million_rows_are_previewed_in_flat_memory(tmp_path):
-    """A11, with fewer rows and counted memory: what is kept is 200 verdicts and one number a row."""
+    """With fewer rows and counted memory: what is kept is 200 verdicts and one number a row."""
     import tracemalloc
 
     (tmp_path / "in").mkdir()

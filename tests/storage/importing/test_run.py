@@ -95,7 +95,7 @@ def test_test_folders_are_held_out_with_their_truth_and_never_served(store, proj
 
 
 def test_the_same_bytes_are_one_item_with_two_names_and_new_bytes_are_a_new_item(store, project, tmp_path):
-    """A4."""
+    """Items are identified by the SHA-256 of their bytes."""
     write_files(tmp_path / "in", {"dog/a.wav": wav(1), "dog/b.wav": wav(1)})
     report = take(store, project, tmp_path / "in")
     assert (report.imported, report.duplicates) == (1, [("dog/b.wav", "dog/a.wav")])
@@ -133,7 +133,7 @@ def test_a_label_taken_back_stays_taken_back_when_the_folder_is_imported_again(s
 
 
 def test_everything_that_is_not_a_plain_media_file_is_named_with_a_reason(sqlite_store, audio, tmp_path):
-    """A12, and A6 for a whole import: the rest is imported and nothing hangs."""
+    """Unreadable and foreign files in an import: the rest is imported and nothing hangs."""
     root = write_files(
         tmp_path / "in", {"dog/a.wav": wav(1), "dog/page.wav": b"<html>" * 20, "dog/x.zip": b"PK\x03\x04.."}
     )
@@ -153,7 +153,7 @@ def test_everything_that_is_not_a_plain_media_file_is_named_with_a_reason(sqlite
 
 
 def test_an_unreadable_file_is_named(sqlite_store, audio, tmp_path, monkeypatch):
-    """A12; as root every file can be read, so the operating system's answer is made up."""
+    """As root every file can be read, so the operating system's answer is made up."""
     root = write_files(tmp_path / "in", {"dog/a.wav": wav(1), "dog/b.wav": wav(2)})
     (root / "dog" / "b.wav").chmod(0)
     report = take(sqlite_store, audio, root)
@@ -186,7 +186,7 @@ def test_a_file_that_takes_another_place_after_the_walk_is_not_followed(sqlite_s
 
 
 def test_damaged_files_are_kept_as_unreadable_and_repaired_when_they_can_be_read(store, tmp_path):
-    """A8: the item is marked with the reason, the batch goes on, and it is never served."""
+    """The item is marked with the reason, the batch goes on, and it is never served."""
     project = create_project(store, "pictures", "image").id
     data = picture("PNG", size=(40, 40))
     write_files(tmp_path / "in", {"a.png": data[: len(data) // 2], "b.png": picture(seed=3)})
@@ -219,7 +219,7 @@ NAMES = [
 
 
 def test_names_are_kept_exactly(sqlite_store, audio, tmp_path):
-    """A5, the stored half."""
+    """Names are stored exactly as they are; the screens show them as text."""
     write_files(tmp_path / "in", {name: wav(n) for n, name in enumerate(NAMES)})
     take(sqlite_store, audio, tmp_path / "in")
     assert {item.name for item in items(sqlite_store, audio)} == set(NAMES)
@@ -363,7 +363,7 @@ def wait_until_empty(folder: Path) -> None:
 
 
 def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, monkeypatch):
-    """A12: entries are streamed; ten times as many cost no more. The files behind them are made up."""
+    """Entries are streamed; ten times as many cost no more. The files behind them are made up."""
     import tracemalloc
 
     from storage.importing.sources import Entry, FilePlace

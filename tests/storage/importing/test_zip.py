@@ -53,7 +53,7 @@ def test_an_archive_is_imported_like_the_folder_it_was(sqlite_store, audio, tmp_
 
 
 def test_names_that_lead_elsewhere_are_refused_and_write_nothing_there(sqlite_store, audio, tmp_path):
-    """A1: the entry is listed with its reason, the rest is imported."""
+    """The entry is listed with its reason, the rest is imported."""
     wrong = ["../../x.wav", "/etc/x.wav", "C:\\x.wav", "a/../../x.wav", "..\\x.wav", "\\\\host\\x.wav", "c:x.wav"]
     files = {name: wav(n) for n, name in enumerate(wrong)} | {"good.wav": wav(50), "sub\\windows.wav": wav(51)}
     path = zip_of(tmp_path / "x.zip", files)
@@ -73,7 +73,7 @@ def test_names_that_lead_elsewhere_are_refused_and_write_nothing_there(sqlite_st
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK])
 def test_links_and_devices_are_refused_and_their_target_is_never_opened(tmp_path, kind):
-    """A2. Zip has no hard links: an entry always carries its own bytes; overlapping ones are the nearest (A3)."""
+    """Zip has no hard links: an entry always carries its own bytes; overlapping ones come nearest."""
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive:
         entry = zipfile.ZipInfo("a.wav")
@@ -87,7 +87,7 @@ def test_links_and_devices_are_refused_and_their_target_is_never_opened(tmp_path
 
 
 def test_archives_inside_archives_are_not_opened(sqlite_store, audio, tmp_path):
-    """A3, nested."""
+    """An archive inside an archive is not unpacked."""
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
         archive.writestr("a.wav", wav(1))
@@ -97,7 +97,7 @@ def test_archives_inside_archives_are_not_opened(sqlite_store, audio, tmp_path):
 
 
 def test_a_bomb_is_refused_by_its_ratio_before_it_is_unpacked(sqlite_store, audio, tmp_path):
-    """A3: one entry that unpacks to a thousand times its size, and an archive that does as a whole."""
+    """One entry that unpacks to a thousand times its size, and an archive that does as a whole."""
     path = zip_of(tmp_path / "x.zip", {"zeros.wav": bytes(3 << 20), "b.wav": wav(2)})
     report = take(sqlite_store, audio, path)
     assert names(sqlite_store, audio) == ["b.wav"] and "max_zip_ratio" in report.refused[0][1]
@@ -123,7 +123,7 @@ def test_the_file_limit_holds_for_entries(tmp_path):
 
 
 def test_ten_million_declared_entries_are_refused_without_reading_them(tmp_path):
-    """A3: what the end record says is enough; and when it says less than there is, counting stops at the limit."""
+    """What the end record says is enough; and when it says less than there is, counting stops at the limit."""
     path = zip_of(tmp_path / "x.zip", {f"{n}.txt": b"" for n in range(300)})
     data = bytearray(path.read_bytes())
     at = data.rfind(b"PK\x05\x06")
@@ -155,7 +155,7 @@ def test_memory_does_not_grow_with_the_number_of_names(tmp_path):
 
 
 def test_overlapping_entries_are_refused(tmp_path):
-    """A3: two names for the same packed bytes."""
+    """Two names for the same packed bytes."""
     path = zip_of(tmp_path / "x.zip", {"a.wav": wav(1), "b.wav": wav(2)})
     data = bytearray(path.read_bytes())
     second = data.find(b"PK\x01\x02", data.find(b"PK\x01\x02") + 1)
@@ -182,7 +182,7 @@ def central(data: bytearray, offset: int, form: str, value: int) -> bytearray:
     ],
 )
 def test_what_is_declared_wrongly_is_refused_while_unpacking(tmp_path, offset, form, value, words):
-    """A3: declared size is not the real size, in both directions; and what cannot be unpacked says so."""
+    """Declared size is not the real size, in both directions; and what cannot be unpacked says so."""
     path = zip_of(tmp_path / "x.zip", {"a.wav": wav(1)})
     path.write_bytes(central(bytearray(path.read_bytes()), offset, form, value))
     source = ZipSource(path, Limits())

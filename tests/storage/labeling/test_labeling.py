@@ -15,7 +15,7 @@ from tests.storage.pools import add_items, event, make_pool
 
 
 def test_the_same_event_applied_twice_changes_nothing(store: Store) -> None:
-    """B4: a double click, a retry after a lost answer."""
+    """A double click, a retry after a lost answer."""
     made = make_pool(store)
     given = event(made.items[0], class_id=made.classes[0])
     first = made.pool.apply([given, given], annotator=made.ann)
@@ -113,7 +113,7 @@ def test_the_class_most_annotators_give_counts_and_a_decision_overrides_it(store
 
 
 def test_a_label_for_a_class_merged_meanwhile_counts_as_its_successor(store: Store) -> None:
-    """B11: the class was merged while another person had it on screen."""
+    """The class was merged while another person had it on screen."""
     made = make_pool(store)
     robin, wren, owl = made.classes
     merge_classes(store, made.project_id, robin, wren)
@@ -128,7 +128,7 @@ def test_a_label_for_a_class_merged_meanwhile_counts_as_its_successor(store: Sto
 
 
 def test_a_label_for_a_retired_class_is_refused_with_the_reason(store: Store) -> None:
-    """B11: nothing is stored, so the person's screen keeps it and asks."""
+    """Nothing is stored, so the person's screen keeps it and asks."""
     made = make_pool(store)
     retire_class(store, made.project_id, made.classes[0])
     answer = made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
@@ -137,7 +137,7 @@ def test_a_label_for_a_retired_class_is_refused_with_the_reason(store: Store) ->
 
 
 def test_an_archived_project_and_a_removed_annotator_refuse_labels_explicitly(store: Store) -> None:
-    """B12; a label stored before is still acknowledged when it is sent again."""
+    """A label stored before is still acknowledged when it is sent again."""
     made = make_pool(store)
     stored = event(made.items[0], class_id=made.classes[0])
     made.pool.apply([stored], annotator=made.ann)
@@ -165,7 +165,7 @@ def test_a_class_of_another_project_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("note", ["<script>alert(1)</script>", "![x](http://x)", "ü" * 100_000, "a\r\n\tb", "e\u0301é"])
 def test_notes_are_stored_exactly(store: Store, note: str) -> None:
-    """B15"""
+    """Markup, line breaks and characters of any script come back unchanged."""
     made = make_pool(store, 2)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann, note=note)
     assert made.pool.history(made.items[0])[0].note == note
@@ -173,7 +173,7 @@ def test_notes_are_stored_exactly(store: Store, note: str) -> None:
 
 @pytest.mark.parametrize("note", ["a\x00b", "half \ud800 pair"])
 def test_notes_that_no_database_keeps_exactly_are_refused_alike(store: Store, note: str) -> None:
-    """B15"""
+    """NUL and lone surrogates are refused on SQLite and on PostgreSQL."""
     made = make_pool(store, 2)
     with pytest.raises(InvalidInput, match=r"The note contains .* Remove it and try again\."):
         made.pool.label(made.items[0], made.classes[0], annotator=made.ann, note=note)
@@ -181,7 +181,7 @@ def test_notes_that_no_database_keeps_exactly_are_refused_alike(store: Store, no
 
 
 def test_times_are_utc_and_days_are_those_of_the_zone_asked_for(store: Store) -> None:
-    """D14: Ann labels at 23:30 in UTC−8 on 1 May, Bob at 08:30 in UTC+9 on 2 May."""
+    """Ann labels at 23:30 in UTC−8 on 1 May, Bob at 08:30 in UTC+9 on 2 May."""
     made = make_pool(store)
     west, east = timezone(timedelta(hours=-8)), timezone(timedelta(hours=9))
     late, early = datetime(2024, 5, 1, 23, 30, tzinfo=west), datetime(2024, 5, 2, 8, 30, tzinfo=east)

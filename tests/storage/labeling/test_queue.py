@@ -56,7 +56,7 @@ def test_picks_come_first_in_their_order_then_the_shuffled_rest(store: Store) ->
 
 
 def test_an_item_is_leased_to_one_annotator_and_one_tab(store: Store) -> None:
-    """B5, B6: the second person, and the same person's second tab, get other items."""
+    """The second person, and the same person's second tab, get other items."""
     made = make_pool(store, 6)
     mine = served(made.pool, made.ann, "tab 1", 2)
     second_tab = served(made.pool, made.ann, "tab 2", 2)
@@ -90,7 +90,7 @@ def test_held_out_unreadable_and_skipped_items_are_never_served(store: Store) ->
 
 
 def test_a_repaired_item_is_served_again(store: Store) -> None:
-    """A13: the file is back."""
+    """The file is back."""
     made = make_pool(store, 1)
     for condition, expected in (("missing", []), ("ok", made.items)):
         with store.write() as connection:
@@ -145,7 +145,7 @@ def _grab(url: str | None, home: str, who: int, barrier, results) -> None:
 
 @pytest.mark.timeout(660)
 def test_three_processes_never_get_the_same_item(store: Store) -> None:
-    """B6 under load: every item is handed out exactly once."""
+    """Under load, every item is handed out exactly once."""
     made = make_pool(store, 60)
     annotators = [annotator_named(store, f"A{number}").id for number in range(3)]
     context = multiprocessing.get_context("spawn")

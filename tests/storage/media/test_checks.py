@@ -1,4 +1,4 @@
-"""A13: files that are deleted or changed after import."""
+"""Files that are deleted or changed after import."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("examined_here")
 
 @pytest.mark.parametrize("kept", ["copy", "link"])
 def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_path, kept):
-    """A13: the item says so, the queue skips it, labels stay; the right bytes bring it back."""
+    """The item says so, the queue skips it, labels stay; the right bytes bring it back."""
     project = create_project(store, "p", "audio", ["dog"]).id
     root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(4)})
     run_import(store, project, open_source(root), ImportOptions(storage=kept))
@@ -51,7 +51,7 @@ def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_
 
 
 def test_reading_an_item_notices_before_it_gives_other_bytes(sqlite_store, tmp_path):
-    """A13, on read: never the wrong bytes, and the item is marked by the attempt alone."""
+    """On read: never the wrong bytes, and the item is marked by the attempt alone."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id
     root = write_files(tmp_path / "in", {"a.wav": wav(1), "b.wav": wav(2), "c.wav": wav(3)})
@@ -91,7 +91,7 @@ def test_importing_a_lost_file_again_brings_its_item_back(sqlite_store, tmp_path
 
 
 def test_a_round_that_meets_a_missing_or_changed_file_marks_its_item(sqlite_store, tmp_path):
-    """A13, where a worker reads: nothing is trained on other bytes, and people see which items it concerns."""
+    """Where a worker reads: nothing is trained on other bytes, and people see which items it concerns."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id
     root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(3)})
@@ -109,7 +109,7 @@ def test_a_round_that_meets_a_missing_or_changed_file_marks_its_item(sqlite_stor
 
 
 def test_sharing_media_marks_what_is_missing_and_a_machine_without_media_marks_nothing(tmp_path):
-    """A13, with an artifact folder that several machines reach."""
+    """The same with an artifact folder that several machines reach."""
     address = str(tmp_path / "shared")
     with Store.open(home=tmp_path / "home") as store:
         url = store.url

@@ -79,14 +79,14 @@ def test_plain_wavs_are_measured_like_libsndfile_does(bits):
     ],
 )
 def test_what_lies_about_itself_is_refused_by_its_content(data, words):
-    """A6, A7, A9: HTML, SVG, programs and foreign sound formats, whatever they are called."""
+    """HTML, SVG, programs and foreign sound formats, whatever they are called."""
     found = examine(data, LIMITS)
     assert found.status == "refused"
     assert words in found.reason
 
 
 def test_foreign_sounds_are_refused_before_libsndfile_opens_them(monkeypatch):
-    """A9: a MAT4 file has no magic word; it and files that hide behind an ID3 tag never reach the decoder."""
+    """A MAT4 file has no magic word; it and files that hide behind an ID3 tag never reach the decoder."""
     monkeypatch.setattr(soundfile, "SoundFile", lambda *_, **__: pytest.fail("libsndfile saw it"))
     mat4 = struct.pack("<5I", 0, 1, 1, 0, 11) + b"samplerate\x00" + bytes(64)
     tag = b"ID3\x04\x00\x00\x00\x00\x00\x0a" + bytes(10)
@@ -157,7 +157,7 @@ def test_no_samples_and_samples_that_are_not_numbers_are_unreadable():
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
 def test_damaged_pictures_never_raise_and_say_why(form):
-    """A8: cut off or with a flipped bit at 100 random offsets."""
+    """Cut off or with a flipped bit at 100 random offsets."""
     data, rng = picture(form, size=(24, 24)), np.random.default_rng(1)
     seen = set()
     for offset in rng.integers(0, len(data), 100):
@@ -198,7 +198,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affected(folders, tmp_path):
-    """A10, time: the child is killed by its own alarm; the file is kept and marked."""
+    """Time: the child is killed by its own alarm; the file is kept and marked."""
     (tmp_path / "slow.jpg").write_bytes(long_picture())
     (tmp_path / "a.png").write_bytes(picture(seed=1))
     (tmp_path / "b.png").write_bytes(picture(seed=2))
@@ -213,7 +213,7 @@ def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affect
 
 
 def test_a_decoder_that_needs_too_much_memory_is_refused_it(folders, tmp_path):
-    """A10, memory: address space is limited in the child; the parent is not affected."""
+    """Memory: address space is limited in the child; the parent is not affected."""
     Image.new("RGB", (7_000, 7_000)).save(tmp_path / "large.png")
     (tmp_path / "a.png").write_bytes(picture())
     limits = dataclasses.replace(LIMITS, decode_bytes=200 << 20)
@@ -240,7 +240,7 @@ def test_large_files_are_copied_whole_and_measured_from_the_copy(folders, tmp_pa
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(folders, tmp_path, monkeypatch):
-    """A12."""
+    """The hash and the stored bytes always belong together."""
     from storage.media import probe_process
 
     target = tmp_path / "a.wav"

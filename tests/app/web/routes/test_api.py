@@ -40,7 +40,7 @@ def test_a_label_is_stored_once_however_often_it_is_sent(post, project, page_sto
 
 
 def test_what_cannot_be_stored_is_refused_alone_with_its_reason(post, project, page_store):
-    """FAULTS B15: NUL and lone surrogates, wrong types and foreign items; the good event beside them is stored."""
+    """NUL and lone surrogates, wrong types and foreign items; the good event beside them is stored."""
     other = sample_store.audio_project(page_store, "Other", 2)
     mine, theirs = (Pool(page_store, p.id).items()[0].id for p in (project, other))
     class_id = list_classes(page_store, project.id)[0].id
@@ -84,14 +84,14 @@ def test_without_a_ticket_or_with_a_forged_or_old_one_nothing_is_answered(routes
 
 
 def test_unknown_and_absurd_projects_are_not_found(post, project):
-    """FAULTS D11."""
+    """An identifier that no project has, beyond 64 bits too, gives 404 and never 500."""
     for number in (999, 2**62, 10**40):
         assert post(f"/api/projects/{number}/cards", {"holder": "t"}).status == 404
         assert post(f"/api/projects/{number}/labels", {"events": []}).status == 404
 
 
 def test_a_requests_origin_must_be_our_own_page(post, project):
-    """FAULTS D10: a ticket alone is not enough for another page, nor another host name."""
+    """A ticket alone is not enough for another page, nor another host name."""
     path = f"/api/projects/{project.id}/state"
     assert post(path, origin="http://127.0.0.1").status == 200
     assert post(path, origin="http://evil.example").status == 403
@@ -117,7 +117,7 @@ def test_near_the_end_a_tab_holds_half_of_what_waits_and_others_find_work(post, 
 
 
 def test_twenty_people_at_once_see_only_their_own(post, project, page_store):
-    """FAULTS B14: every answer names the asker's own actions, every item was given to one person only."""
+    """Every answer names the asker's own actions, every item was given to one person only."""
     class_id = list_classes(page_store, project.id)[0].id
     sample_store.add_items(page_store, project, [(f"more {i}", sample_store.clip(5000 + i, 0.1)) for i in range(44)])
     given: dict[str, list[int]] = {}
@@ -141,7 +141,7 @@ def test_twenty_people_at_once_see_only_their_own(post, project, page_store):
 
 
 def test_a_card_carries_its_own_items_guess_and_the_round_that_picked_it(post, project, page_store):
-    """FAULTS C10, against the round's own arrays."""
+    """Compared with the round's own arrays."""
     picks = sample_store.finish_round(page_store, project, 6)
     found = post(f"/api/projects/{project.id}/cards", {"holder": "t", "limit": 8}).json()["cards"]
     assert [card["item_id"] for card in found[:6]] == picks

@@ -37,14 +37,14 @@ def test_an_export_is_downloaded_as_a_file_by_someone_with_a_session(server, coo
 
 
 def test_without_a_session_there_is_nothing(server):
-    """FAULTS D9."""
+    """A download needs a session."""
     for headers in ({}, {"cookie": f"{SESSION_COOKIE}=made.up"}):
         answer = ask(server, "GET", "/api/exports/birds-csv-0a1b2c3d.zip", None, headers)
         assert answer.status == 401 and b"PK" not in answer.body
 
 
 def test_other_names_are_not_found(server, cookie):
-    """FAULTS D9, D11."""
+    """A name leads to an export of this folder or to 404, never to another file."""
     for name in ("secret.txt", "..", "../winnow.sqlite", "..%2fwinnow.sqlite", "none.zip", "A.zip", "a" * 99 + ".zip"):
         assert ask(server, "GET", f"/api/exports/{name}", None, cookie).status == 404, name
     assert ask(server, "POST", "/api/exports/birds-csv-0a1b2c3d.zip", None, cookie).status == 405

@@ -23,7 +23,7 @@ def clip(page_store):
 
 
 def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_store):
-    """FAULTS D9."""
+    """The content type comes from an allow-list, and the answer cannot run scripts."""
     data = page_store.media.read(clip.sha256)
     whole = get(media_path(clip, "file"))
     assert (whole.status, whole.body) == (200, data)
@@ -44,7 +44,7 @@ RANGES = ("bytes=100-199", "bytes=0-0", "bytes=20000-", "bytes=-7", "bytes=5-999
 
 
 def test_packed_bytes_are_served_like_those_of_a_file(get, clip, page_store):
-    """FAULTS D9: the same answers to every range before and after the bytes went into a pack."""
+    """The same answers to every range before and after the bytes went into a pack."""
     names = ("content-range", "content-length", "content-type", "accept-ranges", "etag", "cache-control")
 
     def answer(**asked: str) -> tuple[int, bytes, list[str | None]]:
@@ -68,7 +68,7 @@ def test_packed_bytes_are_served_like_those_of_a_file(get, clip, page_store):
 
 
 def test_a_packed_item_whose_bytes_changed_is_marked_and_not_sent(get, clip, page_store):
-    """FAULTS A13."""
+    """The hash is compared when bytes are read from a pack."""
     slot = pack(page_store, clip.sha256)
     path = page_store.media.packs.path(slot)
     data = path.read_bytes()
@@ -94,13 +94,13 @@ def pack(store: Store, sha256: str) -> Slot:
 
 
 def test_without_a_session_there_is_nothing(routes, clip):
-    """FAULTS D9."""
+    """Media need a session, on loopback too."""
     assert ask(routes, "GET", media_path(clip, "file")).status == 401
     assert ask(routes, "GET", media_path(clip, "file"), None, {"cookie": "winnow_session=made.up"}).status == 401
 
 
 def test_another_project_hash_or_part_is_not_found(get, clip, page_store):
-    """FAULTS D9, D11."""
+    """Item, project and hash must belong together; anything else is 404."""
     other = sample_store.image_project(page_store, "Other", 1)
     base = f"/api/media/{clip.project_id}/{clip.id}/{clip.sha256}"
     for address in (
@@ -129,7 +129,7 @@ def test_pictures_are_drawn_once_and_served_as_png(get, clip, page_store):
 
 
 def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, clip, page_store):
-    """FAULTS A13."""
+    """The hash is compared when bytes are read from a file."""
     path = page_store.media.path(clip.sha256)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"x")
@@ -144,7 +144,7 @@ def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, c
 def test_asking_for_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
     get, clip, page_store, part
 ):
-    """FAULTS A13: also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
+    """Also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
     pool = Pool(page_store, clip.project_id)
     path = page_store.media.path(clip.sha256)
     data = path.read_bytes()
@@ -163,7 +163,7 @@ def test_asking_for_a_missing_or_changed_file_marks_its_item_until_the_right_byt
 
 
 def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
-    """FAULTS A8 on the way out."""
+    """Damaged files on the way out."""
     project = sample_store.create_project(page_store, "Broken", "image", ["a"])
     broken = sample_store.picture(1)[:200]
     [item] = sample_store.add_items(page_store, project, [("half.png", broken)])

@@ -50,7 +50,7 @@ def done(server, page_store) -> Callable[..., Answer]:
 
 
 def test_nothing_is_taken_without_a_ticket(server, page_store):
-    """FAULTS D9."""
+    """An upload without a valid ticket leaves no file."""
     for headers in ({}, {"x-winnow-ticket": "made.up"}):
         answer = ask(server, "PUT", f"/api/uploads/{UPLOAD}", b"x", headers | {"x-winnow-name": "a.wav"})
         assert answer.status == 401 and answer.json()["error"].startswith("You are signed out")
@@ -59,7 +59,7 @@ def test_nothing_is_taken_without_a_ticket(server, page_store):
 
 
 def test_uploads_without_a_usable_name_are_refused(put, done, page_store):
-    """FAULTS D11."""
+    """Identifiers with path parts, empty and overlong names, and names with NUL; nothing is written."""
     for upload in ("x", "A" * 32, "0" * 33, "..%2f..%2fx"):
         assert put("a.wav", b"x", upload=upload).status in (404, 422), upload
         assert done(upload).status == 404
@@ -72,7 +72,7 @@ def test_uploads_without_a_usable_name_are_refused(put, done, page_store):
 
 
 def test_files_lie_under_their_own_names_in_one_archive_and_hostile_ones_stay_names(put, done, page_store):
-    """FAULTS A1, A5: through the import, nothing is written elsewhere; what can be taken keeps its name."""
+    """Through the import, nothing is written elsewhere; what can be taken keeps its name."""
     for number, name in enumerate(HOSTILE):
         assert put(name, wav(number)).json() == {"bytes": len(wav(number))}
     assert put("page.wav", b"<html>" * 9).status == 200
@@ -103,7 +103,7 @@ def test_a_zip_alone_is_kept_byte_by_byte(put, done, tmp_path):
 
 
 def test_sizes_are_bounded_file_by_file_and_together(put, done, page_store, monkeypatch):
-    """FAULTS A3: what is over a limit is said with the limit, and leaves nothing behind."""
+    """What is over a limit is said with the limit, and leaves nothing behind."""
     monkeypatch.setenv("WINNOW_MAX_FILE_BYTES", "1000")
     monkeypatch.setenv("WINNOW_MAX_ZIP_BYTES", "2500")
     answer = put("big.wav", b"x" * 1001)
