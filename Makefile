@@ -1,10 +1,12 @@
-# make run · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
+# make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
+#   check   lint, types and the fast tests: under two minutes on two cores
+#   test    lint, types and all tests, browsers and PostgreSQL included: under ten minutes
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint bench setup setup-dev clean
+.PHONY: run check test lint bench setup setup-dev clean
 .DEFAULT_GOAL := run
 
 $(PY):
@@ -30,7 +32,11 @@ run: setup
 
 lint: setup-dev
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+check: lint
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not browser and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.

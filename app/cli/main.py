@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from app.cli.output import complain, progress_bar, show, tell
+from core.version import VERSION
 
 if TYPE_CHECKING:
     from storage.database.store import Store
@@ -29,6 +30,21 @@ app = typer.Typer(
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"winnow {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Winnow: label audio and images, with the next items chosen by what they teach the model."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -138,7 +138,8 @@ def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.ob
     }[coloring]
     colors = [color for _, color in named_colors(found, coloring)]
     palette = np.array([*colors, look.muted if coloring == "Prediction" else look.line], object)
-    return palette[chosen]
+    painted: NDArray[np.object_] = palette[chosen]
+    return painted
 
 
 def named_colors(found: Layers, coloring: Coloring) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from app.views.text import plain
 from app.web import people, resources, state, theme
 from app.web.screens import data, export, grid, label, map, review, train
 from app.web.widgets.session_badge import session_badge
+from core.version import VERSION
 from storage.projects.projects import ProjectRow, list_projects
 
 SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
@@ -65,6 +66,7 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
         with st.popover(plain(people.initials(here.annotator.name)), key="person"):
             theme.muted(f"Labeling as {here.annotator.name}")
             st.button("Sign out" if resources.sign_in() else "Switch user", on_click=people.leave, key="leave")
+            theme.muted(f"Winnow {VERSION}")
 
 
 def _project_choice(projects: list[ProjectRow], current: ProjectRow) -> None:

@@ -127,7 +127,7 @@ class ZipReader:
         central_name = self._read_at(entry.position + _CENTRAL.size, entry.n_name)
         if self._read_at(entry.header + _LOCAL.size, n_name) != central_name:
             raise BadEntry("Its local header carries another name than the directory.")
-        return entry.header + _LOCAL.size + n_name + n_extra
+        return int(entry.header + _LOCAL.size + n_name + n_extra)
 
     def _read_at(self, offset: int, n_bytes: int) -> bytes:
         return os.pread(self._file.fileno(), n_bytes, offset)

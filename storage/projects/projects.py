@@ -37,7 +37,7 @@ class ProjectSettings:
     seed: int = 0
     lease_seconds: int = 600
     kernel_network: str = "scnn"
-    extra: dict = field(default_factory=dict)  # small JSON values that screens keep
+    extra: dict = field(default_factory=dict)  # type: ignore[type-arg]  # small JSON values; `from_dict` checks the class
 
     def __post_init__(self) -> None:
         require(1 <= self.labels_per_item <= 100, f"{self.labels_per_item} labels per item; use 1 to 100.")

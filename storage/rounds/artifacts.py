@@ -92,7 +92,8 @@ class ArtifactFolder:
         path = self.path(ref)
         if 0 in ref.shape or ref.shape == ():
             return np.asarray(np.load(path, allow_pickle=False))
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
 
     def path(self, ref: ArtifactRef) -> Path:
         """A local file with the bytes; fetched and checked first when the folder is remote."""

@@ -7,6 +7,7 @@ a result.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -252,7 +253,7 @@ class RoundLog:
     def _query(self) -> Select[*tuple[Any, ...]]:
         return select(Round.__table__).where(Round.project_id == self.project_id).order_by(Round.number.desc())
 
-    def _rows(self, connection: Connection, query: Select[*tuple[Any, ...]]) -> Any:
+    def _rows(self, connection: Connection, query: Select[*tuple[Any, ...]]) -> builtins.list[RoundRow]:
         return [
             RoundRow(**(row._asdict() | {"config": from_json(RoundConfig, row.config)}))
             for row in connection.execute(query)

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.views.text import count, plain, visible
+from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from core.errors import WinnowError
 from storage.projects import classes
@@ -54,9 +54,9 @@ def _choice(project_id: int, by_id: Mapping[int, ClassRow]) -> ClassRow | None:
 
 def _chips(active: list[ClassRow], per_class: Mapping[int, int]) -> str:
     parts = [
-        f'<span class="winnow-chip"><kbd>{theme.markup(row.key or " ")}</kbd>'
-        f'<span aria-hidden="true" style="color:{theme.markup(row.color or "#888888")}">●</span>'
-        f"{theme.markup(row.name)} <small>{per_class.get(row.id, 0):,}</small></span>"
+        f'<span class="winnow-chip"><kbd>{markup(row.key or " ")}</kbd>'
+        f'<span aria-hidden="true" style="color:{markup(row.color or "#888888")}">●</span>'
+        f"{markup(row.name)} <small>{per_class.get(row.id, 0):,}</small></span>"
         for row in active[:200]
     ]
     return f'<div class="winnow-chips">{"".join(parts)}</div>'
