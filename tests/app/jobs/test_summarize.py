@@ -87,6 +87,7 @@ def test_a_summary_is_measured_on_held_out_items_and_exported_with_weights(shape
     assert list(figure.data[0].x) == [100 * worth[name] for name in ("everything", "uniform_mean", "summary")]
 
 
+@pytest.mark.slow
 def test_a_joint_summary_needs_a_network_and_then_measures_both_models(shapes, tmp_path, capsys):
     assert main(["summarize", "shapes", "--items", "5", "--joint"]) == 1
     assert "No finished round has trained a network yet" in capsys.readouterr().err

@@ -158,6 +158,7 @@ def stages_of_living(drawn: Drawn) -> list[str]:
     return [worker.stage for worker in workers.living_workers(drawn.store, 1.5)]
 
 
+@pytest.mark.slow
 def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew, tmp_path):
     """SIGSTOP ... SIGCONT, as a laptop that sleeps."""
     asked, gate = ask(drawn), tmp_path / "gate"
@@ -184,6 +185,7 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     assert ended(drawn, replay.id).metrics["replay"]["same"]
 
 
+@pytest.mark.slow
 def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_picks_stay(drawn, crew, tmp_path):
     """Every stage is held until it is cancelled: its progress reports end it."""
     worker, first = first_round(drawn, crew)
@@ -208,6 +210,7 @@ def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, cr
     assert not worker.lines(f"round {asked.id}:")
 
 
+@pytest.mark.slow
 def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
     """A loss that is not a number; memory that is not there."""
     worker, first = first_round(drawn, crew)
@@ -240,6 +243,7 @@ def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_s
     assert row.status == "failed" and row.error.startswith("5 workers were lost in the stage prepare")
 
 
+@pytest.mark.slow
 def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_starts_it(drawn, crew, tmp_path):
     from storage.projects.projects import update_project
 
@@ -264,6 +268,7 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     assert all(one["round"] == second.number and one["guess_was_wrong"] in (True, False) for one in told)
 
 
+@pytest.mark.slow
 def test_a_round_survives_the_loss_of_the_engine_file(drawn, crew, tmp_path):
     asked = ask(drawn)
     worker = crew.start(place(drawn, gates={"train": tmp_path / "never there"}))

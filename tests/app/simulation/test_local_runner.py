@@ -220,6 +220,7 @@ def test_more_rounds_go_on_from_a_shorter_run(data, tmp_path):
     assert read_results(tmp_path / "results.json")["question"]["plan"]["rounds"] == 4
 
 
+@pytest.mark.slow
 def test_a_longer_simulation_ends_as_if_it_had_been_asked_at_once(data, tmp_path):
     asked = question(data, strategies=("uniform",), plan=Plan(start=3, batch=2, rounds=2))
     whole = simulate(asked, tmp_path / "whole", processes=1)

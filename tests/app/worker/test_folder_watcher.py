@@ -117,6 +117,7 @@ with Store.open() as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kill_9_in_the_middle_and_a_restart_double_and_lose_nothing(store, project, folder, home):
     """60 files, a server killed while it takes them in: every file is one item, every item once in the buffer."""

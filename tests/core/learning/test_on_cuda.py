@@ -82,6 +82,7 @@ def test_prediction_runs_on_the_device(monkeypatch):
     assert found.probabilities.shape == (20, N_CLASSES) and found.view_probabilities.shape == (2, 20, N_CLASSES)
 
 
+@pytest.mark.slow
 def test_between_steps_the_host_waits_for_the_device_a_few_times_per_epoch(monkeypatch):
     """Steps themselves wait for nothing (the test below); here they are empty, and all other waits are counted."""
     inputs, classes = picture_pool(n=40)

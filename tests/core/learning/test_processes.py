@@ -104,6 +104,7 @@ def start(folder: Path) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
     """Kill -9 after the first checkpoint; epochs of this pool have 25 steps."""
     running = start(tmp_path)

@@ -19,6 +19,7 @@ from tests.core.learning.pools import N_CLASSES, SMALL, clip_pool, picture_pool,
 CPU = Runtime.create(0, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [clip_pool, picture_pool])
 def test_a_pool_too_large_to_keep_trains_from_its_map_to_the_same_weights(make, monkeypatch):
     inputs, classes = make()

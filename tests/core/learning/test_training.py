@@ -30,6 +30,7 @@ def same(first, second) -> bool:
     return all(torch.equal(a, b) for a, b in zip(weights(first).values(), weights(second).values(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "supervised"])
 def test_every_method_learns_four_patterns_and_tells_how_it_went(method):
     told = []
@@ -44,6 +45,7 @@ def test_every_method_learns_four_patterns_and_tells_how_it_went(method):
     assert expected <= set(epochs[-1]) and told[-1].done == told[-1].total == 75
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
     labels = some_labels(CLASSES, 2)
     first, second, other = (
@@ -118,6 +120,7 @@ def test_cancel_takes_effect_at_the_next_report(monkeypatch):
     assert len(steps) == 1
 
 
+@pytest.mark.slow
 def test_a_warm_start_goes_on_from_the_previous_model_even_with_another_class():
     labels = some_labels(CLASSES, 5)
     config = dataclasses.replace(SMALL, steps=60, warm_steps=10)

@@ -47,6 +47,7 @@ def test_the_graph_is_the_one_umap_builds():
     assert abs(neighbor_graph(golden["indices"], golden["distances"]) - expected).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_the_map_keeps_neighborhoods_and_repeats_exactly():
     vectors, _ = clusters()
     points = embed(request(vectors), CONFIG, seed=3)

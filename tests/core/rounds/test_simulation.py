@@ -190,6 +190,7 @@ def test_a_trial_whose_model_is_lost_starts_over(tmp_path):
     assert [one.round for one in again] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_record_lost_on_the_way_to_the_disk_is_made_again(tmp_path):
     """Killed after a model was kept and before its record was: the round is repeated from the model before it."""
     whole = list(trial("margin", folder=tmp_path).run())

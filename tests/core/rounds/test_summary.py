@@ -91,6 +91,7 @@ def summed_loss(views, digits, found) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_test_rows_and_their_labels_have_no_part_in_the_choice(digits):
     config = SummaryConfig(size=10)
     first = summarize([view(digits)], digits[1], digits[3], config)

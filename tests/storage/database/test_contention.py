@@ -20,6 +20,7 @@ from storage.projects.annotators import annotator_named, list_annotators
 from tests.storage.pools import make_pool
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(660)
 def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Store) -> None:
     """No "database is locked", nobody left waiting. Six seconds here to keep the suite short, and ten times the

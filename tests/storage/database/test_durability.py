@@ -55,6 +55,7 @@ def integrity(path: Path) -> str:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_at_200_random_points_of_label_bursts_loses_none_acknowledged(sqlite_store: Store) -> None:
     """Writers of 1,000 labels, killed anywhere; the file is whole after every tenth kill and opens at the end."""

@@ -138,6 +138,7 @@ def check_sequence(store: Store, steps: list[tuple[Any, ...]], wanted: int) -> N
     assert projected(store) == kept, "rebuilding from nothing gives the same rows"
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(steps=st.lists(step, max_size=14), wanted=st.integers(1, 3))
 def test_rebuilding_from_the_events_gives_the_projections(

@@ -73,6 +73,7 @@ def test_influence_through_em_is_the_finite_difference(outer_prior):
         assert float(found.scores[row]) == pytest.approx((ends[1] - ends[0]) / 2e-4, rel=5e-3, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_newton_finishes_where_em_would_crawl_and_ends_at_the_same_fit():
     """Overlapping components: EM alone needs more than 60 steps."""
     generator = torch.Generator().manual_seed(1)

@@ -50,6 +50,7 @@ def logistic(n=120):
     return SoftmaxProblem(features=with_bias(x), targets=one_hot(y, 2), penalty=0.01)
 
 
+@pytest.mark.slow
 def test_shrinking_reaches_exactly_the_size_on_the_simplex_and_beats_uniform_subsets():
     problem = logistic()
     found = shrink_coreset(problem, ShrinkConfig(size=10))

@@ -44,6 +44,7 @@ def test_two_items_that_differ_wholly_have_the_loss_of_the_closed_form():
     assert float(contrast_loss(z)) == pytest.approx(-math.log(near / (near + 2)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
     network = fresh_network(SHAPE, CPU).train()
     head = network.head.weight.detach().clone()
