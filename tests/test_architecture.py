@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,3 +222,42 @@ def test_the_page_process_loads_neither_torch_nor_the_engine(tmp_path):
 
 def test_the_command_line_starts_without_torch_and_streamlit(tmp_path):
     assert not loaded_after_importing(["app.cli.main"], tmp_path) & {*HEAVY, "streamlit", "dbos"}
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def packages() -> set[str]:
+    """Every package of the tree, as docs/architecture.md writes it: `core/learning/`."""
+    return {f"{path.parent.relative_to(ROOT)}/" for path in modules().values() if path.name == "__init__.py"}
+
+
+def described() -> dict[str, tuple[str, ...]]:
+    """The tables of docs/architecture.md: package -> the modules that its row names."""
+    rows = re.findall(r"^\| `((?:core|storage|app)/[\w/]*)` \| .+? \| (.*?) ?\|$", ARCHITECTURE, re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "a package has two rows"
+    return {package: tuple(re.findall(r"`(\w+)`", names)) for package, names in rows}
+
+
+def test_the_architecture_page_names_every_package_and_no_other():
+    assert set(described()) == packages()
+
+
+def test_every_module_that_the_architecture_page_names_exists():
+    named = {f"{package}{module}.py" for package, names in described().items() for module in names}
+    named |= set(re.findall(r"\b(?:core|storage|app|benchmarks|tests)/[\w/]+\.(?:py|js)\b", ARCHITECTURE))
+    assert sorted(path for path in named if not (ROOT / path).is_file()) == []
+
+
+def test_every_folder_that_the_architecture_page_names_exists():
+    named = set(
+        re.findall(r"`((?:core|storage|app|docs|tests|benchmarks|experiments|sample_data)/[\w/]*)`", ARCHITECTURE)
+    )
+    assert sorted(path for path in named if not (ROOT / path).is_dir()) == []
+
+
+def test_the_architecture_page_names_every_construction_of_the_coresets_library():
+    table = ARCHITECTURE[ARCHITECTURE.index("| module in `core/coresets/library/`") :]
+    named = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    there = {path.stem for path in (ROOT / "core/coresets/library").glob("*.py") if path.name != "__init__.py"}
+    assert named == there
