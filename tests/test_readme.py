@@ -5,29 +5,70 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from core.acquisition import catalog
+from core.version import VERSION
 from storage.database.locations import from_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-BESIDE = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "sample_data" / "README.md"]
+BESIDE = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "sample_data/README.md")]
+FAST = '-m "not slow and not browser and not postgres"'
 DOCUMENTS = [*BESIDE, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_readmes_make_targets_exist():
-    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README, re.MULTILINE))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"run", "test", "bench"} <= named <= targets | {"nothing"}
+    assert {"run", "check", "test", "bench"} <= named <= targets
 
 
-@pytest.mark.parametrize("target", ["run", "test", "lint"])
+@pytest.mark.parametrize("target", ["run", "check", "test", "lint"])
 def test_make_knows_what_to_do_for(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert {"run": "-m app run", "test": "-m pytest", "lint": "-m ruff check"}[target] in done.stdout
+    lint = ["-m ruff check", "-m ruff format --check", "-m mypy"]
+    expected = {"run": ["-m app run"], "lint": lint, "check": [*lint, FAST], "test": [*lint, "-m pytest -n 2"]}
+    assert [words for words in expected[target] if words not in done.stdout] == []
+
+
+def test_the_hooks_run_what_make_check_runs_and_nothing_from_elsewhere():
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (.*)", config) == ["local"]
+    done = subprocess.run(["make", "--dry-run", "check"], cwd=ROOT, capture_output=True, text=True, check=True)
+    hooks = re.findall(r"entry: \.venv/bin/python (.*)", config)
+    made = re.findall(r"^\.venv/bin/python (-m (?:ruff|mypy|pytest).*)", done.stdout, re.MULTILINE)
+    assert [hook.replace(" -q", "") for hook in hooks] == made
+
+
+def test_the_version_is_the_one_of_the_changelog_and_the_command_line():
+    newest = re.search(r"^## (\d+\.\d+\.\d+) — (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None and newest[1] == VERSION
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"winnow {VERSION}\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "core.version.VERSION"}
+
+
+@pytest.mark.parametrize("document", [ROOT / "CONTRIBUTING.md", ROOT / "README.md"], ids=lambda path: path.name)
+def test_files_and_folders_named_in_documents_exist(document):
+    named = re.findall(r"`((?:core|storage|app|tests|docs)/[\w/.]*)`", document.read_text())
+    missing = [path for path in named if not re.search("NAME|NNNN", path) and not (ROOT / path).exists()]
+    assert missing == []
+
+
+OUTSIDE = re.compile(r"\b(?:HOUSE|FACTS|LOOK|WORDS)\.md|\bFAULTS\b|\.\./shared\b")
+
+
+def test_documents_cite_nothing_outside_the_repository():
+    found = [(path.name, name) for path in DOCUMENTS for name in OUTSIDE.findall(path.read_text())]
+    assert found == []
 
 
 def test_the_command_line_has_every_command_the_readme_names():
