@@ -45,7 +45,6 @@ DEFERRED_IMPORTS = (
     ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),
     # Below: imports that hide a cycle. Each goes with its cycle in KNOWN_CYCLES.
     ("app.rounds.steps", "app.rounds.finish", "cycle"),
-    ("core.kernels.landmarks", "core.kernels.nystrom", "cycle"),
     ("storage.database.backups", "*", "cycle"),
     ("storage.database.store", "storage.media.folder", "cycle"),
     ("storage.media.checks", "storage.labeling.pool", "cycle"),
