@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import text
 
-from storage.database.schema import Table
+from storage.database.schema import METADATA
 from storage.database.store import Store
 from tests.postgres_server import Server, find_binaries, running_server
 
@@ -88,7 +88,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         return
     with Store.open(request.getfixturevalue("shared_postgres_url"), tmp_path / "home") as opened:
         with opened.write() as connection:
-            names = ", ".join(table.name for table in Table.metadata.sorted_tables)
+            names = ", ".join(table.name for table in METADATA.sorted_tables)
             connection.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
         yield opened
 

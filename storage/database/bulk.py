@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Text, any_, func, insert, literal, select
 
-from storage.database.schema import Table
+from storage.database.declarative import Table
 
 
 def next_ids(connection: Connection, table: type[Table], n_ids: int) -> range | list[int]:

@@ -13,8 +13,7 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, text
 
-from storage.database import simulation_tables  # noqa: F401  # its tables are part of the schema
-from storage.database.schema import Table
+from storage.database.schema import METADATA
 
 VERSION_TABLE = "winnow_version"
 ADVISORY_LOCK = 0x57696E6E  # "Winn"
@@ -47,7 +46,7 @@ def state(engine: Engine) -> State:
     with engine.connect() as connection:
         stored = version(connection)
         if stored is None:
-            ours = set(Table.metadata.tables) & set(inspect(connection).get_table_names())
+            ours = set(METADATA.tables) & set(inspect(connection).get_table_names())
             return "broken" if ours else "empty"
         if stored == head():
             return "current"
@@ -67,7 +66,7 @@ def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None
         with connection.begin(), EnvironmentContext(Config(), directory) as environment:
             environment.configure(
                 connection=connection,
-                target_metadata=Table.metadata,
+                target_metadata=METADATA,
                 version_table=VERSION_TABLE,
                 transactional_ddl=False,  # the transaction around all steps is ours
                 fn=lambda revision, _: directory._upgrade_revs(target, revision),
@@ -102,7 +101,7 @@ def missing_parts(engine: Engine) -> list[str]:
         }
     tables = {table for table, _ in found}
     missing = []
-    for table in Table.metadata.sorted_tables:
+    for table in METADATA.sorted_tables:
         if table.name not in tables:
             missing.append(f"the table {table.name}")
             continue

@@ -24,7 +24,7 @@ from sqlalchemy import Table as SqlTable
 
 from core.errors import Conflict, NotFound, StoreUnusable
 from core.types import Progress, Report, ignore
-from storage.database.schema import Item, Lease, Project, QueueCursor, Setting, Table, Worker
+from storage.database.schema import METADATA, Item, Lease, Project, QueueCursor, Setting, Worker
 from storage.database.store import Store, insert_for
 from storage.media.packs import PackWriter
 
@@ -87,7 +87,7 @@ def copy_rows(source: Connection, target: Store, report: Report = ignore) -> dic
 
 def moved_tables() -> list[SqlTable]:
     """In the order in which references allow inserting."""
-    return [table for table in Table.metadata.sorted_tables if table.name not in LEFT_BEHIND]
+    return [table for table in METADATA.sorted_tables if table.name not in LEFT_BEHIND]
 
 
 def table_sum(connection: Connection, table: SqlTable) -> TableSum:

@@ -1,67 +1,24 @@
-"""The tables. Facts are events that are only ever added; a few tables are projections of them, kept for speed.
+"""The tables of the store.
 
-Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts
-Projections   item_states, current_labels: what `label_events` say now, updated in the transaction that adds an event;
-              `storage.labeling.projections.rebuild` derives them again from the events and must give the same rows.
-Passing       leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files: work under way;
-              losing them loses no label.
-Simulations have tables of their own (`storage.database.simulation_tables`).
+Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts,
+              simulations + simulation_records. Events are appended and never changed.
+Projections   item_states, current_labels: derived from `label_events` and updated in the transaction that adds an
+              event. `storage.labeling.projections.rebuild` derives them again and must produce the same rows.
+Transient     leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files, simulation_seeds:
+              work in progress. Losing them loses no label.
 
-Times are UTC. A class that was merged keeps its row and its history; `effective_id` names the class it now counts as.
+Times are UTC. A merged class keeps its row and its history; `effective_id` is the class that its labels count as.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    DateTime,
-    Dialect,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Text,
-    UniqueConstraint,
-    text,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER PRIMARY KEY
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC datetimes on every database; a naive one is a mistake and is refused."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value!r} has no time zone")
-        value = value.astimezone(UTC)
-        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-class Table(DeclarativeBase):
-    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON, int: BigId}  # noqa: RUF012
-
-
-def rare_rows(name: str, fact: str) -> Index:
-    """An index of the few rows where the boolean column `fact` holds: counting them does not read the whole pool."""
-    return Index(name, "project_id", sqlite_where=text(f"{fact} = 1"), postgresql_where=text(fact))
-
+from storage.database.declarative import Table, rare_rows
 
 NOT_OK = "condition <> 'ok'"
 
@@ -137,7 +94,9 @@ class Item(Table):
     width: Mapped[int | None]
     height: Mapped[int | None]
     held_out: Mapped[bool] = mapped_column(default=False)
-    truth_class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # hidden truth, for tests and studies
+    truth_class_id: Mapped[int | None] = mapped_column(
+        ForeignKey("classes.id")
+    )  # known label, hidden from annotators; for tests and simulations
     condition: Mapped[str] = mapped_column(String(12), default="ok")  # ok | missing | changed | unreadable
     condition_note: Mapped[str] = mapped_column(Text, default="")
     imported_at: Mapped[datetime]
@@ -184,7 +143,7 @@ class LabelEvent(Table):
 
 
 class CurrentLabel(Table):
-    """Projection: the standing label of each annotator on each item."""
+    """Projection: the current label of each annotator on each item."""
 
     __tablename__ = "current_labels"
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
@@ -196,20 +155,20 @@ class CurrentLabel(Table):
 
 
 class ItemState(Table):
-    """Projection: whether an item waits for a label, and where it stands in the queue."""
+    """Projection: whether an item waits for a label, and its position in the queue."""
 
     __tablename__ = "item_states"
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
-    waiting: Mapped[bool]  # may be served: readable, not held out, not skipped, fewer labels than asked for
-    n_labels: Mapped[int] = mapped_column(Integer, default=0)  # annotators whose label stands
+    waiting: Mapped[bool]  # may be served: readable, not held out, not skipped, fewer labels than required
+    n_labels: Mapped[int] = mapped_column(Integer, default=0)  # annotators with a current label
     class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # the label that counts, as given
     decided: Mapped[bool] = mapped_column(default=False)  # class_id comes from a review decision
     skipped: Mapped[bool] = mapped_column(default=False)
     flagged: Mapped[bool] = mapped_column(default=False)
     sequence: Mapped[int | None]  # the newest event that changed class_id
-    queue_rank: Mapped[int]  # picks and items put first have small ranks, in order; others NOT_QUEUED
-    shuffle: Mapped[int] = mapped_column(Integer)  # from the hash: an order that is stable and not alphabetical
+    queue_rank: Mapped[int]  # small and in order for picks and prioritized items; NOT_QUEUED for the rest
+    shuffle: Mapped[int] = mapped_column(Integer)  # from the hash: a stable order that is not alphabetical
     __table_args__ = (
         Index("item_states_queue", "project_id", "waiting", "queue_rank", "shuffle", "item_id"),
         Index("item_states_class", "project_id", "class_id"),
@@ -222,7 +181,7 @@ NOT_QUEUED = 2**40
 
 
 class Lease(Table):
-    """An item handed to one tab of one annotator for a while."""
+    """An item reserved for one tab of one annotator until it expires."""
 
     __tablename__ = "leases"
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
@@ -234,17 +193,17 @@ class Lease(Table):
 
 
 class QueueCursor(Table):
-    """Where one annotator's search for the next item starts: nothing before it waits for them.
+    """The queue position at which the search for an annotator's next item starts; no item before it waits for them.
 
-    Only projects with several labels per item need it: there an item goes on waiting for others after this annotator
-    has labeled it. Whatever makes an item wait again moves the cursors back
+    Only projects with several labels per item use cursors: there, an item still waits for other annotators after this
+    one has labeled it. A change that makes an item wait again moves the cursors back
     (`storage.labeling.queue.move_cursors_back`).
     """
 
     __tablename__ = "queue_cursors"
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), primary_key=True)
-    queued: Mapped[bool] = mapped_column(primary_key=True)  # one for picks and items put first, one for all others
+    queued: Mapped[bool] = mapped_column(primary_key=True)  # one for picks and prioritized items, one for all others
     queue_rank: Mapped[int]
     shuffle: Mapped[int] = mapped_column(Integer)
     item_id: Mapped[int]
@@ -259,8 +218,8 @@ class Round(Table):
     config: Mapped[str] = mapped_column(Text)  # core.config.RoundConfig as JSON
     strategy: Mapped[str] = mapped_column(String(40))
     constraint: Mapped[dict[str, Any]] = mapped_column(default=dict)  # region item ids (artifact) and its share
-    label_sequence: Mapped[int]  # the newest label event the round knows
-    class_event: Mapped[int] = mapped_column(default=0)  # the newest class event it knows
+    label_sequence: Mapped[int]  # the newest label event that the round uses
+    class_event: Mapped[int] = mapped_column(default=0)  # the newest class event that it uses
     last_item_id: Mapped[int] = mapped_column(default=0)  # items imported later are not part of it
     n_labeled: Mapped[int] = mapped_column(Integer)
     replay_of: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))
@@ -297,7 +256,7 @@ class Pick(Table):
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), index=True)
     score: Mapped[float]
     reason: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.types.PickReason
-    hindsight: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what the next round learned about it
+    hindsight: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what the next round measured about it
 
 
 class Artifact(Table):
@@ -322,7 +281,7 @@ class Setting(Table):
 
 class Worker(Table):
     __tablename__ = "workers"
-    id: Mapped[str] = mapped_column(String(80), primary_key=True)  # the engine's executor id
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)  # executor id in the workflow engine
     host: Mapped[str] = mapped_column(String(200))
     pid: Mapped[int] = mapped_column(Integer)
     device: Mapped[str] = mapped_column(String(80))
@@ -346,7 +305,7 @@ class ImportRun(Table):
 
 
 class Watch(Table):
-    """A folder whose new files stream into a project, and the buffer of candidates that the stream leaves."""
+    """A folder whose new files are imported into a project, and the buffer of candidates kept from that stream."""
 
     __tablename__ = "watches"
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
@@ -355,8 +314,8 @@ class Watch(Table):
     status: Mapped[str] = mapped_column(String(12))  # active | stopped
     labels: Mapped[str] = mapped_column(String(10))  # what class folders mean: given | hidden | ignore
     buffer_size: Mapped[int] = mapped_column(Integer)
-    remaining: Mapped[int | None]  # files still to take before it stops by itself; None: it does not
-    problem: Mapped[str] = mapped_column(Text, default="")  # why the last look failed, one sentence
+    remaining: Mapped[int | None]  # files to import before the watch stops; None: no limit
+    problem: Mapped[str] = mapped_column(Text, default="")  # why the last scan failed, one sentence
     buffer: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.rounds.candidate_buffer
     started_at: Mapped[datetime]
     looked_at: Mapped[datetime | None]
@@ -364,7 +323,7 @@ class Watch(Table):
 
 
 class WatchedFile(Table):
-    """What became of a file of a watched folder; one that changes is looked at again."""
+    """The outcome for one file of a watched folder; a changed file is examined again."""
 
     __tablename__ = "watched_files"
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), primary_key=True)
@@ -376,3 +335,48 @@ class WatchedFile(Table):
     reason: Mapped[str] = mapped_column(Text, default="")
     at: Mapped[datetime]
     __table_args__ = (Index("watched_files_outcome", "project_id", "outcome", "at"),)
+
+
+class Simulation(Table):
+    """A simulation of a project: its settings and its status."""
+
+    __tablename__ = "simulations"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    asked: Mapped[dict[str, Any]]  # app.simulation.requests.Asked
+    settings: Mapped[dict[str, Any]]  # core.config.RoundConfig; `auto` is resolved by the worker that starts it
+    status: Mapped[str] = mapped_column(String(12))  # requested | running | finished | failed | cancelled
+    attempt: Mapped[int] = mapped_column(Integer, default=1)  # grows each time it is continued
+    last_item_id: Mapped[int]  # newest item when it was requested
+    pool: Mapped[str] = mapped_column(String(64), default="")  # digest of items and known labels, set at the start
+    error: Mapped[str] = mapped_column(Text, default="")
+    log: Mapped[str] = mapped_column(Text, default="")
+    requested_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]  # of this attempt
+    finished_at: Mapped[datetime | None]
+
+
+class SimulationRecord(Table):
+    """One trained model and its next selection; the first worker that finishes it writes it, once."""
+
+    __tablename__ = "simulation_records"
+    simulation_id: Mapped[int] = mapped_column(ForeignKey("simulations.id"), primary_key=True)
+    strategy: Mapped[str] = mapped_column(String(60), primary_key=True)
+    seed: Mapped[int] = mapped_column(Integer, primary_key=True)
+    round: Mapped[int] = mapped_column(Integer, primary_key=True)
+    record: Mapped[dict[str, Any]]  # core.rounds.simulation_plan.RoundRecord
+    at: Mapped[datetime]
+
+
+class SimulationSeed(Table):
+    """The progress of one seed that a worker has started."""
+
+    __tablename__ = "simulation_seeds"
+    simulation_id: Mapped[int] = mapped_column(ForeignKey("simulations.id"), primary_key=True)
+    seed: Mapped[int] = mapped_column(Integer, primary_key=True)
+    starts: Mapped[int] = mapped_column(Integer, default=0)  # workers that started it since its last record
+    note: Mapped[str] = mapped_column(Text, default="")  # current activity; empty when no worker is active
+    at: Mapped[datetime]
+
+
+METADATA = Table.metadata  # complete here, where all tables are defined

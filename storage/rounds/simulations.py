@@ -15,8 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, case, delete, func, insert, select, update
 
 from core.errors import Conflict, NotFound
-from storage.database.schema import Item
-from storage.database.simulation_tables import Simulation, SimulationRecord, SimulationSeed
+from storage.database.schema import Item, Simulation, SimulationRecord, SimulationSeed
 from storage.database.store import Store, insert_for, now
 from storage.projects import projects
 from storage.rounds.log import finite

@@ -17,7 +17,8 @@ from sqlalchemy import Engine, create_engine, text
 from core.errors import InvalidInput, StoreUnusable
 from storage.database import backups, locations, migrate
 from storage.database import checks as store_checks
-from storage.database.schema import Table, UtcDateTime
+from storage.database.declarative import UtcDateTime
+from storage.database.schema import METADATA
 from storage.database.store import Store, make_engine
 from storage.projects.projects import ProjectSettings, get_project
 from tests.storage.pools import make_pool
@@ -47,7 +48,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> N
     with store.engine.connect() as connection:
         options = {"version_table": migrate.VERSION_TABLE, "compare_type": same_type}
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, Table.metadata) == []
+        assert compare_metadata(context, METADATA) == []
 
 
 def test_a_read_cannot_write(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from storage.database.schema import BigId, UtcDateTime
+from storage.database.declarative import BigId, UtcDateTime
 
 revision = "0004"
 down_revision = "0003"

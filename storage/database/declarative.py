@@ -1,0 +1,41 @@
+"""The declarative base of all tables and the column types they share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Index, Integer, text
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator
+
+BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER PRIMARY KEY
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC datetimes on every database; a naive one is a mistake and is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Table(DeclarativeBase):
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[Any]: JSON, int: BigId}  # noqa: RUF012
+
+
+def rare_rows(name: str, fact: str) -> Index:
+    """An index of the few rows where the boolean column `fact` holds: counting them does not read the whole pool."""
+    return Index(name, "project_id", sqlite_where=text(f"{fact} = 1"), postgresql_where=text(fact))
