@@ -14,6 +14,7 @@ from typing import Any
 
 from core.errors import Cancelled, WinnowError
 from core.types import Progress, Report
+from storage.system.atomic_files import write_file
 
 PROGRESS_FOLDER = "WINNOW_PROGRESS_FOLDER"  # set for jobs that a page started: progress goes to files
 PROGRESS_SECONDS = 0.5
@@ -80,10 +81,8 @@ def folder_report(folder: Path) -> Report:
         last = time.monotonic()
         if (folder / "cancel").exists():
             raise Cancelled("The job was cancelled.")
-        draft = folder / "progress.part"
         told = {"stage": progress.stage, "done": progress.done, "total": progress.total, "note": progress.note}
-        draft.write_text(json.dumps(told))
-        os.replace(draft, folder / "progress.json")
+        write_file(folder / "progress.json", json.dumps(told))
 
     return report
 

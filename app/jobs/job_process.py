@@ -13,6 +13,7 @@ from pathlib import Path
 from app.cli import main as cli
 from app.cli import output as cli_output
 from core.errors import Cancelled
+from storage.system.atomic_files import write_file
 
 
 def main(folder: Path, lock: int) -> int:
@@ -27,17 +28,11 @@ def main(folder: Path, lock: int) -> int:
     else:
         with contextlib.redirect_stdout(printed):
             code = cli.main([command, "--json", *options])
-    _put(folder / "result.json", printed.getvalue() or "null")
-    _put(folder / "ended.json", json.dumps({"code": code}))
+    write_file(folder / "result.json", printed.getvalue() or "null")
+    write_file(folder / "ended.json", json.dumps({"code": code}))
     if code == 0 and asked["uses"]:
         Path(asked["uses"]).unlink(missing_ok=True)
     return code
-
-
-def _put(path: Path, text: str) -> None:
-    draft = path.with_suffix(".part")
-    draft.write_text(text)
-    os.replace(draft, path)
 
 
 if __name__ == "__main__":

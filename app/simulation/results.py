@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -19,6 +18,7 @@ from core.config import RoundConfig, from_dict, to_json
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import Plan, RoundRecord
 from storage.database.file_lock import file_lock
+from storage.system.atomic_files import write_file
 
 Key = tuple[str, int, int]
 
@@ -112,9 +112,7 @@ class ResultsFile:
             longest = max(self.question.plan.rounds, stored.get("plan", {}).get("rounds", 0))
             question["plan"] = {**question["plan"], "rounds": longest}
             body = {"question": question, **self.about, "records": [dataclasses.asdict(one) for one in self.records]}
-            draft = self.path.with_suffix(".part")
-            draft.write_text(json.dumps(body, indent=1))
-            os.replace(draft, self.path)
+            write_file(self.path, json.dumps(body, indent=1))
 
     def _read(self) -> dict[str, Any]:
         """Take over what is on disk; gives the stored question."""

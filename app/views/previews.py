@@ -12,8 +12,6 @@ However long a clip is, memory stays flat: it is read block by block and at most
 from __future__ import annotations
 
 import io
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +25,7 @@ from PIL import Image, ImageOps
 from plotly.colors import sequential
 
 from storage.media.types import PILLOW_FORMATS
+from storage.system.atomic_files import write_file
 
 N_COLUMNS = 900
 N_ROWS = 320
@@ -177,7 +176,5 @@ def kept(folder: Path, name: str, draw: Callable[[], bytes]) -> bytes:
     except FileNotFoundError:
         data = draw()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    draft.write_bytes(data)
-    draft.replace(path)
+    write_file(path, data)
     return data

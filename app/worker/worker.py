@@ -38,6 +38,7 @@ from storage.media import shared as shared_media
 from storage.rounds import simulations, workers
 from storage.rounds.log import RoundLog
 from storage.rounds.workers import WorkerRow
+from storage.system.processes import is_running
 
 if TYPE_CHECKING:
     from app.worker.folder_watcher import WatchThread
@@ -78,13 +79,7 @@ def is_dead(worker: WorkerRow, here: str) -> bool:
         return True
     if not worker.id.startswith(here + "-"):
         return False
-    try:
-        os.kill(worker.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return not is_running(worker.pid)
 
 
 class Worker:

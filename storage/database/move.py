@@ -27,6 +27,7 @@ from core.types import Progress, Report, ignore
 from storage.database.schema import METADATA, Item, Lease, Project, QueueCursor, Setting, Worker
 from storage.database.store import Store, insert_for
 from storage.media.packs import PackWriter
+from storage.system.atomic_files import temporary_path
 
 LEFT_BEHIND = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
 BLOCK = 1_000
@@ -150,16 +151,13 @@ def _copy_file(source: Path, target: Path) -> bool:
     if target.exists() and target.stat().st_size == source.stat().st_size:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
+    with temporary_path(target) as partial:
         shutil.copyfile(source, partial)
         with open(partial, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if not target.name.startswith(found):
             raise StoreUnusable(f"{source} no longer has the bytes its name stands for; it was not copied.")
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return True
 
 

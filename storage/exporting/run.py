@@ -42,6 +42,8 @@ from storage.media.checks import describe, judges_media, set_condition
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
 from storage.projects import classes, projects
+from storage.system.atomic_files import sync_path
+from storage.system.processes import is_running
 
 TABLE_NAMES = {
     "csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "folders": "labels.csv",
@@ -321,39 +323,21 @@ def _put_in_place(partial: Path, target: Path, overwrite: bool) -> None:
         raise Conflict(f"{target} was made by someone else meanwhile. Choose another name.") from problem
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(target.parent)
 
 
 def _sync_all(path: Path) -> None:
     for file in _files_below(path) if path.is_dir() else (path,):
         if path.is_dir() and _is_media(file):
             continue  # the store has these bytes too
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(file)
 
 
 def _clear_leftovers(target: Path) -> None:
     """Remove what exports of this target left behind when they were killed."""
     for path in target.parent.iterdir():
         found = _PARTIAL.match(path.name.removesuffix(".d").removesuffix(".old"))
-        if found and found["name"] == target.name and not _runs(int(found["pid"])):
+        if found and found["name"] == target.name and not is_running(int(found["pid"])):
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
                 path.unlink()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -23,6 +23,8 @@ from typing import BinaryIO
 
 from core.errors import InvalidInput, NotFound
 from storage.media.packs import Altered, Packs
+from storage.system.atomic_files import replace_durably, sync_path
+from storage.system.processes import is_running
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
 _CHUNK = 1 << 20
@@ -62,12 +64,9 @@ class MediaFolder:
                 while block := source.read(_CHUNK):
                     digest.update(block)
                     file.write(block)
-                file.flush()
-                os.fsync(file.fileno())
             final = self.path(digest.hexdigest())
             final.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(staged, final)
-            _sync(final.parent)
+            replace_durably(staged, final)
         return digest.hexdigest()
 
     def locate(self, sha256: str, link_path: str | None = None) -> Path | None:
@@ -142,10 +141,10 @@ class MediaFolder:
             single = {self.path(sha256) for sha256 in hashes if self.path(sha256).exists()}
             for path in single | self.packs.files([one for one in hashes if self.path(one) not in single]):
                 with contextlib.suppress(FileNotFoundError):  # renamed by a repair
-                    _sync(path)
-                    _sync(path.parent)
+                    sync_path(path)
+                    sync_path(path.parent)
             if hashes:
-                _sync(self.root)
+                sync_path(self.root)
         else:
             self.sync_all()
 
@@ -183,14 +182,6 @@ def _open_regular(path: str, flags: int) -> int:
     return descriptor
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _host() -> str:
     return re.sub(r"[^A-Za-z0-9.]", "_", platform.node())
 
@@ -201,10 +192,4 @@ def _alive(name: str) -> bool:
     pid = rest.partition("-")[0]
     if host != _host() or not pid.isdigit():
         return True
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return is_running(int(pid))

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput, NotFound
+from storage.system.atomic_files import replace_durably
 
 CHUNK = 1 << 20
 
@@ -131,13 +132,11 @@ class ArtifactFolder:
 
     def _keep(self, partial: Path, file: _HashingFile, suffix: str, array: NDArray[Any] | None = None) -> ArtifactRef:
         file.file.flush()
-        os.fsync(file.file.fileno())
         shape, dtype = (array.shape, array.dtype.str) if array is not None else ((), "")
         ref = ArtifactRef(file.hash.hexdigest(), suffix, file.n_bytes, tuple(map(int, shape)), dtype)
         path = self.folder / ref.name
         path.parent.mkdir(exist_ok=True)
-        os.replace(partial, path)
-        sync_folder(path.parent)
+        replace_durably(partial, path)
         if self._files is not None and not self._files.exists(f"{self._root}/{ref.name}"):
             self._files.makedirs(f"{self._root}/{ref.sha256[:2]}", exist_ok=True)
             self._files.put_file(str(path), f"{self._root}/{ref.name}")
@@ -155,12 +154,3 @@ class ArtifactFolder:
             file.file.flush()
             path.parent.mkdir(exist_ok=True)
             os.replace(partial, path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from core.errors import InvalidInput
 from storage.database.file_lock import try_lock
-from storage.rounds.artifacts import sync_folder
+from storage.system.atomic_files import sync_path
 
 DIGEST = 16
 DigestType = np.dtype((np.void, DIGEST))
@@ -230,7 +230,7 @@ class _Shard:
             n_rows = min(n_rows, os.fstat(self.rows.fileno()).st_size // layout.row_bytes)
         self.names.truncate(n_rows * DIGEST)
         self.rows.truncate(n_rows * layout.row_bytes)
-        sync_folder(self.shelf.folder)
+        sync_path(self.shelf.folder)
         self.trimmed = True
 
     def close(self) -> None:
