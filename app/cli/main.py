@@ -316,11 +316,11 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Back up the database while it is in use."""
-    from storage.database import backups
+    from storage.database import backup_files, backups
 
     with open_store() as store:
         if list_:
-            paths = [str(path) for path in sorted(backups.listed(store.home))]
+            paths = [str(path) for path in backup_files.listed(store.home)]
             show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
             return
         path = backups.backup(store, target=target.absolute() if target is not None else None)

@@ -11,27 +11,26 @@ Automatic backups (before a migration, before a restore, daily) roll: of each ki
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import shutil
 import sqlite3
-import subprocess
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
 from core.errors import InvalidInput, StoreUnusable
+from storage.database import checks as store_checks
+from storage.database import migrate
+from storage.database import move as store_move
+from storage.database.backup_files import KEPT, backup_path, check, copy_sqlite, listed, prune, taken_at
 from storage.database.file_lock import file_lock, forget
+from storage.database.schema import Setting
+from storage.database.store import Store, insert_for, make_engine
+from storage.system.atomic_files import replace_durably
 
-if TYPE_CHECKING:
-    from storage.database.store import Store
-
-KEPT = 10
-AUTOMATIC = ("before-migration", "before-restore", "daily")
 SETTING = "backups"
-log = logging.getLogger("winnow.store")
 
 
 def backup(store: Store, reason: str = "manual", target: Path | None = None) -> Path:
@@ -47,7 +46,7 @@ def backup(store: Store, reason: str = "manual", target: Path | None = None) -> 
         else:
             _copy_server(store, partial)
         check(partial)
-        _settle(partial, path)
+        replace_durably(partial, path)
     finally:
         for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm"))):
             leftover.unlink(missing_ok=True)
@@ -79,37 +78,14 @@ def restore(store: Store, source: Path) -> Path:
     return before
 
 
-def listed(home: Path, reason: str | None = None) -> list[Path]:
-    """Backups, oldest first."""
-    return sorted((home / "backups").glob(f"winnow-*-{reason or '*'}.sqlite"))
-
-
-def taken_at(path: Path) -> datetime:
-    return datetime.strptime(path.name.split("-")[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
-
-
-def prune(home: Path, keep: int = KEPT) -> None:
-    """Remove automatic backups beyond the newest `keep` of each kind."""
-    for reason in AUTOMATIC:
-        for path in listed(home, reason)[:-keep]:
-            path.unlink(missing_ok=True)
-
-
 def kept(store: Store) -> int:
     """The setting `backups.kept`."""
-    from sqlalchemy import select
-
-    from storage.database.schema import Setting
-
     with store.read() as connection:
         value = connection.execute(select(Setting.value).where(Setting.key == SETTING)).scalar() or {}
     return max(1, int(value.get("kept", KEPT)))
 
 
 def set_kept(store: Store, number: int) -> None:
-    from storage.database.schema import Setting
-    from storage.database.store import insert_for
-
     if not 1 <= number <= 10_000:
         raise InvalidInput(f"{number} backups cannot be kept; use 1 to 10,000.")
     with store.write() as connection:
@@ -117,76 +93,7 @@ def set_kept(store: Store, number: int) -> None:
         connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_={"value": {"kept": number}}))
 
 
-def before_migration(path: Path, home: Path) -> Path:
-    """Called with an older SQLite store just before it is changed."""
-    target = backup_path(home, "before-migration")
-    partial = target.with_name(f".{target.name}.part")
-    copy_sqlite(path, partial)
-    check(partial)
-    _settle(partial, target)
-    prune(home)
-    return target
-
-
-def before_server_migration(url: str, home: Path) -> Path | None:
-    """pg_dump's archive of an older PostgreSQL store, where pg_dump is installed; the migration itself is one
-    transaction, so without it the store is still either old or new."""
-    program = shutil.which("pg_dump")
-    if program is None:
-        log.warning("pg_dump is not installed, so no backup was made before the migration.")
-        return None
-    parts = make_url(url)
-    target = backup_path(home, "before-migration").with_suffix(".pgdump")
-    environment = os.environ | ({"PGPASSWORD": str(parts.password)} if parts.password else {})
-    address = parts.set(drivername="postgresql", password=None).render_as_string()
-    done = subprocess.run(
-        [program, "--format=custom", f"--file={target}", f"--dbname={address}"],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        target.unlink(missing_ok=True)
-        raise StoreUnusable(f"pg_dump could not back the store up before its migration: {done.stderr.strip()}")
-    return target
-
-
-def backup_path(home: Path, reason: str) -> Path:
-    folder = home / "backups"
-    folder.mkdir(exist_ok=True)
-    return folder / f"winnow-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}-{reason}.sqlite"
-
-
-def copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy through SQLite's backup API, while others read and write."""
-    closing = contextlib.closing
-    with closing(sqlite3.connect(source, timeout=60)) as original, closing(sqlite3.connect(target, timeout=60)) as copy:
-        original.backup(copy, pages=-1)
-        copy.execute("PRAGMA journal_mode=DELETE")
-
-
-def check(path: Path) -> None:
-    """Refuse a file that is not a whole SQLite database."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        found = str(error)
-    if found != "ok":
-        raise StoreUnusable(f"The backup {path} is damaged ({found}). Choose another one.")
-
-
-def _settle(partial: Path, path: Path) -> None:
-    from storage.rounds.artifacts import sync_folder
-
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    sync_folder(path.parent)
-
-
 def _copy_server(store: Store, partial: Path) -> None:
-    from storage.database import move as store_move
-    from storage.database.store import Store
-
     with store.read() as connection, Store.open(f"sqlite:///{partial}", store.home) as copy:
         store_move.copy_rows(connection, copy)
     with contextlib.closing(sqlite3.connect(partial)) as raw:
@@ -194,9 +101,6 @@ def _copy_server(store: Store, partial: Path) -> None:
 
 
 def _refuse_newer(source: Path) -> None:
-    from storage.database import migrate
-    from storage.database.store import make_engine
-
     engine = make_engine(f"sqlite:///{source}", read_only=True)
     try:
         state = migrate.state(engine)
@@ -210,8 +114,6 @@ def _refuse_newer(source: Path) -> None:
 
 def _restore_file(store: Store, source: Path) -> None:
     """Page by page into the live file, in one SQLite transaction; then this version's tables."""
-    from storage.database import checks as store_checks
-
     path = store_checks.sqlite_path(store.url)
     with file_lock(store_checks.lock_path(store.url), "The store's write lock"):
         closing = contextlib.closing
@@ -223,11 +125,6 @@ def _restore_file(store: Store, source: Path) -> None:
 
 def _restore_server(store: Store, source: Path) -> None:
     """A copy of the backup is migrated, then the server's tables are made equal to it."""
-    import tempfile
-
-    from storage.database import move as store_move
-    from storage.database.store import Store
-
     with tempfile.TemporaryDirectory(dir=store.home) as folder:
         shutil.copyfile(source, Path(folder) / "winnow.sqlite")
         with Store.open(home=Path(folder)) as old, old.read() as connection:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from core.errors import StoreUnusable
-from storage.database import backups, locations, migrate
+from storage.database import backup_files, locations, migrate
 from storage.database.file_lock import file_lock
 
 CHECK_LIMIT_BYTES = 256 * 2**20
@@ -41,7 +41,7 @@ def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[st
             check_health(path)
         _set_wal(path)
         with file_lock(lock_path(url), "The store's write lock"):
-            _bring_up_to_date(engine, may_migrate, lambda: backups.before_migration(path, home))
+            _bring_up_to_date(engine, may_migrate, lambda: backup_files.before_migration(path, home))
     return warnings
 
 
@@ -56,7 +56,7 @@ def _prepare_server(url: str, home: Path, engine: Engine, may_migrate: bool) -> 
         ) from error
     if version < (15,):
         raise StoreUnusable(f"PostgreSQL {version[0]} is too old; Winnow needs version 15 or newer.")
-    _bring_up_to_date(engine, may_migrate, lambda: backups.before_server_migration(url, home))
+    _bring_up_to_date(engine, may_migrate, lambda: backup_files.before_server_migration(url, home))
     return ()
 
 

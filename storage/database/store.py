@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,10 +33,8 @@ from core.errors import StoreUnusable
 from storage.database import checks as store_checks
 from storage.database import locations
 from storage.database.file_lock import file_lock
+from storage.media.folder import MediaFolder
 from storage.rounds.artifacts import ArtifactFolder
-
-if TYPE_CHECKING:
-    from storage.media.folder import MediaFolder
 
 WAIT_SECONDS = 60.0  # for another writer
 TRIES = 5
@@ -131,8 +129,6 @@ class Store:
 
     @cached_property
     def media(self) -> MediaFolder:
-        from storage.media.folder import MediaFolder
-
         return MediaFolder(self.home / "media")
 
     def close(self) -> None:

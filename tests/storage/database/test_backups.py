@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidInput, StoreUnusable
-from storage.database import backups
+from storage.database import backup_files, backups
 from storage.database.store import Store
 from tests.storage.pools import make_pool
 
@@ -60,8 +60,8 @@ def test_automatic_backups_roll_and_those_asked_for_stay(sqlite_store: Store) ->
     backups.set_kept(sqlite_store, 2)
     asked = [backups.backup(sqlite_store) for _ in range(3)]
     daily = [backups.backup(sqlite_store, "daily") for _ in range(4)]
-    assert backups.listed(sqlite_store.home, "manual") == asked
-    assert backups.listed(sqlite_store.home, "daily") == daily[-2:]
+    assert backup_files.listed(sqlite_store.home, "manual") == asked
+    assert backup_files.listed(sqlite_store.home, "daily") == daily[-2:]
 
 
 def test_one_automatic_backup_a_day(sqlite_store: Store) -> None:

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, text
 
 from core.errors import InvalidInput, StoreUnusable
-from storage.database import backups, locations, migrate
+from storage.database import backup_files, backups, locations, migrate
 from storage.database import checks as store_checks
 from storage.database.declarative import UtcDateTime
 from storage.database.schema import METADATA
@@ -189,12 +189,12 @@ def test_an_older_store_is_backed_up_before_it_is_migrated(tmp_path: Path) -> No
     engine.dispose()
     with pytest.raises(StoreUnusable, match="written by an older version"):
         Store.open(home=home, migrate=False)
-    assert backups.listed(home) == []
+    assert backup_files.listed(home) == []
     with Store.open(home=home) as store:
         assert get_project(store, "old").settings == ProjectSettings()
         with store.engine.connect() as connection:
             assert migrate.version(connection) == migrate.head() != "0001"
-    [copy] = backups.listed(home, "before-migration")
+    [copy] = backup_files.listed(home, "before-migration")
     with sqlite3.connect(copy) as connection:
         assert connection.execute("SELECT version_num FROM winnow_version").fetchone()[0] == "0001"
         assert connection.execute("SELECT name FROM projects").fetchone()[0] == "old"
