@@ -180,6 +180,29 @@ def test_no_modules_import_each_other():
     assert cycles() == set(KNOWN_CYCLES)
 
 
+@pytest.mark.parametrize("module", sorted(name for name in modules() if belongs(name, "app")))
+def test_app_builds_no_sql(module):
+    """Queries are named functions of storage. app passes a `Store` on and gets rows, arrays and counts."""
+    path = modules()[module]
+    assert not [name for name in imports_of(path) if belongs(name, "sqlalchemy")]
+    assert not [name for name in imports_of(path) if belongs(name, "storage.database.schema")]
+    calls = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    assert not calls & {"exec_driver_sql", "execute", "scalars"}
+
+
+def test_the_modules_of_storage_form_no_cycle():
+    """Imports inside functions and under TYPE_CHECKING count too."""
+    found = modules()
+    graph = {
+        name: {one for one in imports_of(path) if one in found and one != name}
+        for name, path in found.items()
+        if belongs(name, "storage")
+    }
+    while removable := {name for name, needs in graph.items() if not needs & graph.keys()}:
+        graph = {name: needs for name, needs in graph.items() if name not in removable}
+    assert not graph, f"These modules import each other: {sorted(graph)}"
+
+
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_a_module_is_one_idea(module):
     path = modules()[module]

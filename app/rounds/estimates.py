@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
-
 from core.config import RoundConfig
-from storage.database.schema import Item
 from storage.database.store import Store
+from storage.labeling.item_rows import count_items
 from storage.rounds.log import RoundLog, RoundRow
 
 STAGES = ("snapshot", "prepare", "train", "predict", "features", "select", "map", "finish")
@@ -40,7 +38,7 @@ class Estimate:
 
 def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
     """For a round with these settings in this project now."""
-    n_items = _n_items(store, project_id)
+    n_items = count_items(store, project_id)
     past = _comparable(store, project_id, config)
     if past is None:
         return Estimate(_by_rule(config, n_items), "rule")
@@ -88,8 +86,3 @@ def _steps(config: RoundConfig, n_items: int) -> int:
 
 def _steps_of(row: RoundRow, n_items: int) -> int:
     return _steps(row.config, int(row.metrics.get("n_items", n_items)))
-
-
-def _n_items(store: Store, project_id: int) -> int:
-    with store.read() as connection:
-        return int(connection.execute(select(func.count()).where(Item.project_id == project_id)).scalar_one())

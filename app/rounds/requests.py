@@ -13,18 +13,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
 
 from app.rounds import estimates
 from core.config import RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
-from storage.database.schema import LabelEvent, Round
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
 from storage.projects import projects
 from storage.projects.projects import ProjectSettings
 from storage.rounds import candidate_buffer, comparisons, workers
-from storage.rounds.log import UNFINISHED, ProgressRow, RoundLog, RoundRow
+from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of
 from storage.rounds.workers import WorkerRow
 
 START = "start"  # the stage of the row that a worker writes when it starts or takes over a round
@@ -133,24 +131,8 @@ def request_automatic(store: Store) -> list[RoundRow]:
     return asked
 
 
-def unfinished(store: Store) -> list[tuple[int, int]]:
-    """(project_id, round_id) of all rounds that wait or run, oldest first."""
-    query = select(Round.project_id, Round.id).where(Round.status.in_(UNFINISHED)).order_by(Round.id)
-    with store.read() as connection:
-        return [(row.project_id, row.id) for row in connection.execute(query)]
-
-
-def is_cancelled(store: Store, round_id: int) -> bool:
-    query = select(Round.cancel_requested, Round.status).where(Round.id == round_id)
-    with store.read() as connection:
-        row = connection.execute(query).one_or_none()
-    return row is None or bool(row.cancel_requested) or row.status == "cancelled"
-
-
 def write_progress(store: Store, round_id: int, progress: Progress) -> None:
-    with store.read() as connection:
-        project_id = connection.execute(select(Round.project_id).where(Round.id == round_id)).scalar_one()
-    RoundLog(store, project_id).progress(round_id, progress)
+    RoundLog(store, project_of(store, round_id)).progress(round_id, progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,19 +171,8 @@ def view(store: Store, project_id: int, round_id: int | None = None) -> RoundVie
         interruptions=max(0, sum(step.stage == START for step in steps) - 1),
         waiting_for_worker=row.unfinished and not attended,
         curves=_curves(stages),
-        labels_since=labels_since(store, row),
+        labels_since=Pool(store, project_id).labels_since(row.label_sequence),
     )
-
-
-def labels_since(store: Store, row: RoundRow) -> int:
-    """Labels given after the round was asked for: they belong to the next one."""
-    query = select(func.count()).where(
-        LabelEvent.project_id == row.project_id,
-        LabelEvent.sequence > row.label_sequence,
-        LabelEvent.kind.in_(("label", "decide")),
-    )
-    with store.read() as connection:
-        return int(connection.execute(query).scalar_one())
 
 
 def _curves(steps: Sequence[ProgressRow]) -> dict[str, list[tuple[int, float]]]:

@@ -34,7 +34,7 @@ from core.errors import Cancelled, WinnowError
 from core.types import Progress
 from storage.database.store import Store
 from storage.rounds import comparisons
-from storage.rounds.log import ProgressRow, RoundLog, RoundRow
+from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of, unfinished_rounds
 
 LOG = logging.getLogger("winnow.worker")
 MOST_DEATHS = 5  # of workers in the same stage of a round
@@ -83,7 +83,7 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
 def hand_over(store: Store) -> None:
     """Give the engine every round, comparison and simulation that waits. What it knows already stays as it is; what it
     ended without the store knowing (a workflow cancelled by hand) is ended in the store too."""
-    waiting = round_requests.unfinished(store)
+    waiting = unfinished_rounds(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
         row = known.get(round_workflow_id(round_id))
@@ -92,7 +92,7 @@ def hand_over(store: Store) -> None:
         elif row.status not in engine.UNFINISHED:
             _end_orphan(RoundLog(store, project_id), round_id, row.status)
     for asked in comparisons.requested(store):
-        project_id = comparisons.project_of(store, asked.round_id)
+        project_id = project_of(store, asked.round_id)
         workflow_id = f"comparison-{asked.round_id}-{asked.ticket}"
         engine.enqueue(engine.ROUNDS, comparison_workflow, workflow_id, project_id, asked.round_id, asked.ticket)
     simulation_workflows.hand_over(store)
@@ -225,5 +225,5 @@ def _compare(project_id: int, round_id: int, ticket: str) -> str:
         answer: Any = compare(at.store, RoundLog(at.store, project_id).get(round_id), asked)
     except Exception as error:
         answer = comparisons.failed(asked, sentence(error))
-    comparisons.answer(at.store, answer)
+    comparisons.store_result(at.store, answer)
     return str(answer.status)

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import select
 
 from app.simulation.results import Question
 from core.errors import Conflict, InvalidInput
@@ -22,10 +21,10 @@ from core.rounds.simulation_plan import LabeledPool
 from core.types import MediaKind, MediaReader, Report, ignore
 from storage.database.file_lock import file_lock
 from storage.database.locations import from_environment
-from storage.database.schema import Item
 from storage.database.store import Store
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
+from storage.labeling.known_labels import known_labels
 from storage.media import shared as shared_media
 from storage.media.types import identify, media_kind
 from storage.projects import projects
@@ -53,7 +52,7 @@ def open_study(question: Question, folder: Path, report: Report = ignore) -> Stu
             known.write_text(data.pool.digest)
         elif known.read_text() != data.pool.digest:
             data.store.close()
-            raise Conflict("Items or known labels changed since this simulation began. Start a new one.")
+            raise Conflict("Items or known labels changed since this simulation started. Start a new one.")
     return data
 
 
@@ -87,13 +86,7 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
     """The items of a project whose truth is known, in the order of their hashes (the same on every machine)."""
     names = {row.id: row.name for row in list_classes(store, project_id)}
     position = {class_id: place for place, class_id in enumerate(names)}
-    query = (
-        select(Item.sha256, Item.truth_class_id, Item.held_out)
-        .where(Item.project_id == project_id, Item.condition == "ok", Item.truth_class_id.in_(list(names)))
-        .order_by(Item.sha256)
-    )
-    with store.read() as connection:
-        rows = connection.execute(query).all()
+    rows = known_labels(store, project_id)
     if not rows:
         raise InvalidInput("No item has a known label, so there is nothing to simulate. Import the items with labels.")
     project = projects.get_project(store, project_id)
@@ -101,7 +94,7 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
         kind=project.kind,
         class_names=tuple(names.values()),
         hashes=tuple(row.sha256 for row in rows),
-        truth=np.array([position[row.truth_class_id] for row in rows], np.int64),
+        truth=np.array([position[row.class_id] for row in rows], np.int64),
         test=np.array([row.held_out for row in rows], np.bool_),
     )
 

@@ -12,17 +12,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
-
 from app.rounds.requests import round_config
 from app.simulation.results import Question, record_from
 from core.config import Preset, RoundConfig, from_dict, preset, to_json
 from core.errors import InvalidInput
 from core.rounds.simulation_plan import Plan, RoundRecord
-from storage.database.schema import Item
 from storage.database.store import Store, now
 from storage.projects import projects
-from storage.projects.classes import list_classes
 from storage.rounds import simulations, workers
 from storage.rounds.simulations import SimulationRow
 
@@ -83,30 +79,6 @@ class Simulation:
         return self.n_records >= self.asked.n_records
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Items whose truth is known."""
-
-    pool: int
-    test: int
-
-    @property
-    def enough(self) -> bool:
-        return self.pool > 0 and self.test > 0
-
-
-def known_truth(store: Store, project_id: int) -> Known:
-    classes = [row.id for row in list_classes(store, project_id)]
-    query = (
-        select(Item.held_out, func.count())
-        .where(Item.project_id == project_id, Item.condition == "ok", Item.truth_class_id.in_(classes))
-        .group_by(Item.held_out)
-    )
-    with store.read() as connection:
-        counts = {bool(row[0]): int(row[1]) for row in connection.execute(query)}
-    return Known(pool=counts.get(False, 0), test=counts.get(True, 0))
-
-
 def begin(store: Store, project_id: int, asked: Asked, config: RoundConfig | None = None) -> int:
     """Ask for a new one; gives its id. Without a `config`, the preset with the project's media and kernel network."""
     settings = config or settings_of(store, project_id, asked.preset)
@@ -123,7 +95,7 @@ def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
 
 def go_on(store: Store, simulation_id: int) -> None:
     """Again for one that ended: what it has is not computed again."""
-    simulations.go_on(store, simulation_id)
+    simulations.resume(store, simulation_id)
 
 
 def cancel(store: Store, simulation_id: int) -> None:

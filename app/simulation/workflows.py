@@ -102,7 +102,7 @@ def _seed(simulation_id: int, attempt: int, seed: int) -> str:
         return "superseded"
     try:
         row = simulations.get(at.store, simulation_id)
-        _refuse_deadly(simulations.take_up(at.store, simulation_id, seed), seed)
+        _refuse_deadly(simulations.start_seed(at.store, simulation_id, seed), seed)
         LOG.info("simulation %s: seed %s begins", simulation_id, seed)
         with at.pulse.activity(name, simulation_id, STAGE, questions=_questions(at, row, seed)) as activity:
             _Seed(at, row, seed, activity).work()
@@ -160,7 +160,7 @@ class _Seed:
         shared_media.share(store, project_id, self.row.last_item_id, self._report(start))
         data = StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
         if data.pool.digest != self.row.pool:
-            raise WinnowError("Items or known labels changed since this simulation began. Start a new one.")
+            raise WinnowError("Items or known labels changed since this simulation started. Start a new one.")
         if not start_file(Path(self.place.folder), self.seed).exists():
             make_trial(self.question, data, self.place, start).train_start(self._report(start))
         for task in tasks:

@@ -1,103 +1,100 @@
-"""What the rounds of a project have shown so far, as plain values for the Train screen. No Streamlit in here.
+"""Learning progress over the rounds of a project, as plain values for screens.
 
-Two different numbers, never mixed: accuracy on held-out items, and how often the guess was right on the items that a
-strategy chose (which are the hard ones). The second is shown only where there is nothing held out, under its own name.
+There are two measures, which are never mixed: accuracy on test items, and how often the prediction was right on the
+items that a strategy selected, which are the difficult ones. The second is used only in projects without test items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
 
 from app.views.charts import CurvePoint, wilson
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
-from storage.database.schema import ItemState
 from storage.database.store import Store
-from storage.projects import classes
+from storage.labeling.labeled_items import counting_classes
+from storage.projects import class_rows, classes
 from storage.rounds.log import RoundLog, RoundRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guessing:
-    """How the guesses on one batch did, once people had answered."""
+class AccuracyOnPicks:
+    """How many predictions for the picks of one round were wrong, among the picks that have a label."""
 
-    answered: int
+    labeled: int
     wrong: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class LearningProgress:
     rounds: tuple[RoundRow, ...]  # finished, oldest first, replays left out
     curve: tuple[CurvePoint, ...]
-    judged_by: str  # "held-out" | "guesses"
-    guessing: dict[int, Guessing]  # round id -> its batch
-    changed_nearby: int | None  # pseudo-labels near the last answered batch that are others now
-    confusion: NDArray[np.int64] | None  # rows: truth
+    measure: Literal["test items", "picks"]  # what the points of the curve are computed on
+    on_picks: dict[int, AccuracyOnPicks]  # round id -> accuracy on its picks
+    changed_nearby: int | None  # predictions near the picks of the last round that have changed since
+    confusion: NDArray[np.int64] | None  # (C, C) counts; rows: known label, columns: prediction
     class_names: tuple[str, ...]
 
     @property
     def gain(self) -> float | None:
-        """Change of the last point against the one before, in percentage points; held-out only."""
-        if self.judged_by != "held-out" or len(self.curve) < 2:
+        """The difference of the last two points, in percentage points; None unless measured on test items."""
+        if self.measure != "test items" or len(self.curve) < 2:
             return None
         return 100 * (self.curve[-1].share - self.curve[-2].share)
 
 
-def learned(store: Store, project_id: int) -> Learned:
+def learning_progress(store: Store, project_id: int) -> LearningProgress:
+    """Progress over the finished rounds of a project, replays excluded."""
     log = RoundLog(store, project_id)
     rows = tuple(row for row in reversed(log.list()) if row.status == "finished" and row.replay_of is None)
-    guessing = {row.id: found for row in rows if (found := guessing_of(store, row)) is not None}
-    held_out = [point for row in rows if (point := _held_out_point(row)) is not None]
-    guessed = [
+    on_picks = {row.id: found for row in rows if (found := accuracy_on_picks(store, row)) is not None}
+    test_points = [point for row in rows if (point := _test_point(row)) is not None]
+    pick_points = [
         CurvePoint(
             round=row.number,
             labels=row.n_labeled,
-            correct=guessing[row.id].answered - guessing[row.id].wrong,
-            n=guessing[row.id].answered,
+            correct=on_picks[row.id].labeled - on_picks[row.id].wrong,
+            n=on_picks[row.id].labeled,
             strategy=strategy_title(row.strategy),
         )
         for row in rows
-        if row.id in guessing
+        if row.id in on_picks
     ]
     newest = rows[-1] if rows else None
-    return Learned(
+    return LearningProgress(
         rounds=rows,
-        curve=tuple(held_out or guessed),
-        judged_by="held-out" if held_out else "guesses",
-        guessing=guessing,
+        curve=tuple(test_points or pick_points),
+        measure="test items" if test_points else "picks",
+        on_picks=on_picks,
         changed_nearby=_changed_nearby(log, rows),
         confusion=_confusion(newest),
         class_names=tuple(newest.metrics.get("class_names", ())) if newest else (),
     )
 
 
-def guessing_of(store: Store, row: RoundRow) -> Guessing | None:
-    """Of the round's picks that have a label now: how many guesses were wrong. None before the first answer."""
-    opinion = predictions_of(store, row)
-    if opinion is None or not row.metrics.get("has_model"):
+def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
+    """Compare the predictions for the round's picks with the labels they have now. None before the first label."""
+    found = predictions_of(store, row)
+    if found is None or not row.metrics.get("has_model"):
         return None
-    counts_as = {c.id: c.effective_id or c.id for c in classes.list_classes(store, row.project_id, True)}
+    counts_as = class_rows.counts_as(classes.list_classes(store, row.project_id, True))
     picks = [pick.item_id for pick in RoundLog(store, row.project_id).picks(row.id)]
-    query = select(ItemState.item_id, ItemState.class_id).where(
-        ItemState.item_id.in_(picks), ItemState.class_id.is_not(None)
-    )
-    with store.read() as connection:
-        answers = {found.item_id: counts_as.get(found.class_id, found.class_id) for found in connection.execute(query)}
+    labels = counting_classes(store, row.project_id, picks)
     wrong = 0
-    for item_id, answer in answers.items():
-        at = opinion.row(item_id)
+    for item_id, label in labels.items():
+        at = found.row(item_id)
         if at is not None:
-            guess = opinion.column_classes[int(np.argmax(opinion.probabilities[at]))]
-            wrong += counts_as.get(guess, guess) != answer
-    return Guessing(answered=len(answers), wrong=wrong) if answers else None
+            predicted = found.column_classes[int(np.argmax(found.probabilities[at]))]
+            wrong += counts_as.get(predicted, predicted) != label
+    return AccuracyOnPicks(labeled=len(labels), wrong=wrong) if labels else None
 
 
-def _held_out_point(row: RoundRow) -> CurvePoint | None:
+def _test_point(row: RoundRow) -> CurvePoint | None:
     accuracy, n = row.metrics.get("accuracy"), int(row.metrics.get("n_held_out") or 0)
     if accuracy is None or n == 0:
         return None
@@ -106,7 +103,7 @@ def _held_out_point(row: RoundRow) -> CurvePoint | None:
 
 
 def _changed_nearby(log: RoundLog, rows: Sequence[RoundRow]) -> int | None:
-    """Summed over the picks of the newest round that a later one has looked back on."""
+    """The sum over the picks of the newest round that has hindsight of a later round."""
     for row in reversed(rows[:-1]):
         changed = [pick.hindsight.get("n_changed") for pick in log.picks(row.id)]
         known = [number for number in changed if number is not None]
@@ -121,19 +118,19 @@ def _confusion(row: RoundRow | None) -> NDArray[np.int64] | None:
 
 
 def worst_confusion(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[str, str, int] | None:
-    """(true class, guessed class, how often) of the most frequent mistake."""
+    """(known class, predicted class, count) of the most frequent mistake; None without a mistake."""
     off = counts.copy()
     np.fill_diagonal(off, 0)
     if off.max(initial=0) == 0:
         return None
-    true, guessed = np.unravel_index(int(off.argmax()), off.shape)
-    return names[int(true)], names[int(guessed)], int(off[true, guessed])
+    true, predicted = np.unravel_index(int(off.argmax()), off.shape)
+    return names[int(true)], names[int(predicted)], int(off[true, predicted])
 
 
-def advice(found: Learned) -> str:
-    """Whether more labels are likely to pay, by a stated rule: two batches in a row that moved the held-out accuracy by
-    less than half the width of its interval no longer pay."""
-    if found.judged_by != "held-out":
+def advice(found: LearningProgress) -> str:
+    """Whether to label more. The rule: stop after two batches that each changed the test accuracy by less than half the
+    width of its confidence interval."""
+    if found.measure != "test items":
         return "There are no test items, so progress is not measured. Import items with split=test to measure it."
     if len(found.curve) < 3:
         return "Keep going: after three rounds, this shows whether more labels are worthwhile."

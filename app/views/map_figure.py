@@ -1,6 +1,7 @@
-"""The map as a figure: circles for the pool, triangles for labeled items, numbered rings for picks. No Streamlit.
+"""The map as a figure: circles for the pool, triangles for labeled items, numbered rings for picks.
 
-Only the item id travels with a point (`customdata`); areas come back as geometry and are resolved on the server.
+The browser gets only the item id of a point (`customdata`). Selected areas are returned as geometry and are resolved on
+the server.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from app.views.charts import base_layout, class_colors, fade, tokens
-from app.views.map_layers import NONE, Layers
+from app.views.map_layers import NONE, MapLayers
 from app.views.text import markup
 
 Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
-SHADOW_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
+OTHER_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
 DOT_OPACITY = 0.8
-UNFADED = {"marker": {"opacity": 1}}  # a click opens an item; it is no reason to fade the others
+UNFADED = {"marker": {"opacity": 1}}  # a click opens an item and does not fade the others
 MARGIN = 0.07  # of the extent, on each side
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
 
-def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, dark: bool) -> go.Figure:
-    """`shadows` names the other strategies whose picks are laid over."""
+def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *, dark: bool) -> go.Figure:
+    """`others` are the strategies whose picks are also drawn."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
-    others, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
+    circles, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
     colors = point_colors(found, coloring, dark)
     dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
     figure.add_trace(
         dots(
-            **_at(found, others),
-            marker={"color": colors[others].tolist(), "size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
+            **_at(found, circles),
+            marker={"color": colors[circles].tolist(), "size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
             unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
@@ -46,9 +47,9 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
         marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
         marker["line"] = {"width": 1.4, "color": look.text}
         figure.add_trace(dots(**_at(found, triangles), marker=marker, unselected=UNFADED, name="labeled"))
-    for k, name in enumerate(shadows):
-        rows = found.shadows.get(name, np.empty(0, np.int64))
-        symbol = SHADOW_SYMBOLS[k % len(SHADOW_SYMBOLS)]
+    for k, name in enumerate(others):
+        rows = found.other_picks.get(name, np.empty(0, np.int64))
+        symbol = OTHER_SYMBOLS[k % len(OTHER_SYMBOLS)]
         marker = {"symbol": symbol, "size": 15, "color": look.muted, "line": {"width": 2}}
         figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, unselected=UNFADED, name=name))
     if len(found.picks):
@@ -67,20 +68,20 @@ def map_figure(found: Layers, coloring: Coloring, shadows: tuple[str, ...], *, d
     return figure
 
 
-def picks_last(found: Layers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Picks are drawn above their neighbors: of points that lie together, a click opens the pick."""
+def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`rows` with the picks at the end: they are drawn on top, so a click on overlapping points opens the pick."""
     return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
 
 
-def point_out(figure: go.Figure, found: Layers, row: int, *, dark: bool) -> None:
-    """Show which point is open, whatever it is besides."""
+def mark_open_item(figure: go.Figure, found: MapLayers, row: int, *, dark: bool) -> None:
+    """Add a ring around the point of the open item."""
     marker = {"symbol": "circle-open", "size": 28, "color": tokens(dark).text, "line": {"width": 2}}
     at = {"x": found.points[[row], 0], "y": found.points[[row], 1], "customdata": found.item_ids[[row]]}
     figure.add_trace(go.Scatter(**at, mode="markers", marker=marker, unselected=UNFADED, name="open", hoverinfo="skip"))
 
 
 def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:
-    """Draw selected areas, so that they are still seen after anything else has changed."""
+    """Draw selected areas into the figure, so that they stay visible after a redraw."""
     look = tokens(dark)
     for x, y in areas:
         path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
@@ -89,8 +90,8 @@ def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[f
 
 
 def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
-    """The range of both axes: all points with a margin, whatever is drawn on them, so that nothing moves when picks,
-    labels or colors change."""
+    """The range of both axes: all points with a margin. It does not depend on labels, picks or colors, so points keep
+    their place when these change."""
     if not len(points):
         return [-1.0, 1.0], [-1.0, 1.0]
     low, high = points.min(0).astype(float), points.max(0).astype(float)
@@ -99,7 +100,7 @@ def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
     return ends[0].tolist(), ends[1].tolist()
 
 
-def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:
+def _at(found: MapLayers, rows: NDArray[np.int64]) -> dict[str, object]:
     return {
         "x": found.points[rows, 0],
         "y": found.points[rows, 1],
@@ -110,19 +111,20 @@ def _at(found: Layers, rows: NDArray[np.int64]) -> dict[str, object]:
     }
 
 
-def hover(found: Layers, row: int) -> str:
+def hover(found: MapLayers, row: int) -> str:
     """Name, label or prediction of a point, as text."""
     parts = [markup(found.names[row][:80])]
     if found.label[row] != NONE:
         parts.append(f"labeled {markup(found.class_names[found.label[row]])}")
-    elif found.guess[row] != NONE:
-        parts.append(f"predicted {markup(found.class_names[found.guess[row]])}, {100 * found.confidence[row]:.0f} %")
+    elif found.predicted[row] != NONE:
+        name = markup(found.class_names[found.predicted[row]])
+        parts.append(f"predicted {name}, {100 * found.confidence[row]:.0f} %")
     if found.held_out[row]:
         parts.append("test item")
     return "<br>".join(parts)
 
 
-def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.object_]:
+def point_colors(found: MapLayers, coloring: Coloring, dark: bool) -> NDArray[np.object_]:
     """(n,) a color for each item."""
     look = tokens(dark)
     if coloring == "Confidence":
@@ -132,7 +134,7 @@ def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.ob
         shade = _ramp(np.clip(found.label_round / last, 0.25, 1.0), look.line, look.accent)
         return np.where(found.label_round == NONE, look.line, shade).astype(object)
     chosen = {
-        "Prediction": np.where(found.label != NONE, found.label, found.guess),
+        "Prediction": np.where(found.label != NONE, found.label, found.predicted),
         "Label": found.label,
         "Annotator": found.annotator,
     }[coloring]
@@ -142,8 +144,8 @@ def point_colors(found: Layers, coloring: Coloring, dark: bool) -> NDArray[np.ob
     return painted
 
 
-def named_colors(found: Layers, coloring: Coloring) -> list[tuple[str, str]]:
-    """(name, color) of each class or person, in the order of their positions; empty where color is a ramp."""
+def named_colors(found: MapLayers, coloring: Coloring) -> list[tuple[str, str]]:
+    """(name, color) of each class or annotator, in the order of positions; empty for a color ramp."""
     if coloring == "Annotator":
         names = found.annotator_names
         return list(zip(names, class_colors(len(names)), strict=True))

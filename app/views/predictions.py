@@ -1,7 +1,7 @@
-"""What the newest finished round thinks of each item: guesses by class, and the labeled items nearest to it.
+"""The predictions of finished rounds: class probabilities by item, and the labeled items nearest to an item.
 
-A round's columns are the classes that were active when it was requested; here they are translated to class ids, and the
-share of a class that was merged since counts for its successor.
+The columns of a round are the classes that were active when it was requested. Here they are translated to class ids.
+The probability of a class that was merged since then is added to the class it counts as.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 from core.errors import NotFound
 from storage.database.store import Store
-from storage.projects import classes
-from storage.projects.classes import ClassRow
+from storage.projects import class_rows
+from storage.projects.class_rows import ClassRow
 from storage.rounds.log import RoundLog, RoundRow
 
 KEPT_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class Prediction:
     class_id: int
     name: str
-    share: float
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RoundPredictions:
     order: NDArray[np.int64] = field(repr=False)  # rows sorted by item id
 
     def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each item, −1 for those the round did not know."""
+        """(n,) the row of each item, −1 for items that are not part of the round."""
         if not len(self.order):
             return np.full(len(item_ids), -1, np.int64)
         at = np.searchsorted(self.item_ids, item_ids, sorter=self.order).clip(max=len(self.order) - 1)
@@ -52,33 +52,33 @@ class RoundPredictions:
         found = int(self.rows(np.array([item_id]))[0])
         return found if found >= 0 else None
 
-    def shares(self, now: list[ClassRow]) -> NDArray[np.float32]:
-        """(n, active classes now): every item's shares, in the order of the active classes of `now`."""
+    def class_probabilities(self, now: list[ClassRow]) -> NDArray[np.float32]:
+        """(n, C) probabilities of all items, in the order of the active classes of `now`."""
         active = [row.id for row in now if row.active]
-        counts_as = {row.id: row.effective_id or row.id for row in now}
-        shares = np.zeros((len(self.item_ids), len(active)), np.float32)
+        counts_as = class_rows.counts_as(now)
+        probabilities = np.zeros((len(self.item_ids), len(active)), np.float32)
         for column, class_id in enumerate(self.column_classes):
             if counts_as.get(class_id) in active:
-                shares[:, active.index(counts_as[class_id])] += self.probabilities[:, column]
-        return shares
+                probabilities[:, active.index(counts_as[class_id])] += self.probabilities[:, column]
+        return probabilities
 
-    def guesses(self, item_id: int, now: list[ClassRow], limit: int = 3) -> list[Guess]:
-        """The likeliest classes of one item, best first; empty when the round did not know the item."""
+    def most_probable(self, item_id: int, now: list[ClassRow], limit: int = 3) -> list[Prediction]:
+        """The most probable classes of one item, best first; empty if the item is not part of the round."""
         row = self.row(item_id)
         if row is None:
             return []
-        counts_as = {one.id: one.effective_id or one.id for one in now}
+        counts_as = class_rows.counts_as(now)
         names = {one.id: one.name for one in now if one.active}
         totals: dict[int, float] = {}
-        for class_id, share in zip(self.column_classes, self.probabilities[row], strict=True):
+        for class_id, probability in zip(self.column_classes, self.probabilities[row], strict=True):
             target = counts_as.get(class_id, class_id)
             if target in names:
-                totals[target] = totals.get(target, 0.0) + float(share)
+                totals[target] = totals.get(target, 0.0) + float(probability)
         best = sorted(totals.items(), key=lambda pair: -pair[1])[:limit]
-        return [Guess(class_id, names[class_id], round(share, 4)) for class_id, share in best if np.isfinite(share)]
+        return [Prediction(class_id, names[class_id], round(p, 4)) for class_id, p in best if np.isfinite(p)]
 
     def nearest(self, item_id: int, among: NDArray[np.int64], limit: int = 3) -> list[int]:
-        """The items of `among` (other than itself) nearest in the last layer, nearest first."""
+        """The items of `among`, without the item itself, that are nearest in the last layer, nearest first."""
         row = self.row(item_id)
         if row is None or self.embeddings is None or not len(among):
             return []
@@ -88,30 +88,30 @@ class RoundPredictions:
         return [int(self.item_ids[rows[i]]) for i in np.argsort(distances, kind="stable")[:limit]]
 
 
-_opinions: OrderedDict[tuple[str, int], RoundPredictions] = OrderedDict()
+_cached: OrderedDict[tuple[str, int], RoundPredictions] = OrderedDict()
 _lock = Lock()
 
 
 def newest_predictions(store: Store, project_id: int) -> RoundPredictions | None:
-    """Of the newest finished round that has guesses; None before the first."""
+    """The predictions of the newest finished round; None before the first, or if it stored none."""
     latest = RoundLog(store, project_id).latest("finished")
     return None if latest is None else predictions_of(store, latest)
 
 
 def predictions_of(store: Store, row: RoundRow) -> RoundPredictions | None:
-    """A finished round never changes, so its arrays are opened once."""
+    """The predictions of a finished round, cached because a finished round never changes; None if it stored none."""
     key = (store.url, row.id)
     with _lock:
-        if key in _opinions:
-            _opinions.move_to_end(key)
-            return _opinions[key]
-    opinion = _open(store, row)
-    if opinion is not None:
+        if key in _cached:
+            _cached.move_to_end(key)
+            return _cached[key]
+    found = _open(store, row)
+    if found is not None:
         with _lock:
-            _opinions[key] = opinion
-            while len(_opinions) > KEPT_ROUNDS:
-                _opinions.popitem(last=False)
-    return opinion
+            _cached[key] = found
+            while len(_cached) > KEPT_ROUNDS:
+                _cached.popitem(last=False)
+    return found
 
 
 def _open(store: Store, row: RoundRow) -> RoundPredictions | None:
@@ -122,7 +122,7 @@ def _open(store: Store, row: RoundRow) -> RoundPredictions | None:
     except NotFound:
         return None
     with store.read() as connection:
-        known = classes.rows_as_of(connection, row.project_id, row.class_event)
+        known = class_rows.rows_as_of(connection, row.project_id, row.class_event)
     columns = tuple(one.id for one in known if one.active)
     if probabilities.shape != (len(item_ids), len(columns)):
         return None

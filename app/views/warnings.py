@@ -11,16 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
 
 from app.views.predictions import newest_predictions
 from app.views.review_cases import conflicts
 from app.views.text import count
-from storage.database.schema import ItemState
 from storage.database.store import Store
 from storage.labeling import agreement
-from storage.labeling.pool import Pool
-from storage.projects.classes import ClassRow, list_classes
+from storage.labeling.pool import ItemFilter, Pool
+from storage.projects.class_rows import ClassRow
+from storage.projects.classes import list_classes
 
 FEW, MANY_TIMES = 2, 5
 RARE_SHARE = 0.05
@@ -28,17 +27,19 @@ SUSPECT_SHARE, SUSPECT_AT_LEAST = 0.05, 3
 SHOWN = 5
 
 
-def cautions(store: Store, project_id: int) -> list[str]:
+def label_warnings(store: Store, project_id: int) -> list[str]:
+    """The warnings that apply to a project now, in the order of the rules."""
     active = [row for row in list_classes(store, project_id) if row.active]
-    per_class = Pool(store, project_id).counts().per_class
+    pool = Pool(store, project_id)
+    per_class = pool.counts().per_class
     labels = [per_class.get(row.id, 0) for row in active]
-    told = [
+    sentences = [
         _few_labels(active, labels),
-        _rare_guesses(active, _guess_shares(store, project_id, active)),
+        _rarely_predicted(active, _predicted_shares(store, project_id, active)),
         _contradicted(len(conflicts(store, project_id)), sum(labels)),
-        _differing(len(agreement.disagreements(store, project_id)), _labeled_twice(store, project_id)),
+        _differing(len(agreement.disagreements(store, project_id)), pool.count_items(ItemFilter(state="contested"))),
     ]
-    return [sentence for sentence in told if sentence]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _few_labels(active: Sequence[ClassRow], labels: Sequence[int]) -> str:
@@ -51,19 +52,19 @@ def _few_labels(active: Sequence[ClassRow], labels: Sequence[int]) -> str:
     )
 
 
-def _guess_shares(store: Store, project_id: int, active: Sequence[ClassRow]) -> NDArray[np.float64] | None:
+def _predicted_shares(store: Store, project_id: int, active: Sequence[ClassRow]) -> NDArray[np.float64] | None:
     """Share of the items predicted as each class; None before the first model."""
-    opinion = newest_predictions(store, project_id)
-    if opinion is None or not opinion.round.metrics.get("has_model") or len(active) < 2:
+    found = newest_predictions(store, project_id)
+    if found is None or not found.round.metrics.get("has_model") or len(active) < 2:
         return None
-    shares = opinion.shares(list_classes(store, project_id, True))
-    if not len(shares):
+    probabilities = found.class_probabilities(list_classes(store, project_id, True))
+    if not len(probabilities):
         return None
-    guessed = np.bincount(shares.argmax(1), minlength=len(active))
-    return np.asarray(guessed / len(shares), np.float64)
+    predicted = np.bincount(probabilities.argmax(1), minlength=len(active))
+    return np.asarray(predicted / len(probabilities), np.float64)
 
 
-def _rare_guesses(active: Sequence[ClassRow], shares: NDArray[np.float64] | None) -> str:
+def _rarely_predicted(active: Sequence[ClassRow], shares: NDArray[np.float64] | None) -> str:
     if shares is None:
         return ""
     limit = min(RARE_SHARE, 0.5 / len(active))
@@ -86,12 +87,6 @@ def _differing(n: int, n_twice: int) -> str:
     if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_twice):
         return ""
     return f"Annotators disagree on {n:,} of {count(n_twice, 'item')} with several labels. Decide them in Review."
-
-
-def _labeled_twice(store: Store, project_id: int) -> int:
-    query = select(func.count()).where(ItemState.project_id == project_id, ItemState.n_labels > 1)
-    with store.read() as connection:
-        return int(connection.execute(query).scalar_one())
 
 
 def _names(names: Sequence[str]) -> str:

@@ -12,17 +12,15 @@ engine fences: what a superseded worker still finishes is refused, because each 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
-from sqlalchemy.engine import URL, make_url
 
-from core.errors import StoreUnusable
+from storage.database.advisory_lock import polled_advisory_lock
 from storage.database.file_lock import file_lock
+from storage.database.locations import engine_url
 from storage.database.store import Store
 
 NAME = "winnow"
@@ -34,45 +32,22 @@ MIGRATE_SECONDS = 60.0
 LOCK = 7305809  # of the advisory lock on PostgreSQL
 
 
-def address(store: Store) -> str:
-    """The engine's database for this store."""
-    if store.is_sqlite:
-        return URL.create("sqlite", database=str(store.home / "engine.sqlite")).render_as_string(hide_password=False)
-    return make_url(store.url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 def migrate(store: Store) -> None:
     """Create or update the engine's tables. Processes that do so at once take turns, so that none of them fails."""
     logging.getLogger("dbos").setLevel(logging.ERROR)
     if store.is_sqlite:
         with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
-            DBOS.migrate(address(store))
+            DBOS.migrate(engine_url(store.url, store.home))
     else:
-        with _turn_on_postgresql(store):
-            DBOS.migrate(address(store))
-
-
-@contextmanager
-def _turn_on_postgresql(store: Store) -> Iterator[None]:
-    """An advisory lock, asked for again and again: who waits inside a statement would be waited for by the migration,
-    which builds indexes concurrently."""
-    deadline = time.monotonic() + MIGRATE_SECONDS
-    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({LOCK})").scalar():
-            if time.monotonic() > deadline:
-                raise StoreUnusable(f"The engine's tables have been locked for {MIGRATE_SECONDS:.0f} s; try again.")
-            time.sleep(0.1)
-        try:
-            yield
-        finally:
-            connection.exec_driver_sql(f"SELECT pg_advisory_unlock({LOCK})")
+        with polled_advisory_lock(store.engine, LOCK, "The engine's tables", MIGRATE_SECONDS):
+            DBOS.migrate(engine_url(store.url, store.home))
 
 
 def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:
     """Start the engine in this process under the worker's name, on tables that `migrate` made."""
     config: DBOSConfig = {
         "name": NAME,
-        "system_database_url": address(store),
+        "system_database_url": engine_url(store.url, store.home),
         "application_version": VERSION,
         "executor_id": worker_id,
         "serializer": DBOSPortableJSONSerializer(),

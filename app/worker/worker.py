@@ -36,7 +36,7 @@ from core.types import Progress
 from storage.database.store import Store
 from storage.media import shared as shared_media
 from storage.rounds import simulations, workers
-from storage.rounds.log import RoundLog
+from storage.rounds.log import RoundLog, is_cancelled, unfinished_rounds
 from storage.rounds.workers import WorkerRow
 from storage.system.processes import is_running
 
@@ -98,7 +98,7 @@ class Worker:
     def _questions(self) -> Questions:
         return Questions(
             owns=lambda workflow_id: engine.owns(workflow_id, self.id),
-            is_cancelled=lambda round_id: round_requests.is_cancelled(self.store, round_id),
+            is_cancelled=lambda round_id: is_cancelled(self.store, round_id),
             write=lambda round_id, progress: round_requests.write_progress(self.store, round_id, progress),
         )
 
@@ -108,7 +108,7 @@ class Worker:
 
         engine.migrate(self.store)
         worker_context.take(worker_context.WorkerContext(self.store, self.id, self.pulse))
-        workers.arrive(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
+        workers.register(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
         engine.launch(self.store, self.id, self.tempo.queues)
         self.pulse.start()
         from app.worker.folder_watcher import WatchThread
@@ -132,14 +132,14 @@ class Worker:
         living = [worker for worker in present if not is_dead(worker, here)]
         if self.id not in {worker.id for worker in living}:  # back from a long pause
             if self.id not in {worker.id for worker in present}:
-                workers.arrive(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
+                workers.register(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
             return
         if living[0].id == self.id:
             adopted = engine.adopt({worker.id for worker in living})
             for workflow_id in adopted:
                 LOG.info("Took over %s from a worker that is gone.", workflow_id)
             if gone := [w.id for w in present if w.living and is_dead(w, here)]:
-                workers.leave(self.store, gone)
+                workers.remove(self.store, gone)
             round_requests.request_automatic(self.store)
         workflows.hand_over(self.store)
         self.share_media()
@@ -156,7 +156,7 @@ class Worker:
 
         waiting = [
             (project_id, RoundLog(self.store, project_id).get(round_id).last_item_id)
-            for project_id, round_id in round_requests.unfinished(self.store)
+            for project_id, round_id in unfinished_rounds(self.store)
         ]
         waiting += [(row.project_id, row.last_item_id) for row in simulations.unfinished(self.store)]
         for project_id, last_item_id in waiting:
@@ -172,7 +172,7 @@ class Worker:
         self.pulse.end()
         if self._watching is not None:
             self._watching.end()
-        workers.leave(self.store, [self.id])
+        workers.remove(self.store, [self.id])
         engine.shut_down()
 
 
@@ -202,6 +202,6 @@ def main(tempo: Tempo | None = None) -> int:
         worker.start()
         LOG.info("Worker %s on %s is ready.", worker.id, worker.device)
         worker.run()
-        workers.leave(store, [worker.id])
+        workers.remove(store, [worker.id])
     logging.shutdown()
     os._exit(0)  # a stage may be running in another thread; it is repeated by the next worker, so do not wait for it

@@ -1,16 +1,26 @@
-"""Many rows of one table in one statement, without the cost of a general statement for each row."""
+"""Statements about many rows: inserts, lists of values, and lists cut into chunks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, Connection, Text, any_, func, insert, literal, select
 
 from storage.database.declarative import Table
+
+CHUNK = 400  # identifiers in one IN (...) list
+Identifier = TypeVar("Identifier", int, str)
+
+
+def chunks(identifiers: Iterable[Identifier], size: int = CHUNK) -> Iterator[list[Identifier]]:
+    """Consecutive parts of at most `size` identifiers, for IN (...) lists."""
+    identifiers = list(identifiers)
+    for start in range(0, len(identifiers), size):
+        yield identifiers[start : start + size]
 
 
 def next_ids(connection: Connection, table: type[Table], n_ids: int) -> range | list[int]:
@@ -23,7 +33,7 @@ def next_ids(connection: Connection, table: type[Table], n_ids: int) -> range | 
 
 
 def among(connection: Connection, column: Any, values: Sequence[str]) -> Any:
-    """The condition that `column` is one of many `values`, as one parameter however many there are."""
+    """The condition that `column` is one of `values`, which are passed as one parameter, however many there are."""
     if connection.dialect.name == "sqlite":
         listed = func.json_each(json.dumps(list(values))).table_valued("value")
         return column.in_(select(listed.c.value))
@@ -33,10 +43,10 @@ def among(connection: Connection, column: Any, values: Sequence[str]) -> Any:
 def insert_rows(
     connection: Connection, table: type[Table], columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
 ) -> None:
-    """Insert `rows`, whose values stand in the order of `columns`; columns left out take the database's default.
+    """Insert `rows`, whose values are in the order of `columns`; omitted columns take the database's default.
 
-    SQLite's driver takes the tuples as they are, several times faster than a statement that names each value. Numbers,
-    text and truth values need no conversion there; times get the form that the column's type gives them.
+    SQLite's driver takes the tuples unchanged, several times faster than a statement that names each value. Numbers,
+    text and booleans need no conversion there; datetimes are converted by the column's type.
     """
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""Where data lives and where the app listens, decided once from the environment.
+"""The locations of all data and the address of the app, read once from the environment.
 
 WINNOW_HOME           folder of everything Winnow writes           ./winnow-data
 WINNOW_DATABASE_URL   sqlite:///… or postgresql://…                SQLite in that folder
@@ -71,6 +71,16 @@ def database_url(given: str | None, home: Path) -> str:
     )
 
 
+def engine_url(store_url: str, home: Path) -> str:
+    """The database of the workflow engine: a SQLite file beside a SQLite store, or the store's PostgreSQL database."""
+    url = make_url(store_url)
+    if url.get_backend_name() == "sqlite":
+        url = URL.create("sqlite", database=str(home / "engine.sqlite"))
+    else:
+        url = url.set(drivername="postgresql")
+    return url.render_as_string(hide_password=False)
+
+
 def shown(url: str) -> str:
-    """The address without its password, for messages and logs."""
+    """The database address without its password, for messages and logs."""
     return make_url(url).render_as_string(hide_password=True)

@@ -1,6 +1,6 @@
-"""Why a round chose an item and what that bought, as columns of exports and screens.
+"""Why a round selected an item and what its label changed, as columns of exports and screens.
 
-Ids mean nothing outside the store, so the guess is a class's name and the nearest labeled item is named by its hash.
+Ids have no meaning outside the store: the predicted class is given by name, the nearest labeled item by its hash.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState, Pick, Round
 from storage.database.store import Store
-from storage.labeling.projections import chunks
-from storage.projects import classes
+from storage.projects import class_rows
 
 REASON_FLOATS = ("confidence", "entropy", "outer_before", "outer_after", "nearest_distance")
 REASON_WHOLE = ("stands_for", "gradient_rank", "first_gradient_rank")
@@ -37,12 +37,12 @@ PICK_COLUMNS = (
 
 
 def pick_selected() -> tuple[Any, ...]:
-    """What a query has to select for `PickColumns.of`."""
+    """The columns that a query must select for `PickColumns.of`."""
     return Pick.position, Pick.score, Pick.reason, Pick.hindsight, Round.class_event
 
 
 class PickColumns:
-    """The columns of picks, as one connection sees the store. `counts_as` names the class each class counts as now."""
+    """The columns of picks, read through one connection. `counts_as`: class id -> name of the class it counts as."""
 
     def __init__(self, connection: Connection, project_id: int, counts_as: dict[int, str]) -> None:
         self._connection, self._project_id, self._counts_as = connection, project_id, counts_as
@@ -50,7 +50,7 @@ class PickColumns:
         self._nearest: dict[int | None, tuple[str | None, str | None]] = {}
 
     def prepare(self, rows: Sequence[Any]) -> None:
-        """Find the labeled items that these rows' reasons name, all at once."""
+        """Read the nearest labeled items that the reasons of these rows name."""
         ids = sorted({row.reason["nearest_labeled"] for row in rows if (row.reason or {}).get("nearest_labeled")})
         self._nearest = {}
         for chunk in chunks(ids):
@@ -59,33 +59,34 @@ class PickColumns:
             self._nearest |= {row.id: (row.sha256, row.name) for row in self._connection.execute(query)}
 
     def of(self, row: Any, label: str | None) -> dict[str, Any]:
-        """All PICK_COLUMNS of a row that was a pick; nothing for one that was not. `label` is the one it has now."""
+        """All PICK_COLUMNS of a picked row; empty for a row without a pick. `label` is the row's current label."""
         if row.position is None:
             return {}
         reason, hindsight = row.reason or {}, row.hindsight or {}
         sha256, name = self._nearest.get(reason.get("nearest_labeled"), (None, None))
-        guess = self._guess(reason.get("guess"), row.class_event)
+        predicted = self._predicted(reason.get("guess"), row.class_event)
         return (
             {"pick_order": row.position, "pick_score": row.score}
             | {f"pick_{column}": reason.get(column) for column in (*REASON_FLOATS, *REASON_WHOLE)}
-            | {"pick_guess": guess, "pick_guess_was_wrong": None if None in (guess, label) else guess != label}
+            | {"pick_guess": predicted}
+            | {"pick_guess_was_wrong": None if None in (predicted, label) else predicted != label}
             | {"pick_nearest_sha256": sha256, "pick_nearest_name": name}
             | {f"hindsight_{column}": hindsight.get(column) for column in (*HINDSIGHT_FLOATS, *HINDSIGHT_WHOLE)}
         )
 
-    def _guess(self, position: int | None, class_event: int) -> str | None:
-        """The name of a class by its position in its round; renamed and merged classes count as they do now."""
+    def _predicted(self, position: int | None, class_event: int) -> str | None:
+        """The current name of a class by its position in the round; a merged class counts as its target."""
         if position is None:
             return None
         if class_event not in self._classes:
-            rows = classes.rows_as_of(self._connection, self._project_id, class_event)
+            rows = class_rows.rows_as_of(self._connection, self._project_id, class_event)
             self._classes[class_event] = [self._counts_as[row.id] for row in rows if row.active]
         names = self._classes[class_event]
         return names[position] if position < len(names) else None
 
 
 def picks_of_round(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
-    """The picks of a round in their order: item_id, name, label (None while there is none) and PICK_COLUMNS."""
+    """The picks of a round in their order: item_id, name, label (None without one) and PICK_COLUMNS."""
     query = (
         select(*pick_selected(), Item.id, Item.name, ItemState.class_id)
         .join(Round, Round.id == Pick.round_id)
@@ -95,9 +96,7 @@ def picks_of_round(store: Store, project_id: int, round_id: int) -> list[dict[st
         .order_by(Pick.position)
     )
     with store.read() as connection:
-        known = classes.rows_in(connection, project_id)
-        names = {row.id: row.name for row in known}
-        counts_as = {row.id: names[row.effective_id or row.id] for row in known}
+        counts_as = class_rows.effective_names(class_rows.rows_in(connection, project_id))
         columns = PickColumns(connection, project_id, counts_as)
         rows = list(connection.execute(query))
         columns.prepare(rows)

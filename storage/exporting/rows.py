@@ -1,9 +1,9 @@
 """Labeled items with their provenance, as a stream of rows from one snapshot of the store.
 
-One row for each item, in the order of import. `label` is the class that counts; who gave it, when, in which round and
-with which suggestion stands beside it, why that round chose it (`storage.exporting.reasons`), and what others said in
-`other_labels`. `source` says where the label comes
-from: label (a person), decide (a review), truth (a held-out item's) or pseudo (the model's guess, with its confidence).
+One row per item, in the order of import. `label` is the class that counts. Further columns give its annotator, time,
+round and suggestion, why that round selected the item (`storage.exporting.reasons`), and the labels of other annotators
+(`other_labels`). `source` is the origin of the label: label (an annotator), decide (a review), truth (the known label
+of a held-out item) or pseudo (the model's prediction, with its confidence).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from core.errors import InvalidInput, NotFound
 from storage.database.schema import Annotator, CurrentLabel, Item, ItemName, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
 from storage.exporting.reasons import PICK_COLUMNS, PickColumns, pick_selected
-from storage.projects import classes
+from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
 Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio"]
@@ -43,12 +43,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What an export holds. Class folders always carry the files."""
+    """What an export contains. The format `folders` always contains the files."""
 
     format: Format = "csv"
-    pseudo_above: float | None = None  # also the model's guesses with at least this confidence
-    held_out: bool = False  # also test items that have a truth
-    media: bool = False  # the files too
+    pseudo_above: float | None = None  # also predictions with at least this confidence
+    held_out: bool = False  # also test items with a known label
+    media: bool = False  # also the files
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -58,45 +58,64 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportItem:
-    """One row, and where its bytes are."""
+    """One row and the location of its file."""
 
     id: int
     values: dict[str, Any]
     link_path: str | None
 
 
-class PoolPredictions:
-    """Pseudo-labels of one finished round, by item."""
+class PseudoLabels:
+    """The predictions of one finished round as labels: the most probable class of each item, with its probability."""
 
     def __init__(
         self, number: int, item_ids: NDArray[Any], probabilities: NDArray[Any], names: list[str | None]
     ) -> None:
+        """`probabilities` is (n, C); `names` has the label of each column, None where it cannot be given any more."""
         order = np.argsort(item_ids, kind="stable")
         self.number, self._ids, self._rows = number, np.asarray(item_ids)[order], order
         self._probabilities, self._names = probabilities, names
+        self._usable = np.array([name is not None for name in names], np.bool_)
 
-    def of(self, item_id: int) -> tuple[str, float] | None:
-        """(class, confidence) of the likeliest class, or None when the round did not know the item."""
-        place = int(np.searchsorted(self._ids, item_id))
-        if place == len(self._ids) or self._ids[place] != item_id:
-            return None
-        row = np.asarray(self._probabilities[self._rows[place]])
-        best = int(row.argmax())
-        name = self._names[best]
-        return None if name is None else (name, float(row[best]))
+    def of(self, item_ids: NDArray[np.int64], above: float) -> dict[int, tuple[str, float]]:
+        """item id -> (label, confidence), for the items that `reach` confirms."""
+        found = item_ids[self.reach(item_ids, above)]
+        if not len(found):
+            return {}
+        columns, confidences = self._best(found)
+        names = [self._names[column] for column in columns.tolist()]
+        triples = zip(found.tolist(), names, confidences.tolist(), strict=True)
+        return {item_id: (name, confidence) for item_id, name, confidence in triples if name is not None}
+
+    def reach(self, item_ids: NDArray[np.int64], above: float) -> NDArray[np.bool_]:
+        """(n,) whether the round predicted the item, with at least this confidence, as a class that is in use."""
+        reached = np.zeros(len(item_ids), np.bool_)
+        if not len(self._ids) or not len(self._names):
+            return reached
+        places = np.minimum(np.searchsorted(self._ids, item_ids), len(self._ids) - 1)
+        known = np.flatnonzero(self._ids[places] == item_ids)
+        columns, confidences = self._best(item_ids[known])
+        reached[known] = (confidences >= above) & self._usable[columns]
+        return reached
+
+    def _best(self, item_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(n,) most probable column and (n,) its probability, for items of the round."""
+        rows = np.asarray(self._probabilities[self._rows[np.searchsorted(self._ids, item_ids)]], np.float64)
+        return rows.argmax(1), rows.max(1, initial=0.0)
 
 
 class ExportRows:
-    """The rows of one project as `connection` sees them; everything is read through that one connection."""
+    """The rows of one project, all read through `connection`, which gives one consistent snapshot."""
 
     def __init__(self, store: Store, connection: Connection, project_id: int, options: ExportOptions) -> None:
         self.connection, self.project_id, self.options = connection, project_id, options
-        rows = classes.rows_in(connection, project_id)
-        names = {row.id: row.name for row in rows}
-        self.given = names
-        self.counts_as = {row.id: names[row.effective_id or row.id] for row in rows}
+        rows = class_rows.rows_in(connection, project_id)
+        self.given = {row.id: row.name for row in rows}
+        self.counts_as = class_rows.effective_names(rows)
         self.picks = PickColumns(connection, project_id, self.counts_as)
-        self.guesses = _guesses(store, connection, project_id, rows) if options.pseudo_above is not None else None
+        self.pseudo_labels = (
+            newest_pseudo_labels(store, connection, project_id) if options.pseudo_above is not None else None
+        )
 
     def __iter__(self) -> Iterator[ExportItem]:
         last = 0
@@ -105,20 +124,21 @@ class ExportRows:
             self.picks.prepare(chunk)
             others = self._others([row.id for row in chunk])
             names = self._names([row.id for row in chunk])
+            pseudo_labels = self._pseudo_labels(chunk)
             for row in chunk:
-                values = self._values(row)
+                values = self._values(row, pseudo_labels.get(row.id))
                 if values is not None:
                     values["other_names"] = names.get(row.id, [])
                     values["other_labels"] = others.get(row.id, [])
                     yield ExportItem(row.id, values, row.link_path)
 
     def _chunk(self, last: int) -> list[Any]:
-        """The next items that may have a row, with the event that gave the label that counts."""
-        wanted = [and_(~Item.held_out, or_(ItemState.class_id.is_not(None), ItemState.n_labels > 0))]
+        """The next items that may have a row, with the event of the label that counts."""
+        wanted = [is_labeled()]
         if self.options.held_out:
-            wanted.append(and_(Item.held_out, Item.truth_class_id.is_not(None)))
-        if self.guesses is not None:
-            wanted.append(and_(~Item.held_out, ItemState.class_id.is_(None), Item.condition == "ok"))
+            wanted.append(is_test_item())
+        if self.pseudo_labels is not None:
+            wanted.append(may_have_pseudo_label())
         query = (
             select(
                 Item.id, Item.sha256, Item.name, Item.media_type, Item.n_bytes, Item.link_path, Item.held_out,
@@ -137,8 +157,14 @@ class ExportRows:
         )  # fmt: skip
         return list(self.connection.execute(query))
 
-    def _values(self, row: Any) -> dict[str, Any] | None:
-        """All columns but the path; None when the item has nothing to export."""
+    def _pseudo_labels(self, chunk: list[Any]) -> dict[int, tuple[str, float]]:
+        if self.pseudo_labels is None or self.options.pseudo_above is None:
+            return {}
+        unlabeled = [row.id for row in chunk if not row.held_out and row.class_id is None]
+        return self.pseudo_labels.of(np.array(unlabeled, np.int64), self.options.pseudo_above)
+
+    def _values(self, row: Any, pseudo_label: tuple[str, float] | None) -> dict[str, Any] | None:
+        """All columns but the path; None when the item has no row."""
         values: dict[str, Any] = dict.fromkeys(COLUMNS)
         for name in ITEM_COLUMNS:
             values[name] = getattr(row, name)
@@ -146,12 +172,11 @@ class ExportRows:
         if row.held_out:
             return values | {"label": self.counts_as[row.truth_class_id], "source": "truth"}
         if row.class_id is None:
-            guess = self.guesses.of(row.id) if self.guesses is not None else None
-            if guess is None or guess[1] < (self.options.pseudo_above or 0):
+            if pseudo_label is None or self.pseudo_labels is None:
                 return None
-            assert self.guesses is not None
+            label, confidence = pseudo_label
             return values | {
-                "label": guess[0], "source": "pseudo", "confidence": guess[1], "round": self.guesses.number
+                "label": label, "source": "pseudo", "confidence": confidence, "round": self.pseudo_labels.number
             }  # fmt: skip
         values |= self._event(row)
         given = self.given[row.class_id]
@@ -160,7 +185,7 @@ class ExportRows:
         return values | self.picks.of(row, values["label"])
 
     def _event(self, row: Any) -> dict[str, Any]:
-        """A label as OTHER_COLUMNS name it."""
+        """One label with the columns OTHER_COLUMNS."""
         return {
             "label": self.counts_as[row.label_class],
             "annotator": row.annotator,
@@ -176,8 +201,10 @@ class ExportRows:
         }
 
     def _others(self, item_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
-        """Standing labels of these items besides those that count, oldest first. The range of ids is the key of the
-        table; rows of other projects in it are never asked for."""
+        """item id -> current labels other than the one that counts, oldest first.
+
+        The query selects a range of the primary key. It may contain items of other projects, which are ignored.
+        """
         query = (
             select(CurrentLabel.item_id, *_event_columns())
             .join(LabelEvent, LabelEvent.sequence == CurrentLabel.sequence)
@@ -214,8 +241,26 @@ def _event_columns() -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _guesses(store: Store, connection: Connection, project_id: int, rows: list[classes.ClassRow]) -> PoolPredictions:
-    """Of the newest finished round; classes renamed or merged since then count as they do now."""
+def is_labeled() -> ColumnElement[bool]:
+    """The condition on items and their states for a row with a label."""
+    return and_(~Item.held_out, ItemState.class_id.is_not(None))
+
+
+def is_test_item() -> ColumnElement[bool]:
+    """The condition for a row with the known label of a held-out item."""
+    return and_(Item.held_out, Item.truth_class_id.is_not(None))
+
+
+def may_have_pseudo_label() -> ColumnElement[bool]:
+    """The condition for a row with a prediction, if its confidence suffices."""
+    return and_(~Item.held_out, ItemState.class_id.is_(None), Item.condition == "ok")
+
+
+def newest_pseudo_labels(store: Store, connection: Connection, project_id: int) -> PseudoLabels:
+    """Those of the newest finished round, with classes renamed, merged or retired as they are now.
+
+    Raises NotFound before the first finished round.
+    """
     query = select(Round.id, Round.number, Round.class_event).where(
         Round.project_id == project_id, Round.status == "finished"
     )
@@ -223,10 +268,8 @@ def _guesses(store: Store, connection: Connection, project_id: int, rows: list[c
     if newest is None:
         raise NotFound("There are no pseudo-labels yet: no round has finished. Run one, or export labels only.")
     log = RoundLog(store, project_id)
-    now = {row.id: row for row in rows}
-    columns = [row for row in classes.rows_as_of(connection, project_id, newest.class_event) if row.active]
-    ends = [now[now[row.id].effective_id or row.id] for row in columns]
+    now = {row.id: row for row in class_rows.rows_in(connection, project_id)}
+    columns = [row for row in class_rows.rows_as_of(connection, project_id, newest.class_event) if row.active]
+    ends = [now[now[row.id].counts_as] for row in columns]
     names = [None if end.retired_at is not None else end.name for end in ends]
-    return PoolPredictions(
-        newest.number, log.arrays(newest.id, "item_ids"), log.arrays(newest.id, "probabilities"), names
-    )
+    return PseudoLabels(newest.number, log.arrays(newest.id, "item_ids"), log.arrays(newest.id, "probabilities"), names)

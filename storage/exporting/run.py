@@ -1,10 +1,10 @@
-"""Labeled sets as files: consistent while people label, in a fixed order, complete under their final name or not there.
+"""Labeled data as files: one consistent snapshot in a fixed order, complete under its final name or absent.
 
-An export is a folder (or one zip file) with a table, `manifest.json` and, when asked for, the media. It is written
-beside its target under another name and renamed at the end. Two exports of the same state are the same, byte by byte.
+An export is a folder or one zip file with a table, `manifest.json` and, on request, the media. It is written beside its
+target under a temporary name and renamed at the end. Two exports of the same state are equal byte by byte.
 
-Class folders load with Hugging Face datasets (imagefolder, audiofolder): each split has a metadata.csv with the columns
-that are never empty, since loaders guess types from what is there, and the files that are there. Everything else stands
+Class folders load with Hugging Face datasets (imagefolder, audiofolder). Each split has a metadata.csv with the columns
+that are never empty, because loaders infer types from the values, and with the files that exist. All other columns are
 in labels.csv beside the splits.
 """
 
@@ -41,7 +41,7 @@ from storage.labeling import snapshots
 from storage.media.checks import describe, judges_media, set_condition
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
-from storage.projects import classes, projects
+from storage.projects import class_rows, projects
 from storage.system.atomic_files import sync_path
 from storage.system.processes import is_running
 
@@ -63,7 +63,7 @@ class ExportReport:
     labels: dict[str, int]
     sources: dict[str, int]
     media_files: int
-    media_missing: int  # rows whose file is gone or changed; they are there, without a path
+    media_missing: int  # rows whose file is missing or changed; they have no path
     label_sequence: int
 
 
@@ -76,7 +76,7 @@ def export_project(
     *,
     weights: ExportWeights | None = None,
 ) -> ExportReport:
-    """Export to the folder `target`, or to one file when its name ends in .zip; with `weights`, a summary."""
+    """Export to the folder `target`, or to one file if its name ends in .zip; with `weights`, export a summary."""
     options = options or ExportOptions()
     target = check_target(target, options)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def export_project(
 
 
 def check_target(target: Path | str, options: ExportOptions) -> Path:
-    """The whole path of a target that may be written; raises with the reason why it may not."""
+    """The absolute path of a target that may be written; raises Conflict or InvalidInput if it may not."""
     target = Path(target).expanduser().absolute()
     if not target.name:
         raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
@@ -107,7 +107,7 @@ def check_target(target: Path | str, options: ExportOptions) -> Path:
 
 
 class _Export:
-    """One export on its way: rows from one snapshot into one folder."""
+    """One export in progress: rows of one snapshot, written to one folder."""
 
     def __init__(
         self, store: Store, project_id: int, options: ExportOptions, folder: Path, weights: ExportWeights | None
@@ -161,7 +161,7 @@ class _Export:
 
     @property
     def table(self) -> str:
-        """The one that holds everything and is read back."""
+        """The file name of the complete table, which imports read."""
         return TABLE_NAMES[self.options.format]
 
     def _writer(self, table: str) -> TableWriter:
@@ -186,7 +186,7 @@ class _Export:
         return columns if self.weights is None else (*columns, WEIGHT)
 
     def _media(self, item: ExportItem) -> str:
-        """Copy the item's file into the export; its path there, or "" when there is none."""
+        """Copy the item's file into the export; its path there, or "" without a file."""
         values = item.values
         if not (self.options.media or self.options.format == "folders"):
             return ""
@@ -206,7 +206,7 @@ class _Export:
         return place
 
     def _copy(self, sha256: str, link_path: str | None, target: Path) -> None:
-        """The bytes as they were imported; raises `MediaMissing` or `MediaChanged`."""
+        """Copy the bytes as imported; raises `MediaMissing` or `MediaChanged`."""
         digest = hashlib.sha256()
         with self.store.media.open(sha256, link_path) as source, open(target, "xb") as copy:
             while block := source.read(1 << 20):
@@ -217,7 +217,7 @@ class _Export:
             raise MediaChanged(f"The file of {sha256} has changed since it was imported.")
 
     def _class_folder(self, label: str) -> str:
-        """A folder name of our own: the class's name where that is plainly one, else a number with what is readable."""
+        """A safe folder name: the class name if it is one, else a number with the readable part of the name."""
         if label not in self.folder_names:
             taken = {name.lower() for name in self.folder_names.values()}
             plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,60}", label) and label.lower() not in _RESERVED
@@ -230,7 +230,7 @@ class _Export:
 
     def _about(self, connection: Any, moment: snapshots.Moment, rows: ExportRows) -> dict[str, Any]:
         project = projects.row_in(connection, self.project_id)
-        known = classes.rows_in(connection, self.project_id)
+        known = class_rows.rows_in(connection, self.project_id)
         names = {row.id: row.name for row in known}
         if self.options.format == "label-studio":
             view = label_studio_view(self.kind, [row.name for row in known if row.active])
@@ -249,7 +249,7 @@ class _Export:
             },
             "snapshot": asdict(moment),
             "summary": dict(self.weights.about) if self.weights is not None else None,
-            "pseudo_labels_of_round": rows.guesses.number if rows.guesses is not None else None,
+            "pseudo_labels_of_round": rows.pseudo_labels.number if rows.pseudo_labels is not None else None,
             "counts": {
                 "rows": self.n_rows,
                 "labels": dict(self.labels),
@@ -282,7 +282,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _pack(folder: Path, target: Path) -> None:
-    """One zip file: media stored as they are, tables deflated; fixed dates, so that equal exports are equal files."""
+    """Write one zip file: media stored, tables deflated, fixed dates, so that equal exports are equal files."""
     with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
         for path in _files_below(folder):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
@@ -305,11 +305,11 @@ def _refuse_existing(target: Path, overwrite: bool) -> None:
         if overwrite and target.is_dir() and any(target.iterdir()) and not (target / "manifest.json").is_file():
             raise Conflict(f"{target} is not an export of Winnow and is left alone. Choose another name.")
         return
-    raise Conflict(f"{target} is already there. Choose another name, or replace it (--overwrite).")
+    raise Conflict(f"{target} already exists. Choose another name, or replace it (--overwrite).")
 
 
 def _put_in_place(partial: Path, target: Path, overwrite: bool) -> None:
-    """Rename; an older export is moved aside first and removed when the new one is in place."""
+    """Rename `partial` to `target`; an older export is moved aside first and removed afterwards."""
     old = target.with_name(f"{partial.name}.old") if overwrite and target.is_dir() else None
     try:
         if old is not None:
@@ -320,7 +320,7 @@ def _put_in_place(partial: Path, target: Path, overwrite: bool) -> None:
     except OSError as problem:
         if old is not None and old.exists() and not target.exists():
             os.rename(old, target)
-        raise Conflict(f"{target} was made by someone else meanwhile. Choose another name.") from problem
+        raise Conflict(f"{target} was created by another process in the meantime. Choose another name.") from problem
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
     sync_path(target.parent)
@@ -334,7 +334,7 @@ def _sync_all(path: Path) -> None:
 
 
 def _clear_leftovers(target: Path) -> None:
-    """Remove what exports of this target left behind when they were killed."""
+    """Remove the temporary files of killed exports to this target."""
     for path in target.parent.iterdir():
         found = _PARTIAL.match(path.name.removesuffix(".d").removesuffix(".old"))
         if found and found["name"] == target.name and not is_running(int(found["pid"])):

@@ -1,4 +1,4 @@
-"""A summary as an export: some of the labeled items, each with its weight, and how they were chosen."""
+"""A summary as an export: a subset of the labeled items, each with its weight, and how it was selected."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WEIGHT = "weight"  # the column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportWeights:
-    """Only these items are exported, with `weight` as a column of its own after all others."""
+    """The items of a summary. Only these are exported, with `weight` as the last column."""
 
     weights: Mapping[str, float]  # sha256 of the item -> weight
-    labels: Mapping[str, str]  # sha256 -> the label that the summary was made with
-    about: Mapping[str, Any] = field(default_factory=dict)  # for the manifest: how it was made, and what it is worth
+    labels: Mapping[str, str]  # sha256 -> the label at the time of the summary
+    about: Mapping[str, Any] = field(default_factory=dict)  # for the manifest: its settings and its measured accuracy
 
     def chosen(self, rows: Iterable[ExportItem]) -> Iterator[ExportItem]:
         """The rows of the summary, with their weights."""
@@ -29,7 +29,7 @@ class ExportWeights:
                 yield item
 
     def of(self, sha256: str, label: str) -> float | None:
-        """The item's weight; None when it is not part of the summary. Refuses a label that changed meanwhile."""
+        """The item's weight; None if it is not part of the summary. Raises Conflict if its label has changed since."""
         if sha256 not in self.weights:
             return None
         if self.labels[sha256] != label:

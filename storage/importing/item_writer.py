@@ -15,15 +15,14 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from storage.database.bulk import among, insert_rows, next_ids
+from storage.database.bulk import among, chunks, insert_rows, next_ids
 from storage.database.schema import NOT_QUEUED, Item, ItemName, ItemState, LabelEvent
 from storage.database.store import insert_for, now
 from storage.importing.sources import Entry, GivenLabel
 from storage.labeling import projections, queue
 from storage.labeling.events import LabelInput, apply_events
-from storage.labeling.projections import chunks
 from storage.media.probe_pool import Examined
-from storage.projects import classes
+from storage.projects import class_rows
 from storage.projects.projects import ProjectRow
 
 LabelUse = Literal["given", "hidden", "ignore"]
@@ -106,10 +105,10 @@ class ItemWriter:
         return written
 
     def _class_ids(self, connection: Connection, names: Iterable[str]) -> dict[str, int]:
-        found = {row.name: row.id for row in classes.rows_in(connection, self.project_id) if row.active}
+        found = {row.name: row.id for row in class_rows.rows_in(connection, self.project_id) if row.active}
         for name in dict.fromkeys(names):
             if name not in found:
-                found[name] = classes.add_in(connection, self.project_id, name).id
+                found[name] = class_rows.add_in(connection, self.project_id, name).id
         return found
 
     def _known(self, connection: Connection, hashes: Sequence[str]) -> dict[str, Known]:

@@ -14,7 +14,7 @@ from storage.database.schema import ImportRun
 from storage.database.store import Store, now
 from storage.importing.preview import Preview
 from storage.importing.reports import ImportReport
-from storage.projects import classes, projects
+from storage.projects import class_rows, projects
 
 
 def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
@@ -38,7 +38,7 @@ def start(
     with store.write() as connection:
         projects.touch(connection, project_id)
         for name in new_classes:
-            classes.add_in(connection, project_id, name)
+            class_rows.add_in(connection, project_id, name)
         interrupted = (
             ImportRun.project_id == project_id,
             ImportRun.source == description,

@@ -1,7 +1,7 @@
-"""How far annotators agree, and where they do not.
+"""Agreement between annotators, and the items on which they disagree.
 
-Krippendorff's alpha for nominal data, over items with at least two current labels: 1 is full agreement, 0 is what
-chance gives. Merged classes count as one. For one class alpha is taken over "this class or another".
+Krippendorff's alpha for nominal data, over items with at least two current labels: 1 is full agreement, 0 is agreement
+by chance. Merged classes count as one. The alpha of one class is computed for "this class or another".
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sqlalchemy import Connection, select
 
 from storage.database.schema import CurrentLabel, ItemState
 from storage.database.store import Store
-from storage.labeling.projections import effective_ids
+from storage.projects.class_rows import effective_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     n_items: int  # with two labels or more
     n_labels: int  # on those items
-    alpha: float | None  # None: fewer than two such items, or only one class was ever given
-    per_class: dict[int, float | None]  # class id -> alpha of this class against all others
-    share_equal: float | None  # of those items, all of whose labels agree
+    alpha: float | None  # None: no such item, or all labels are of one class
+    per_class: dict[int, float | None]  # class id -> alpha of this class against the others
+    share_equal: float | None  # the share of those items whose labels are all equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Disagreement:
 
 
 def agreement(store: Store, project_id: int) -> Agreement:
-    """Over the whole project as it stands."""
+    """Agreement over all current labels of a project."""
     with store.read() as connection:
         by_item = _shared_items(connection, project_id)
     class_ids = sorted({class_id for labels in by_item.values() for class_id in labels.values()})
@@ -62,7 +62,7 @@ def agreement(store: Store, project_id: int) -> Agreement:
 
 
 def disagreements(store: Store, project_id: int, include_decided: bool = False) -> list[Disagreement]:
-    """Items whose current labels differ, for review; decided ones only when asked for."""
+    """Items whose current labels differ, for review; decided ones only with `include_decided`."""
     with store.read() as connection:
         by_item = _shared_items(connection, project_id)
         query = select(ItemState.item_id, ItemState.decided, ItemState.class_id)
@@ -89,7 +89,7 @@ def _shared_items(connection: Connection, project_id: int) -> dict[int, dict[int
 
 
 def _alpha(value_counts: NDArray[np.int64]) -> float | None:
-    """(items, classes) -> alpha; undefined where all labels are of one class."""
+    """(items, classes) label counts -> alpha; None where all labels are of one class."""
     used = value_counts[:, value_counts.sum(axis=0) > 0]
     if len(used) < 1 or used.shape[1] < 2:
         return None

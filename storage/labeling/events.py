@@ -1,7 +1,7 @@
-"""Label events, checked and written: one transaction for a batch, the same uuid never twice.
+"""Label events: validated and written, one transaction for a batch, each uuid at most once.
 
-What is refused is refused with a reason and leaves no trace; the rest of the batch is written all the same. A label
-for a class that was merged meanwhile is kept as given and counts as its successor.
+A refused event gets a reason and is not written; the other events of the batch are. A label for a class that was merged
+in the meantime is stored as given and counts as the class it was merged into.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, insert, select
 
 from core.errors import InvalidInput
-from storage.database.schema import Annotator, Item, LabelClass, LabelEvent, Pick
+from storage.database.bulk import chunks
+from storage.database.schema import Annotator, Item, LabelEvent, Pick
 from storage.database.store import now
 from storage.database.strings import storable
 from storage.labeling import projections, queue
-from storage.labeling.projections import chunks
+from storage.labeling.undo import undone_uuids
+from storage.projects import class_rows
 from storage.projects.projects import ProjectRow, row_in
 
 Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
@@ -29,7 +31,7 @@ NOTE_LIMIT = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelInput:
-    """One decision of one person, made where it was decided; `uuid` makes sending it twice harmless."""
+    """One action of one annotator. The client creates `uuid`, so sending an event twice has no further effect."""
 
     uuid: str
     item_id: int
@@ -46,7 +48,7 @@ class LabelInput:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`accepted` also for a uuid that was applied before; a refused one carries the reason."""
+    """The result for one event. A uuid that was applied before is `accepted` too; a refusal has a `reason`."""
 
     uuid: str
     accepted: bool
@@ -74,14 +76,14 @@ class LabelEventRow:
 
 
 class _Batch:
-    """What the events of a batch are checked against, read once."""
+    """What the events of a batch are validated against, read once."""
 
     def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput]) -> None:
         self.project_id = project_id
         named = [event.undoes for event in events if event.undoes is not None]
         self.known = _stored(connection, [event.uuid for event in events])
         self.targets = _stored(connection, named)
-        self.undone = {row.undoes for row in _rows(connection, LabelEvent.undoes, named)}
+        self.undone = undone_uuids(_rows(connection, LabelEvent.undoes, named))
         items = sorted({event.item_id for event in events if -(2**63) <= event.item_id < 2**63})
         self.items = {
             item_id
@@ -90,17 +92,15 @@ class _Batch:
                 select(Item.id).where(Item.id.in_(chunk), Item.project_id == project_id)
             ).scalars()
         }
-        query = select(LabelClass.id, LabelClass.name, LabelClass.effective_id, LabelClass.retired_at)
-        rows = connection.execute(query.where(LabelClass.project_id == project_id))
-        self.classes = {row.id: row for row in rows}
+        self.classes = {row.id: row for row in class_rows.rows_in(connection, project_id)}
         self.rounds = _rounds(connection, sorted(self.items))
 
     def refusal(self, event: LabelInput, annotator: int) -> str:
-        """Why the event cannot be written ("" when it can)."""
+        """Why the event cannot be written; "" if it can."""
         if event.kind not in KINDS:
             return f"There is no event of kind {event.kind!r}."
         if event.item_id not in self.items:
-            return f"Item {event.item_id} is not in this project (any more); the label was not stored."
+            return f"Item {event.item_id} is not in this project; the label was not stored."
         if event.kind in ("label", "decide"):
             return self._class_refusal(event.class_id)
         if event.class_id is not None:
@@ -111,7 +111,7 @@ class _Batch:
         given = self.classes.get(class_id) if class_id is not None else None
         if given is None:
             return f"Class {class_id} is not in this project; the label was not stored."
-        counts_as = self.classes[given.effective_id] if given.effective_id is not None else given
+        counts_as = self.classes[given.counts_as]
         if counts_as.retired_at is not None:
             return f"The class {counts_as.name!r} was retired; the label was not stored. Choose another class."
         return ""
@@ -130,8 +130,8 @@ class _Batch:
             return "This was already undone."
         return ""
 
-    def note(self, event: LabelInput, annotator: int) -> None:
-        """A written event counts for the later ones of the batch."""
+    def add(self, event: LabelInput, annotator: int) -> None:
+        """Register an accepted event, so that later events of the batch are validated against it."""
         self.known[event.uuid] = event
         self.targets[event.uuid] = _Target(self.project_id, event.item_id, annotator, event.kind)
         if event.undoes is not None:
@@ -149,25 +149,25 @@ class _Target:
 def apply_events(
     connection: Connection, project: ProjectRow | int, events: Sequence[LabelInput], annotator: int
 ) -> list[Applied]:
-    """Inside a write transaction that holds the project (`projects.lock`, which gives its row, or `touch`)."""
+    """Write a batch in a transaction that holds the project's lock (`projects.lock` or `touch`); one result each."""
     if isinstance(project, int):
         project = row_in(connection, project)
     events = [_checked(event) for event in events]
     project_id = project.id
     batch = _Batch(connection, project_id, events)
-    closed = _closed(connection, project, annotator)
+    refusal = _annotator_refusal(connection, project, annotator)
     answers, rows = [], []
     for event in events:
-        reason = "" if event.uuid in batch.known else closed or batch.refusal(event, annotator)
+        reason = "" if event.uuid in batch.known else refusal or batch.refusal(event, annotator)
         answers.append(Applied(event.uuid, not reason, reason))
         if reason or event.uuid in batch.known:
             continue
         rows.append(_row(event, project_id, annotator, batch.rounds.get(event.item_id)))
-        batch.note(event, annotator)
+        batch.add(event, annotator)
     if rows:
         connection.execute(insert(LabelEvent), rows)
         touched = sorted({row["item_id"] for row in rows})
-        effective = {row.id: row.effective_id or row.id for row in batch.classes.values()}
+        effective = class_rows.counts_as(batch.classes.values())
         projections.refresh_states(
             connection, project_id, touched, projections.Rules(effective, project.settings.labels_per_item)
         )
@@ -177,7 +177,7 @@ def apply_events(
 
 
 def _checked(event: LabelInput) -> LabelInput:
-    """The event as it will be stored; what could not be stored exactly is refused for the whole call."""
+    """The event in its stored form. Raises InvalidInput for a value that cannot be stored exactly."""
     try:
         normal = str(uuid.UUID(event.uuid))
     except (ValueError, AttributeError, TypeError) as error:
@@ -188,7 +188,9 @@ def _checked(event: LabelInput) -> LabelInput:
         raise InvalidInput(f"The time {event.at.isoformat()} of an event has no time zone.")
     if event.suggestion not in ("none", "shown", "hidden"):
         raise InvalidInput(f"A suggestion is none, shown or hidden, not {event.suggestion!r}.")
-    if not _measured(event.seconds) or not _measured(event.suggested_confidence):  # a clock that jumped: not measured
+    if not _measured(event.seconds) or not _measured(
+        event.suggested_confidence
+    ):  # the clock was changed: no measurement
         seconds, confidence = (
             value if _measured(value) else None for value in (event.seconds, event.suggested_confidence)
         )
@@ -222,8 +224,8 @@ def _row(event: LabelInput, project_id: int, annotator: int, round_id: int | Non
     }
 
 
-def _closed(connection: Connection, project: ProjectRow, annotator: int) -> str:
-    """Why nobody, or not this annotator, can label now ("" when they can)."""
+def _annotator_refusal(connection: Connection, project: ProjectRow, annotator: int) -> str:
+    """Why this annotator cannot label in this project now; "" if they can."""
     if project.archived_at is not None:
         return f"The project {project.name} is archived; the label was not stored."
     who = connection.execute(select(Annotator.removed_at).where(Annotator.id == annotator)).one_or_none()

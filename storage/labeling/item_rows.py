@@ -1,4 +1,4 @@
-"""Items as screens and exports see them: one frozen row with what the item is, how it stands and why it was picked."""
+"""Items as frozen rows: media, label state and the newest pick, with filters and orders for listing them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Select, func, select, text
 
-from storage.database.schema import NOT_OK, CurrentLabel, Item, ItemState, LabelClass, Pick, Round
-from storage.labeling.projections import chunks
+from storage.database.bulk import chunks
+from storage.database.schema import NOT_OK, CurrentLabel, Item, ItemState, Pick, Round
+from storage.database.store import Store
+from storage.projects.class_rows import members_of
 
 State = Literal["all", "waiting", "labeled", "unlabeled", "skipped", "flagged", "held_out", "unreadable", "contested"]
 Order = Literal["id", "queue", "newest", "name"]
@@ -17,7 +19,7 @@ Order = Literal["id", "queue", "newest", "name"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickRow:
-    """That a round chose an item: which one, in which place, and why."""
+    """One selection of an item by a round, with its position and reason."""
 
     round_id: int
     round: int  # its number in the project
@@ -58,11 +60,11 @@ class ItemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemFilter:
-    """Which items; all conditions hold at once."""
+    """Which items: those that meet all conditions."""
 
     state: State = "all"
     class_id: int | None = None  # counts as this class, merged ones included
-    annotator: int | None = None  # has a standing label of theirs
+    annotator: int | None = None  # has a current label of this annotator
     search: str = ""  # part of the name, upper or lower case
     round_id: int | None = None  # was picked by this round
 
@@ -83,7 +85,7 @@ def item_query(project_id: int) -> Select[*tuple[Any, ...]]:
 
 
 def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
-    """`query` over items and their states, narrowed."""
+    """`query` over items and their states, restricted to `which`."""
     conditions: dict[str, list[Any]] = {
         "all": [],
         "waiting": [ItemState.waiting],
@@ -97,10 +99,7 @@ def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
     }
     query = query.where(*conditions[which.state])
     if which.class_id is not None:
-        same = select(LabelClass.id).where(
-            (LabelClass.id == which.class_id) | (LabelClass.effective_id == which.class_id)
-        )
-        query = query.where(ItemState.class_id.in_(same))
+        query = query.where(ItemState.class_id.in_(members_of(which.class_id)))
     if which.annotator is not None:
         mine = select(CurrentLabel.item_id).where(
             CurrentLabel.project_id == ItemState.project_id, CurrentLabel.annotator_id == which.annotator
@@ -130,7 +129,7 @@ def rows_of(connection: Connection, query: Select[*tuple[Any, ...]]) -> list[Ite
 
 
 def rows_by_id(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[ItemRow]:
-    """In the order of `item_ids`; unknown ones are left out."""
+    """The rows in the order of `item_ids`; unknown ids are omitted."""
     found = {
         row.id: row
         for chunk in chunks(item_ids)
@@ -152,3 +151,21 @@ def newest_picks(connection: Connection, item_ids: Sequence[int]) -> dict[int, P
         query = pick_query().where(Pick.item_id.in_(chunk)).order_by(Pick.round_id)
         newest.update({row.item_id: PickRow(**row._asdict()) for row in connection.execute(query)})
     return newest
+
+
+def first_pick_rounds(store: Store, project_id: int) -> dict[int, int]:
+    """item id -> the number of the first round that picked it; replays do not count."""
+    query = (
+        select(Pick.item_id, func.min(Round.number))
+        .join(Round, Round.id == Pick.round_id)
+        .where(Round.project_id == project_id, Round.replay_of.is_(None))
+        .group_by(Pick.item_id)
+    )
+    with store.read() as connection:
+        return {item_id: int(number) for item_id, number in connection.execute(query)}
+
+
+def count_items(store: Store, project_id: int) -> int:
+    """All items of a project, held-out and unreadable ones included."""
+    with store.read() as connection:
+        return int(connection.execute(select(func.count()).where(Item.project_id == project_id)).scalar_one())

@@ -1,4 +1,4 @@
-"""The items of one project as people label them: serve, label, undo, count, and freeze for a round."""
+"""The items of one project: serving, labeling, undo, counts, and snapshots for rounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, func, select, text
-from sqlalchemy.orm import aliased
 
 from core.errors import NotFound
 from core.types import PoolSnapshot
@@ -17,7 +18,8 @@ from storage.database.store import Store, now
 from storage.labeling import item_rows, projections, queue, snapshots
 from storage.labeling.events import Applied, LabelEventRow, LabelInput, apply_events
 from storage.labeling.item_rows import ItemFilter, ItemRow, Order, PickRow
-from storage.projects import classes, projects
+from storage.labeling.undo import is_undone, without_undone
+from storage.projects import class_rows, classes, projects
 from storage.rounds.log import RoundRow
 
 __all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow", "LabelInput", "PickRow", "Pool"]
@@ -27,8 +29,8 @@ __all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow",
 class PoolCounts:
     total: int  # held-out items included
     held_out: int
-    labeled: int  # items outside the held-out ones whose label counts
-    waiting: int  # can be served now
+    labeled: int  # items with a label, without the held-out ones
+    waiting: int  # items that can be served now
     skipped: int
     flagged: int
     unreadable: int  # missing, changed or damaged
@@ -37,12 +39,20 @@ class PoolCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How far people are with the picks of the newest finished round; `total` is 0 before the first."""
+    """How many picks of the newest finished round are handled; `total` is 0 before the first round."""
 
     round_id: int | None = None
     number: int | None = None
     total: int = 0
     done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnState:
+    """What one annotator did to an item."""
+
+    class_id: int | None  # of their current label, as given
+    note: str
 
 
 class Pool:
@@ -53,8 +63,11 @@ class Pool:
     # Serving
 
     def next_to_label(self, *, annotator: int, holder: str = "", limit: int = 1) -> list[ItemRow]:
-        """Items for one tab of one annotator: picks first in their order, then the shuffled rest. Each is leased to
-        the tab (`holder`) for the project's `lease_seconds`; those it holds come first, renewed."""
+        """Items for one tab of one annotator: picks in their order, then the shuffled rest.
+
+        Each item is leased to the tab (`holder`) for the project's `lease_seconds`. Items that the tab already holds
+        come first, with renewed leases.
+        """
 
         def claim_rows(connection: Connection) -> list[ItemRow]:
             project = projects.row_in(connection, self.project_id)
@@ -74,12 +87,12 @@ class Pool:
         return self.store.run(claim_rows)
 
     def release(self, *, annotator: int, holder: str | None = None) -> None:
-        """Give back what the tab holds; without `holder`, what all of the annotator's tabs hold."""
+        """End the leases of one tab; without `holder`, those of all tabs of the annotator."""
         with self.store.write() as connection:
             queue.release(connection, self.project_id, annotator, holder)
 
     def put_first(self, item_ids: Sequence[int]) -> None:
-        """Serve these before everything else, in this order."""
+        """Serve these items before all others, in this order."""
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
             queue.put_first(connection, self.project_id, item_ids)
@@ -87,7 +100,7 @@ class Pool:
     # Labeling
 
     def apply(self, events: Sequence[LabelInput], *, annotator: int) -> list[Applied]:
-        """All events in one transaction, on disk when this returns; one answer each, in order."""
+        """Apply all events in one transaction, on disk when this returns; one result each, in order."""
         if not events:
             return []
 
@@ -98,24 +111,17 @@ class Pool:
         return self.store.run(apply_all)
 
     def label(self, item_id: int, class_id: int, *, annotator: int, **more: Any) -> Applied:
-        """One label now; `more` are further fields of `LabelInput`."""
+        """Apply one label with the current time; `more` are further fields of `LabelInput`."""
         event = LabelInput(
             uuid=more.pop("uuid", None) or str(uuid.uuid4()), item_id=item_id, kind="label", class_id=class_id, **more
         )
         return self.apply([event], annotator=annotator)[0]
 
     def undo(self, *, annotator: int) -> LabelEventRow | None:
-        """Take back the annotator's newest action that stands, and return it; again to walk further back."""
+        """Undo the annotator's newest action that is not undone yet, and return it; None when there is none."""
         with self.store.write() as connection:
             project = projects.lock(connection, self.project_id)
-            undoing = aliased(LabelEvent)
-            newest = connection.execute(
-                self._events()
-                .where(LabelEvent.annotator_id == annotator, LabelEvent.kind != "undo")
-                .where(~select(undoing.sequence).where(undoing.undoes == LabelEvent.uuid).exists())
-                .order_by(LabelEvent.sequence.desc())
-                .limit(1)
-            ).one_or_none()
+            newest = connection.execute(self._undoable(annotator).limit(1)).one_or_none()
             if newest is None:
                 return None
             event = LabelInput(uuid=str(uuid.uuid4()), item_id=newest.item_id, kind="undo", undoes=newest.uuid)
@@ -140,7 +146,7 @@ class Pool:
             return item_rows.rows_of(connection, query)
 
     def items_by_id(self, item_ids: Sequence[int]) -> list[ItemRow]:
-        """In the order asked; ids of other projects are left out."""
+        """The rows in the order of `item_ids`; ids of other projects are omitted."""
         with self.store.read() as connection:
             return item_rows.rows_by_id(connection, self.project_id, item_ids)
 
@@ -151,13 +157,46 @@ class Pool:
             return int(connection.execute(query).scalar_one())
 
     def history(self, item_id: int) -> list[LabelEventRow]:
-        """All that happened to an item, oldest first."""
+        """All events of an item, oldest first."""
         return self._event_rows(self._events().where(LabelEvent.item_id == item_id).order_by(LabelEvent.sequence))
 
     def recent(self, annotator: int, limit: int = 20) -> list[LabelEventRow]:
         """The annotator's newest events, newest first."""
         mine = self._events().where(LabelEvent.annotator_id == annotator)
         return self._event_rows(mine.order_by(LabelEvent.sequence.desc()).limit(limit))
+
+    def undoable(self, annotator: int, limit: int = 50) -> list[LabelEventRow]:
+        """The annotator's newest actions that `undo` events can name, review decisions excepted; newest first."""
+        return self._event_rows(self._undoable(annotator).where(LabelEvent.kind != "decide").limit(limit))
+
+    def own_state(self, item_id: int, annotator: int) -> OwnState:
+        """The annotator's current label and newest note on an item."""
+        history = self.history(item_id)
+        label = projections.derive(history, {}).labels.get(annotator)
+        notes = [
+            event.note for event in without_undone(history) if (event.annotator_id, event.kind) == (annotator, "note")
+        ]
+        return OwnState(class_id=label[0] if label is not None else None, note=notes[-1] if notes else "")
+
+    def labels_since(self, sequence: int) -> int:
+        """The number of label and decide events after `sequence`, undone ones included."""
+        query = select(func.count()).where(
+            LabelEvent.project_id == self.project_id,
+            LabelEvent.sequence > sequence,
+            LabelEvent.kind.in_(("label", "decide")),
+        )
+        with self.store.read() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def waiting_ids(self) -> NDArray[np.int64]:
+        """(n,) ids of all waiting items, in the order of the queue, leased or not."""
+        with self.store.read() as connection:
+            return np.fromiter(connection.execute(queue.waiting_items(self.project_id)).scalars(), np.int64)
+
+    def prioritized(self, item_ids: Sequence[int]) -> set[int]:
+        """Those of the items that are picks or were put first in the queue."""
+        with self.store.read() as connection:
+            return queue.prioritized_items(connection, self.project_id, item_ids)
 
     def counts(self) -> PoolCounts:
         with self.store.read() as connection:
@@ -180,7 +219,7 @@ class Pool:
         return BatchProgress(round_id=found.id, number=found.number, total=total, done=done)
 
     def snapshot(self, as_of: RoundRow | int | None = None) -> PoolSnapshot:
-        """The pool now; as a round saw it when it was requested; or as of a label sequence (classes as they are)."""
+        """The pool now, as of the request of a round, or as of a label sequence with the current classes."""
         with self.store.read() as connection:
             if as_of is None:
                 return snapshots.take(connection, self.project_id)
@@ -198,7 +237,7 @@ class Pool:
             return snapshots.take(connection, self.project_id, moment)
 
     def class_names(self) -> tuple[str, ...]:
-        """Names of the active classes; their order is that of class positions in a snapshot."""
+        """Names of the active classes, in the order of class positions in a snapshot."""
         return tuple(row.name for row in classes.list_classes(self.store, self.project_id))
 
     def revision(self) -> int:
@@ -207,10 +246,15 @@ class Pool:
             return int(connection.execute(select(Project.revision).where(Project.id == self.project_id)).scalar_one())
 
     def rebuild(self) -> int:
-        """Derive the projections from the events again; returns how many rows differed (0 in a sound store)."""
+        """Derive the projections from the events again; returns how many rows differed (0 when consistent)."""
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
             return projections.rebuild(connection, self.project_id)
+
+    def _undoable(self, annotator: int) -> Select[*tuple[Any, ...]]:
+        """The annotator's actions that are not undone, newest first."""
+        mine = self._events().where(LabelEvent.annotator_id == annotator, LabelEvent.kind != "undo", ~is_undone())
+        return mine.order_by(LabelEvent.sequence.desc())
 
     def _events(self) -> Select[*tuple[Any, ...]]:
         return select(LabelEvent.__table__).where(LabelEvent.project_id == self.project_id)
@@ -221,7 +265,7 @@ class Pool:
 
 
 def _counts(connection: Connection, project_id: int) -> PoolCounts:
-    """Two passes over an index for the pool, and small indexes for what is rare."""
+    """Counts from two passes over an index of the pool and from the small indexes of rare states."""
 
     def count(table: Any, *conditions: Any) -> int:
         query = select(func.count()).select_from(table).where(table.project_id == project_id, *conditions)
@@ -233,12 +277,11 @@ def _counts(connection: Connection, project_id: int) -> PoolCounts:
     of_tests = of_tests.where(Item.project_id == project_id, Item.held_out).group_by(ItemState.class_id)
     tests: dict[int | None, int] = dict(connection.execute(of_tests).all())
     labeled = {one: n - tests.get(one, 0) for one, n in everything.items() if one is not None}
-    rows = classes.rows_in(connection, project_id)
+    rows = class_rows.rows_in(connection, project_id)
     totals = {row.id: 0 for row in rows if row.active}
     for row in rows:
-        counts_as = row.effective_id or row.id
-        if counts_as in totals:
-            totals[counts_as] += labeled.get(row.id, 0)
+        if row.counts_as in totals:
+            totals[row.counts_as] += labeled.get(row.id, 0)
     return PoolCounts(
         total=sum(everything.values()),
         held_out=sum(tests.values()),

@@ -1,37 +1,37 @@
 """What label events mean. The two projections, `current_labels` and `item_states`, follow from the events alone.
 
-Standing      an event that no later `undo` event names
-Opinion       an annotator's newest standing `label` or `skip` on an item; a `label` is their current label
-Counts        a standing `decide` (the newest), else the class most annotators give, with merged classes counted as one;
-              a tie goes to the newest label
-Skipped       the newest standing `label`, `skip` or `decide` on the item is a `skip`
-Flagged       the newest standing `flag` or `unflag` is a `flag`
-Waiting       readable, not held out, not skipped, not decided, fewer current labels than the project asks for
+Current label   an annotator's newest `label` or `skip` on an item, if that is a `label`
+Counting label  the newest `decide`; else the class that most annotators give, merged classes counted as one; a tie goes
+                to the newest label
+Skipped         the newest `label`, `skip` or `decide` on the item is a `skip`
+Flagged         the newest `flag` or `unflag` is a `flag`
+Waiting         readable, not held out, not skipped, not decided, fewer current labels than the project requires
 
-`derive` says this in code for one item. `refresh_states` writes it for the items of a change, in the same transaction;
-`rebuild` writes it for the whole project and must change nothing.
+Undone events (`storage.labeling.undo`) are ignored. `derive` implements these rules for one item. `refresh_states`
+writes the result for the items of a change, in the same transaction; `rebuild` writes it for the whole project and
+must change nothing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
-from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelClass, LabelEvent, Project
+from storage.database.bulk import chunks
+from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent, Project
 from storage.labeling import queue
-
-CHUNK = 400  # identifiers in one IN (...) list
-Identifier = TypeVar("Identifier", int, str)
+from storage.labeling.undo import without_undone
+from storage.projects.class_rows import effective_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the events of one item say."""
+class DerivedState:
+    """The state of one item that its events define."""
 
     labels: dict[int, tuple[int, int]] = field(default_factory=dict)  # annotator -> (class as given, sequence)
     class_id: int | None = None
@@ -45,36 +45,33 @@ class Standing:
         return len(self.labels)
 
 
-def derive(events: Sequence[Any], effective: Mapping[int, int]) -> Standing:
-    """`events` of one item in order of sequence -> what stands."""
-    undone = {event.undoes for event in events if event.kind == "undo"}
-    opinions: dict[int, Any] = {}
+def derive(events: Sequence[Any], effective: Mapping[int, int]) -> DerivedState:
+    """The state of one item from its events, in order of sequence; `effective`: class id -> the class it counts as."""
+    decisions: dict[int, Any] = {}  # annotator -> newest label or skip
     newest: dict[str, Any] = {}
-    for event in events:
-        if event.uuid in undone:
-            continue
+    for event in without_undone(events):
         if event.kind in ("label", "skip"):
-            opinions[event.annotator_id] = event
+            decisions[event.annotator_id] = event
         if event.kind in ("label", "skip", "decide"):
-            newest["opinion"] = event
+            newest["decision"] = event
         if event.kind in ("flag", "unflag"):
             newest["flag"] = event
         if event.kind == "decide":
             newest["decide"] = event
-    given = {who: event for who, event in opinions.items() if event.kind == "label"}
+    given = {who: event for who, event in decisions.items() if event.kind == "label"}
     counts = newest.get("decide") or _most_given(given.values(), effective)
-    return Standing(
+    return DerivedState(
         labels={who: (event.class_id, event.sequence) for who, event in given.items()},
         class_id=counts.class_id if counts is not None else None,
         decided="decide" in newest,
-        skipped="opinion" in newest and newest["opinion"].kind == "skip",
+        skipped="decision" in newest and newest["decision"].kind == "skip",
         flagged="flag" in newest and newest["flag"].kind == "flag",
         sequence=counts.sequence if counts is not None else None,
     )
 
 
 def _most_given(given: Iterable[Any], effective: Mapping[int, int]) -> Any | None:
-    """The newest label of the class with most labels; among equals, of the class labeled last."""
+    """The newest label of the class with the most labels; ties go to the class that was labeled last."""
     by_class: dict[int, list[Any]] = defaultdict(list)
     for event in given:
         by_class[effective.get(event.class_id, event.class_id)].append(event)
@@ -86,12 +83,12 @@ def _most_given(given: Iterable[Any], effective: Mapping[int, int]) -> Any | Non
 
 
 def shuffle_of(sha256: str) -> int:
-    """A place between 0 and 2^31 - 1 that depends on the bytes alone."""
+    """A queue position in [0, 2^31) that depends on the item's bytes alone."""
     return int(sha256[:8], 16) & 0x7FFFFFFF
 
 
 def start_states(connection: Connection, project_id: int, item_ids: Sequence[int]) -> None:
-    """Make the projections of items just inserted; items that have theirs keep them."""
+    """Create the projections of new items; existing projections stay unchanged."""
     for chunk in chunks(item_ids):
         known = set(connection.execute(select(ItemState.item_id).where(ItemState.item_id.in_(chunk))).scalars())
         query = select(Item.id, Item.sha256, Item.held_out, Item.condition).where(
@@ -120,7 +117,7 @@ def start_states(connection: Connection, project_id: int, item_ids: Sequence[int
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the meaning of events depends on besides the events."""
+    """The project settings that `derive` and the waiting rule depend on."""
 
     effective: Mapping[int, int]  # class id -> the class it counts as
     wanted: int  # labels per item
@@ -131,8 +128,10 @@ def rules_of(connection: Connection, project_id: int) -> Rules:
 
 
 def refresh_states(connection: Connection, project_id: int, item_ids: Iterable[int], rules: Rules | None = None) -> int:
-    """Derive the projections of these items again from their events; call after adding events or changing items.
-    Returns how many rows differed."""
+    """Derive the projections of these items from their events, write the differences, and return their number.
+
+    Call it after adding events or changing items.
+    """
     rules = rules or rules_of(connection, project_id)
     changed = 0
     for chunk in chunks(sorted(set(item_ids))):
@@ -144,43 +143,31 @@ def refresh_states(connection: Connection, project_id: int, item_ids: Iterable[i
 
 
 def rebuild(connection: Connection, project_id: int) -> int:
-    """Derive all projections of the project again; returns how many items or labels differed (0 in a sound store)."""
+    """Derive all projections of the project again; returns how many items or labels differed (0 when consistent)."""
     item_ids = list(connection.execute(select(Item.id).where(Item.project_id == project_id)).scalars())
     start_states(connection, project_id, item_ids)
     return refresh_states(connection, project_id, item_ids)
 
 
 def refresh_contested(connection: Connection, project_id: int) -> None:
-    """After a merge or its undoing: items with several labels may count as another class now."""
+    """Derive items with several labels again after a merge or an unmerge: another class may have the majority now."""
     query = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.n_labels > 1)
     refresh_states(connection, project_id, connection.execute(query).scalars().all())
 
 
 def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> None:
-    """After the number of labels per item changed."""
+    """Update which items wait after the number of labels per item has changed."""
     readable = select(Item.id).where(Item.project_id == project_id, Item.condition == "ok", ~Item.held_out)
     state = ItemState.__table__.c
     waits = state.item_id.in_(readable) & ~state.skipped & ~state.decided & (state.n_labels < wanted)
     which = (ItemState.project_id == project_id, ItemState.waiting != waits)
     connection.execute(update(ItemState).where(*which).values(waiting=waits))
-    queue.forget_cursors(connection, project_id)
-
-
-def effective_ids(connection: Connection, project_id: int) -> dict[int, int]:
-    """class id -> the class it counts as."""
-    query = select(LabelClass.id, LabelClass.effective_id).where(LabelClass.project_id == project_id)
-    return {row.id: row.effective_id or row.id for row in connection.execute(query)}
+    queue.delete_cursors(connection, project_id)
 
 
 def labels_per_item(connection: Connection, project_id: int) -> int:
     settings = connection.execute(select(Project.settings).where(Project.id == project_id)).scalar_one()
     return int(settings.get("labels_per_item", 1))
-
-
-def chunks(ids: Iterable[Identifier], size: int = CHUNK) -> Iterator[list[Identifier]]:
-    ids = list(ids)
-    for start in range(0, len(ids), size):
-        yield ids[start : start + size]
 
 
 def _events_by_item(connection: Connection, condition: Any) -> dict[int, list[Any]]:
@@ -201,20 +188,20 @@ def _state_query(project_id: int) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any, Standing]], wanted: int) -> int:
-    """Bring the rows of these items to what was derived; returns how many were different."""
+def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any, DerivedState]], wanted: int) -> int:
+    """Update the rows of these items to the derived state; returns how many differed."""
     changed, again_waiting = [], []
-    for row, standing in derived:
+    for row, state in derived:
         values = {
             "waiting": row.condition == "ok"
-            and not (row.held_out or standing.skipped or standing.decided)
-            and standing.n_labels < wanted,
-            "n_labels": standing.n_labels,
-            "class_id": standing.class_id,
-            "decided": standing.decided,
-            "skipped": standing.skipped,
-            "flagged": standing.flagged,
-            "sequence": standing.sequence,
+            and not (row.held_out or state.skipped or state.decided)
+            and state.n_labels < wanted,
+            "n_labels": state.n_labels,
+            "class_id": state.class_id,
+            "decided": state.decided,
+            "skipped": state.skipped,
+            "flagged": state.flagged,
+            "sequence": state.sequence,
         }
         if any(getattr(row, name) != value for name, value in values.items()):
             changed.append({"which": row.item_id} | values)
@@ -229,11 +216,13 @@ def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any,
     return len(changed) + _write_labels(connection, project_id, derived, wanted)
 
 
-def _write_labels(connection: Connection, project_id: int, derived: Sequence[tuple[Any, Standing]], wanted: int) -> int:
+def _write_labels(
+    connection: Connection, project_id: int, derived: Sequence[tuple[Any, DerivedState]], wanted: int
+) -> int:
     item_ids = [row.item_id for row, _ in derived]
     query = select(CurrentLabel.__table__).where(CurrentLabel.item_id.in_(item_ids))
     stored = {(row.item_id, row.annotator_id): (row.class_id, row.sequence) for row in connection.execute(query)}
-    meant = {(row.item_id, who): label for row, standing in derived for who, label in standing.labels.items()}
+    meant = {(row.item_id, who): label for row, state in derived for who, label in state.labels.items()}
     gone = [key for key, label in stored.items() if meant.get(key) != label]
     fresh = [key for key, label in meant.items() if stored.get(key) != label]
     if gone:

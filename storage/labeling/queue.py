@@ -1,10 +1,11 @@
-"""The order in which items are served, and the leases that keep two people from the same one.
+"""The order in which items are served, and the leases that reserve an item for one annotator.
 
-Order     `queue_rank` (picks and items put first: small, in order; newer requests before older ones), then `shuffle`.
+Order     `queue_rank` (picks and prioritized items have small ranks; newer requests come before older ones), then
+          `shuffle`.
 Lease     an item belongs to one tab of one annotator until it is labeled, released or the lease expires. On PostgreSQL
-          the rows of candidates are locked (FOR UPDATE SKIP LOCKED) while the lease is written; on SQLite the write
-          transaction is alone anyway.
-Cursor    see `schema.QueueCursor`: with several labels per item, the search does not start over every time.
+          the rows of candidates are locked (FOR UPDATE SKIP LOCKED) while the lease is written; on SQLite there is only
+          one write transaction at a time.
+Cursor    see `schema.QueueCursor`: with several labels per item, a search starts where the last one ended.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, tuple_, update
 
+from storage.database.bulk import chunks
 from storage.database.schema import NOT_QUEUED, CurrentLabel, ItemState, Lease, QueueCursor
 from storage.database.store import insert_for
 
@@ -26,7 +28,7 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who asks for items, for how long, and under which rule."""
+    """A request for items by one tab: the annotator, the lease and the project's labels per item."""
 
     project_id: int
     annotator: int
@@ -41,7 +43,7 @@ class Claim:
 
 
 def claim_items(connection: Connection, claim: Claim, limit: int) -> list[int]:
-    """Up to `limit` item ids in serving order, leased to the claim's holder; those it already holds come first."""
+    """Up to `limit` item ids in serving order, leased to the claim's holder; items that it already holds come first."""
     taken = _held(connection, claim)[:limit]
     for _ in range(TRIES):
         missing = limit - len(taken)
@@ -56,7 +58,7 @@ def claim_items(connection: Connection, claim: Claim, limit: int) -> list[int]:
 
 
 def release(connection: Connection, project_id: int, annotator: int, holder: str | None) -> None:
-    """Give back what one tab holds (all tabs of the annotator when `holder` is None)."""
+    """End the leases of one tab, or of all tabs of the annotator when `holder` is None."""
     statement = delete(Lease).where(Lease.project_id == project_id, Lease.annotator_id == annotator)
     connection.execute(statement if holder is None else statement.where(Lease.holder == holder))
 
@@ -66,7 +68,7 @@ def release_items(connection: Connection, annotator: int, item_ids: Sequence[int
 
 
 def put_first(connection: Connection, project_id: int, item_ids: Sequence[int]) -> None:
-    """Before everything that is queued now, in this order."""
+    """Rank these items before all others, in this order."""
     unique = list(dict.fromkeys(item_ids))
     lowest = min(_lowest_rank(connection, project_id, waiting) for waiting in (True, False))
     first = min(lowest, 0) - len(unique)
@@ -82,10 +84,26 @@ def put_first(connection: Connection, project_id: int, item_ids: Sequence[int]) 
         connection.execute(delete(QueueCursor).where(QueueCursor.project_id == project_id, QueueCursor.queued))
 
 
+def waiting_items(project_id: int) -> Select[int]:
+    """A query of the ids of all waiting items, in serving order."""
+    waiting = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.waiting)
+    return waiting.order_by(ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
+
+
+def prioritized_items(connection: Connection, project_id: int, item_ids: Sequence[int]) -> set[int]:
+    """Those of the items that are picks or were put first."""
+    query = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.queue_rank < NOT_QUEUED)
+    return {
+        item_id
+        for chunk in chunks(item_ids)
+        for item_id in connection.execute(query.where(ItemState.item_id.in_(chunk))).scalars()
+    }
+
+
 def move_cursors_back(
     connection: Connection, project_id: int, places: Sequence[Place], annotator: int | None = None
 ) -> None:
-    """Items at `places` wait (again): searches that start behind them start there."""
+    """Move cursors that are behind `places` back to them, because the items there wait again."""
     for queued in (True, False):
         part = [place for place in places if (place[0] < NOT_QUEUED) == queued]
         if not part:
@@ -102,7 +120,7 @@ def move_cursors_back(
         connection.execute(statement.values(queue_rank=rank, shuffle=shuffle, item_id=item_id))
 
 
-def forget_cursors(connection: Connection, project_id: int) -> None:
+def delete_cursors(connection: Connection, project_id: int) -> None:
     connection.execute(delete(QueueCursor).where(QueueCursor.project_id == project_id))
 
 
@@ -113,7 +131,7 @@ def _lowest_rank(connection: Connection, project_id: int, waiting: bool) -> int:
 
 
 def _held(connection: Connection, claim: Claim) -> list[int]:
-    """What this tab already holds and can still label."""
+    """Waiting items that this tab already holds."""
     query = (
         select(Lease.item_id)
         .join(ItemState, ItemState.item_id == Lease.item_id)
@@ -132,7 +150,7 @@ def _held(connection: Connection, claim: Claim) -> list[int]:
 
 
 def _free(connection: Connection, claim: Claim, taken: Sequence[int], limit: int) -> list[int]:
-    """Waiting items nobody holds, in order; on PostgreSQL their rows are locked until the transaction ends."""
+    """Waiting items without a lease, in order; on PostgreSQL their rows are locked until the transaction ends."""
     live = select(Lease.item_id).where(Lease.project_id == claim.project_id, Lease.expires_at > claim.at)
     leased = set(connection.execute(live).scalars()) | set(taken)
     found: list[int] = []
@@ -170,7 +188,7 @@ def _not_labeled_by(annotator: int) -> Any:
 
 
 def _from(query: Select[*tuple[Any, ...]], start: Place, queued: bool) -> Select[*tuple[Any, ...]]:
-    """The part of the queue that begins at `start`, as a condition the index can use."""
+    """`query` from the queue position `start` on, as a condition that can use the index."""
     rank, shuffle, item_id = start
     if queued:
         return query.where(ItemState.queue_rank >= rank)
@@ -180,7 +198,7 @@ def _from(query: Select[*tuple[Any, ...]], start: Place, queued: bool) -> Select
 def _advance_cursor(
     connection: Connection, claim: Claim, query: Select[*tuple[Any, ...]], queued: bool
 ) -> Place | None:
-    """The first place that waits for this annotator, leased or not; remembered for the next search."""
+    """The first queue position that waits for this annotator, leased or not; stored for the next search."""
     mine = and_(
         QueueCursor.project_id == claim.project_id,
         QueueCursor.annotator_id == claim.annotator,
@@ -203,7 +221,7 @@ def _advance_cursor(
 
 
 def _still_free(connection: Connection, claim: Claim, found: Sequence[int]) -> list[int]:
-    """Without those that were leased between the question and the lock."""
+    """`found` without the items that were leased between the query and the row lock."""
     if connection.dialect.name == "sqlite" or not found:
         return list(found)
     query = select(Lease.item_id).where(Lease.item_id.in_(found), Lease.expires_at > claim.at)
@@ -212,7 +230,7 @@ def _still_free(connection: Connection, claim: Claim, found: Sequence[int]) -> l
 
 
 def _lease(connection: Connection, claim: Claim, item_ids: Sequence[int]) -> None:
-    """Write the leases; the expired ones of others on the same items go, and a few other expired ones with them."""
+    """Write the leases; remove expired leases on the same items and up to 50 other expired ones."""
     if not item_ids:
         return
     expired = and_(Lease.project_id == claim.project_id, Lease.expires_at <= claim.at)

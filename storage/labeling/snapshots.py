@@ -1,7 +1,7 @@
-"""The pool as arrays, now or as it was when a round was requested.
+"""The pool as arrays, now or at the time when a round was requested.
 
-Class positions are the order of the classes that were active then. A label of a merged class is that of its successor;
-a label of a retired class has no position: the item is neither trained on as labeled nor chosen again.
+Class positions follow the order of the classes that were active then. A label of a merged class counts as the class it
+was merged into. A label of a retired class has no position: the item is not used as labeled and not selected again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sqlalchemy import Connection, Integer, case, func, select, type_coerce
 from core.types import UNLABELED, PoolSnapshot
 from storage.database.schema import Item, ItemState, LabelEvent, Project
 from storage.labeling import projections
-from storage.projects import classes
+from storage.projects import class_rows
 
 NO_CLASS = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A point in a project's history: the newest label event, class event and item it knows."""
+    """A point in a project's history: its newest label event, class event and item."""
 
     label_sequence: int
     class_event: int
@@ -33,12 +33,12 @@ class Moment:
 
 
 def present(connection: Connection, project_id: int) -> Moment:
-    """Now. Everything that reads through `connection` in this transaction agrees with it."""
+    """The current moment, consistent with all other reads of this transaction."""
     sequence = select(func.coalesce(func.max(LabelEvent.sequence), 0)).where(LabelEvent.project_id == project_id)
     item = select(func.coalesce(func.max(Item.id), 0)).where(Item.project_id == project_id)
     return Moment(
         label_sequence=int(connection.execute(sequence).scalar_one()),
-        class_event=classes.newest_event(connection, project_id),
+        class_event=class_rows.newest_event(connection, project_id),
         last_item_id=int(connection.execute(item).scalar_one()),
     )
 
@@ -49,18 +49,19 @@ def take(connection: Connection, project_id: int, moment: Moment | None = None) 
     now = present(connection, project_id)
     past = moment is not None and moment != now
     moment = moment or now
-    rows = classes.rows_as_of(connection, project_id, moment.class_event)
+    rows = class_rows.rows_as_of(connection, project_id, moment.class_event)
     active = [row for row in rows if row.active]
     positions = {row.id: position for position, row in enumerate(active)}
-    position_of = {row.id: positions.get(row.effective_id or row.id, UNLABELED) for row in rows}
+    counts_as = class_rows.counts_as(rows)
+    position_of = {class_id: positions.get(counts_as[class_id], UNLABELED) for class_id in counts_as}
     columns = _columns(connection, project_id, moment.last_item_id)
     if past:
-        _set_past(connection, project_id, moment, columns, {row.id: row.effective_id or row.id for row in rows})
+        _set_past(connection, project_id, moment, columns, counts_as)
     return _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
 
 
 def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:
-    """One array (hashes: a tuple) per column, as plain integers: at a million rows every conversion counts."""
+    """One integer array per column (hashes: a tuple). Few conversions, for pools of a million items."""
     query = select(
         Item.id,
         Item.sha256,
@@ -80,7 +81,7 @@ def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict
 def _set_past(
     connection: Connection, project_id: int, moment: Moment, columns: dict[str, Any], effective: dict[int, int]
 ) -> None:
-    """Replace what counts now by what counted at `moment`, derived from the events up to it."""
+    """Replace the current labels and waiting flags by those at `moment`, derived from the events up to it."""
     wanted = projections.labels_per_item(connection, project_id)
     row_of = {item_id: row for row, item_id in enumerate(columns["id"].tolist())}
     columns["class_id"] = np.full(len(row_of), NO_CLASS, dtype=np.int64)
@@ -89,9 +90,9 @@ def _set_past(
         row = row_of.get(item_id)
         if row is None:
             continue
-        standing = projections.derive(events, effective)
-        columns["class_id"][row] = standing.class_id or NO_CLASS
-        if standing.skipped or standing.decided or standing.n_labels >= wanted:
+        state = projections.derive(events, effective)
+        columns["class_id"][row] = state.class_id or NO_CLASS
+        if state.skipped or state.decided or state.n_labels >= wanted:
             columns["waiting"][row] = 0
 
 

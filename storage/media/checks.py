@@ -20,6 +20,7 @@ from core.types import Progress, Report, ignore
 from storage.database.schema import Item
 from storage.database.store import Store
 from storage.labeling import projections
+from storage.labeling.item_rows import count_items
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.projects import projects
 
@@ -93,7 +94,7 @@ def verify_items(store: Store, project_id: int, report: Report = ignore) -> Medi
 
     Linked files of the same size and time as at import are believed; copied ones and all others are read.
     """
-    total, last = _count(store, project_id), 0
+    total, last = count_items(store, project_id), 0
     counts = {"checked": 0, "missing": 0, "changed": 0, "repaired": 0}
     while rows := _block(store, project_id, last):
         last = rows[-1].id
@@ -152,9 +153,3 @@ def _block(store: Store, project_id: int, last: int) -> list[Any]:
     query = select(*columns).where(Item.project_id == project_id, Item.id > last).order_by(Item.id).limit(BLOCK)
     with store.read() as connection:
         return list(connection.execute(query))
-
-
-def _count(store: Store, project_id: int) -> int:
-    from storage.labeling.pool import Pool
-
-    return Pool(store, project_id).counts().total

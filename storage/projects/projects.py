@@ -18,7 +18,7 @@ from storage.database.schema import Project
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
 from storage.labeling import projections
-from storage.projects import classes
+from storage.projects import class_rows
 
 KINDS = ("audio", "image")
 
@@ -84,7 +84,7 @@ def create_project(
         except IntegrityError as error:  # another process took it since the question above
             raise Conflict(_taken(name)) from error
         for class_name in class_names:
-            classes.add_in(connection, project_id, class_name, by=None)
+            class_rows.add_in(connection, project_id, class_name, by=None)
         return row_in(connection, project_id)
 
 

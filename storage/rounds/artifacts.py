@@ -1,7 +1,7 @@
-"""Large arrays and files, named by the SHA-256 of their bytes: written once, never changed, memory-mapped when read.
+"""Large arrays and files, named by the SHA-256 of their bytes: written once, never changed, memory-mapped for reading.
 
-A file appears under its final name only when it is complete and on disk. The folder may be any fsspec address
-(`s3://bucket/winnow`): arrays are then written to a local cache and uploaded, and fetched into it before reading.
+A file gets its final name when it is complete and on disk. The folder may be any fsspec address (`s3://bucket/winnow`):
+files are then written to a local cache and uploaded, and downloaded into the cache before they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
-    """What a row needs to find its file again."""
+    """Identifies a stored file, with the shape and dtype of an array."""
 
     sha256: str
     suffix: str
@@ -42,7 +42,7 @@ class ArtifactRef:
 
 
 class _HashingFile:
-    """Passes bytes on and remembers their hash."""
+    """Writes to `file` and computes the hash of the bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.hash, self.n_bytes = file, hashlib.sha256(), 0
@@ -67,7 +67,7 @@ class ArtifactFolder:
             self._files, self._root = fsspec.core.url_to_fs(self.address)
 
     def put_array(self, array: NDArray[Any]) -> ArtifactRef:
-        """Stored as .npy without pickle; object arrays are refused."""
+        """Store an array as .npy without pickle; object arrays are refused."""
         array = np.asarray(array)
         if array.dtype.hasobject:
             raise InvalidInput(f"An array of type {array.dtype} holds Python objects; store numbers or fixed strings.")
@@ -81,7 +81,7 @@ class ArtifactFolder:
             return self._keep(partial, file, suffix)
 
     def put_file(self, path: Path, suffix: str | None = None) -> ArtifactRef:
-        """A copy of the file at `path`."""
+        """Store a copy of the file at `path`."""
         with self._new_file() as (partial, file):
             with open(path, "rb") as source:
                 while block := source.read(CHUNK):
@@ -97,19 +97,19 @@ class ArtifactFolder:
         return mapped
 
     def path(self, ref: ArtifactRef) -> Path:
-        """A local file with the bytes; fetched and checked first when the folder is remote."""
+        """A local file with the bytes, downloaded and checked first if the folder is remote."""
         path = self.folder / ref.name
         if not path.exists() and self._files is not None:
             self._fetch(ref, path)
         if not path.exists():
             raise NotFound(
-                f"The file {ref.name} is missing from {self.address}. Copy the artifacts folder back from where the "
-                "store was, or run the round again."
+                f"The file {ref.name} is missing from {self.address}. Copy the artifacts folder from the previous "
+                "location of the store, or run the round again."
             )
         return path
 
     def has(self, ref: ArtifactRef) -> bool:
-        """Whether the file is in the folder; nothing is fetched."""
+        """Whether the file is in the folder; nothing is downloaded."""
         if self._files is not None:
             return bool(self._files.exists(f"{self._root}/{ref.name}"))
         return (self.folder / ref.name).exists()
@@ -150,7 +150,7 @@ class ArtifactFolder:
             with self._files.open(f"{self._root}/{ref.name}", "rb") as source:
                 shutil.copyfileobj(source, file, CHUNK)
             if file.hash.hexdigest() != ref.sha256:
-                raise InvalidInput(f"{ref.name} in {self.address} was changed: its bytes no longer have their hash.")
+                raise InvalidInput(f"{ref.name} in {self.address} was changed: its bytes do not match its hash.")
             file.file.flush()
             path.parent.mkdir(exist_ok=True)
             os.replace(partial, path)

@@ -1,8 +1,8 @@
-"""The candidates of a watched project, as rows: slots of items that stand for the stream, and where the stream goes on.
+"""The candidates of a watched project: slots of items that represent the stream, and the position in the stream.
 
-The buffer holds what `core.rounds.stream_buffer` keeps of the waiting items up to `last_item_id`; the few after it wait
-for the next full batch and are candidates too. It is saved whole, in one transaction, so an item enters it once,
-whatever is killed when. While the waiting items fit into the buffer, they are all candidates and nothing is left out.
+The buffer holds what `core.rounds.stream_buffer` keeps of the waiting items up to `last_item_id`. The items after it
+wait for the next full batch and are candidates too. The whole buffer is saved in one transaction, so an item enters it
+once even if a process is killed. While all waiting items fit into the buffer, all of them are candidates.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import func, select
 
+from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState
 from storage.database.store import Store
 from storage.importing import watches
 
 Slots = tuple[tuple[int, tuple[int, ...]], ...]
-"""Oldest first: how many batches of the stream a slot stands for, and its items."""
-ASKED_AT_ONCE = 500
+"""Oldest first: the number of batches of the stream that a slot represents, and its items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
     slots: Slots = ()
     last_item_id: int = 0
-    batch: int = 0  # items of a full batch
+    batch: int = 0  # number of items in a full batch
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> Buffer:
@@ -45,7 +45,7 @@ class Buffer:
 
 
 def next_waiting(store: Store, project_id: int, after: int, limit: int) -> list[int]:
-    """The next items of the stream: waiting for a label, in the order of import."""
+    """Ids of the next waiting items of the stream, in the order of import."""
     query = (
         select(Item.id)
         .join(ItemState, ItemState.item_id == Item.id)
@@ -58,11 +58,10 @@ def next_waiting(store: Store, project_id: int, after: int, limit: int) -> list[
 
 
 def still_waiting(store: Store, item_ids: Iterable[int]) -> set[int]:
-    """Those of the items that nobody has labeled, skipped or found unreadable since."""
-    ids, found = list(item_ids), set[int]()
+    """Those of the items that still wait for their first label."""
+    found: set[int] = set()
     with store.read() as connection:
-        for start in range(0, len(ids), ASKED_AT_ONCE):
-            part = ids[start : start + ASKED_AT_ONCE]
+        for part in chunks(item_ids):
             query = select(ItemState.item_id).where(ItemState.item_id.in_(part), ItemState.waiting)
             found.update(connection.execute(query.where(ItemState.n_labels == 0)).scalars())
     return found
@@ -73,15 +72,17 @@ def hashes(store: Store, item_ids: NDArray[np.int64]) -> list[str]:
     found: dict[int, str] = {}
     ids = item_ids.tolist()
     with store.read() as connection:
-        for start in range(0, len(ids), ASKED_AT_ONCE):
-            query = select(Item.id, Item.sha256).where(Item.id.in_(ids[start : start + ASKED_AT_ONCE]))
+        for part in chunks(ids):
+            query = select(Item.id, Item.sha256).where(Item.id.in_(part))
             found |= {row.id: row.sha256 for row in connection.execute(query)}
     return [found[item_id] for item_id in ids]
 
 
 def candidates(store: Store, project_id: int) -> NDArray[np.int64] | None:
-    """The items that rounds of a watched project choose from; None: all that wait, because they are few or nothing is
-    watched."""
+    """Ids of the items that rounds of a watched project select from.
+
+    None when a round may select from all waiting items: the project is not watched, or they fit into the buffer.
+    """
     watch = watches.get(store, project_id)
     if watch is None or not watch.active:
         return None

@@ -1,4 +1,4 @@
-"""What other strategies would have picked in a round: asked for by a person, answered by a worker, kept as one row."""
+"""What other strategies would have selected in a round: requested on a screen, computed by a worker, one row each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 
 from core.errors import InvalidInput
-from storage.database.schema import Round, Setting
+from storage.database.schema import Setting
 from storage.database.store import Store
 from storage.rounds.log import finite
 
@@ -23,7 +23,7 @@ class Comparison:
     """`picks` maps a strategy to its item ids in order; `overlap` to the number it shares with the real batch."""
 
     round_id: int
-    ticket: str  # of this request; asking again makes a new one
+    ticket: str  # identifies this request; a new request has a new one
     strategies: tuple[str, ...]
     status: str  # requested | finished | failed
     picks: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -32,19 +32,19 @@ class Comparison:
 
 
 def request(store: Store, round_id: int, strategies: Sequence[str]) -> Comparison:
-    """Replaces an earlier request for the same round, unless it is for the same strategies and not failed."""
+    """Request a comparison; an earlier one with the same strategies that did not fail is returned, others replaced."""
     if not strategies:
         raise InvalidInput("Name at least one strategy to compare with.")
     known = get(store, round_id)
     if known is not None and known.strategies == tuple(strategies) and known.status != "failed":
         return known
-    asked = Comparison(
+    requested = Comparison(
         round_id=round_id, ticket=uuid.uuid4().hex[:12], strategies=tuple(strategies), status="requested"
     )
     with store.write() as connection:
         connection.execute(delete(Setting).where(Setting.key == f"{PREFIX}{round_id}"))
-        connection.execute(insert(Setting).values(key=f"{PREFIX}{round_id}", value=dataclasses.asdict(asked)))
-    return asked
+        connection.execute(insert(Setting).values(key=f"{PREFIX}{round_id}", value=dataclasses.asdict(requested)))
+    return requested
 
 
 def get(store: Store, round_id: int) -> Comparison | None:
@@ -54,14 +54,14 @@ def get(store: Store, round_id: int) -> Comparison | None:
 
 
 def requested(store: Store) -> list[Comparison]:
-    """All that wait for an answer."""
+    """All comparisons that are not computed yet."""
     with store.read() as connection:
         rows = connection.execute(select(Setting.value).where(Setting.key.startswith(PREFIX))).all()
     return [found for row in rows if (found := _comparison(row.value)).status == "requested"]
 
 
-def answer(store: Store, comparison: Comparison) -> bool:
-    """Store the answer, if its request still stands; returns whether it did."""
+def store_result(store: Store, comparison: Comparison) -> bool:
+    """Store the result if its request has not been replaced; returns whether it was stored."""
     with store.write() as connection:
         where = Setting.key == f"{PREFIX}{comparison.round_id}"
         row = connection.execute(select(Setting.value).where(where)).one_or_none()
@@ -73,11 +73,6 @@ def answer(store: Store, comparison: Comparison) -> bool:
 
 def failed(comparison: Comparison, error: str) -> Comparison:
     return dataclasses.replace(comparison, status="failed", error=error)
-
-
-def project_of(store: Store, round_id: int) -> int:
-    with store.read() as connection:
-        return int(connection.execute(select(Round.project_id).where(Round.id == round_id)).scalar_one())
 
 
 def _comparison(value: Mapping[str, Any]) -> Comparison:

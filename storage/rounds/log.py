@@ -1,8 +1,8 @@
-"""The log of rounds: requested, started, followed, finished in one transaction, or ended with a sentence.
+"""The log of rounds: requests, progress, results, failures and cancellations.
 
-A project has at most one unfinished round; asking for another joins it. The arrays of a finished round are artifacts
-(files first, then the rows that name them together with the picks), so a crash leaves an unfinished round, never half
-a result.
+A project has at most one unfinished round; a further request returns that one. The arrays of a finished round are
+artifacts: the files are written first, then the rows that name them and the picks in one transaction. A crash leaves an
+unfinished round, never a partial result.
 """
 
 from __future__ import annotations
@@ -73,6 +73,26 @@ class ProgressRow:
     at: datetime
 
 
+def unfinished_rounds(store: Store) -> list[tuple[int, int]]:
+    """(project id, round id) of all requested and running rounds, oldest first."""
+    query = select(Round.project_id, Round.id).where(Round.status.in_(UNFINISHED)).order_by(Round.id)
+    with store.read() as connection:
+        return [(row.project_id, row.id) for row in connection.execute(query)]
+
+
+def is_cancelled(store: Store, round_id: int) -> bool:
+    """Whether cancellation was requested, or the round does not exist any more."""
+    query = select(Round.cancel_requested, Round.status).where(Round.id == round_id)
+    with store.read() as connection:
+        row = connection.execute(query).one_or_none()
+    return row is None or bool(row.cancel_requested) or row.status == "cancelled"
+
+
+def project_of(store: Store, round_id: int) -> int:
+    with store.read() as connection:
+        return int(connection.execute(select(Round.project_id).where(Round.id == round_id)).scalar_one())
+
+
 class RoundLog:
     def __init__(self, store: Store, project_id: int) -> None:
         self.store = store
@@ -86,12 +106,12 @@ class RoundLog:
         constraint: Mapping[str, Any] | None = None,
         replay_of: int | None = None,
     ) -> RoundRow:
-        """A new round that knows the labels given until now; an unfinished one is joined instead."""
+        """A new round that uses the labels given until now, or the unfinished round of the project if there is one."""
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
-            open_round = self._rows(connection, self._query().where(Round.status.in_(UNFINISHED)))
-            if open_round:
-                return open_round[0]
+            unfinished = self._rows(connection, self._query().where(Round.status.in_(UNFINISHED)))
+            if unfinished:
+                return unfinished[0]
             moment = snapshots.present(connection, self.project_id)
             source = self._one(connection, replay_of) if replay_of is not None else None
             values = {
@@ -115,7 +135,7 @@ class RoundLog:
             return self._one(connection, round_id)
 
     def start(self, round_id: int, workflow_id: str | None = None) -> RoundRow:
-        """Someone works on it. Starting again (another worker took over) keeps the first starting time."""
+        """Mark the round as running. A second start, after another worker took over, keeps the first starting time."""
         with self.store.write() as connection:
             row = self._locked(connection, round_id)
             self._refuse_ended(row)
@@ -126,7 +146,7 @@ class RoundLog:
             return self._one(connection, round_id)
 
     def progress(self, round_id: int, progress: Progress) -> bool:
-        """Keep one step for screens; returns whether someone asked to cancel. Callers throttle."""
+        """Store one progress record; returns whether cancellation was requested. Callers limit the rate."""
         with self.store.write() as connection:
             row = self._one(connection, round_id)
             if row.unfinished:
@@ -144,8 +164,10 @@ class RoundLog:
         metrics: Mapping[str, Any],
         notes: Sequence[str] = (),
     ) -> RoundRow:
-        """Arrays (or files stored before), picks, metrics and the new queue become visible together. A finished round
-        stays as it is."""
+        """Store arrays (or files stored before), picks, metrics and the new queue in one transaction.
+
+        A round that is already finished is not changed.
+        """
         folder = self.store.artifacts
         refs = {kind: one if isinstance(one, ArtifactRef) else folder.put_array(one) for kind, one in arrays.items()}
         clean, bad = finite(dict(metrics))
@@ -161,22 +183,16 @@ class RoundLog:
             if picks:
                 connection.execute(insert(Pick), picks)
                 queue.put_first(connection, self.project_id, [pick["item_id"] for pick in picks])
-            told = list(dict.fromkeys([*selection.notes, *notes, *more]))
-            self._set(connection, round_id, status="finished", finished_at=now(), metrics=clean, notes=told, stage="")
+            every = list(dict.fromkeys([*selection.notes, *notes, *more]))
+            self._set(connection, round_id, status="finished", finished_at=now(), metrics=clean, notes=every, stage="")
             return self._one(connection, round_id)
 
-    def attach(self, round_id: int, kind: str, ref: ArtifactRef) -> None:
-        """Name a stored file (a model, a log) as belonging to the round."""
-        with self.store.write() as connection:
-            self._locked(connection, round_id)
-            self._add_artifact(connection, round_id, kind, ref)
-
     def fail(self, round_id: int, error: str, log: str = "") -> RoundRow:
-        """Ended by a fault: one sentence, and the log for those who want it."""
+        """End the round as failed, with one sentence and the full log."""
         return self._end(round_id, "failed", error=clean_text(error), log=clean_text(log))
 
     def cancel(self, round_id: int) -> RoundRow:
-        """Ask the worker to stop; one that nobody has started yet is over at once."""
+        """Request cancellation of a running round; a round that has not started ends immediately."""
         with self.store.write() as connection:
             row = self._locked(connection, round_id)
             if row.status == "requested":
@@ -189,7 +205,7 @@ class RoundLog:
         return self._end(round_id, "cancelled")
 
     def set_hindsight(self, round_id: int, position: int, hindsight: Mapping[str, Any]) -> None:
-        """What a later round learned about a pick."""
+        """Store what a later round measured about a pick."""
         which = (Pick.round_id == round_id, Pick.position == position)
         with self.store.write() as connection:
             self._locked(connection, round_id)
@@ -215,7 +231,7 @@ class RoundLog:
             return [PickRow(**row._asdict()) for row in connection.execute(query.order_by(Pick.position))]
 
     def progress_of(self, round_id: int, limit: int = 1_000) -> Sequence[ProgressRow]:
-        """The newest steps, oldest first."""
+        """The newest `limit` progress records, oldest first."""
         columns = [getattr(RoundProgress, name) for name in ProgressRow.__dataclass_fields__]
         query = select(*columns).where(RoundProgress.round_id == round_id)
         query = query.order_by(RoundProgress.id.desc()).limit(limit)
@@ -306,7 +322,7 @@ def _n_labeled(connection: Connection, project_id: int) -> int:
 
 
 def clean_text(text: str) -> str:
-    """A message from somewhere else, made storable: what cannot be stored is shown as its escape."""
+    """A foreign message in a form that can be stored: characters that cannot are escaped."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -5,9 +5,9 @@
     folder/<hash of key>/<shard>.names        for each row the 16-byte hash of its name, appended after its row
     folder/<hash of key>/front.lock           held by the process that fills from the front
 
-A row exists once its name is in the second file, so a process that is killed leaves at most bytes nobody refers to.
-Each filling process appends to a shard of its own (it holds a lock on it), so several can fill the same key at once:
-they begin at opposite ends and look at each other's rows after every block.
+A row exists once its name is in the second file, so a killed process leaves at most unreferenced bytes. Each process
+that computes rows appends to a shard that it has locked, so several can fill the same key: they start at opposite ends
+and read each other's names after every block.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROWS_BETWEEN_RELEASES = 64  # in larger ones: the system maps up to a megabyte a
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one row looks like."""
+    """The shape and dtype of one row."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -78,7 +78,7 @@ def digests_of(names: Sequence[str]) -> NDArray[np.void]:
 
 
 class _Wanted:
-    """The names still without a row: first positions only, kept in step with what other processes finish."""
+    """The names that have no row yet, each at its first position; updated with the rows that other processes finish."""
 
     def __init__(self, digests: NDArray[np.void], shelf: _Shelf) -> None:
         self.shelf = shelf
@@ -89,7 +89,7 @@ class _Wanted:
         self.n_missing = int(self.open.sum())
 
     def next_block(self, size: int, forward: bool) -> NDArray[np.int64]:
-        """Places of the next missing rows, from the front or from the back."""
+        """Positions of the next missing rows, from the front or from the back."""
         self.open &= ~np.isin(self.digests, self.shelf.newly_known())
         places = np.flatnonzero(self.open)
         return places[:size] if forward else places[-size:]
@@ -130,8 +130,8 @@ class _Shelf:
             return None
         return Layout(tuple(stored["shape"]), np.dtype(stored["dtype"]))
 
-    def agree_on(self, layout: Layout) -> None:
-        """The first writer decides how rows look; others must bring the same."""
+    def set_layout(self, layout: Layout) -> None:
+        """Store the layout if this is the first writer; raise InvalidInput if the stored layout differs."""
         path = self.folder / "layout.json"
         if not path.exists():
             partial = self.folder / f"{uuid.uuid4().hex}.part"
@@ -142,15 +142,15 @@ class _Shelf:
             partial.unlink()
         if (known := self.layout()) != layout:
             raise InvalidInput(
-                f"Rows of {self.key!r} are {known}; the new ones are {layout}. A key means one way of computing: "
-                "give changed settings a new key."
+                f"Rows of {self.key!r} are {known}; the new ones are {layout}. A key stands for one "
+                "computation: use a new key for changed settings."
             )
 
     def shards(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.names"))
 
     def names_of(self, shard: str, start: int = 0) -> NDArray[np.void]:
-        """Names from row `start` on whose rows are complete."""
+        """The names of complete rows, from row `start` on."""
         with open(self.folder / f"{shard}.names", "rb") as file:
             file.seek(start * DIGEST)
             data = file.read()
@@ -161,7 +161,7 @@ class _Shelf:
         return self.newly_known()
 
     def newly_known(self) -> NDArray[np.void]:
-        """Names that appeared since the last question."""
+        """The names that were added since the last call."""
         parts = [np.empty(0, DigestType)]
         for shard in self.shards():
             part = self.names_of(shard, self._seen.get(shard, 0))
@@ -171,7 +171,7 @@ class _Shelf:
 
     @contextlib.contextmanager
     def new_rows(self) -> Iterator[tuple[_Shard, bool]]:
-        """A shard that this process alone appends to, and whether this process is the one that fills from the front."""
+        """A shard that only this process appends to, and whether this process fills from the front."""
         with open(self.folder / "front.lock", "ab") as front:
             in_front = try_lock(front.fileno())
             for name in [*self.shards(), uuid.uuid4().hex]:
@@ -197,7 +197,7 @@ class _Shelf:
         places = order[np.minimum(np.searchsorted(known[order], digests), len(known) - 1)]
         if not np.array_equal(known[places], digests):
             raise InvalidInput(
-                f"Rows of {self.key!r} are gone from {self.folder}: files were removed meanwhile. Try again."
+                f"Rows of {self.key!r} are missing from {self.folder}: files were removed in the meantime. Try again."
             )
         maps = [_open_map(self.folder / f"{shard}.rows", len(part), layout) for shard, part in names]
         return StoredRows(maps, where[places], layout)
@@ -215,7 +215,7 @@ class _Shard:
     def append(self, rows: NDArray[Any], digests: NDArray[np.void]) -> None:
         """Rows first, then their names; both on disk when this returns."""
         layout = Layout(rows.shape[1:], rows.dtype)
-        self.shelf.agree_on(layout)
+        self.shelf.set_layout(layout)
         if not self.trimmed:
             self._trim(layout)
         for file, data in ((self.rows, rows), (self.names, digests)):
@@ -224,7 +224,7 @@ class _Shard:
             os.fsync(file.fileno())
 
     def _trim(self, layout: Layout) -> None:
-        """Cut off what a killed process left half written."""
+        """Remove incomplete rows and names that a killed process left."""
         n_rows = os.fstat(self.names.fileno()).st_size // DIGEST
         if layout.row_bytes:
             n_rows = min(n_rows, os.fstat(self.rows.fileno()).st_size // layout.row_bytes)
@@ -258,7 +258,7 @@ class StoredRows:
         return self.shape[0]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """(len(rows), ...) copies, in the order asked."""
+        """(len(rows), ...) copies, in the order of `rows`."""
         where = self._where[np.asarray(rows)]
         taken = np.empty((len(where), *self.shape[1:]), self.dtype)
         size = len(where) if self._all_may_stay else ROWS_BETWEEN_RELEASES
@@ -274,7 +274,7 @@ class StoredRows:
             taken[here] = self._maps[shard][where[here, 1]]
 
     def _release(self) -> None:
-        """Tell the system that pages read so far need not stay in this process; they stay in the file cache."""
+        """Release the mapped pages of this process; they stay in the file cache of the system."""
         for one in self._maps:
             pages = getattr(one, "_mmap", None)
             if pages is not None and hasattr(mmap, "MADV_DONTNEED"):

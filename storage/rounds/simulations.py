@@ -1,8 +1,7 @@
-"""Simulations of a project as rows: asked for by a person, worked on seed by seed by any worker, read by pages.
+"""Simulations of a project as rows: requested on a screen, computed seed by seed by workers, read by pages.
 
-A simulation that ended without all its records can be gone on with: that is a new attempt, which begins after the
-records that are there. A record is written once; the same one a second time changes nothing. Cancelling changes the
-status: who works on it sees that and stops.
+A simulation that ended without all its records can be continued: a new attempt starts after the existing records. A
+record is written once; writing it again has no effect. Cancelling changes the status; workers read it and stop.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ UNFINISHED = ("requested", "running")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRow:
-    """What was asked and how far it came, without the records."""
+    """The request and its status, without the records."""
 
     id: int
     project_id: int
@@ -42,7 +41,7 @@ class SimulationRow:
     finished_at: datetime | None
     n_records: int
     n_fresh: int  # records of this attempt
-    notes: tuple[str, ...]  # what is at work, one for each seed under way
+    notes: tuple[str, ...]  # current activity, one per seed in progress
 
     @property
     def unfinished(self) -> bool:
@@ -50,7 +49,7 @@ class SimulationRow:
 
 
 def request(store: Store, project_id: int, asked: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
-    """A new one; gives its id. A worker picks it up within a second or two."""
+    """Request a simulation; returns its id. A worker starts it within a second or two."""
     with store.write() as connection:
         projects.touch(connection, project_id)
         newest = connection.execute(select(func.max(Item.id)).where(Item.project_id == project_id)).scalar()
@@ -59,13 +58,13 @@ def request(store: Store, project_id: int, asked: Mapping[str, Any], settings: M
         return int(connection.execute(query.returning(Simulation.id)).scalar_one())
 
 
-def go_on(store: Store, simulation_id: int) -> int:
-    """Work again on one that ended, after the records it has. Gives the number of the attempt."""
+def resume(store: Store, simulation_id: int) -> int:
+    """Continue an ended simulation after its existing records; returns the number of the new attempt."""
     with store.write() as connection:
         row = _locked(connection, simulation_id)
         projects.touch(connection, row.project_id)
         if row.status in UNFINISHED:
-            raise Conflict("This simulation runs already.")
+            raise Conflict("This simulation is already running.")
         attempt = int(row.attempt) + 1
         connection.execute(delete(SimulationSeed).where(SimulationSeed.simulation_id == simulation_id))
         fresh = {"started_at": None, "finished_at": None, "error": "", "log": ""}
@@ -74,21 +73,24 @@ def go_on(store: Store, simulation_id: int) -> int:
 
 
 def begin(store: Store, simulation_id: int, attempt: int, settings: Mapping[str, Any], pool: str) -> bool:
-    """A worker has settled the settings and looked at the pool. Again for the same attempt changes nothing; False when
-    it is no longer wanted. Once begun, a simulation keeps to its items: a changed pool is refused."""
+    """Store the resolved settings and the digest of the pool, and mark the attempt as running.
+
+    A second call for the same attempt has no effect. False if the attempt is no longer wanted. Raises Conflict if the
+    pool has changed since the simulation first started.
+    """
     with store.write() as connection:
         row = _found(connection, simulation_id)
         if not _wanted(row, attempt):
             return False
         if row.pool and row.pool != pool:
-            raise Conflict("Items or known labels changed since this simulation began. Start a new one.")
+            raise Conflict("Items or known labels changed since this simulation started. Start a new one.")
         values = {} if row.pool else {"settings": dict(settings), "pool": pool}
         _set(connection, simulation_id, status="running", started_at=row.started_at or now(), **values)
         return True
 
 
-def take_up(store: Store, simulation_id: int, seed: int) -> int:
-    """A worker begins with a seed. Gives how many did since the seed's last record, this one included."""
+def start_seed(store: Store, simulation_id: int, seed: int) -> int:
+    """Register that a worker starts a seed; returns how many did since the seed's last record, this one included."""
     key = {"simulation_id": simulation_id, "seed": seed}
     with store.write() as connection:
         starting = insert_for(connection, SimulationSeed).values(**key, starts=1, note="", at=now())
@@ -98,14 +100,13 @@ def take_up(store: Store, simulation_id: int, seed: int) -> int:
 
 
 def note(store: Store, simulation_id: int, seed: int, text: str) -> None:
-    """What is at work on a seed that was taken up."""
+    """Store the current activity on a started seed."""
     with store.write() as connection:
         connection.execute(update(SimulationSeed).where(*_of_seed(simulation_id, seed)).values(note=text, at=now()))
 
 
 def add(store: Store, simulation_id: int, record: Mapping[str, Any]) -> bool:
-    """Write a record down, unless it is there: then that one stays. Gives whether it was new. One of a simulation that
-    was removed meanwhile is dropped."""
+    """Store a record unless it exists; returns whether it was new. A record of a removed simulation is dropped."""
     key = {"strategy": record["strategy"], "seed": record["seed"], "round": record["round"]}
     with store.write() as connection:
         if _found(connection, simulation_id) is None:
@@ -120,7 +121,7 @@ def add(store: Store, simulation_id: int, record: Mapping[str, Any]) -> bool:
 
 
 def records(store: Store, simulation_id: int, strategy: str | None = None, seed: int | None = None) -> list[Any]:
-    """Records as they were added, by strategy, seed and round; of one trial when it is named."""
+    """Stored records, ordered by strategy, seed and round; `strategy` and `seed` restrict them."""
     table = SimulationRecord
     query = select(table.record).where(table.simulation_id == simulation_id)
     query = query if strategy is None else query.where(table.strategy == strategy)
@@ -131,9 +132,9 @@ def records(store: Store, simulation_id: int, strategy: str | None = None, seed:
 
 
 def seed_done(store: Store, simulation_id: int, attempt: int, seed: int, n_wanted: int) -> None:
-    """Nobody is at this seed any more. The one that leaves no record missing ends the simulation."""
+    """End the work on a seed; finish the simulation when it has `n_wanted` records."""
     with store.write() as connection:
-        row = _found(connection, simulation_id)  # seeds that end at once take turns, and the last one sees all
+        row = _found(connection, simulation_id)  # locked: of seeds that end together, the last counts all records
         connection.execute(delete(SimulationSeed).where(*_of_seed(simulation_id, seed)))
         count = select(func.count()).where(SimulationRecord.simulation_id == simulation_id)
         if _wanted(row, attempt) and connection.execute(count).scalar_one() >= n_wanted:
@@ -145,22 +146,22 @@ def fail(store: Store, simulation_id: int, attempt: int, error: str, log: str = 
 
 
 def cancel(store: Store, simulation_id: int) -> None:
-    """Stop it; who works on a seed sees that within a few seconds. Nothing happens to one that ended."""
+    """Cancel; workers stop within a few seconds. An ended simulation is not changed."""
     _end(store, simulation_id, None, status="cancelled")
 
 
 def remove(store: Store, simulation_id: int) -> None:
-    """Forget one that ended, with its records."""
+    """Delete an ended simulation and its records."""
     with store.write() as connection:
         if _locked(connection, simulation_id).status in UNFINISHED:
-            raise Conflict("This simulation runs; cancel it first.")
+            raise Conflict("This simulation is running; cancel it first.")
         for table in (SimulationSeed, SimulationRecord):
             connection.execute(delete(table).where(table.simulation_id == simulation_id))
         connection.execute(delete(Simulation).where(Simulation.id == simulation_id))
 
 
 def is_wanted(store: Store, simulation_id: int, attempt: int) -> bool:
-    """Whether this attempt is still to be worked on."""
+    """Whether this attempt should continue."""
     with store.read() as connection:
         row = connection.execute(_query().where(Simulation.id == simulation_id)).one_or_none()
     return _wanted(row, attempt)
@@ -169,22 +170,22 @@ def is_wanted(store: Store, simulation_id: int, attempt: int) -> bool:
 def get(store: Store, simulation_id: int) -> SimulationRow:
     found = _rows(store, Simulation.id == simulation_id)
     if not found:
-        raise NotFound("This simulation is no longer there.")
+        raise NotFound("This simulation does not exist any more.")
     return found[0]
 
 
 def listed(store: Store, project_id: int) -> list[SimulationRow]:
-    """Those of a project, newest first."""
+    """The simulations of a project, newest first."""
     return _rows(store, Simulation.project_id == project_id)[::-1]
 
 
 def unfinished(store: Store) -> list[SimulationRow]:
-    """All that wait or run, oldest first."""
+    """All requested and running simulations, oldest first."""
     return _rows(store, Simulation.status.in_(UNFINISHED))
 
 
 def not_finished(store: Store) -> list[SimulationRow]:
-    """All that may still be worked on, those that failed or were cancelled included."""
+    """All simulations that are not finished, failed and cancelled ones included."""
     return _rows(store, Simulation.status != "finished")
 
 
@@ -197,13 +198,13 @@ def _rows(store: Store, where: Any) -> list[SimulationRow]:
     with store.read() as connection:
         rows = connection.execute(_query().where(where).order_by(Simulation.id)).all()
         counted = {row[0]: (int(row[1]), int(row[2])) for row in connection.execute(counts)}
-        told = [(int(row[0]), str(row[1])) for row in connection.execute(notes)]
+        activities = [(int(row[0]), str(row[1])) for row in connection.execute(notes)]
     return [
         SimulationRow(
             **row._asdict(),
             n_records=counted.get(row.id, (0, 0))[0],
             n_fresh=counted.get(row.id, (0, 0))[1],
-            notes=tuple(note for simulation_id, note in told if simulation_id == row.id),
+            notes=tuple(note for simulation_id, note in activities if simulation_id == row.id),
         )
         for row in rows
     ]
@@ -229,7 +230,7 @@ def _found(connection: Connection, simulation_id: int) -> Any:
 def _locked(connection: Connection, simulation_id: int) -> Any:
     row = _found(connection, simulation_id)
     if row is None:
-        raise NotFound("This simulation is no longer there.")
+        raise NotFound("This simulation does not exist any more.")
     return row
 
 

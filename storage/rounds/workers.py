@@ -1,7 +1,7 @@
-"""Workers and their signs of life: who is there, on which host and device, and what each is doing.
+"""Workers and their heartbeats: host, device and current stage of each.
 
-A worker writes its row every few seconds. One whose last sign is older than `STALE_SECONDS` counts as dead: its claim
-on a round has expired, and a living worker takes the round over. A row outlives its worker for a day, for the panel.
+A worker updates its row every few seconds. A worker whose heartbeat is older than `STALE_SECONDS` counts as dead, and a
+living worker takes over its round. Rows of dead workers are kept for a day, for the Workers panel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.database.schema import Round, Worker
 from storage.database.store import Store, now
 
 STALE_SECONDS = 20.0
-FORGOTTEN = timedelta(days=1)
+KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class WorkerRow:
 
 
 def list_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[WorkerRow]:
-    """Everyone who gave a sign of life within a day: the living first, each in order of arrival."""
+    """Workers with a heartbeat in the last day: living ones first, each group in the order of registration."""
     query = select(Worker, Round.project_id).join(Round, Round.id == Worker.round_id, isouter=True)
     with store.read() as connection:
         rows = connection.execute(query.order_by(Worker.started_at, Worker.id)).all()
@@ -68,11 +68,11 @@ def _row(row: Any, at: datetime, stale_seconds: float) -> WorkerRow:
     )
 
 
-def arrive(store: Store, worker_id: str, *, host: str, pid: int, device: str) -> None:
-    """A worker has started. Rows of workers not heard of for a day are removed on the way."""
+def register(store: Store, worker_id: str, *, host: str, pid: int, device: str) -> None:
+    """Add the row of a worker that has started, and remove rows without a heartbeat for a day."""
     at = now()
     with store.write() as connection:
-        connection.execute(delete(Worker).where(Worker.heartbeat_at < at - FORGOTTEN))
+        connection.execute(delete(Worker).where(Worker.heartbeat_at < at - KEPT))
         connection.execute(
             insert(Worker).values(
                 id=worker_id, host=host, pid=pid, device=device, stage="", started_at=at, heartbeat_at=at
@@ -81,7 +81,7 @@ def arrive(store: Store, worker_id: str, *, host: str, pid: int, device: str) ->
 
 
 def beat(store: Store, worker_id: str, *, round_id: int | None, stage: str) -> bool:
-    """A sign of life. False when the row is gone: the worker was away for a day and has to arrive again."""
+    """Update the heartbeat. False if the row was removed after a day without one; the worker must register again."""
     with store.write() as connection:
         done = connection.execute(
             update(Worker).where(Worker.id == worker_id).values(round_id=round_id, stage=stage, heartbeat_at=now())
@@ -89,7 +89,7 @@ def beat(store: Store, worker_id: str, *, round_id: int | None, stage: str) -> b
     return bool(done.rowcount)
 
 
-def leave(store: Store, worker_ids: Collection[str]) -> None:
-    """Workers that have stopped, by themselves or found dead."""
+def remove(store: Store, worker_ids: Collection[str]) -> None:
+    """Remove the rows of workers that have stopped or were found dead."""
     with store.write() as connection:
         connection.execute(delete(Worker).where(Worker.id.in_(list(worker_ids))))

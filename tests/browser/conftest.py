@@ -25,7 +25,8 @@ from app.web.server_command import HEALTH_PATH, ROOT, command, environment
 from storage.database.store import Store
 from storage.labeling.pool import LabelEventRow, Pool
 from storage.projects.annotators import AnnotatorRow, annotator_named
-from storage.projects.classes import ClassRow, list_classes
+from storage.projects.class_rows import ClassRow
+from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectRow
 from tests.app import sample_store
 from tests.free_ports import free_port

@@ -45,7 +45,7 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, gues
     eventually(page, lambda: set(selected(page)), set(shown[1:4]))
     stored = desk.events()[0]
     opinion = newest_predictions(store, guessed.id)
-    best = opinion.guesses(stored.item_id, list_classes(store, guessed.id))[0]
+    best = opinion.most_probable(stored.item_id, list_classes(store, guessed.id))[0]
     assert (stored.suggestion, stored.suggested_class_id) == ("shown", best.class_id)
 
 

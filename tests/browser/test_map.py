@@ -48,7 +48,7 @@ def mapped(desks, audio, store):
     second = finish_round(store, audio, [20, 21, 22, 23])
     asked = comparisons.request(store, second.id, ["badge"])
     shadow = dataclasses.replace(asked, status="finished", picks={"badge": items[10:14]}, overlap={"badge": 0})
-    assert comparisons.answer(store, shadow)
+    assert comparisons.store_result(store, shadow)
     page = desk.tab("map")
     expect(page.locator(".textpoint text")).to_have_text(["1", "2", "3", "4"])
     at_rest(page)

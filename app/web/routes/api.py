@@ -1,8 +1,8 @@
-"""The widgets' own routes: labels in, cards and tiles out, independent of Streamlit's reruns.
+"""Routes of the widgets: they receive labels and return cards and tiles, independently of Streamlit's reruns.
 
-Every request carries the tab's ticket in the header `X-Winnow-Ticket`: it says who labels, and because a foreign page
-can neither read it nor send that header, it also keeps forged requests out. An answer to `labels` means that the events
-are on disk.
+Every request carries the tab's ticket in the header `X-Winnow-Ticket`. It identifies the annotator. A foreign page can
+neither read the ticket nor send the header, so forged requests are refused. When `labels` responds, the events are on
+disk.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def api_routes() -> list[Route]:
 
 
 def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Request], Awaitable[Response]]:
-    """Read who asks and what; run `handle(project, annotator, body)` off the event loop; errors become sentences."""
+    """An endpoint that checks the ticket, parses the body and runs `handle(project, annotator, body)` in a thread.
+
+    A WinnowError becomes a response with its message.
+    """
 
     async def endpoint(request: Request) -> Response:
         ticket = tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket"))
@@ -95,35 +98,35 @@ def _error(status: int, sentence: str) -> Response:
 
 
 def take_labels(project: int, annotator: int, body: Body) -> Answer:
-    """Apply events; each gets a verdict. One that cannot be stored is refused alone, with its reason."""
+    """Apply events; each gets a result. An event that cannot be stored is refused by itself, with a reason."""
     get_project(resources.store(), project)
     given = body.get("events")
     if not isinstance(given, list) or len(given) > MAX_EVENTS:
         raise InvalidInput(f"Send a list of at most {MAX_EVENTS:,} events.")
-    events, verdicts = [], []
+    events, results = [], []
     for one in given:
         try:
             events.append(label_input(one))
         except InvalidInput as error:
             name = one.get("uuid") if isinstance(one, dict) else None
-            verdicts.append(Applied(str(name), False, str(error)))
-    verdicts.extend(apply_each(Pool(resources.store(), project), events, annotator))
+            results.append(Applied(str(name), False, str(error)))
+    results.extend(apply_each(Pool(resources.store(), project), events, annotator))
     state = cards.work_state(resources.store(), project, annotator)
-    return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in verdicts], "state": state}
+    return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in results], "state": state}
 
 
 def apply_each(pool: Pool, events: list[LabelInput], annotator: int) -> list[Applied]:
-    """All at once; if one of them makes the store refuse the call, one by one."""
+    """Apply all events in one transaction; if an event is invalid, apply them one by one."""
     try:
         return pool.apply(events, annotator=annotator)
     except InvalidInput as error:
         if len(events) == 1:
             return [Applied(events[0].uuid, False, str(error))]
-        return [verdict for event in events for verdict in apply_each(pool, [event], annotator)]
+        return [result for event in events for result in apply_each(pool, [event], annotator)]
 
 
 def label_input(given: Any) -> LabelInput:
-    """An event as sent, checked field by field."""
+    """A received event, validated field by field."""
     if not isinstance(given, dict):
         raise InvalidInput("An event must be an object.")
     at = _text(given, "at") or None
@@ -172,7 +175,7 @@ def _number(given: Body, name: str) -> float | None:
 
 
 def give_cards(project: int, annotator: int, body: Body) -> Answer:
-    """The next cards for a tab, leased to it; or, with `items`, the cards of those items as they stand."""
+    """The next cards for a tab, leased to it; with `items`, the cards of those items with the annotator's own state."""
     store = resources.store()
     row, pool = get_project(store, project), Pool(store, project)
     who = get_annotator(store, annotator)
@@ -181,7 +184,7 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
     if "items" in body:
         wanted = [item for item in body["items"] if isinstance(item, int)][:MAX_CARDS]
         made = cards.cards(store, row, annotator, pool.items_by_id(wanted))
-        return {"cards": [cards.standing(pool, card, annotator) for card in made]}
+        return {"cards": [cards.with_own_state(pool, card, annotator) for card in made]}
     holder, limit = _text(body, "holder")[:64], max(1, min(_integer(body, "limit") or 1, MAX_CARDS))
     if body.get("previous"):
         pool.release(annotator=annotator, holder=_text(body, "previous")[:64])
@@ -193,7 +196,7 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
 
 
 def fair_share(wanted: int, waiting: int) -> int:
-    """How many cards one tab may hold: near the end of a pool, half of what waits, so that others find work too."""
+    """How many cards one tab may hold; near the end of a pool, half of the waiting items, so that others get some."""
     return max(3, min(wanted, waiting // 2 + 1))
 
 
@@ -202,14 +205,12 @@ def give_state(project: int, annotator: int, body: Body) -> Answer:
 
 
 def give_recent(project: int, annotator: int, body: Body) -> Answer:
-    """The person's newest actions that stand, newest first: what undo can take back."""
+    """The annotator's newest actions that can be undone, newest first."""
     get_project(resources.store(), project)
     limit = max(1, min(_integer(body, "limit") or 50, 500))
-    events = Pool(resources.store(), project).recent(annotator, limit * 3)
-    undone = {event.undoes for event in events if event.undoes}
-    kept = [event for event in events if event.kind not in ("undo", "decide") and event.uuid not in undone][:limit]
+    events = Pool(resources.store(), project).undoable(annotator, limit)
     names = ("uuid", "item_id", "kind", "class_id")
-    return {"actions": [{name: getattr(event, name) for name in names} for event in kept]}
+    return {"actions": [{name: getattr(event, name) for name in names} for event in events]}
 
 
 def release(project: int, annotator: int, body: Body) -> Answer:

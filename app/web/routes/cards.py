@@ -1,4 +1,4 @@
-"""Cards and the state of the work, as the widgets get them: plain JSON, every string exactly as stored.
+"""Cards and the work state as JSON for the widgets; every string is exactly as stored.
 
 A card holds the item, the addresses of its media, why it is shown, and the suggestion of the model. The suggestion
 carries its item id and whether it is shown: always, never, or hidden on a share of items. The share is drawn from item,
@@ -13,23 +13,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
 
 from app.views.predictions import RoundPredictions, newest_predictions
 from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path
-from storage.database.schema import NOT_QUEUED, ItemState
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
+from storage.labeling.labeled_items import counting_classes
 from storage.labeling.pool import LabelEventRow, Pool, PoolCounts
 from storage.media.types import media_kind
 from storage.projects import classes
-from storage.projects.classes import ClassRow
+from storage.projects.class_rows import ClassRow
 from storage.projects.projects import ProjectRow, ProjectSettings, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
 PACE_OVER = 30  # labels
-LONGEST_DECISION = 120.0  # seconds; more was a break
+LONGEST_DECISION = 120.0  # seconds; longer times are breaks
 STAGES_UNDER_WAY = {
     "snapshot": "taking a snapshot",
     "prepare": "preparing",
@@ -43,39 +42,31 @@ STAGES_UNDER_WAY = {
 
 
 def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[ItemRow]) -> list[dict[str, Any]]:
+    """One card per item, in order."""
     pool = Pool(store, project.id)
     known = classes.list_classes(store, project.id, include_inactive=True)
-    opinion = newest_predictions(store, project.id)
-    labeled = _labeled(store, project.id) if opinion is not None else {}
-    queued = _queued(store, project.id, [item.id for item in items])
+    found = newest_predictions(store, project.id)
+    labeled = counting_classes(store, project.id) if found is not None else {}
+    queued = pool.prioritized([item.id for item in items])
     log = RoundLog(store, project.id)
     rounds = {n: (log.get(n).strategy, len(log.picks(n))) for n in {item.pick.round_id for item in items if item.pick}}
     made = []
     for item in items:
-        card = _card(item, rounds, item.id in queued, opinion)
-        card["suggestion"] = suggestion(item.id, annotator, project.settings, opinion, known)
-        card["nearest"] = _nearest(pool, item.id, opinion, labeled, known)
+        card = _card(item, rounds, item.id in queued, found)
+        card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known)
+        card["nearest"] = _nearest(pool, item.id, found, labeled, known)
         made.append(card)
     return made
 
 
-def standing(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
-    """The card with what this person already did to the item."""
-    mine, note = own_standing(pool.history(card["item_id"]), annotator)
-    return card | {"mine": mine, "note": note}
-
-
-def own_standing(history: Sequence[LabelEventRow], annotator: int) -> tuple[int | None, str]:
-    """The person's standing class and newest note on an item."""
-    undone = {event.undoes for event in history if event.undoes}
-    kept = [event for event in history if event.annotator_id == annotator and event.uuid not in undone]
-    labels = [event.class_id for event in kept if event.kind == "label"]
-    notes = [event.note for event in kept if event.kind == "note"]
-    return (labels[-1] if labels else None), (notes[-1] if notes else "")
+def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
+    """The card with this annotator's current label and note."""
+    own = pool.own_state(card["item_id"], annotator)
+    return card | {"mine": own.class_id, "note": own.note}
 
 
 def _card(
-    item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, opinion: RoundPredictions | None
+    item: ItemRow, rounds: dict[int, tuple[str, int]], queued: bool, found: RoundPredictions | None
 ) -> dict[str, Any]:
     sound = media_kind(item.media_type) == "audio"
     pick: dict[str, Any] | None = None
@@ -85,8 +76,8 @@ def _card(
         pick |= {"strategy": strategy, "strategy_title": strategy_title(strategy)}
         pick |= {name: item.pick.reason.get(name) for name in ("outer_before", "outer_after", "stands_for")}
     why = "Until the first round."
-    if opinion is not None:
-        why = f"Not a pick of round {opinion.round.number}. Its label is used in the next round."
+    if found is not None:
+        why = f"Not a pick of round {found.round.number}. Its label is used in the next round."
     return {
         "item_id": item.id,
         "name": item.name,
@@ -107,58 +98,40 @@ def _card(
 
 
 def suggestion(
-    item_id: int, annotator: int, settings: ProjectSettings, opinion: RoundPredictions | None, known: list[ClassRow]
+    item_id: int, annotator: int, settings: ProjectSettings, found: RoundPredictions | None, known: list[ClassRow]
 ) -> dict[str, Any]:
-    guesses = opinion.guesses(item_id, known) if opinion is not None else []
-    if opinion is None or not guesses or guesses[0].share * len(opinion.column_classes) < 1.001:  # knows nothing yet
+    best = found.most_probable(item_id, known) if found is not None else []
+    if found is None or not best or best[0].probability * len(found.column_classes) < 1.001:  # uniform: no model yet
         return {"state": "none", "item_id": item_id, "class_id": None, "confidence": None, "guesses": []}
     hidden = settings.suggestions == "hide" or (
-        settings.suggestions == "random" and draw(item_id, annotator, opinion.round.id) < settings.hidden_share
+        settings.suggestions == "random" and draw(item_id, annotator, found.round.id) < settings.hidden_share
     )
     return {
         "state": "hidden" if hidden else "shown",
         "item_id": item_id,
-        "class_id": guesses[0].class_id,
-        "confidence": guesses[0].share,
-        "guesses": [] if hidden else [{"name": guess.name, "share": guess.share} for guess in guesses],
+        "class_id": best[0].class_id,
+        "confidence": best[0].probability,
+        "guesses": [] if hidden else [{"name": one.name, "share": one.probability} for one in best],
     }
 
 
 def draw(item_id: int, annotator: int, round_id: int) -> float:
-    """A number in [0, 1) that stays the same for the same item, person and round."""
+    """A number in [0, 1) that depends only on the item, the annotator and the round."""
     digest = hashlib.sha256(f"suggestion {item_id} {annotator} {round_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def _labeled(store: Store, project_id: int) -> dict[int, int]:
-    """item id -> the class that counts."""
-    query = select(ItemState.item_id, ItemState.class_id).where(
-        ItemState.project_id == project_id, ItemState.class_id.is_not(None)
-    )
-    with store.read() as connection:
-        return {row.item_id: int(row.class_id) for row in connection.execute(query)}
-
-
-def _queued(store: Store, project_id: int, item_ids: Sequence[int]) -> set[int]:
-    query = select(ItemState.item_id).where(
-        ItemState.project_id == project_id, ItemState.item_id.in_(item_ids), ItemState.queue_rank < NOT_QUEUED
-    )
-    with store.read() as connection:
-        return set(connection.execute(query).scalars())
-
-
 def _nearest(
-    pool: Pool, item_id: int, opinion: RoundPredictions | None, labeled: dict[int, int], known: list[ClassRow]
+    pool: Pool, item_id: int, found: RoundPredictions | None, labeled: dict[int, int], known: list[ClassRow]
 ) -> list[dict[str, Any]]:
-    if opinion is None or not labeled:
+    if found is None or not labeled:
         return []
     names = {row.id: row.name for row in known}
-    counts_as = {row.id: row.effective_id or row.id for row in known}
-    near = opinion.nearest(item_id, np.fromiter(labeled, np.int64, len(labeled)))
+    near = found.nearest(item_id, np.fromiter(labeled, np.int64, len(labeled)))
     return [
         {
             "item_id": item.id,
-            "name": names.get(counts_as.get(labeled[item.id], labeled[item.id]), ""),
+            "name": names.get(labeled[item.id], ""),
             "thumb": media_path(item, "thumb.png"),
         }
         for item in pool.items_by_id(near)
@@ -188,12 +161,12 @@ def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
         },
         "counts": {"total": counts.total - counts.held_out, "labeled": counts.labeled, "waiting": counts.waiting},
         "pace_seconds": pace(pool.recent(annotator, PACE_OVER * 2)),
-        "empty": empty_words(project, counts, latest, bool(active)),
+        "empty": empty_text(project, counts, latest, bool(active)),
     }
 
 
 def pace(recent: Sequence[LabelEventRow]) -> float | None:
-    """Median seconds to decide over the newest labels, breaks left out; None before there are three."""
+    """Median seconds per label over the newest labels, without breaks; None with fewer than three."""
     times = [event.seconds for event in recent if event.kind == "label" and event.seconds is not None]
     times = [seconds for seconds in times if seconds < LONGEST_DECISION][:PACE_OVER]
     return round(statistics.median(times), 2) if len(times) >= 3 else None
@@ -209,8 +182,8 @@ def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bo
     return f"{'Start' if batch_done else 'then start'} round {number} on the Train screen"
 
 
-def empty_words(project: ProjectRow, counts: PoolCounts, latest: RoundRow | None, has_classes: bool) -> dict[str, Any]:
-    """Why there is nothing to label, and the one next step."""
+def empty_text(project: ProjectRow, counts: PoolCounts, latest: RoundRow | None, has_classes: bool) -> dict[str, Any]:
+    """Why there is nothing to label, and the next step."""
     noun = "clips" if project.kind == "audio" else "pictures"
     if project.archived_at is not None:
         text = "Restore it on the Data screen to continue labeling. Its labels are kept."

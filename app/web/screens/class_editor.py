@@ -12,7 +12,7 @@ from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from core.errors import WinnowError
 from storage.projects import classes
-from storage.projects.classes import ClassRow
+from storage.projects.class_rows import ClassRow
 from storage.projects.projects import ProjectRow
 
 

@@ -9,13 +9,14 @@ import streamlit as st
 
 from app.jobs import jobs
 from app.jobs.jobs import JobView
-from app.views.export_counts import ExportCounts, export_counts
 from app.views.predictions import newest_predictions
 from app.views.text import count
 from app.web import resources, state, theme
 from app.web.routes.exports import export_folder
 from app.web.screens import summarize
 from app.web.screens.job_list import job_list
+from storage.exporting.counts import ExportCounts, export_counts
+from storage.exporting.rows import ExportOptions
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
@@ -62,7 +63,7 @@ def options(project: ProjectRow) -> ExportCounts:
     held_out = st.checkbox("Include test items and their labels", key="export-held-out", help=test_help)
     folders, media_help = chosen == "folders", "Copies the audio or picture files; class folders always contain them."
     media = st.checkbox("Include media files", key="export-media", value=folders, disabled=folders, help=media_help)
-    found = export_counts(store, project.id, pseudo_above=pseudo, held_out=held_out)
+    found = export_counts(store, project.id, ExportOptions(pseudo_above=pseudo, held_out=held_out))
     if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
         arguments = [f"--format={chosen}"]
         arguments += [f"--pseudo-above={pseudo}"] if pseudo is not None else []
@@ -99,10 +100,10 @@ def prepare(project: ProjectRow, chosen: str, arguments: list[str]) -> None:
 def holds(found: ExportCounts) -> None:
     theme.heading("This export contains")
     theme.figure(f"{found.total:,}", "row" if found.total == 1 else "rows", f"{found.labels:,} labeled by annotators")
-    if found.guesses:
-        theme.figure(f"{found.guesses:,}", "model predictions", "marked in the column source")
-    if found.truths:
-        theme.figure(f"{found.truths:,}", "test items", "split: test")
+    if found.pseudo_labels:
+        theme.figure(f"{found.pseudo_labels:,}", "model predictions", "marked in the column source")
+    if found.test_items:
+        theme.figure(f"{found.test_items:,}", "test items", "split: test")
 
 
 def slug(name: str) -> str:

@@ -12,8 +12,8 @@ import streamlit as st
 
 from app.rounds import requests as round_requests
 from app.views import charts
-from app.views.map_figure import Coloring, map_figure, named_colors, outline, point_out
-from app.views.map_layers import NONE, Layers, inside, layers
+from app.views.map_figure import Coloring, map_figure, mark_open_item, named_colors, outline
+from app.views.map_layers import NONE, MapLayers, inside, map_layers
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
@@ -30,9 +30,9 @@ STEP_SECONDS = 1.6  # a round on screen while playing
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> Layers | None:
+def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> MapLayers | None:
     """Keyed on the project's revision: any new label, class or round gives a new map."""
-    return layers(resources.store(), project_id, round_id)
+    return map_layers(resources.store(), project_id, round_id)
 
 
 def render() -> None:
@@ -62,15 +62,15 @@ def render() -> None:
         side(found, chosen())
 
 
-def controls(found: Layers) -> tuple[Coloring, tuple[str, ...]]:
+def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
     coloring = st.segmented_control(
         "Color", COLORINGS, default="Prediction", key="map-color", label_visibility="collapsed"
     )
     shadows: list[str] = []
-    if found.shadows:
+    if found.other_picks:
         shadows = st.pills(
             "Compare with",
-            list(found.shadows),
+            list(found.other_picks),
             selection_mode="multi",
             format_func=lambda name: f"Compare: {strategy_title(name)}",
             key="map-shadows",
@@ -125,12 +125,12 @@ def _next_round(numbers: list[int], current: int) -> None:
     st.rerun()
 
 
-def draw(found: Layers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
+def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
     dark, choice = st.context.theme.type == "dark", chosen()
     figure = map_figure(found, coloring, shadows, dark=dark)
     outline(figure, choice.areas, dark=dark)
     if choice.item_id is not None and (row := found.row_of(choice.item_id)) is not None:
-        point_out(figure, found, row, dark=dark)
+        mark_open_item(figure, found, row, dark=dark)
     if st.session_state.get("map-draw"):  # while a drag draws, Streamlit does not tell clicks
         figure.update_layout(dragmode="lasso")
     key = f"map-{state.project().id}"
@@ -174,7 +174,7 @@ def _choose(key: str) -> None:
     st.session_state["map-chosen"] = Chosen(project_id, int(item) if item is not None else None, tuple(areas))
 
 
-def legend(found: Layers, coloring: Coloring) -> str:
+def legend(found: MapLayers, coloring: Coloring) -> str:
     """The meaning of colors and shapes, as text."""
     dots = "".join(
         f'<span class="winnow-legend-item"><span aria-hidden="true" style="color:{color}">●</span>{markup(name)}</span>'
@@ -187,7 +187,7 @@ def legend(found: Layers, coloring: Coloring) -> str:
     return f'<div class="winnow-legend"><span>{dots}{words}</span><span class="winnow-muted">{shapes}</span></div>'
 
 
-def side(found: Layers, choice: Chosen) -> None:
+def side(found: MapLayers, choice: Chosen) -> None:
     """The selected area, the selected point, or instructions."""
     row = found.row_of(choice.item_id) if choice.item_id is not None else None
     if choice.areas:
@@ -202,7 +202,7 @@ def side(found: Layers, choice: Chosen) -> None:
         theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
 
 
-def lassoed(found: Layers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
+def lassoed(found: MapLayers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Rows in any of the drawn areas, among all items of the round except test items."""
     within = np.zeros(found.n_items, np.bool_)
     for x, y in choice.areas:
@@ -210,7 +210,7 @@ def lassoed(found: Layers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]
     return np.flatnonzero(within & ~found.held_out)
 
 
-def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+def area(found: MapLayers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
     project, store = state.project(), resources.store()
     n_labeled = int((found.label[rows] != NONE).sum())
     theme.heading("Selected area")
@@ -237,7 +237,7 @@ def area(found: Layers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         st.rerun()
 
 
-def point(found: Layers, row: int) -> None:
+def point(found: MapLayers, row: int) -> None:
     """One item: media, predictions, reason of the pick, label."""
     project, store = state.project(), resources.store()
     pool = Pool(store, project.id)
@@ -249,18 +249,19 @@ def point(found: Layers, row: int) -> None:
     theme.muted(item.name[:120])
     predictions = predictions_of(store, found.round)
     known = list_classes(store, project.id, include_inactive=True)
-    if predictions is not None and found.guess[row] != NONE:
+    if predictions is not None and found.predicted[row] != NONE:
         theme.muted("Prediction")
-        for guess in predictions.guesses(item.id, known):
+        for guess in predictions.most_probable(item.id, known):
             st.html(
-                f'<div class="winnow-bar" style="--share:{100 * guess.share:.1f}%"><span>{markup(guess.name)}</span>'
-                f"<span>{100 * guess.share:.0f} %</span></div>"
+                f'<div class="winnow-bar" style="--share:{100 * guess.probability:.1f}%">'
+                f"<span>{markup(guess.name)}</span>"
+                f"<span>{100 * guess.probability:.0f} %</span></div>"
             )
     if len(order):
         reason = RoundLog(store, project.id).picks(found.round.id)[int(order[0])].reason
         if reason.get("stands_for") is not None:
             theme.figure(f"{reason['stands_for']:,}", "items represented")
-    also = [strategy_title(name) for name, rows in found.shadows.items() if row in rows]
+    also = [strategy_title(name) for name, rows in found.other_picks.items() if row in rows]
     if also:
         theme.muted(f"Also picked by {', '.join(also)}")
     if found.held_out[row]:
@@ -269,7 +270,7 @@ def point(found: Layers, row: int) -> None:
     label_here(found, row, pool)
 
 
-def label_here(found: Layers, row: int, pool: Pool) -> None:
+def label_here(found: MapLayers, row: int, pool: Pool) -> None:
     current = int(found.label[row])
     if current != NONE:
         theme.muted(f"Labeled {found.class_names[current]}")

@@ -14,7 +14,8 @@ from app.web.routes.media import media_path, picture_path
 from storage.labeling import agreement
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.annotators import annotator_statistics, list_annotators
-from storage.projects.classes import ClassRow, list_classes
+from storage.projects.class_rows import ClassRow
+from storage.projects.classes import list_classes
 
 KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "flagged", "unflag": "removed the flag",
          "note": "added a note", "undo": "undid"}  # fmt: skip
@@ -55,10 +56,10 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     theme.muted(item.name[:160])
     people = {row.id: row.name for row in list_annotators(store)}
     said = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
-    if case.guess is not None:
-        said.append(("Model", case.guess, f", {100 * (case.confidence or 0):.0f} %"))
+    if case.prediction is not None:
+        said.append(("Model", case.prediction, f", {100 * (case.confidence or 0):.0f} %"))
     st.html(_said([(who, names.get(class_id, "?") + sure) for who, class_id, sure in said]))
-    options = list(dict.fromkeys([*case.labels.values(), *([case.guess] if case.guess is not None else [])]))
+    options = list(dict.fromkeys([*case.labels.values(), *([case.prediction] if case.prediction is not None else [])]))
     options += [row.id for row in known if row.active and row.id not in options]
     chosen = st.selectbox(
         "Final label",

@@ -20,11 +20,12 @@ from app.simulation.requests import Asked, Simulation
 from app.views import charts
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
-from app.views.warnings import cautions
+from app.views.warnings import label_warnings
 from app.web import resources, theme
 from core.acquisition import catalog
 from core.errors import WinnowError
 from storage.database.store import Store
+from storage.labeling.known_labels import KnownLabelCounts, count_known_labels
 from storage.projects.projects import ProjectRow
 from storage.rounds import workers
 
@@ -53,12 +54,12 @@ def cautions_card(project: ProjectRow) -> None:
 
 @st.cache_data(max_entries=16, ttl=30, show_spinner=False)
 def _cautions(project_id: int, revision: int) -> list[str]:
-    return cautions(resources.store(), project_id)
+    return label_warnings(resources.store(), project_id)
 
 
 def simulate_card(project: ProjectRow) -> None:
     """Nothing where too few labels are known: a simulation has no labels to use then."""
-    known = simulation_requests.known_truth(resources.store(), project.id)
+    known = count_known_labels(resources.store(), project.id)
     if not known.enough:
         return
     found = simulation_requests.listed(resources.store(), project.id)
@@ -80,7 +81,7 @@ def simulate_card(project: ProjectRow) -> None:
             _results(opened)
 
 
-def _fields(project: ProjectRow, known: simulation_requests.Known, last: Asked) -> Asked | None:
+def _fields(project: ProjectRow, known: KnownLabelCounts, last: Asked) -> Asked | None:
     """The settings of a simulation, initially those of the last one. Returned when the button is pressed."""
     first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:

@@ -14,7 +14,7 @@ import streamlit as st
 from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.views import charts
-from app.views.learning_progress import Learned, advice, learned, worst_confusion
+from app.views.learning_progress import LearningProgress, advice, learning_progress, worst_confusion
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
@@ -60,7 +60,7 @@ def render() -> None:
             running(project.id)
         else:
             start(project, newest)
-    found = learned(resources.store(), project.id)
+    found = learning_progress(resources.store(), project.id)
     if found.rounds:
         results(found)
     cautions_card(project)
@@ -197,7 +197,7 @@ def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, 
     theme.muted(f"{about}Estimated {duration(found.total)} {source}.{first}")
 
 
-def results(found: Learned) -> None:
+def results(found: LearningProgress) -> None:
     left, middle, right = st.columns([5, 4, 3])
     with left, theme.card("curve", height="stretch"):
         _curve(found)
@@ -207,30 +207,30 @@ def results(found: Learned) -> None:
         _confusions(found)
 
 
-def _curve(found: Learned) -> None:
+def _curve(found: LearningProgress) -> None:
     if not found.curve:
         theme.heading("Accuracy")
         theme.muted("No accuracy yet. Import test items (split=test) to measure it on every round.")
         return
     n = found.curve[-1].n
-    if found.judged_by == "held-out":
+    if found.measure == "test items":
         theme.heading("Test accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
     else:
         theme.heading("Correct predictions on picks", f"{count(n, 'label')} in the last batch; picks are hard items")
     st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
 
 
-def _bought(found: Learned) -> None:
+def _bought(found: LearningProgress) -> None:
     theme.heading("Effect of the last batch")
-    answered = [row for row in found.rounds if row.id in found.guessing]
+    answered = [row for row in found.rounds if row.id in found.on_picks]
     if found.gain is not None:
         before, after = found.curve[-2].share, found.curve[-1].share
         theme.figure(f"{found.gain:+.1f}", "points on test items", f"{100 * before:.1f} → {100 * after:.1f} %")
     if answered:
-        last = found.guessing[answered[-1].id]
+        last = found.on_picks[answered[-1].id]
         accuracy = answered[-1].metrics.get("accuracy")
         average = f"average on test items {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
-        theme.figure(f"{last.wrong} of {last.answered}", "predictions were wrong", average)
+        theme.figure(f"{last.wrong} of {last.labeled}", "predictions were wrong", average)
     if found.changed_nearby is not None:
         theme.figure(f"{found.changed_nearby:,}", "predictions changed", "near the labeled picks")
     if not answered and found.gain is None:
@@ -238,7 +238,7 @@ def _bought(found: Learned) -> None:
     theme.note(advice(found))
 
 
-def _confusions(found: Learned) -> None:
+def _confusions(found: LearningProgress) -> None:
     theme.heading("Confusions", "test items" if found.confusion is not None else "")
     if found.confusion is None:
         theme.muted("Import test items (split=test) to see which classes are confused.")

@@ -123,4 +123,4 @@ def test_what_cannot_be_summarized_is_said_in_one_sentence(home, tmp_path, capsy
         assert main(["summarize", "shapes", "-n", "2"]) == 1
         assert "All 4 labeled items have the same class" in capsys.readouterr().err
         assert main(["summarize", "shapes", str(tmp_path / "taken"), "-n", "2"]) == 1
-        assert "already there" in capsys.readouterr().err
+        assert "already exists" in capsys.readouterr().err

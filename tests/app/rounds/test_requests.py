@@ -135,6 +135,6 @@ def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(sqlite_store):
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     for worker_id, pid in ((f"{machine()}-{done.pid}-x", done.pid), (new_worker_id(), os.getpid()), ("other-1-x", 1)):
-        workers.arrive(sqlite_store, worker_id, host="h", pid=pid, device="cpu")
+        workers.register(sqlite_store, worker_id, host="h", pid=pid, device="cpu")
     dead = [is_dead(worker, machine()) for worker in workers.list_workers(sqlite_store)]
     assert sorted(dead) == [False, False, True]

@@ -149,7 +149,7 @@ def test_data_that_changed_since_a_simulation_began_is_refused(data, tmp_path):
     out.mkdir()
     open_study(question(data), out).store.close()
     (out / "pool.txt").write_text("something else")
-    with pytest.raises(Conflict, match="changed since this simulation began"):
+    with pytest.raises(Conflict, match="changed since this simulation started"):
         open_study(question(data), out)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from app.simulation import requests as simulation_requests
 from app.simulation.dataset import pool_of
-from app.simulation.requests import Asked, known_truth
+from app.simulation.requests import Asked
 from app.simulation.results import Question
 from app.web.server_command import ROOT
 from core.config import preset
@@ -20,6 +20,7 @@ from core.errors import InvalidInput, NotFound
 from core.rounds.simulation_plan import RoundRecord
 from storage.database.schema import Item
 from storage.database.store import Store
+from storage.labeling.known_labels import count_known_labels
 from storage.projects.projects import ProjectRow, get_project
 from storage.rounds import simulations as rows
 from storage.rounds import workers
@@ -51,9 +52,9 @@ def fill(store: Store, simulation_id: int, n: int) -> None:
 
 def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
-    assert not known_truth(sqlite_store, drawn.project_id).enough
+    assert not count_known_labels(sqlite_store, drawn.project_id).enough
     project = with_truth(drawn)
-    found = known_truth(sqlite_store, project.id)
+    found = count_known_labels(sqlite_store, project.id)
     assert (found.pool, found.test, found.enough) == (9, 3, True)
     pool = pool_of(sqlite_store, project.id)
     position = {name: drawn.truth[item] for name, item in zip(drawn.hashes, drawn.item_ids, strict=True)}
@@ -66,7 +67,7 @@ def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     [one] = simulation_requests.listed(sqlite_store, project.id)
     assert (one.id, one.asked, one.running, one.complete, one.seconds_left) == (simulation_id, ASKED, True, False, None)
     assert one.without_worker
-    workers.arrive(sqlite_store, "w", host="h", pid=1, device="cpu")
+    workers.register(sqlite_store, "w", host="h", pid=1, device="cpu")
     fill(sqlite_store, simulation_id, 5)
     [one] = simulation_requests.listed(sqlite_store, project.id)
     assert (one.n_records, one.without_worker) == (5, False) and one.seconds_left is not None and one.seconds_left > 0
@@ -79,7 +80,7 @@ def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     assert len(simulation_requests.records(sqlite_store, simulation_id)) == 8
     simulation_requests.remove(sqlite_store, simulation_id)
     assert simulation_requests.listed(sqlite_store, project.id) == []
-    with pytest.raises(NotFound, match="no longer there"):
+    with pytest.raises(NotFound, match="does not exist any more"):
         simulation_requests.go_on(sqlite_store, simulation_id)
 
 

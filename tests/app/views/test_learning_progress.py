@@ -1,4 +1,4 @@
-"""What Learn says about finished rounds, against counts made by hand."""
+"""Learning progress over finished rounds and the map of a round, compared with counts made by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.views import charts, map_layers
-from app.views.learning_progress import advice, learned, worst_confusion
+from app.views.learning_progress import advice, learning_progress, worst_confusion
 from app.views.map_figure import map_figure
 from core.config import RoundConfig
 from core.types import PickReason, Selection
@@ -15,13 +15,13 @@ from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, make_pool
 
 
-def finished(made: Made, guesses: list[int], picks: list[int], accuracy: float | None = None) -> int:
-    """A finished round whose guess for item k is class guesses[k], and whose picks are the items at `picks`."""
+def finished(made: Made, predicted: list[int], picks: list[int], accuracy: float | None = None) -> int:
+    """A finished round that predicts class predicted[k] for item k, and whose picks are the items at `picks`."""
     log = RoundLog(made.store, made.project_id)
     row = log.request(RoundConfig())
     log.start(row.id)
-    probabilities = np.full((len(guesses), 3), 0.1, np.float32)
-    probabilities[np.arange(len(guesses)), guesses] = 0.8
+    probabilities = np.full((len(predicted), 3), 0.1, np.float32)
+    probabilities[np.arange(len(predicted)), predicted] = 0.8
     ids = np.array([made.items[place] for place in picks], np.int64)
     selection = Selection(
         item_ids=ids,
@@ -32,50 +32,50 @@ def finished(made: Made, guesses: list[int], picks: list[int], accuracy: float |
     metrics: dict[str, object] = {"has_model": True, "class_names": ["robin", "wren", "owl"], "n_held_out": 0}
     if accuracy is not None:
         metrics |= {"accuracy": accuracy, "n_held_out": 100, "confusion": [[5, 1, 0], [0, 6, 0], [2, 0, 4]]}
-    places = np.stack([np.arange(len(guesses)), np.zeros(len(guesses))], 1).astype(np.float32)
+    places = np.stack([np.arange(len(predicted)), np.zeros(len(predicted))], 1).astype(np.float32)
     arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities, "map": places}
     log.finish(row.id, arrays=arrays, selection=selection, metrics=metrics)
     return row.id
 
 
-def test_wrong_guesses_are_counted_among_answered_picks_alone(sqlite_store):
+def test_wrong_predictions_are_counted_among_labeled_picks_only(sqlite_store):
     made = make_pool(sqlite_store, 6)
     round_id = finished(made, [0, 1, 2, 0, 1, 2], picks=[0, 1, 2])
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     made.pool.label(made.items[1], made.classes[2], annotator=made.ann)
     made.pool.label(made.items[5], made.classes[0], annotator=made.ann)
-    found = learned(made.store, made.project_id).guessing[round_id]
-    assert (found.answered, found.wrong) == (2, 1)
+    found = learning_progress(made.store, made.project_id).on_picks[round_id]
+    assert (found.labeled, found.wrong) == (2, 1)
 
 
-def test_a_guess_of_a_class_merged_since_counts_as_its_successor(sqlite_store):
+def test_a_predicted_class_that_was_merged_counts_as_its_target(sqlite_store):
     made = make_pool(sqlite_store, 3)
     round_id = finished(made, [1, 1, 1], picks=[0])
     merge_classes(made.store, made.project_id, made.classes[1], made.classes[0], by=made.ann)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
-    assert learned(made.store, made.project_id).guessing[round_id].wrong == 0
+    assert learning_progress(made.store, made.project_id).on_picks[round_id].wrong == 0
 
 
-def test_held_out_accuracy_and_guesses_on_picks_are_never_mixed(sqlite_store):
+def test_accuracy_on_test_items_and_on_picks_are_never_mixed(sqlite_store):
     made = make_pool(sqlite_store, 4)
     finished(made, [0, 0, 0, 0], picks=[0])
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
-    before = learned(made.store, made.project_id)
-    assert (before.judged_by, [point.share for point in before.curve]) == ("guesses", [0.0])
+    before = learning_progress(made.store, made.project_id)
+    assert (before.measure, [point.share for point in before.curve]) == ("picks", [0.0])
     finished(made, [0, 0, 0, 0], picks=[1], accuracy=0.8)
-    after = learned(made.store, made.project_id)
-    assert (after.judged_by, [point.correct for point in after.curve]) == ("held-out", [80])
+    after = learning_progress(made.store, made.project_id)
+    assert (after.measure, [point.correct for point in after.curve]) == ("test items", [80])
 
 
 def test_advice_says_stop_only_after_two_batches_within_the_interval(sqlite_store):
     made = make_pool(sqlite_store, 6)
     for pick, accuracy in enumerate((0.6, 0.9)):
         finished(made, [0] * 6, picks=[pick], accuracy=accuracy)
-    assert advice(learned(made.store, made.project_id)).startswith("Keep going")
+    assert advice(learning_progress(made.store, made.project_id)).startswith("Keep going")
     finished(made, [0] * 6, picks=[2], accuracy=0.91)
-    assert advice(learned(made.store, made.project_id)).startswith("Keep going")
+    assert advice(learning_progress(made.store, made.project_id)).startswith("Keep going")
     finished(made, [0] * 6, picks=[3], accuracy=0.91)
-    assert "you can stop here" in advice(learned(made.store, made.project_id))
+    assert "you can stop here" in advice(learning_progress(made.store, made.project_id))
 
 
 def test_the_worst_confusion_is_named():
@@ -90,13 +90,13 @@ def test_the_interval_is_wilsons(successes, n, low, high):
     assert charts.wilson(successes, n) == pytest.approx((low, high), abs=5e-4)
 
 
-def test_the_map_shows_labels_of_now_on_the_places_of_the_round(sqlite_store):
+def test_the_map_shows_current_labels_at_the_positions_of_the_round(sqlite_store):
     made = make_pool(sqlite_store, 5)
     round_id = finished(made, [0, 1, 2, 0, 1], picks=[3, 1])
-    before = map_layers.layers(made.store, made.project_id, round_id)
+    before = map_layers.map_layers(made.store, made.project_id, round_id)
     assert before is not None and before.label.tolist() == [-1] * 5
     made.pool.label(made.items[3], made.classes[2], annotator=made.bob)
-    after = map_layers.layers(made.store, made.project_id, round_id)
+    after = map_layers.map_layers(made.store, made.project_id, round_id)
     assert after is not None
     assert after.label.tolist() == [-1, -1, -1, 2, -1]
     assert after.label_round.tolist() == [-1, -1, -1, 1, -1]
@@ -115,7 +115,7 @@ def test_every_coloring_gives_every_item_a_color(sqlite_store, coloring):
     made = make_pool(sqlite_store, 4)
     round_id = finished(made, [0, 1, 2, 0], picks=[0])
     made.pool.label(made.items[0], made.classes[2], annotator=made.ann)
-    found = map_layers.layers(made.store, made.project_id, round_id)
+    found = map_layers.map_layers(made.store, made.project_id, round_id)
     assert found is not None
     figure = map_figure(found, coloring, (), dark=False)
     colors = [color for trace in figure.data[:2] for color in trace.marker.color]
@@ -145,7 +145,7 @@ def test_names_cannot_become_markup_on_a_chart(sqlite_store):
     """Plotly reads a little HTML in texts."""
     made = make_pool(sqlite_store, 2, name="<a href='http://x'>")
     round_id = finished(made, [0, 1], picks=[0])
-    found = map_layers.layers(made.store, made.project_id, round_id)
+    found = map_layers.map_layers(made.store, made.project_id, round_id)
     assert found is not None
     hovers = [text for trace in map_figure(found, "Label", (), dark=False).data for text in trace.hovertext]
     assert all("<a" not in text for text in hovers)

@@ -13,25 +13,25 @@ from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, event, make_pool
 
 
-def finished(made: Made, guesses: list[int], confidence: float = 0.96, **metrics: object) -> None:
-    """A finished round whose guess for item k is class guesses[k]."""
+def finished(made: Made, predicted: list[int], confidence: float = 0.96, **metrics: object) -> None:
+    """A finished round that predicts class predicted[k] for item k."""
     log = RoundLog(made.store, made.project_id)
     row = log.request(RoundConfig())
     log.start(row.id)
-    probabilities = np.full((len(guesses), 3), (1 - confidence) / 2, np.float32)
-    probabilities[np.arange(len(guesses)), guesses] = confidence
+    probabilities = np.full((len(predicted), 3), (1 - confidence) / 2, np.float32)
+    probabilities[np.arange(len(predicted)), predicted] = confidence
     nobody = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
     arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities}
     log.finish(row.id, arrays=arrays, selection=nobody, metrics={"has_model": True} | metrics)
 
 
-def conflict(made: Made, item: int, label: int, guess: int) -> Case:
+def conflict(made: Made, item: int, label: int, predicted: int) -> Case:
     confidence = pytest.approx(0.96, abs=1e-6)
     return Case(
         item_id=made.items[item],
         kind="conflict",
         labels={0: made.classes[label]},
-        guess=made.classes[guess],
+        prediction=made.classes[predicted],
         confidence=confidence,
     )
 
@@ -53,10 +53,10 @@ def test_people_who_differ_come_first_until_someone_decides(sqlite_store):
     assert [one.item_id for one in cases(made.store, made.project_id)] == [made.items[2], made.items[1]]
 
 
-def test_a_label_is_only_held_against_a_round_that_did_not_know_it(sqlite_store):
+def test_a_label_is_compared_only_with_a_round_that_did_not_use_it(sqlite_store):
     made = make_pool(sqlite_store, 3)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
-    finished(made, [1, 1, 1])  # knew the label of item 0, and guesses another class all the same
+    finished(made, [1, 1, 1])  # used the label of item 0, and predicts another class nevertheless
     made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
     made.pool.label(made.items[2], made.classes[1], annotator=made.ann)
     assert cases(made.store, made.project_id) == [conflict(made, 1, 0, 1)]
@@ -72,7 +72,7 @@ def test_a_changed_label_is_not_held_against_the_model_that_learned_the_old_one(
     assert cases(made.store, made.project_id) == []
 
 
-def test_unsure_guesses_rounds_without_a_model_and_merged_classes_are_no_conflict(sqlite_store):
+def test_unsure_predictions_rounds_without_a_model_and_merged_classes_are_no_conflict(sqlite_store):
     made = make_pool(sqlite_store, 2)
     finished(made, [1, 1], confidence=0.89)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.views.warnings import cautions
+from app.views.warnings import label_warnings
 from core.config import RoundConfig
 from core.types import Selection
 from storage.rounds.log import RoundLog
@@ -31,11 +31,11 @@ def label(made: Made, items: range, position: int, who: int | None = None) -> No
 
 def test_an_even_start_needs_no_warning(sqlite_store):
     made = make_pool(sqlite_store, 60)
-    assert cautions(sqlite_store, made.project_id) == []
+    assert label_warnings(sqlite_store, made.project_id) == []
     for position in range(3):
         label(made, range(position, 9, 3), position)
     guessed(made, [place % 3 for place in range(60)])
-    assert cautions(sqlite_store, made.project_id) == []
+    assert label_warnings(sqlite_store, made.project_id) == []
 
 
 def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
@@ -43,7 +43,7 @@ def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
     label(made, range(10), 0)
     label(made, range(10, 12), 1)
     guessed(made, [0] * 29 + [1] * 29 + [2] * 2)
-    few, rare = cautions(sqlite_store, made.project_id)
+    few, rare = label_warnings(sqlite_store, made.project_id)
     assert few == "Only one or two labels for wren, up to 10 for other classes. Label more of them."
     assert rare.startswith(
         "Less than 5 % of the items are predicted as owl. The class is rare, or the model has not learned it."
@@ -54,10 +54,10 @@ def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_coun
     made = make_pool(sqlite_store, 60, labels_per_item=2)
     guessed(made, [place % 3 for place in range(60)], confidence=0.95)
     label(made, range(0, 9), 0)
-    contradicted = cautions(sqlite_store, made.project_id)
+    contradicted = label_warnings(sqlite_store, made.project_id)
     assert contradicted == ["6 of 9 labels contradict a confident prediction. Check them in Review."]
     label(made, range(0, 3), 1, made.bob)
     label(made, range(3, 6), 0, made.bob)
-    assert "Annotators disagree on 3 of 6 items with several labels. Decide them in Review." in cautions(
+    assert "Annotators disagree on 3 of 6 items with several labels. Decide them in Review." in label_warnings(
         sqlite_store, made.project_id
     )

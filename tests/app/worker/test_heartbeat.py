@@ -35,7 +35,7 @@ def answers():
 
 @pytest.fixture
 def pulse(sqlite_store, answers):
-    workers.arrive(sqlite_store, "me", host="h", pid=1, device="cpu")
+    workers.register(sqlite_store, "me", host="h", pid=1, device="cpu")
     pulse = Heartbeat(sqlite_store, "me", answers.questions(), interval=0.05)
     yield pulse
     pulse.end()

@@ -55,7 +55,7 @@ def test_what_is_there_is_not_overwritten_unless_asked_and_only_exports_are(shop
     target = tmp_path / "out"
     export_project(shop.store, shop.project, target)
     before = (target / "labels.csv").read_bytes()
-    with pytest.raises(Conflict, match="already there"):
+    with pytest.raises(Conflict, match="already exists"):
         export_project(shop.store, shop.project, target)
     shop.label(3, 0)
     export_project(shop.store, shop.project, target, ExportOptions(overwrite=True))

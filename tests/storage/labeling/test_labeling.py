@@ -1,4 +1,4 @@
-"""Labels are events: given once, taken back by one more, counted by a rule."""
+"""Labels are events: applied once, undone by another event, counted by one rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_batch_keeps_its_order_and_answers_each_event(store: Store) -> None:
     ]
     answers = made.pool.apply(events, annotator=made.ann)
     assert [answer.accepted for answer in answers] == [True, False, True, True]
-    assert answers[1].reason == "Item 999999 is not in this project (any more); the label was not stored."
+    assert answers[1].reason == "Item 999999 is not in this project; the label was not stored."
     assert made.pool.item(made.items[0]).class_id == wren
     assert made.pool.item(made.items[1]).skipped
     assert [row.kind for row in made.pool.recent(made.ann)] == ["skip", "label", "label"]
@@ -77,7 +77,7 @@ def test_undo_takes_back_skips_and_flags_too(store: Store) -> None:
     assert made.pool.item(made.items[0]).waiting
 
 
-def test_only_ones_own_action_can_be_taken_back_and_only_once(store: Store) -> None:
+def test_only_ones_own_action_can_be_undone_and_only_once(store: Store) -> None:
     made = make_pool(store)
     given = event(made.items[0], class_id=made.classes[0])
     made.pool.apply([given], annotator=made.ann)

@@ -61,7 +61,7 @@ def test_only_new_names_are_computed_and_keys_are_apart(tmp_path: Path) -> None:
 def test_rows_of_another_shape_under_the_same_key_are_refused(tmp_path: Path) -> None:
     cache = FolderRowCache(tmp_path)
     cache.rows("key", ["n 1"], lambda positions: np.zeros((1, 4), np.float32))
-    with pytest.raises(InvalidInput, match="give changed settings a new key"):
+    with pytest.raises(InvalidInput, match="use a new key for changed settings"):
         cache.rows("key", ["n 2"], lambda positions: np.zeros((1, 5), np.float32))
     with pytest.raises(InvalidInput, match="2 rows were asked for and 1 were computed"):
         cache.rows("key", ["n 3", "n 4"], lambda positions: np.zeros((1, 4), np.float32))

@@ -36,7 +36,7 @@ def test_one_is_asked_for_begun_filled_and_ended_by_its_last_seed(store, asked):
     assert begun(store, asked) and begun(store, asked)  # a second worker that begins it changes nothing
     row = simulations.get(store, asked)
     assert (row.status, row.settings, row.pool) == ("running", {"preset": "laptop"}, "p")
-    simulations.take_up(store, asked, 0)
+    simulations.start_seed(store, asked, 0)
     simulations.note(store, asked, 0, "margin, seed 0: train 3/8")
     assert simulations.get(store, asked).notes == ("margin, seed 0: train 3/8",)
     for number in range(2):
@@ -72,8 +72,8 @@ def test_numbers_that_are_not_finite_are_no_obstacle(store, asked):
 def test_cancelling_ends_it_at_once_and_going_on_is_a_new_attempt_on_the_same_records(store, asked):
     begun(store, asked)
     simulations.add(store, asked, record(0, 0))
-    with pytest.raises(Conflict, match="runs already"):
-        simulations.go_on(store, asked)
+    with pytest.raises(Conflict, match="already running"):
+        simulations.resume(store, asked)
     with pytest.raises(Conflict, match="cancel it first"):
         simulations.remove(store, asked)
     simulations.cancel(store, asked)
@@ -81,7 +81,7 @@ def test_cancelling_ends_it_at_once_and_going_on_is_a_new_attempt_on_the_same_re
     simulations.fail(store, asked, 1, "too late")
     simulations.seed_done(store, asked, 1, 0, n_wanted=1)
     assert simulations.get(store, asked).status == "cancelled"
-    assert simulations.go_on(store, asked) == 2
+    assert simulations.resume(store, asked) == 2
     assert simulations.is_wanted(store, asked, 2) and not simulations.is_wanted(store, asked, 1)
     assert not begun(store, asked, attempt=1)  # a worker of the first attempt
     simulations.fail(store, asked, 1, "of the first attempt")
@@ -95,22 +95,22 @@ def test_one_that_failed_says_why_and_a_changed_pool_is_refused(store, asked):
     simulations.fail(store, asked, 1, "No memory.", "the whole story")
     row = simulations.get(store, asked)
     assert (row.status, row.error, row.log) == ("failed", "No memory.", "the whole story")
-    simulations.go_on(store, asked)
-    with pytest.raises(Conflict, match="changed since this simulation began"):
+    simulations.resume(store, asked)
+    with pytest.raises(Conflict, match="changed since this simulation started"):
         begun(store, asked, attempt=2, pool="another")
 
 
 def test_workers_that_take_up_a_seed_are_counted_from_its_last_record(store, asked):
     begun(store, asked)
-    assert [simulations.take_up(store, asked, 0) for _ in range(3)] == [1, 2, 3]
-    assert simulations.take_up(store, asked, 1) == 1
+    assert [simulations.start_seed(store, asked, 0) for _ in range(3)] == [1, 2, 3]
+    assert simulations.start_seed(store, asked, 1) == 1
     simulations.add(store, asked, record(0, 0))
-    assert simulations.take_up(store, asked, 0) == 2  # the one that wrote it is lost too
+    assert simulations.start_seed(store, asked, 0) == 2  # the one that wrote it is lost too
 
 
 def test_one_that_is_removed_is_gone_with_its_records_and_late_workers_harm_nothing(store, asked):
     begun(store, asked)
-    simulations.take_up(store, asked, 0)
+    simulations.start_seed(store, asked, 0)
     simulations.add(store, asked, record(0, 0))
     simulations.cancel(store, asked)
     simulations.remove(store, asked)
@@ -119,8 +119,8 @@ def test_one_that_is_removed_is_gone_with_its_records_and_late_workers_harm_noth
     simulations.fail(store, asked, 1, "late")
     simulations.cancel(store, asked)
     assert simulations.records(store, asked) == [] and simulations.not_finished(store) == []
-    for verb in (simulations.get, simulations.go_on, simulations.remove):
-        with pytest.raises(NotFound, match="no longer there"):
+    for verb in (simulations.get, simulations.resume, simulations.remove):
+        with pytest.raises(NotFound, match="does not exist any more"):
             verb(store, asked)
 
 

@@ -19,8 +19,8 @@ from tests.round_pools import draw_project
 
 
 def test_the_panel_shows_who_is_there_and_for_how_long_nobody_heard_of_them(store):
-    workers.arrive(store, "a", host="left", pid=11, device="cpu x2")
-    workers.arrive(store, "b", host="right", pid=12, device="cuda:0")
+    workers.register(store, "a", host="left", pid=11, device="cpu x2")
+    workers.register(store, "b", host="right", pid=12, device="cuda:0")
     with store.write() as connection:
         connection.execute(update(Worker).where(Worker.id == "a").values(heartbeat_at=now() - timedelta(seconds=90)))
     rows = workers.list_workers(store, stale_seconds=20)
@@ -32,16 +32,16 @@ def test_the_panel_shows_who_is_there_and_for_how_long_nobody_heard_of_them(stor
     assert workers.beat(store, "a", round_id=None, stage="train")
     revived = {w.id: w for w in workers.list_workers(store)}["a"]
     assert revived.living and revived.stage == "train"
-    workers.leave(store, ["a", "b"])
+    workers.remove(store, ["a", "b"])
     assert workers.list_workers(store) == []
     assert not workers.beat(store, "a", round_id=None, stage="")
 
 
 def test_a_worker_not_heard_of_for_a_day_is_forgotten(sqlite_store):
-    workers.arrive(sqlite_store, "old", host="h", pid=1, device="cpu")
+    workers.register(sqlite_store, "old", host="h", pid=1, device="cpu")
     with sqlite_store.write() as connection:
         connection.execute(update(Worker).values(heartbeat_at=now() - timedelta(days=2)))
-    workers.arrive(sqlite_store, "new", host="h", pid=2, device="cpu")
+    workers.register(sqlite_store, "new", host="h", pid=2, device="cpu")
     assert [w.id for w in workers.list_workers(sqlite_store)] == ["new"]
 
 
@@ -86,9 +86,9 @@ def test_an_answer_reaches_only_the_request_it_was_made_for(sqlite_store):
     first = comparisons.request(sqlite_store, 7, ["random"])
     assert comparisons.request(sqlite_store, 7, ["random"]) == first  # asking again joins
     second = comparisons.request(sqlite_store, 7, ["badge", "random"])
-    assert not comparisons.answer(sqlite_store, first)
+    assert not comparisons.store_result(sqlite_store, first)
     done = dataclasses.replace(second, status="finished", picks={"badge": [3, 1]}, overlap={"badge": 1})
-    assert comparisons.answer(sqlite_store, done)
+    assert comparisons.store_result(sqlite_store, done)
     assert comparisons.get(sqlite_store, 7) == done
     assert comparisons.requested(sqlite_store) == []
     with pytest.raises(InvalidInput):

@@ -1,0 +1,95 @@
+"""Which labels count now, for whole projects: by item, with their annotator, and with the time of the first label.
+
+Class ids are those that the labels count as (`storage.projects.class_rows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+
+from storage.database.bulk import chunks
+from storage.database.schema import Item, ItemState, LabelEvent
+from storage.database.store import Store
+from storage.projects.class_rows import effective_ids
+
+NO_ID = 0  # no class, no annotator
+
+
+def counting_classes(store: Store, project_id: int, item_ids: Sequence[int] | None = None) -> dict[int, int]:
+    """item id -> class id, for the labeled items of a project, or for those among `item_ids`."""
+    query = select(ItemState.item_id, ItemState.class_id).where(
+        ItemState.project_id == project_id, ItemState.class_id.is_not(None)
+    )
+    parts = [query] if item_ids is None else [query.where(ItemState.item_id.in_(part)) for part in chunks(item_ids)]
+    with store.read() as connection:
+        counts_as = effective_ids(connection, project_id)
+        return {row.item_id: counts_as[row.class_id] for part in parts for row in connection.execute(part)}
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedLabel:
+    item_id: int
+    class_id: int
+    first_sequence: int  # of the first label that anyone gave the item, undone or not
+
+
+def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
+    """The labeled items of a project without a review decision."""
+    first = (
+        select(LabelEvent.item_id, func.min(LabelEvent.sequence).label("sequence"))
+        .where(LabelEvent.project_id == project_id, LabelEvent.kind.in_(("label", "decide")))
+        .group_by(LabelEvent.item_id)
+        .subquery()
+    )
+    query = (
+        select(ItemState.item_id, ItemState.class_id, first.c.sequence)
+        .join(first, first.c.item_id == ItemState.item_id)
+        .where(ItemState.project_id == project_id, ItemState.class_id.is_not(None), ~ItemState.decided)
+    )
+    with store.read() as connection:
+        counts_as = effective_ids(connection, project_id)
+        return [UndecidedLabel(row.item_id, counts_as[row.class_id], row.sequence) for row in connection.execute(query)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemLabels:
+    """One entry per item of a project, in the order of item ids."""
+
+    item_ids: NDArray[np.int64]  # (n,)
+    names: tuple[str, ...]
+    held_out: NDArray[np.bool_]  # (n,)
+    class_ids: NDArray[np.int64]  # (n,), NO_ID without a label
+    annotator_ids: NDArray[np.int64]  # (n,) who gave the counting label, NO_ID without one
+
+
+def item_labels(store: Store, project_id: int) -> ItemLabels:
+    """Name, split, counting label and its annotator for every item of a project."""
+    query = (
+        select(
+            Item.id,
+            Item.name,
+            Item.held_out,
+            func.coalesce(ItemState.class_id, NO_ID),
+            func.coalesce(LabelEvent.annotator_id, NO_ID),
+        )
+        .join_from(Item, ItemState, ItemState.item_id == Item.id)
+        .outerjoin(LabelEvent, LabelEvent.sequence == ItemState.sequence)
+        .where(Item.project_id == project_id)
+        .order_by(Item.id)
+    )
+    with store.read() as connection:
+        counts_as = effective_ids(connection, project_id)
+        rows = connection.execute(query).all()
+    ids, names, held_out, classes, annotators = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    return ItemLabels(
+        item_ids=np.array(ids, np.int64),
+        names=tuple(names),
+        held_out=np.array(held_out, np.bool_),
+        class_ids=np.array([counts_as.get(class_id, NO_ID) for class_id in classes], np.int64),
+        annotator_ids=np.array(annotators, np.int64),
+    )
