@@ -18,8 +18,8 @@ import pytest
 
 from app.rounds import requests as round_requests
 from app.simulation import requests as simulation_requests
-from app.views.learning_progress import learned
-from app.views.map_layers import layers
+from app.views.learning_progress import learning_progress
+from app.views.map_layers import map_layers
 from app.views.pick_table import pick_table
 from app.views.predictions import newest_predictions
 from storage.database.store import Store
@@ -132,15 +132,15 @@ def test_the_settings_picks_and_results_of_rounds_read_as_before(old_store, expe
 def test_finished_rounds_show_on_train_map_and_the_table_of_picks(old_store, name):
     project = get_project(old_store, name)
     rows = finished_rounds(old_store, project.id)
-    shown = learned(old_store, project.id)
+    shown = learning_progress(old_store, project.id)
     assert [row.id for row in shown.rounds] == sorted(row.id for row in rows)
     assert len(shown.curve) == sum(bool(row.metrics.get("has_model")) for row in rows) > 0
     newest = max(rows, key=lambda row: row.id)
     found = newest_predictions(old_store, project.id)
     assert found is not None
-    shares = found.shares(list_classes(old_store, project.id))
+    shares = found.class_probabilities(list_classes(old_store, project.id))
     np.testing.assert_allclose(shares.sum(1), 1, atol=1e-4)
-    drawn = layers(old_store, project.id, newest.id)
+    drawn = map_layers(old_store, project.id, newest.id)
     assert drawn is not None and drawn.n_items == 24
     assert len(pick_table(old_store, project.id, newest.id)) == 3
     view = round_requests.view(old_store, project.id, newest.id)
