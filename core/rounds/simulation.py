@@ -29,7 +29,7 @@ from core.rounds.context import Candidates, Featured, PoolPredictions, Previous,
 from core.rounds.pipeline import Clock
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.runtime import Runtime, seed_for
-from core.similarity.graph import MOST_ITEMS, SimilarityGraph
+from core.similarity.graph import MAX_ITEMS, SimilarityGraph
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, Selection, ignore
 
 
@@ -105,7 +105,7 @@ class _Kept:
 
     def likeness(self, work: Work, inputs: Inputs) -> SimilarityGraph | None:
         """Found once while all items take part; in larger pools the labels decide who does."""
-        if self._likeness is None or int(inputs.readable.sum()) > MOST_ITEMS:
+        if self._likeness is None or int(inputs.readable.sum()) > MAX_ITEMS:
             self._likeness = (pipeline.listen(work, inputs),)
         return self._likeness[0]
 

@@ -1,11 +1,11 @@
-"""Which items of a pool are alike before any model has an opinion, and how alike they are for this pool.
+"""The similarity graph of a pool: the nearest neighbors of each item, computed from the media without a model.
 
-Clips are alike by their warped cepstra (`core.similarity.warping`). For pictures no likeness is known that holds for
-photographs and drawings alike: they have none, and what builds on it does without.
+Audio clips are compared by dynamic time warping of their cepstra (`core.similarity.warping`). Images have no graph,
+because no distance is known that works for photographs and drawings; what uses the graph does without it.
 
-A distance says little by itself, so the pool's typical one comes with it: the median over pairs drawn at random. In a
-pool of few voices the most alike clips are a third of it apart, the same word by the same voice; in one of hundreds of
-voices two thirds, and then being alike proves little.
+Distances are relative to the pool's typical distance, the median over random pairs. With few voices the nearest clips
+are about a third of it apart: the same word by the same voice. With hundreds of voices they are about two thirds of it
+apart, and neighbors then often differ in class.
 """
 
 from __future__ import annotations
@@ -18,56 +18,60 @@ from scipy.sparse import csr_matrix
 
 from core.config import SimilarityConfig
 from core.media.inputs import Inputs
-from core.similarity.warping import alike
+from core.similarity.warping import nearest_clips
 from core.types import UNLABELED, Report, ignore
 
-MOST_ITEMS = 30_000  # that take part: the labeled ones and others, evenly spaced; the rest are like nobody
+MAX_ITEMS = 30_000  # of the graph: labeled items and an even sample of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityGraph:
-    """The k most alike items of each of m items."""
+    """The k nearest neighbors of each of m items."""
 
-    rows: NDArray[np.int64]  # (m,) of the pool, ascending
-    neighbors: NDArray[np.int64]  # (m, k) positions in `rows`, most alike first
+    rows: NDArray[np.int64]  # (m,) rows of the pool, ascending
+    neighbors: NDArray[np.int64]  # (m, k) positions in `rows`, nearest first
     distances: NDArray[np.float32]  # (m, k)
-    typical: float  # distance of two items of the pool
+    typical: float  # median distance of two random items
 
     def weights(self) -> csr_matrix:
-        """(m, m) symmetric: exp(-d^2 / (s_i s_j)), s_i the distance to the k-th (Zelnik-Manor and Perona, 2004), where
-        either is among the other's most alike."""
+        """(m, m) symmetric edge weights exp(-d_ij^2 / (s_i s_j)), s_i the distance to the k-th neighbor (Zelnik-Manor
+        and Perona, 2004); an edge exists where either item is a neighbor of the other."""
         scale = self.distances[:, -1].astype(np.float64)
         scale = np.maximum(scale, 1e-6 * (scale.mean() + 1e-12))
         squares = np.square(self.distances.astype(np.float64))
-        return self._either_way(np.exp(-squares / (scale[:, None] * scale[self.neighbors])))
+        return self._symmetric(np.exp(-squares / (scale[:, None] * scale[self.neighbors])))
 
-    def shares_of_typical(self) -> csr_matrix:
-        """(m, m) distances as shares of the typical one, where `weights` has entries; 1e-12 for equal items."""
-        return self._either_way(np.maximum(self.distances.astype(np.float64) / max(self.typical, 1e-12), 1e-12))
+    def relative_distances(self) -> csr_matrix:
+        """(m, m) distances divided by the typical one, where `weights` has entries; 1e-12 for equal items."""
+        return self._symmetric(np.maximum(self.distances.astype(np.float64) / max(self.typical, 1e-12), 1e-12))
 
-    def _either_way(self, values: NDArray[np.float64]) -> csr_matrix:
+    def _symmetric(self, values: NDArray[np.float64]) -> csr_matrix:
+        """(m, m) from values (m, k) of the directed edges: the larger of both directions."""
         m, k = self.neighbors.shape
-        places = (np.repeat(np.arange(m), k), self.neighbors.ravel())
-        one_way = csr_matrix((values.ravel(), places), shape=(m, m))
-        return csr_matrix(one_way.maximum(one_way.T))
+        positions = (np.repeat(np.arange(m), k), self.neighbors.ravel())
+        directed = csr_matrix((values.ravel(), positions), shape=(m, m))
+        return csr_matrix(directed.maximum(directed.T))
 
 
 def build_similarity_graph(
     inputs: Inputs, labels: NDArray[np.int64], config: SimilarityConfig, report: Report = ignore
 ) -> SimilarityGraph | None:
-    """Who is like whom among the readable items of the pool; None where nothing is asked for or known."""
-    rows = taking_part(np.flatnonzero(inputs.readable), labels)
+    """The graph of the readable items of an audio pool; None for images, without neighbors, or with one item.
+
+    labels (n,): class positions, UNLABELED where there is none; labeled items come first when the pool is sampled.
+    """
+    rows = graph_rows(np.flatnonzero(inputs.readable), labels)
     if not config.neighbors or inputs.kind != "audio" or len(rows) < 2:
         return None
-    neighbors, distances, typical = alike(inputs.clean, rows, config.neighbors, report)
+    neighbors, distances, typical = nearest_clips(inputs.clean, rows, config.neighbors, report)
     return SimilarityGraph(rows=rows, neighbors=neighbors, distances=distances, typical=typical)
 
 
-def taking_part(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """At most MOST_ITEMS of the rows, however large the pool: labeled ones first, then evenly spaced ones."""
-    if len(rows) <= MOST_ITEMS:
+def graph_rows(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """At most MAX_ITEMS of `rows`, ascending: labeled ones first, then evenly spaced ones."""
+    if len(rows) <= MAX_ITEMS:
         return rows
-    given, others = rows[labels[rows] != UNLABELED], rows[labels[rows] == UNLABELED]
-    n_others = max(MOST_ITEMS - len(given), 0)
+    labeled, others = rows[labels[rows] != UNLABELED], rows[labels[rows] == UNLABELED]
+    n_others = max(MAX_ITEMS - len(labeled), 0)
     spaced = others[np.linspace(0, len(others) - 1, n_others).round().astype(np.int64)]
-    return np.sort(np.concatenate([given[:MOST_ITEMS], spaced]))
+    return np.sort(np.concatenate([labeled[:MAX_ITEMS], spaced]))

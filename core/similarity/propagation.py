@@ -1,16 +1,21 @@
-"""PoolPredictions that agree with what is alike: a walk over alike items asks the model, and the people, on its way.
+"""Label propagation by an absorbing random walk; unabsorbed mass keeps the model's prediction.
 
-A walker starts at an item. It heads for one of the alike items j with probability w_ij (`SimilarityGraph.weights`, rows
-scaled to sum 1), and gets there with probability exp(-(d_ij / (reach typical))^4): short steps are safe, steps about as
-long as the pool's typical distance never are. Where it gives up it takes the model's guess P_i of the item it is at; at
-an item that people labeled it takes the label. The settled guess Q_i is what walkers from i bring home, on average:
+From item i a walk moves to neighbor j with probability T_ij and stops at i otherwise. It is absorbed at labeled items.
+A walk that stops at an unlabeled item contributes the model's prediction for that item; an absorbed one contributes
+the label. The propagated prediction Q_i is the expected contribution of walks from i:
 
-    Q = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled ones
-    T_ij = w_ij exp(-(d_ij / (reach typical))^4)
+    T_ij = w_ij exp(-(d_ij / (reach * typical))^4)
+    Q    = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled items
 
-So single wrong guesses in a crowd of right ones, and whole crowds around a label, are put right; where nothing is near,
-the model's guess stays as it is. Zhou et al. (2004) and Iscen et al. (2019) spread labels with a constant loss per
-step; the loss that grows with distance is what leaves pools alone in which being alike proves little.
+The edge weights w_ij are those of `SimilarityGraph.weights`, with rows scaled to sum 1. Short edges are followed almost
+surely; edges about as long as the pool's typical distance are almost never followed. Isolated wrong predictions in a
+cluster of right ones are corrected, labels spread over their clusters, and items without near neighbors keep the
+model's prediction.
+
+Departures and details: Zhou et al. (2004) and Iscen et al. (2019) spread labels with a constant loss per step. Here the
+loss grows with distance, so predictions hardly change in pools where neighbors are far apart and often differ in class.
+
+Symbols: P model predictions (m, C); y one-hot labels; T transitions (m, m); Q propagated predictions (m, C).
 """
 
 from __future__ import annotations
@@ -22,42 +27,45 @@ from scipy.sparse import csr_matrix, diags
 from core.similarity.graph import SimilarityGraph
 from core.types import UNLABELED
 
-MOST_STEPS = 500
-ENOUGH = 1e-4  # change of any probability at which a walk has settled
-STEEPNESS = 4
+MAX_ITERATIONS = 500
+TOLERANCE = 1e-4  # largest change of a probability at which the iteration stops
+DISTANCE_POWER = 4
 
 
-def steps(likeness: SimilarityGraph, reach: float) -> csr_matrix:
-    """T (m, m): where a walker arrives after one step; rows sum to 1 less the share that gives up."""
-    weights, far = likeness.weights(), likeness.shares_of_typical()
-    far.data = np.exp(-np.power(far.data / reach, STEEPNESS))
+def transition_matrix(graph: SimilarityGraph, reach: float) -> csr_matrix:
+    """T (m, m); a row sums to 1 minus the probability that the walk stops there."""
+    weights, far = graph.weights(), graph.relative_distances()
+    far.data = np.exp(-np.power(far.data / reach, DISTANCE_POWER))
     totals = np.asarray(weights.sum(1)).ravel()
     return csr_matrix(diags(1.0 / np.maximum(totals, 1e-300)) @ weights.multiply(far))
 
 
-def settled(walk: csr_matrix, guesses: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(m, C) Q, from P (m, C) `guesses` and the labels (m,), UNLABELED where there is none."""
-    given = np.flatnonzero(labels != UNLABELED)
-    own = np.eye(guesses.shape[1])[labels[given]]
-    giving_up = 1.0 - np.asarray(walk.sum(1)).ravel()
-    asked = giving_up[:, None] * guesses
-    found = np.array(guesses, np.float64)
-    found[given] = own
-    for _ in range(MOST_STEPS):
-        before = found
-        found = walk @ before + asked
-        found[given] = own
-        if np.abs(found - before).max() < ENOUGH:
+def propagated(
+    transitions: csr_matrix, predictions: NDArray[np.floating], labels: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """(m, C) Q from T (m, m), P (m, C) and class positions (m,), UNLABELED where there is none; by fixed-point
+    iteration until no probability changes by TOLERANCE."""
+    labeled = np.flatnonzero(labels != UNLABELED)
+    one_hot = np.eye(predictions.shape[1])[labels[labeled]]
+    stopping = 1.0 - np.asarray(transitions.sum(1)).ravel()
+    stopped = stopping[:, None] * predictions
+    Q = np.array(predictions, np.float64)
+    Q[labeled] = one_hot
+    for _ in range(MAX_ITERATIONS):
+        before = Q
+        Q = transitions @ before + stopped
+        Q[labeled] = one_hot
+        if np.abs(Q - before).max() < TOLERANCE:
             break
-    return found
+    return Q
 
 
 def propagate_labels(
-    likeness: SimilarityGraph, probabilities: NDArray[np.float32], labels: NDArray[np.int64], reach: float
+    graph: SimilarityGraph, probabilities: NDArray[np.float32], labels: NDArray[np.int64], reach: float
 ) -> NDArray[np.float32]:
-    """(n, C) for the whole pool: settled where an item takes part in the likeness, as they were elsewhere."""
-    rows = likeness.rows
-    settled_rows = settled(steps(likeness, reach), probabilities[rows], labels[rows])
+    """(n, C) predictions of the whole pool: propagated on the rows of the graph, unchanged elsewhere."""
+    rows = graph.rows
+    Q = propagated(transition_matrix(graph, reach), probabilities[rows], labels[rows])
     result = np.array(probabilities, np.float32)
-    result[rows] = settled_rows / settled_rows.sum(1, keepdims=True)
+    result[rows] = Q / Q.sum(1, keepdims=True)
     return result

@@ -1,12 +1,12 @@
-"""Which clips sound alike, however fast and whenever in the clip they are spoken: warped distances between cepstra.
+"""Distances between audio clips by dynamic time warping of cepstra (Sakoe and Chiba, 1978).
 
-    c_t     CEPSTRA coefficients of frame t of the log-mel picture: the cosine transform over its bins without the
-            first, which is loudness, less their mean over the clip, which is channel and voice; scaled to the pool's
-            deviation, higher ones counting less
-    d(x,y)  = min over warpings of  sum |c_t(x) - c_s(y)|,   |t - s| <= BAND                    (Sakoe and Chiba, 1978)
+    c_t     the first CEPSTRA coefficients of frame t of the log-mel spectrogram: the cosine transform over its bins
+            without the first coefficient (loudness), minus the clip's mean (channel and voice), scaled to the pool's
+            deviation, with smaller weights for higher coefficients
+    d(x,y)  = min over warping paths of  sum |c_t(x) - c_s(y)|,   |t - s| <= BAND
 
-Candidates first, because warping all pairs of a large pool is too dear: the clips nearest by the moduli of the Fourier
-transform of c over time, which a shift leaves alone, then warping among them.
+Warping all pairs of a large pool is too expensive. Candidates are the nearest clips by the moduli of the Fourier
+transform of c over time, which do not change when a clip is shifted; only these are warped.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from core.similarity.neighbors import nearest
 from core.types import Progress, Report, Rows, ignore
 
 CEPSTRA = 13
-LEAST_WEIGHT = 0.5  # of the highest coefficient
-BAND = 0.25  # of the frames
+MIN_WEIGHT = 0.5  # of the highest coefficient; the lowest has weight 1
+BAND = 0.25  # share of the frames by which a path may leave the diagonal
 MODULI = 12  # lowest frequencies over time
-CANDIDATES = 200  # clips that are warped onto each clip
-PAIRS, PAIRS_EACH = 20_000, 20  # that tell the typical distance
+CANDIDATES = 200  # clips that are compared with each clip by warping
+PAIRS, PAIRS_EACH = 20_000, 20  # random pairs of the typical distance: in all, and of one clip
 BLOCK = 256
 FAR = np.float32(3e38)
 
 
 def cepstra(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(m, T, CEPSTRA) of the log-mel pictures (n, M, T, 1) of `rows`, comparable across voices (module docstring)."""
+    """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, T, 1) at `rows`."""
     found = np.concatenate([_cepstra(pictures.take(rows[i : i + BLOCK])) for i in range(0, len(rows), BLOCK)])
-    weights = np.linspace(1.0, LEAST_WEIGHT, found.shape[2], dtype=np.float32)
+    weights = np.linspace(1.0, MIN_WEIGHT, found.shape[2], dtype=np.float32)
     found *= weights / (found.std((0, 1)) + np.float32(1e-6))
     return found
 
 
-def _cepstra(pictures: NDArray) -> NDArray[np.float32]:
+def _cepstra(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
     found = dct(pictures[..., 0], axis=1, norm="ortho")[:, 1 : CEPSTRA + 1].transpose(0, 2, 1)
     return np.ascontiguousarray(found - found.mean(1, keepdims=True), np.float32)
 
 
 def moduli(c: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(n, d) what a shift of the clip in time leaves alone."""
+    """(n, d) moduli of the Fourier transform over time of c (n, T, CEPSTRA): invariant to shifts of the clip."""
     return np.abs(np.fft.rfft(c, axis=1)[:, :MODULI]).reshape(len(c), -1).astype(np.float32)
 
 
-def alike(
+def nearest_clips(
     pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = ignore
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float]:
-    """The k clips of `rows` that sound most like each of them: positions in `rows` (m, k) and distances (m, k),
-    nearest first; fewer where `rows` has no k others. And the typical distance of two clips."""
+    """The k nearest clips of each of `rows` (m,): positions in `rows` (m, k) and distances (m, k), nearest first, and
+    the typical distance of two clips. With fewer than k other clips, k is their number."""
     k, n_candidates = (min(number, len(rows) - 1) for number in (k, CANDIDATES))
     c = cepstra(pictures, rows)
     points = moduli(c)
     candidates = nearest(points, points, n_candidates + 1)[0]
     itself = candidates == np.arange(len(rows))[:, None]
-    itself[~itself.any(1), -1] = True  # among equal clips it may not be in its own list
+    itself[~itself.any(1), -1] = True  # a clip with many equal ones may be missing from its own list
     candidates = candidates[~itself].reshape(len(rows), n_candidates)
     distances = np.empty(candidates.shape, np.float32)
     band = max(int(BAND * c.shape[1]), 1)
@@ -70,12 +70,12 @@ def alike(
         warp(c, candidates[start : start + BLOCK], distances[start : start + BLOCK], start, band)
         return min(start + BLOCK, len(rows))
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # the loop runs outside the interpreter lock
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # `warp` releases the interpreter lock
         try:
             for done in pool.map(fill, range(0, len(rows), BLOCK)):
                 report(Progress("predict", done, len(rows), "comparing clips"))
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # whoever cancels does not wait for the blocks to come
+            pool.shutdown(cancel_futures=True)  # a cancellation drops the remaining blocks
             raise
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
     nearest_first = np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
@@ -83,7 +83,7 @@ def alike(
 
 
 def typical_distance(c: NDArray[np.float32], band: int) -> float:
-    """The median warped distance between clips drawn at random, from at most PAIRS pairs."""
+    """The median distance between random clips of c (n, T, CEPSTRA), over at most PAIRS pairs; seeded."""
     rng = np.random.default_rng(0)
     some = c[rng.permutation(len(c))[: PAIRS // PAIRS_EACH]]
     others = rng.integers(1, len(some), (len(some), PAIRS_EACH)) + np.arange(len(some))[:, None]
@@ -94,7 +94,7 @@ def typical_distance(c: NDArray[np.float32], band: int) -> float:
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
 def warp(c: Any, candidates: Any, distances: Any, start: int, band: int) -> None:
-    """Fills distances (b, k) between clips start..start+b of c (n, T, d) and their candidates (b, k)."""
+    """Fill distances (b, k) between the clips start..start+b of c (n, T, d) and their candidates (b, k)."""
     n_frames, size = c.shape[1], c.shape[2]
     before, now = np.empty(n_frames + 1, np.float32), np.empty(n_frames + 1, np.float32)
     for i in range(candidates.shape[0]):

@@ -23,7 +23,7 @@ from storage.rounds import comparisons
 from storage.rounds.log import RoundLog, RoundRow
 from tests.app.sample_store import add_items
 from tests.app.worker_processes import quick_config
-from tests.core.crowds import crowds, likeness_of
+from tests.core.clusters import clusters, graph_of
 from tests.core.media.samples import tone, wav
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,7 +94,7 @@ def test_a_finished_round_keeps_what_was_alike_and_comparisons_choose_on_it(aske
 
 
 def test_a_likeness_survives_its_file(sqlite_store):
-    likeness = likeness_of(crowds()[0])
+    likeness = graph_of(clusters()[0])
     back = open_similarity_graph(sqlite_store.artifacts, put_similarity_graph(sqlite_store.artifacts, likeness))
     for name in ("rows", "neighbors", "distances"):
         np.testing.assert_array_equal(getattr(back, name), getattr(likeness, name))

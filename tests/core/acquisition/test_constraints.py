@@ -14,7 +14,7 @@ from core.config import SelectionConfig
 from core.coresets import bilevel
 from core.similarity.diffusion import diffusion_features
 from core.types import UNLABELED
-from tests.core.crowds import crowds, likeness_of
+from tests.core.clusters import clusters, graph_of
 
 
 def rows_of(request, selection) -> np.ndarray:
@@ -138,10 +138,10 @@ def test_bico_can_use_the_last_layer_as_its_proxy(request_of):
     assert len(select(request, config).item_ids) == 6
 
 
-def test_bico_on_alike_items_names_each_crowd_once_and_without_a_likeness_it_is_the_kernels(request_of):
-    points, which = crowds(n_crowds=8, size=15)
-    phi = diffusion_features(likeness_of(points))
-    labeled = np.isin(np.arange(120), [0, 20])  # crowds 0 and 1
+def test_bico_on_the_similarity_graph_picks_from_each_cluster_once_and_uses_the_kernel_without_a_graph(request_of):
+    points, which = clusters(n_clusters=8, size=15)
+    phi = diffusion_features(graph_of(points))
+    labeled = np.isin(np.arange(120), [0, 20])  # clusters 0 and 1
     unsure = np.where(labeled[:, None], np.eye(4)[which % 4], 0.2 + 0.2 * np.eye(4)[which % 4]).astype(np.float32)
     request = request_of(labeled=labeled, eligible=~labeled, probabilities=unsure, similarity_features=lambda: phi)
     config = SelectionConfig(strategy="bico", proxy="similarity", uncertainty_power=1.0)
@@ -159,7 +159,7 @@ def margins_of(request) -> np.ndarray:
     return ordered[:, -1] - ordered[:, -2]
 
 
-def test_doubt_weighs_the_outer_loss_and_hardens_its_labels(request_of):
+def test_the_uncertainty_power_weights_the_outer_loss_and_hardens_its_labels(request_of):
     request = request_of()
     rows = np.arange(len(request.labeled))
     plain, none = bico.outer_problem(request, SelectionConfig(), rows)
@@ -173,7 +173,7 @@ def test_doubt_weighs_the_outer_loss_and_hardens_its_labels(request_of):
     np.testing.assert_array_equal(weights[request.labeled], 1.0)
 
 
-def test_with_doubt_bico_asks_about_less_sure_items_and_its_reasons_follow_the_same_loss(request_of):
+def test_with_an_uncertainty_power_bico_picks_less_certain_items_and_its_reasons_use_the_same_loss(request_of):
     request = request_of(n=400, batch_size=6)
     margins = margins_of(request)
     config = SelectionConfig(strategy="bico", uncertainty_power=4.0)
@@ -199,7 +199,7 @@ def test_solves_that_stop_short_appear_in_the_notes(request_of, monkeypatch):
     assert any(note.startswith("The implicit gradient stopped before its tolerance") for note in notes)
 
 
-def test_hindsight_tells_wrong_guesses_and_changed_neighborhoods():
+def test_hindsight_reports_wrong_predictions_and_changed_neighborhoods():
     before = np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.1, 0.9]])
     after = np.array([[0.0, 1.0], [0.3, 0.7], [0.7, 0.3], [0.2, 0.8]])
     points = np.array([[0.0], [1.0], [2.0], [10.0]])

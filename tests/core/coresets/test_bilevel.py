@@ -96,8 +96,8 @@ def test_outer_weights_count_rows_as_often_as_they_say(mean: bool):
     copies = np.repeat(np.arange(len(pool)), np.maximum(weights - 1, 0))
     order = np.concatenate([own, copies])
     candidates = np.arange(len(order)) < len(own)
-    told = Settings(objective=Objective(mean=mean), candidates=candidates, keep_scores=True)
-    repeated = greedy(base, base_targets, pool[order], targets[order], 4, 1e-2, settings=told)
+    of_copies = Settings(objective=Objective(mean=mean), candidates=candidates, keep_scores=True)
+    repeated = greedy(base, base_targets, pool[order], targets[order], 4, 1e-2, settings=of_copies)
     np.testing.assert_allclose(found.all_scores[0][own], repeated.all_scores[0][: len(own)], rtol=1e-6, atol=1e-12)
     assert found.outer_losses[0] == pytest.approx(repeated.outer_losses[0], rel=1e-9)
     followed = follow(base, base_targets, pool, targets, found.rows, 1e-2, settings=settings)
@@ -203,7 +203,7 @@ def test_systems_with_the_hessian_match_a_dense_solve():
     torch.testing.assert_close(solved.value, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_solves_that_stop_short_are_told():
+def test_solves_that_stop_short_are_reported():
     base, base_targets, pool, targets = problem()
     found = greedy(base, base_targets, pool, targets, 2, 1e-4, settings=Settings(max_cg_steps=1, max_newton_steps=1))
     assert [sentence.split(" stopped")[0] for sentence in found.problems()] == [

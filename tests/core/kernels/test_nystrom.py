@@ -208,18 +208,18 @@ def test_progress_is_reported_and_a_cancel_keeps_finished_blocks(computed: list[
 
 
 def test_the_factorisation_reports_while_it_runs_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, told = threading.Event(), threading.Event()
+    runs, reported = threading.Event(), threading.Event()
 
-    def until_told(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
+    def until_reported(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
         runs.set()
-        assert told.wait(180), "nothing was reported while it ran"
+        assert reported.wait(180), "nothing was reported while it ran"
         return inverse_root(K, tolerance)
 
-    monkeypatch.setattr("core.kernels.nystrom.inverse_root", until_told)
-    fit(pictures(4), networks.linear(), on_progress=lambda done, total: told.set() if runs.is_set() else None)
-    assert told.is_set()
+    monkeypatch.setattr("core.kernels.nystrom.inverse_root", until_reported)
+    fit(pictures(4), networks.linear(), on_progress=lambda done, total: reported.set() if runs.is_set() else None)
+    assert reported.is_set()
     runs.clear()
-    told.clear()
+    reported.clear()
 
     def stop(done: int, total: int) -> None:
         if runs.is_set():
@@ -227,7 +227,7 @@ def test_the_factorisation_reports_while_it_runs_and_can_be_cancelled(monkeypatc
 
     with pytest.raises(Cancelled):
         fit(pictures(4), networks.linear(), on_progress=stop)
-    told.set()  # the thread that was left behind ends
+    reported.set()  # lets the abandoned thread end
 
 
 def test_another_device_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,11 @@ def shared_problem(method: str) -> dict:
 def train_as_member(method: str, path: str) -> None:
     """One of the processes that torchrun starts for the test below."""
     runtime = Runtime.create(0, join())
-    told: list[Progress] = []
-    model = train(**shared_problem(method), runtime=runtime, report=told.append)
+    reported: list[Progress] = []
+    model = train(**shared_problem(method), runtime=runtime, report=reported.append)
     if World.current().leads:
         save_model(model, Path(path))
-        losses = [progress.metrics["loss"] for progress in told if progress.metrics]
+        losses = [progress.metrics["loss"] for progress in reported if progress.metrics]
         Path(path).with_suffix(".json").write_text(json.dumps(losses))
     dist.barrier()
     dist.destroy_process_group()
@@ -120,12 +120,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
     config = dataclasses.replace(SMALL, steps=100)
     labels = some_labels(classes, 2)
     try:
-        told = []
-        resumed = train(inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path, report=told.append)
+        reported = []
+        resumed = train(inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path, report=reported.append)
         straight = train(inputs, labels, N_CLASSES, config, runtime=CPU)
     finally:
         torch.set_num_threads(threads)
-    assert told[0].done > 25 and [e["step"] for e in resumed.history] == [25, 50, 75, 100]
+    assert reported[0].done > 25 and [e["step"] for e in resumed.history] == [25, 50, 75, 100]
     for name, tensor in straight.network.state_dict().items():
         assert torch.equal(resumed.network.state_dict()[name], tensor), name
     assert resumed.history == straight.history

@@ -33,16 +33,16 @@ def same(first, second) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "supervised"])
 def test_every_method_learns_four_patterns_and_tells_how_it_went(method):
-    told = []
+    reported = []
     config = dataclasses.replace(SMALL, method=method, steps=75)
     held_out = (np.arange(60, 80), CLASSES[60:80])
     labels = some_labels(CLASSES, 5)
-    model = train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=held_out, report=told.append)
+    model = train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=held_out, report=reported.append)
     assert model.metrics["held_out_accuracy"] > 0.8
-    epochs = [progress.metrics for progress in told if progress.metrics]
+    epochs = [progress.metrics for progress in reported if progress.metrics]
     assert len(epochs) == len(model.history) == 3
     expected = {"loss", "labeled_loss", "unlabeled_loss", "labeled_accuracy", "confidence", "held_out_accuracy"}
-    assert expected <= set(epochs[-1]) and told[-1].done == told[-1].total == 75
+    assert expected <= set(epochs[-1]) and reported[-1].done == reported[-1].total == 75
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_an_unreadable_item_is_left_out_of_training():
         train(inputs, labels, N_CLASSES, SMALL, runtime=CPU)
 
 
-def test_the_temperature_makes_overconfident_predictions_honest_and_keeps_the_guess():
+def test_the_temperature_lowers_overconfidence_and_keeps_the_predicted_class():
     rng = np.random.default_rng(0)
     true_logits = rng.normal(size=(4_000, 5))
     labels = (true_logits + rng.gumbel(size=true_logits.shape)).argmax(1)  # labels drawn from softmax(true_logits)

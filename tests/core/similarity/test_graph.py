@@ -10,7 +10,7 @@ import pytest
 from core.config import SimilarityConfig
 from core.errors import InvalidInput
 from core.similarity import graph as module
-from core.similarity.graph import SimilarityGraph, build_similarity_graph, taking_part
+from core.similarity.graph import SimilarityGraph, build_similarity_graph, graph_rows
 from core.types import UNLABELED
 from tests.core.learning.pools import clip_pool, picture_pool, some_labels
 
@@ -27,10 +27,10 @@ def test_weights_are_those_by_hand_and_symmetric():
     near, far = np.exp(-1.0), np.exp(-9 / 6)
     expected = [[0, near, 0], [near, 0, far], [0, far, 0]]
     np.testing.assert_allclose(found.weights().toarray(), expected, rtol=1e-6)
-    np.testing.assert_allclose(found.shares_of_typical().toarray(), [[0, 0.5, 0], [0.5, 0, 0.75], [0, 0.75, 0]])
+    np.testing.assert_allclose(found.relative_distances().toarray(), [[0, 0.5, 0], [0.5, 0, 0.75], [0, 0.75, 0]])
 
 
-def test_equal_items_are_fully_alike_and_keep_their_entries():
+def test_equal_items_have_weight_one_and_keep_their_entries():
     found = SimilarityGraph(
         rows=np.arange(3),
         neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
@@ -38,10 +38,10 @@ def test_equal_items_are_fully_alike_and_keep_their_entries():
         typical=0.0,
     )
     np.testing.assert_allclose(found.weights().toarray(), 1 - np.eye(3))
-    assert found.shares_of_typical().nnz == 6  # a distance of 0 is not a missing one
+    assert found.relative_distances().nnz == 6  # a distance of 0 is not a missing one
 
 
-def test_clips_of_the_same_tone_are_alike_and_closer_than_typical():
+def test_clips_of_the_same_tone_are_neighbors_and_closer_than_typical():
     inputs, classes = clip_pool()
     found = build_similarity_graph(inputs, some_labels(classes, 1), SOME)
     assert found is not None and found.neighbors.shape == (24, 4)
@@ -63,14 +63,14 @@ def test_pictures_a_setting_of_none_single_and_unreadable_clips_are_like_nobody(
 
 
 def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(monkeypatch):
-    monkeypatch.setattr(module, "MOST_ITEMS", 12)
+    monkeypatch.setattr(module, "MAX_ITEMS", 12)
     labels = np.full(100, UNLABELED)
     labels[[7, 50, 93]] = 0
-    rows = taking_part(np.arange(2, 100), labels)
+    rows = graph_rows(np.arange(2, 100), labels)
     assert len(rows) == len(set(rows)) == 12 and {7, 50, 93} <= set(rows)
     assert (np.diff(rows) > 0).all() and rows[0] == 2 and rows[-1] == 99
     labels[:40] = 1
-    assert len(taking_part(np.arange(100), labels)) == 12
+    assert len(graph_rows(np.arange(100), labels)) == 12
 
 
 @pytest.mark.parametrize("change", [{"neighbors": -1}, {"neighbors": 101}, {"reach": 0.0}, {"reach": 2.5}])

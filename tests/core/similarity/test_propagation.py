@@ -1,4 +1,4 @@
-"""Settled guesses: against a dense solve and by hand, and what they put right and leave alone."""
+"""Label propagation: against a dense solve and by hand, and what it corrects and leaves unchanged."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import numpy as np
 from core.similarity import propagation
 from core.similarity.graph import SimilarityGraph
 from core.types import UNLABELED
-from tests.core.crowds import crowds, likeness_of
+from tests.core.clusters import clusters, graph_of
 
 
-def some_guesses(n: int, n_classes: int, seed: int = 0) -> np.ndarray:
+def some_predictions(n: int, n_classes: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).dirichlet(np.ones(n_classes), n)
 
 
-def test_settled_guesses_solve_the_linear_system():
-    likeness = likeness_of(np.random.default_rng(0).normal(size=(40, 3)))
-    walk = propagation.steps(likeness, 0.7)
-    P, labels = some_guesses(40, 3), np.full(40, UNLABELED)
+def test_propagated_predictions_solve_the_linear_system():
+    graph = graph_of(np.random.default_rng(0).normal(size=(40, 3)))
+    walk = propagation.transition_matrix(graph, 0.7)
+    P, labels = some_predictions(40, 3), np.full(40, UNLABELED)
     labels[[3, 11, 25]] = [0, 2, 1]
     T, given, own = walk.toarray(), labels != UNLABELED, np.eye(3)[[0, 2, 1]]
     stay = (1 - T.sum(1))[~given, None] * P[~given]
     exact = np.linalg.solve(np.eye(37) - T[~given][:, ~given], T[~given][:, given] @ own + stay)
-    found = propagation.settled(walk, P, labels)
-    np.testing.assert_allclose(found[~given], exact, atol=2e-3)  # ENOUGH bounds the last change, not the rest of it
+    found = propagation.propagated(walk, P, labels)
+    np.testing.assert_allclose(found[~given], exact, atol=2e-3)  # TOLERANCE bounds the last change, not the rest of it
     np.testing.assert_array_equal(found[given], own)
     np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-9)
 
 
 def test_steps_are_weights_and_the_chance_to_arrive():
-    likeness = likeness_of(np.random.default_rng(1).normal(size=(15, 2)), k=3)
-    A, far = likeness.weights().toarray(), likeness.shares_of_typical().toarray()
+    graph = graph_of(np.random.default_rng(1).normal(size=(15, 2)), k=3)
+    A, far = graph.weights().toarray(), graph.relative_distances().toarray()
     expected = A / A.sum(1, keepdims=True) * np.where(A > 0, np.exp(-((far / 0.5) ** 4)), 0)
-    np.testing.assert_allclose(propagation.steps(likeness, 0.5).toarray(), expected, atol=1e-12)
+    np.testing.assert_allclose(propagation.transition_matrix(graph, 0.5).toarray(), expected, atol=1e-12)
 
 
-def test_on_a_chain_of_three_the_guesses_are_those_by_hand():
+def test_on_a_chain_of_three_the_predictions_are_those_by_hand():
     chain = SimilarityGraph(  # 0 - 1 - 2, with 0 labeled; every step arrives with probability a
         rows=np.arange(3),
         neighbors=np.array([[1], [0], [1]]),
@@ -44,39 +44,39 @@ def test_on_a_chain_of_three_the_guesses_are_those_by_hand():
     )
     a = np.exp(-((0.5 / 0.7) ** 4))
     P = np.array([[0.5, 0.5], [0.8, 0.2], [0.6, 0.4]])
-    found = propagation.settled(propagation.steps(chain, 0.7), P, np.array([1, UNLABELED, UNLABELED]))
+    found = propagation.propagated(propagation.transition_matrix(chain, 0.7), P, np.array([1, UNLABELED, UNLABELED]))
     # Q1 = a/2 (1 + Q2) + (1 - a) P1,  Q2 = a Q1 + (1 - a) P2,  of the second class
     middle = (a / 2 + (1 - a) * 0.2 + a / 2 * (1 - a) * 0.4) / (1 - a * a / 2)
     np.testing.assert_allclose(found[:, 1], [1.0, middle, a * middle + (1 - a) * 0.4], atol=1e-3)
 
 
-def test_a_wrong_guess_in_a_crowd_is_put_right_and_a_label_turns_its_whole_crowd():
-    points, which = crowds()
+def test_a_wrong_prediction_in_a_cluster_is_corrected_and_a_label_changes_its_whole_cluster():
+    points, which = clusters()
     P = np.full((60, 5), 0.05)
     P[np.arange(60), which] = 0.8
-    P[7] = [0.1, 0.6, 0.1, 0.1, 0.1]  # one wrong guess in crowd 0
-    P[which == 4] = [0.05, 0.05, 0.05, 0.5, 0.35]  # a crowd that the model takes for another
+    P[7] = [0.1, 0.6, 0.1, 0.1, 0.1]  # one wrong prediction in cluster 0
+    P[which == 4] = [0.05, 0.05, 0.05, 0.5, 0.35]  # a cluster that the model takes for another
     labels = np.full(60, UNLABELED)
-    found = propagation.propagate_labels(likeness_of(points), P.astype(np.float32), labels, 0.7)
+    found = propagation.propagate_labels(graph_of(points), P.astype(np.float32), labels, 0.7)
     assert found[7].argmax() == 0 and (found[which == 4].argmax(1) == 3).all()
     labels[50] = 4
-    found = propagation.propagate_labels(likeness_of(points), P.astype(np.float32), labels, 0.7)
+    found = propagation.propagate_labels(graph_of(points), P.astype(np.float32), labels, 0.7)
     assert (found.argmax(1) == which).all() and found.dtype == np.float32
 
 
-def test_where_nothing_is_near_and_for_items_that_take_no_part_the_guesses_stay():
+def test_isolated_items_and_items_outside_the_graph_keep_their_predictions():
     points = 10 * np.eye(6, dtype=np.float64)  # all as far from each other as is typical
-    P = some_guesses(8, 3, 2).astype(np.float32)
+    P = some_predictions(8, 3, 2).astype(np.float32)
     labels = np.full(8, UNLABELED)
     labels[0] = 2
-    alone = likeness_of(points, k=3, rows=np.array([0, 1, 2, 4, 5, 7]))
+    alone = graph_of(points, k=3, rows=np.array([0, 1, 2, 4, 5, 7]))
     found = propagation.propagate_labels(alone, P, labels, 0.7)
     np.testing.assert_array_equal(found[[3, 6]], P[[3, 6]])
     np.testing.assert_allclose(found[[1, 2, 4, 5, 7]], P[[1, 2, 4, 5, 7]], atol=0.02)
     np.testing.assert_array_equal(found[0], [0, 0, 1])
 
 
-def test_equal_items_without_a_label_settle_on_one_guess():
+def test_equal_items_without_a_label_get_the_same_prediction():
     same = SimilarityGraph(
         rows=np.arange(3),
         neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
@@ -84,5 +84,5 @@ def test_equal_items_without_a_label_settle_on_one_guess():
         typical=0.0,
     )
     P = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
-    found = propagation.settled(propagation.steps(same, 0.7), P, np.full(3, UNLABELED))
+    found = propagation.propagated(propagation.transition_matrix(same, 0.7), P, np.full(3, UNLABELED))
     np.testing.assert_allclose(found, np.tile(P.mean(0), (3, 1)), atol=1e-3)

@@ -1,4 +1,4 @@
-"""Clips that sound alike: warped distances against librosa's, and who is found next to whom."""
+"""Warped distances between clips against librosa's, and the nearest clips."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_moduli_forget_when_a_sound_comes():
     np.testing.assert_allclose(warping.moduli(np.roll(c, 5, axis=1)), warping.moduli(c), atol=1e-4)
 
 
-def test_the_most_alike_clips_are_the_same_sound_at_another_time_and_speed(monkeypatch):
+def test_the_nearest_clips_are_the_same_sound_at_another_time_and_speed(monkeypatch):
     pictures, kinds = sweeps()
     for n_candidates in (200, 15):  # more than there are clips, and fewer
         monkeypatch.setattr(warping, "CANDIDATES", n_candidates)
-        neighbors, distances, _ = warping.alike(ArrayRows(pictures), np.arange(40), 5)
+        neighbors, distances, _ = warping.nearest_clips(ArrayRows(pictures), np.arange(40), 5)
         assert neighbors.shape == distances.shape == (40, 5)
         assert (kinds[neighbors] == kinds[:, None]).mean() > 0.95
         assert (neighbors != np.arange(40)[:, None]).all()
@@ -71,24 +71,24 @@ def test_the_most_alike_clips_are_the_same_sound_at_another_time_and_speed(monke
 def test_rows_say_which_clips_take_part():
     pictures, kinds = sweeps()
     rows = np.flatnonzero(kinds != 2)
-    neighbors, _, _ = warping.alike(ArrayRows(pictures), rows, 5)
+    neighbors, _, _ = warping.nearest_clips(ArrayRows(pictures), rows, 5)
     assert neighbors.max() < len(rows)
     assert (kinds[rows][neighbors] == kinds[rows][:, None]).mean() > 0.95
 
 
 def test_equal_clips_and_few_clips_find_each_other():
     pictures = np.repeat(sweep(4, 26, 0.1, 0.5)[None], 7, axis=0)
-    neighbors, distances, _ = warping.alike(ArrayRows(pictures), np.arange(7), 10)
+    neighbors, distances, _ = warping.nearest_clips(ArrayRows(pictures), np.arange(7), 10)
     assert neighbors.shape == (7, 6)
     assert all(len(set(row) - {i}) == 6 for i, row in enumerate(neighbors))
     np.testing.assert_allclose(distances, 0, atol=1e-5)
-    pair, _, _ = warping.alike(ArrayRows(pictures), np.arange(2), 10)
+    pair, _, _ = warping.nearest_clips(ArrayRows(pictures), np.arange(2), 10)
     assert pair.tolist() == [[1], [0]]
 
 
 def test_the_typical_distance_is_the_median_over_pairs(monkeypatch):
     pictures, _ = sweeps()
-    _, distances, typical = warping.alike(ArrayRows(pictures), np.arange(40), 5)
+    _, distances, typical = warping.nearest_clips(ArrayRows(pictures), np.arange(40), 5)
     c = warping.cepstra(ArrayRows(pictures), np.arange(40))
     others = np.stack([np.delete(np.arange(40), i) for i in range(40)])
     exact = np.empty(others.shape, np.float32)
@@ -101,9 +101,9 @@ def test_the_typical_distance_is_the_median_over_pairs(monkeypatch):
 
 def test_progress_is_told_and_can_cancel(monkeypatch):
     pictures, _ = sweeps()
-    told = []
-    warping.alike(ArrayRows(pictures), np.arange(40), 5, told.append)
-    assert told[-1].done == told[-1].total == 40
+    reported = []
+    warping.nearest_clips(ArrayRows(pictures), np.arange(40), 5, reported.append)
+    assert reported[-1].done == reported[-1].total == 40
 
     warped = []
     warp = warping.warp
@@ -118,5 +118,5 @@ def test_progress_is_told_and_can_cancel(monkeypatch):
     monkeypatch.setattr(warping, "warp", counted)
     monkeypatch.setattr(warping, "BLOCK", 1)
     with pytest.raises(KeyboardInterrupt):
-        warping.alike(ArrayRows(np.tile(pictures, (20, 1, 1, 1))), np.arange(800), 5, stop)
+        warping.nearest_clips(ArrayRows(np.tile(pictures, (20, 1, 1, 1))), np.arange(800), 5, stop)
     assert len(warped) < 400  # blocks that had not begun are left

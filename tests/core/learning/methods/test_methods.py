@@ -1,4 +1,4 @@
-"""The methods by hand: MixMatch's guess, sharpening and mixing; FixMatch's mask; alignment; the moving average."""
+"""The methods by hand: MixMatch's label guess and mixing; FixMatch's mask; alignment; the moving average."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_mixmatch_on_two_images_is_what_the_paper_says_by_hand():
     assert losses.total.item() == pytest.approx(losses.labeled.item() + 5 * losses.unlabeled.item(), rel=1e-5)
 
 
-def test_a_temperature_of_one_leaves_the_guess_and_a_low_one_makes_it_sure():
+def test_a_temperature_of_one_leaves_the_prediction_unchanged_and_a_low_one_makes_it_confident():
     guess = torch.tensor([[0.6, 0.3, 0.1]])
     torch.testing.assert_close(mixmatch.sharpen(guess, 1.0), guess)
     torch.testing.assert_close(mixmatch.sharpen(guess, 0.5), torch.tensor([[0.36, 0.09, 0.01]]) / 0.46)
@@ -102,7 +102,7 @@ def test_interleaved_batches_hold_their_share_of_every_source_and_give_the_same_
     assert joint.total.item() == pytest.approx(apart.total.item(), rel=1e-5)  # no batch norm here: only the order
 
 
-def test_fixmatch_counts_only_confident_guesses():
+def test_fixmatch_uses_only_confident_pseudo_labels():
     base = TrainingConfig(align="off", adapt_threshold=False)
     probabilities = linear(step(base).unlabeled.weak()).softmax(1)
     strong = linear(2 * FourPixels.pictures[2:])
@@ -133,15 +133,15 @@ def test_supervised_training_sees_clean_inputs_when_augmentation_is_off():
     assert augmented.total.item() == pytest.approx(strong.item())
 
 
-def test_alignment_moves_the_average_guess_to_the_prior():
+def test_alignment_moves_the_average_prediction_to_the_prior():
     prior, state = torch.tensor([0.7, 0.2, 0.1]), {}
-    guesses = torch.softmax(torch.randn(4_000, 3, generator=torch.Generator().manual_seed(0)) * 0.3, 1)
-    aligned = align(guesses, prior, state, World())
-    torch.testing.assert_close(state["average"], guesses.mean(0))
+    predictions = torch.softmax(torch.randn(4_000, 3, generator=torch.Generator().manual_seed(0)) * 0.3, 1)
+    aligned = align(predictions, prior, state, World())
+    torch.testing.assert_close(state["average"], predictions.mean(0))
     torch.testing.assert_close(aligned.sum(1), torch.ones(4_000))
     torch.testing.assert_close(aligned.mean(0), prior, atol=0.02, rtol=0)
     align(torch.eye(3), prior, state, World())
-    torch.testing.assert_close(state["average"], 0.99 * guesses.mean(0) + 0.01 * torch.full((3,), 1 / 3))
+    torch.testing.assert_close(state["average"], 0.99 * predictions.mean(0) + 0.01 * torch.full((3,), 1 / 3))
 
 
 def test_the_prior_is_uniform_until_the_labels_say_otherwise():

@@ -1,4 +1,4 @@
-"""A likeness with known crowds, for tests of what builds on it: points in the plane, alike where they are near."""
+"""A graph with known clusters, for tests of what builds on it: points in the plane, alike where they are near."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from core.similarity.graph import SimilarityGraph
 
 
-def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> SimilarityGraph:
+def graph_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) -> SimilarityGraph:
     """The k nearest of each point (m, d), by plain sorting; the typical distance is the median of all pairs."""
     gaps = np.linalg.norm(points[:, None] - points[None], axis=2)
     typical = float(np.median(gaps[np.triu_indices(len(points), 1)]))
@@ -21,10 +21,10 @@ def likeness_of(points: np.ndarray, k: int = 4, rows: np.ndarray | None = None) 
     )
 
 
-def crowds(n_crowds: int = 5, size: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(m, 2) points in far crowds and (m,) the crowd of each."""
+def clusters(n_clusters: int = 5, size: int = 12, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(m, 2) points in far clusters and (m,) the cluster of each."""
     rng = np.random.default_rng(seed)
-    angles = 2 * np.pi * np.arange(n_crowds) / n_crowds
+    angles = 2 * np.pi * np.arange(n_clusters) / n_clusters
     centers = 10 * np.stack([np.cos(angles), np.sin(angles)], 1)
-    which = np.repeat(np.arange(n_crowds), size)
+    which = np.repeat(np.arange(n_clusters), size)
     return centers[which] + 0.5 * rng.normal(size=(len(which), 2)), which
