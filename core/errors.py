@@ -1,18 +1,18 @@
-"""The few errors Winnow raises on purpose. Each message says what happened, with the numbers, and what to do."""
+"""The errors that Winnow raises. Each message says what happened, with the numbers, and what to do."""
 
 from __future__ import annotations
 
 
 class WinnowError(Exception):
-    """Any problem a person can understand and act on; screens and the command line show its text as it is."""
+    """A problem that a person can act on. Screens and the command line show its text unchanged."""
 
 
 class InvalidInput(WinnowError):
-    """What was given cannot be used: a file, a setting, an argument."""
+    """A file, a setting or an argument cannot be used."""
 
 
 class NotFound(WinnowError):
-    """The project, item, class, round or artifact asked for does not exist (any more)."""
+    """The project, item, class, round or artifact does not exist or was removed."""
 
 
 class Conflict(WinnowError):
@@ -24,8 +24,8 @@ class StoreUnusable(WinnowError):
 
 
 class TrainingFailed(WinnowError):
-    """Training stopped with a cause (a loss that is not a number, nothing to learn from); the previous model stays."""
+    """Training stopped for a reason (a loss that is not a number, nothing to learn from); the previous model stays."""
 
 
 class Cancelled(WinnowError):
-    """Someone asked the running work to stop; raised from `report`, caught where the work was started."""
+    """The running work was cancelled; raised from `report`, caught where the work was started."""

@@ -1,4 +1,4 @@
-"""Large arrays by row, in memory. The same face over files on disk is `storage.rounds.row_cache`."""
+"""Implementations of `core.types.Rows` and `RowCache` in memory; `storage.rounds.row_cache` stores rows on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.types import Rows
 
 
 class ArrayRows:
-    """`Rows` over an array that is already there (in memory or memory-mapped)."""
+    """`Rows` over an existing array, in memory or memory-mapped."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -27,7 +27,7 @@ class ArrayRows:
 
 
 class SomeRows:
-    """Some rows of larger `Rows`, in the order given; nothing is copied until it is taken."""
+    """Some rows of larger `Rows`, in the order given; rows are copied only by `take`."""
 
     def __init__(self, rows: Rows, positions: NDArray[np.int64]) -> None:
         self.rows, self.positions = rows, positions
@@ -42,7 +42,7 @@ class SomeRows:
 
 
 class LazyRows:
-    """`Rows` that are made, all at once, when the first of them is taken."""
+    """`Rows` that are computed, all at once, by the first `take`."""
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> None:
         self.shape, self._make = shape, make
@@ -59,7 +59,7 @@ class LazyRows:
 
 
 class MemoryRowCache:
-    """`RowCache` that forgets with the process: for tests, simulations and one-off scripts."""
+    """`RowCache` in memory, for tests, simulations and scripts."""
 
     block = 256
 

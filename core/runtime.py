@@ -1,7 +1,7 @@
-"""One decision about the device, and random generators derived by purpose.
+"""The device of a computation, and random generators derived from one seed by purpose.
 
-A round stores one seed. Every random draw takes its generator from `Runtime.generator("purpose")`, so adding a draw
-somewhere changes no result elsewhere, and a round can be replayed from its row.
+A round stores one seed. Every random draw takes its generator from `Runtime.generator("purpose")`, so an additional
+draw changes no other result, and a round can be replayed from its row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def default_device() -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where the arithmetic happens and what its randomness is."""
+    """The device and the seed of a computation."""
 
     seed: int
     device: torch.device

@@ -1,4 +1,4 @@
-"""The vocabulary that all rooms share. numpy only, so that the page process can read it without loading torch.
+"""The types that all packages share. They need numpy only, so that the web process loads no torch.
 
 Rows and identities: an `item_id` names an item in the store; a `row` is a position in a snapshot's arrays. They are
 translated through `PoolSnapshot.item_ids` and nowhere else. A score is always "higher = wanted more".
@@ -21,7 +21,7 @@ UNLABELED = -1
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step of long work, as a record: the worker stores it, the screen polls it, tests collect it."""
+    """Progress of a long computation. The worker stores it, screens poll it, tests collect it."""
 
     stage: str
     done: int
@@ -31,19 +31,19 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
-"""Receives progress. It may raise `core.errors.Cancelled`; long work calls it at least once a second."""
+"""Progress callback. It may raise `core.errors.Cancelled`; long computations call it at least once a second."""
 
 
 def ignore(progress: Progress) -> None:
-    """The report of nobody listening."""
+    """No-op progress callback."""
 
 
 MediaReader = Callable[[str], bytes]
-"""Gives the bytes behind an item's SHA-256 (hex)."""
+"""Returns the bytes of an item, given its SHA-256 (hex)."""
 
 
 class Rows(Protocol):
-    """A large (n, ...) array that may live on disk: rows are copied out on demand, in the order asked."""
+    """A large (n, ...) array that may be stored on disk. `take` copies rows, in the order of the argument."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -54,7 +54,7 @@ class Rows(Protocol):
 
 
 class RowCache(Protocol):
-    """Remembers one computed row per (key, name), so that only new names are ever computed."""
+    """Caches one computed row per (key, name), so that each is computed once."""
 
     def rows(
         self,
@@ -63,8 +63,9 @@ class RowCache(Protocol):
         compute: Callable[[Sequence[int]], NDArray[Any]],
         report: Callable[[int, int], None] | None = None,
     ) -> Rows:
-        """Rows for `names`, in order. `compute(positions)` gives the rows of `names[positions]` that are missing;
-        it is called block by block, and finished blocks survive an interruption. `report(done, total)` follows."""
+        """Rows for `names`, in order. `compute(positions)` returns the rows of `names[positions]` that are missing;
+        it is called block by block, and finished blocks survive an interruption. `report(done, total)` is called after
+        each."""
         ...
 
 
@@ -80,7 +81,7 @@ class PoolSnapshot:
     held_out: NDArray[np.bool_]  # (n,) test items: never trained on, never chosen
     held_out_labels: NDArray[np.int64]  # (n,) class position of held-out items, UNLABELED elsewhere
     eligible: NDArray[np.bool_]  # (n,) rows that may be chosen now; decided by storage, once
-    label_sequence: int = 0  # the newest label event this snapshot knows
+    label_sequence: int = 0  # the newest label event in the snapshot
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
@@ -102,7 +103,7 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionRequest:
-    """What any strategy may know. Strategies differ in which fields they read, never in signature."""
+    """The input of every strategy. Strategies differ in the fields they read, not in their signature."""
 
     item_ids: NDArray[np.int64]  # (n,)
     labeled: NDArray[np.bool_]  # (n,) rows the model was trained on
@@ -114,10 +115,12 @@ class SelectionRequest:
     seed: int
     view_features: Callable[[int], NDArray[np.float32]] | None = None  # row -> (A, q) features of augmented views
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C) predictions on V augmented views
-    similarity_features: Callable[[], NDArray[np.float32]] | None = None  # (n, q) diffusion over alike items
+    similarity_features: Callable[[], NDArray[np.float32]] | None = (
+        None  # (n, q) diffusion features of the similarity graph
+    )
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
-    has_model: bool = True  # False before the first label: probabilities and embeddings carry nothing
+    has_model: bool = True  # False before the first label: probabilities and embeddings are uninformative
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
@@ -125,7 +128,7 @@ class SelectionRequest:
             if len(getattr(self, name)) != n:
                 raise InvalidInput(f"Request field {name} has {len(getattr(self, name))} rows for {n} items.")
         if self.batch_size < 1:
-            raise InvalidInput(f"The batch size is {self.batch_size}; ask for at least 1 item.")
+            raise InvalidInput(f"The batch size is {self.batch_size}; use at least 1.")
         if not 0.0 < self.region_share <= 1.0:
             raise InvalidInput(f"The region's share of the batch is {self.region_share}; use more than 0, at most 1.")
 
@@ -139,11 +142,11 @@ class PickReason:
     """Why one item was chosen, as data: stored with the pick, exported, and shown beside the item."""
 
     order: int  # 1 = chosen first
-    score: float  # the strategy's own score at the moment of choice
+    score: float  # the strategy's own score when it was chosen
     guess: int | None = None  # pseudo-label, class position
     confidence: float | None = None
     entropy: float | None = None  # nats
-    outer_before: float | None = None  # the proxy's mean loss on the whole pool before and after this pick joins
+    outer_before: float | None = None  # the proxy's mean loss on the whole pool before and after adding this pick
     outer_after: float | None = None
     gradient_rank: int | None = None  # rank of its implicit gradient among candidates at that step, 1 = best (bico)
     first_gradient_rank: int | None = None  # the same before the batch's first pick (bico)
@@ -157,7 +160,7 @@ class Selection:
     """The next batch, in the order chosen."""
 
     item_ids: NDArray[np.int64]  # (batch_size,)
-    scores: NDArray[np.float32]  # higher = wanted more, at the moment of choice
+    scores: NDArray[np.float32]  # higher = wanted more, when it was chosen
     strategy: str
     reasons: tuple[PickReason, ...] = ()
     notes: tuple[str, ...] = ()  # e.g. "CG stopped at 100 steps for 2 of 10 picks"
@@ -165,7 +168,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """Everything a round leaves behind. Arrays have one row per snapshot row."""
+    """The output of a round. Arrays have one row per row of the snapshot."""
 
     selection: Selection
     probabilities: NDArray[np.float32]  # (n, C)

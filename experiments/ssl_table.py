@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from core.config import MediaConfig, TrainingConfig, preset
-from core.learning.methods.simclr import warm_up
+from core.learning.methods.simclr import pretrain
 from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.training import TrainedModel, train
 from core.media.feeds import open_feed
@@ -139,7 +139,7 @@ def warmed(pool: Pool, config: TrainingConfig, seed: int) -> TrainedModel:
     shape = NetworkShape(name=config.network, channels=pool.inputs.shape[2], n_classes=int(pool.classes.max()) + 1)
     network = fresh_network(shape, runtime).train()
     rows = np.setdiff1d(np.arange(len(pool.classes)), pool.test_rows)
-    warm_up(network, open_feed(pool.inputs, runtime.device, config.bank_views), rows, config, runtime)
+    pretrain(network, open_feed(pool.inputs, runtime.device, config.bank_views), rows, config, runtime)
     return TrainedModel(network=network, shape=shape, config=config)
 
 

@@ -1,4 +1,4 @@
-"""k-means on the device of the rows, with k-means++ starts drawn from a numpy generator: the same on every device."""
+"""k-means on the device of the rows. k-means++ starts come from a numpy generator, so they are equal on all devices."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Clusters:
 
 
 def weighted_draw(weights: Tensor, uniform: float) -> int:
-    """The row where the cumulative share of `weights` (n,) passes `uniform` in [0, 1); rows of weight 0 never are.
+    """The row where the cumulative share of `weights` (n,) passes `uniform` in [0, 1); a row of weight 0 is never
+    returned.
 
-    With no positive weight at all every row counts the same.
+    Without any positive weight, all rows are equally likely.
     """
     total = weights.double().cumsum(0)
     if not float(total[-1]) > 0:

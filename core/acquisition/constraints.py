@@ -1,8 +1,8 @@
-"""What may be chosen, for every strategy alike: exclusions, a region, a share for a region, no near-duplicates twice.
+"""Constraints on a batch that hold for every strategy: eligible rows, a region and its share, near-duplicates.
 
-A constraint becomes a smaller set of eligible rows before a strategy runs. A batch that is spent in parts (first in the
+A constraint becomes a smaller set of eligible rows before a strategy runs. A batch chosen in parts (first in the
 region, then anywhere) runs the strategy once per part; picks of earlier parts count as labeled with their
-pseudo-labels, so that later parts know them.
+pseudo-labels, so that later parts take them into account.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 def check(request: SelectionRequest) -> None:
-    """Refuse what no strategy can serve, with the numbers."""
+    """Raise `InvalidInput` with the numbers when no strategy can fulfill the request."""
     open_rows = request.eligible & ~request.labeled
     n_open, n_labeled = int(open_rows.sum()), int(request.labeled.sum())
     if request.batch_size > n_open:
@@ -38,7 +38,7 @@ def check(request: SelectionRequest) -> None:
         if request.batch_size > inside:
             raise InvalidInput(
                 f"Asked for {request.batch_size} items from a region where only {inside} can be selected. "
-                "Lower the batch size, widen the region, or spend only a part of the batch there."
+                "Lower the batch size, widen the region, or choose only a part of the batch there."
             )
     for name in ("probabilities", "embeddings", "features"):
         values = getattr(request, name)
@@ -47,7 +47,7 @@ def check(request: SelectionRequest) -> None:
 
 
 def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
-    """How many items to choose from which rows, in order. Together they are the batch."""
+    """(count, mask of rows (n,)) of each part of the batch, in order; the counts sum to the batch size."""
     open_rows = request.eligible & ~request.labeled
     m = request.batch_size
     if request.region is None:
@@ -58,7 +58,7 @@ def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
 
 
 def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> NearDuplicates:
-    """Near-duplicates by kernel features, which see the input and not what a model made of it."""
+    """Near-duplicates by kernel features, which depend on the input and not on a model."""
     x = request.features if request.features.shape[1] else request.embeddings
     return duplicates.find_near_duplicates(x, config.near_duplicate, seed_for(request.seed, "near-duplicates"))
 
@@ -66,10 +66,10 @@ def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> 
 def distinct_first(
     request: SelectionRequest, twins: NearDuplicates, allowed: Mask, chosen: Rows, m: int
 ) -> list[tuple[int, Mask]]:
-    """How many of which rows to choose, in order, for m of the `allowed`.
+    """(count, mask of rows (n,)) in the order in which m of the `allowed` rows are chosen.
 
-    First rows that are near-duplicates neither of each other nor of labeled or `chosen` ones; when these are fewer than
-    m, the rest from all that are allowed.
+    First rows that are near-duplicates neither of each other nor of labeled or `chosen` rows; when these are fewer
+    than m, the rest comes from all allowed rows.
     """
     distinct = twins.distinct(allowed, np.union1d(np.flatnonzero(request.labeled), chosen))
     k = min(m, int(distinct.sum()))

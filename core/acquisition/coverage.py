@@ -1,4 +1,4 @@
-"""Greedy generalized coverage: the shared engine of prob_cover, max_herding and uncertainty_herding.
+"""Greedy generalized coverage: the objective of prob_cover, max_herding and uncertainty_herding.
 
     C(L) = sum_x u(x) max_{l in L} k(x, l)
 
@@ -26,7 +26,7 @@ class Covering:
 
     positions: list[int]
     gains: list[float]
-    exhausted: int | None  # the pick before which nothing was left to gain, None when that never happened
+    exhausted: int | None  # the pick at which all gains were 0, None when that did not happen
 
 
 def gaussian(x: Tensor, y: Tensor, radius: float) -> Tensor:
@@ -35,7 +35,7 @@ def gaussian(x: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def top_hat(x: Tensor, y: Tensor, radius: float) -> Tensor:
-    """(n, k) 1 within the radius, 0 outside."""
+    """(n, k) 1 where |x - y| <= radius, else 0."""
     return (squared_distances(x, y) <= radius**2).to(x.dtype)
 
 
@@ -49,7 +49,7 @@ def covered_by(similarity: Callable[[Tensor, Tensor], Tensor], x: Tensor, center
 
 
 def gains(K: Tensor, u: Tensor, covered: Tensor) -> Tensor:
-    """(candidates,) by how much each would raise C. K (E, candidates), u and covered (E,); in blocks of rows."""
+    """(candidates,) the increase of C by each candidate. K (E, candidates), u and covered (E,); in blocks of rows."""
     total = torch.zeros_like(K.narrow(0, 0, 1)).squeeze(0)
     for rows, weights, done in zip(K.split(1024), u.split(1024), covered.split(1024), strict=True):
         total = total + weights @ (rows - done.unsqueeze(1)).clamp_min(0)
@@ -59,7 +59,7 @@ def gains(K: Tensor, u: Tensor, covered: Tensor) -> Tensor:
 def greedy_cover(
     K: Tensor, u: Tensor, covered: Tensor, m: int, picked: Callable[[int], None] = lambda done: None
 ) -> Covering:
-    """Choose m of the candidates of K (E, candidates). When nothing is left to gain, all rows count as uncovered."""
+    """Choose m of the candidates of K (E, candidates). When all gains are 0, coverage starts again from 0."""
     blocked = torch.zeros(K.shape[1], dtype=torch.bool, device=K.device)
     positions: list[int] = []
     reached: list[float] = []

@@ -1,8 +1,8 @@
-"""Near-duplicates in a pool, so that no two items of a batch ask the same question.
+"""Near-duplicates in a pool, so that a batch does not contain nearly equal items.
 
 Two rows are near-duplicates when their distance is at most `share` times the typical distance between two rows of the
 pool (the median over seeded pairs). Rows are projected onto a few orthonormal directions, which never lengthens a
-distance; a tree finds the pairs that are close there, and the full rows decide.
+distance; a tree finds the pairs that are close there, and the full rows are compared.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DIRECTIONS, SAMPLE, MAX_PAIRS, BLOCK = 8, 4_096, 5_000_000, 65_536
 
 @dataclass(frozen=True, slots=True)
 class NearDuplicates:
-    """Which rows of a pool are near-duplicates of which."""
+    """The near-duplicates among the rows of a pool."""
 
     group: NDArray[np.int64]  # (n,) a number per set of equal rows
     near: csr_matrix  # (g, g) sets whose rows are near-duplicates
-    complete: bool  # False: the pool is so dense that only equal rows were looked for
+    complete: bool  # False: the pool is too dense, and only equal rows were searched for
 
     def distinct(self, allowed: NDArray[np.bool_], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,) a part of `allowed` (n,) in which no two rows are near-duplicates, and none is one of a `taken` row.
@@ -48,7 +48,7 @@ class NearDuplicates:
 
 
 def find_near_duplicates(x: NDArray[np.floating], share: float, seed: int) -> NearDuplicates:
-    """The near-duplicates among the rows of x (n, d); with share 0 only equal rows are."""
+    """The near-duplicates among the rows of x (n, d); with share 0 only equal rows count."""
     equal = _equal_rows(x)
     firsts = np.unique(equal, return_index=True)[1]  # one row per set of equal rows
     none = csr_matrix((len(firsts), len(firsts)), dtype=bool)
@@ -78,7 +78,7 @@ def typical_distance(x: NDArray[np.floating], draw: np.random.Generator) -> floa
 
 
 def leading_projection(x: NDArray[np.floating], draw: np.random.Generator) -> NDArray[np.floating]:
-    """(n, k) coordinates along orthonormal directions that hold most of the spread of a small sample."""
+    """(n, k) coordinates along orthonormal directions of largest variance in a small sample."""
     rows = x[draw.choice(len(x), min(len(x), 256), replace=False)].astype(np.float64)
     _, _, directions = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
     return np.asarray(x @ directions[:DIRECTIONS].T.astype(x.dtype))

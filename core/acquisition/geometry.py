@@ -31,8 +31,8 @@ def nearest(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(distances), torch.cat(positions)
 
 
-def farther_first(x: Tensor, distance: Tensor, row: int) -> Tensor:
-    """(n,) distance to the nearest center, after row `row` of x became one."""
+def distance_with_center(x: Tensor, distance: Tensor, row: int) -> Tensor:
+    """(n,) distance to the nearest center, after row `row` of x became a center."""
     return torch.minimum(distance, (x - x.narrow(0, row, 1)).norm(dim=1))
 
 
@@ -43,7 +43,7 @@ def centered_unit(x: Tensor) -> Tensor:
 
 
 def mean_neighbor_distance(x: Tensor, among: Tensor, n_neighbors: int) -> Tensor:
-    """(n,) mean distance of each row of x to its `n_neighbors` nearest rows of `among`, the row itself left out.
+    """(n,) mean distance of each row of x to its `n_neighbors` nearest rows of `among`, without the row itself.
 
     `among` holds x's rows or a sample of them: of the nearest n_neighbors + 1, the nearest is the row itself where it
     is in the sample; leaving out the nearest everywhere keeps all rows comparable.

@@ -1,4 +1,4 @@
-"""What a pick bought, once its label has arrived and the next round has run.
+"""The effect of a pick, known once it is labeled and the next round has run.
 
 Pure functions over the arrays of two rounds: was the pseudo-label wrong, and how did the pseudo-labels around the pick
 change.
@@ -18,15 +18,15 @@ from core.types import UNLABELED
 
 @dataclass(frozen=True, slots=True)
 class Hindsight:
-    """What became of one pick. Fields about the label are None while there is none."""
+    """The effect of one pick. Fields about the label are None while it is unlabeled."""
 
     row: int
     label: int | None
     guess: int  # the pseudo-label it was chosen with
     guess_was_wrong: bool | None
-    label_probability: float | None  # what the earlier model gave the class that turned out right
+    label_probability: float | None  # the earlier model's probability of the label
     n_neighbors: int
-    n_changed: int  # neighbors whose most probable class is another one now
+    n_changed: int  # neighbors whose most probable class changed
     n_changed_to_label: int | None  # of these, how many moved to the pick's own label
     mean_shift: float  # mean over neighbors of half the L1 distance between old and new probabilities, 0 to 1
     confidence_gain: float  # mean over neighbors of the new minus the old confidence
@@ -35,7 +35,7 @@ class Hindsight:
 def neighborhood(
     points: NDArray[np.floating], rows: NDArray[np.int64], n_neighbors: int, among: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """(m, k) the nearest rows of each of `rows` in points (n, e), of those in the mask `among`, itself left out."""
+    """(m, k) the nearest rows of each of `rows` in points (n, e), of those in the mask `among`, without itself."""
     pool = np.flatnonzero(among)
     distances = squared_distances(on_device(points[rows]), on_device(points[pool])).cpu().numpy()
     distances[pool[None, :] == rows[:, None]] = np.inf
@@ -51,10 +51,11 @@ def look_back(
     labels: NDArray[np.int64],
     neighbors: NDArray[np.int64],
 ) -> tuple[Hindsight, ...]:
-    """What each pick bought.
+    """The effect of each pick.
 
-    before, after (n, C): probabilities of the round that chose and of the one after, rows alike; rows (m,): picks;
-    labels (m,): the labels they got, UNLABELED where none came; neighbors (m, k): rows around each pick.
+    before, after (n, C): probabilities of the round that chose and of the next one, with the same rows; rows (m,):
+    picks;
+    labels (m,): their labels, UNLABELED where there is none; neighbors (m, k): rows around each pick.
     """
     return tuple(
         _one(before, after, int(row), int(label), around)

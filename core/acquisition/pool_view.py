@@ -1,4 +1,4 @@
-"""What strategies read from a request, as tensors on the chosen device, and how they hand back what they chose."""
+"""What strategies share: rows and tensors of a request, seeded samples, and the `Selection` they return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = NDArray[np.int64]
 
 
 def is_cold(request: SelectionRequest) -> bool:
-    """True before the first model: probabilities and embeddings carry nothing."""
+    """True before the first model: probabilities and embeddings are uninformative."""
     return not request.has_model or not request.labeled.any()
 
 
@@ -34,7 +34,8 @@ def unlabeled_rows(request: SelectionRequest) -> Rows:
 
 
 def space(request: SelectionRequest) -> NDArray[np.float32]:
-    """(n, e) where distances are measured: embeddings of the model, kernel features before there is one."""
+    """(n, e) vectors between which distances are measured: embeddings of the model, kernel features before there is
+    one."""
     if is_cold(request) or request.embeddings.shape[1] == 0:
         return request.features
     return request.embeddings
@@ -56,7 +57,7 @@ def sample(rows: Rows, limit: int, request: SelectionRequest, purpose: str) -> R
 
 
 def sampled_note(what: str, used: int, of: int) -> tuple[str, ...]:
-    """A note when only a sample was looked at."""
+    """A note when a sample was used instead of all items, else nothing."""
     return () if used >= of else (f"{what}: a seeded sample of {used:,} of {of:,} items.",)
 
 

@@ -1,4 +1,4 @@
-"""Taking the highest-scoring candidates, with ties broken by the seed rather than by position in the pool."""
+"""Scores of predictions, and the highest-scoring candidates with ties broken at random by the seed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Why an item was chosen, as data: what every pick carries whatever the strategy was.
+"""The reason of each pick, the same fields for every strategy.
 
 The pseudo-label with its confidence and entropy; the nearest labeled item; how many pool items are nearer to this pick
-than to any other of the batch; and the loss of the kernel proxy on the whole pool before and after the pick joins with
-its pseudo-label, along the batch's order.
+than to any other of the batch; and the loss of the kernel proxy on the whole pool before and after adding the pick with
+its pseudo-label, in the order of the batch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from core.config import SelectionConfig
 from core.coresets import bilevel
 from core.types import PickReason, Selection, SelectionRequest
 
-OUTER_ROWS = 10_000  # rows that stand for the pool in the outer loss of other strategies than bico
+OUTER_ROWS = 10_000  # rows that represent the pool in the outer loss, for strategies other than bico
 
 
 def attach(request: SelectionRequest, config: SelectionConfig, selection: Selection, rows: Rows) -> Selection:
-    """The selection with a complete reason for each of its `rows`, keeping what the strategy said itself."""
+    """The selection with a complete reason for each of its `rows`, keeping what the strategy provided."""
     given = selection.reasons or tuple(
         PickReason(order=k + 1, score=float(score)) for k, score in enumerate(selection.scores)
     )

@@ -1,9 +1,9 @@
-"""The exponential moving average of the weights, which predicts in place of the last weights.
+"""The exponential moving average of the weights, used for prediction instead of the last weights.
 
     average <- decay_t average + (1 - decay_t) weights,   decay_t = min(decay, (1 + t) / (10 + t)) at t = 0, 1, ...
 
-Departures and details: the decay rises in the first steps, so that a short run does not remember its random start; the
-running statistics of batch normalization are averaged alike.
+Departures and details: the decay rises in the first steps, so that a short run forgets its random start; the running
+statistics of batch normalization are averaged in the same way.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def averaged_tensors(network: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def move_average(average: list[Tensor], current: list[Tensor], decay: float) -> None:
-    """In place, all tensors at once."""
+    """Update `average` in place, all tensors in one call."""
     torch._foreach_lerp_(average, current, 1 - decay)

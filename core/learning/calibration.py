@@ -1,8 +1,9 @@
-"""Temperature scaling (Guo et al., 2017): probabilities are softmax(logits / temperature), so the guess never changes.
+"""Temperature scaling (Guo et al., 2017): probabilities are softmax(logits / temperature), so the predicted class does
+not change.
 
-With at least `ENOUGH` held-out labels the temperature minimizes their cross-entropy. Without them nothing measures how
-overconfident the model is (it fits its few labels perfectly), so it is taken to be as overconfident as such models
-usually are: `USUAL`, the typical fitted value of experiments.laptop_learner.
+With at least MIN_LABELS test labels the temperature minimizes their cross-entropy. With fewer, overconfidence cannot be
+measured (the model fits its few training labels perfectly), and the temperature is DEFAULT_TEMPERATURE: the typical
+fitted value in experiments.laptop_learner.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-ENOUGH = 30
-USUAL = 1.5
-LOWEST, HIGHEST = 0.25, 10.0
+MIN_LABELS = 30
+DEFAULT_TEMPERATURE = 1.5
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.25, 10.0
 
 
 def mean_cross_entropy(logits: NDArray[np.floating], labels: NDArray[np.int64], temperature: float) -> float:
+    """Mean cross-entropy in nats of softmax(logits / temperature), logits (n, C), at labels (n,)."""
     scaled = logits / temperature
     return float(np.mean(logsumexp(scaled, axis=1) - scaled[np.arange(len(labels)), labels]))
 
@@ -27,7 +29,7 @@ def fitted_temperature(logits: NDArray[np.floating], labels: NDArray[np.int64]) 
     wide = np.asarray(logits, np.float64)
     found = minimize_scalar(
         lambda log_t: mean_cross_entropy(wide, labels, float(np.exp(log_t))),
-        bounds=(np.log(LOWEST), np.log(HIGHEST)),
+        bounds=(np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE)),
         method="bounded",
     )
     return float(np.exp(found.x))

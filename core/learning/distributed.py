@@ -1,7 +1,9 @@
-"""The processes that train together, and what they tell each other. Alone, every exchange is the identity.
+"""Data-parallel training: the processes that train together and their collectives. With one process, all collectives
+are the identity.
 
-Each process takes an equal part of every batch; random draws are made for the whole batch by all of them, so two
-processes see what one would. Start them with torchrun; `join` reads what torchrun put into the environment.
+Each process takes an equal part of every batch; every process draws the random numbers of the whole batch, so
+the result does not depend on the number of processes. Start them with torchrun; `join` reads the environment that
+torchrun sets.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Sliceable = TypeVar("Sliceable")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among those that train together."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     size: int = 1
@@ -46,7 +48,7 @@ class World:
         return whole[self.rank * share : (self.rank + 1) * share]  # type: ignore[index]
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole again, in the order of the processes; carries no gradient."""
+        """All parts concatenated in the order of the processes; no gradient."""
         if self.size == 1:
             return part
         parts = [torch.empty_like(part) for _ in range(self.size)]
@@ -54,7 +56,7 @@ class World:
         return torch.cat(parts)
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over processes; carries no gradient."""
+        """The mean over processes; no gradient."""
         if self.size == 1:
             return value
         total = value.clone()
@@ -79,7 +81,7 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 def join() -> torch.device:
-    """Joins the processes torchrun started and gives this one's device: its own GPU, or the CPU (gloo)."""
+    """Join the processes that torchrun started and return this one's device: its own GPU, or the CPU (gloo)."""
     has_gpu = torch.cuda.is_available()
     local_rank = int(os.environ["LOCAL_RANK"])
     if not dist.is_initialized():

@@ -1,7 +1,7 @@
-"""Everything that changes while training: the network, its average, the optimizer, the method's state, the step.
+"""The state of training: the network, its moving average, the optimizer, the method's state, the step number.
 
-`advance` makes one step. All randomness of step t comes from a generator seeded with (seed, t), so the state is exactly
-what `tensors` gives: a run restored from it goes on as if it had never stopped.
+`advance` makes one step. All randomness of step t comes from a generator seeded with (seed, t), so `tensors` is the
+complete state: a restored run continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.config import TrainingConfig
 from core.learning.averaging import averaged_tensors, decay_at, move_average
 from core.learning.distributed import World
 from core.learning.methods import fixmatch, mixmatch, supervised
-from core.learning.methods.simclr import warm_up
+from core.learning.methods.simclr import pretrain
 from core.learning.methods.step import Batch, Losses, Method, Step
 from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.precision import autocast, loss_scaler
@@ -45,7 +45,7 @@ class TrainingData:
     feed: Feed
     labeled: NDArray[np.int64]  # (m,) rows with a label
     labels: NDArray[np.int64]  # (m,) their classes
-    unlabeled: NDArray[np.int64]  # rows training may see, labeled ones among them
+    unlabeled: NDArray[np.int64]  # rows that training may use, including labeled ones
     prior: NDArray[np.float32]  # (n_classes,)
     n_steps: int
 
@@ -62,8 +62,8 @@ class Learner:
         self.state: dict[str, Tensor] = {}
         self.step = 0
         self.sums = torch.zeros(len(MEASURED), device=runtime.device)
-        heard = in_shares(data.labels, data.prior) if config.balance else np.arange(len(data.labeled))
-        self._labeled = Shuffled(heard, runtime.seed_for("labeled order"))
+        drawn_labeled = in_shares(data.labels, data.prior) if config.balance else np.arange(len(data.labeled))
+        self._labeled = Shuffled(drawn_labeled, runtime.seed_for("labeled order"))
         self._unlabeled = Shuffled(data.unlabeled, runtime.seed_for("unlabeled order"))
         self._step_seed = runtime.seed_for("training steps")
         self._targets = on_device(np.eye(shape.n_classes, dtype=np.float32)[data.labels], runtime.device)
@@ -71,12 +71,12 @@ class Learner:
         self._forward = self._wrapped()
 
     def _shares(self) -> dict[float, list[nn.Parameter]]:
-        """What learns at which share of the rate: layers that a warm-up has taught may go more slowly than the head."""
+        """Parameters by their factor of the learning rate: pretrained layers may have a smaller one than the head."""
         if not self.config.pretrain_steps or self.config.pretrained_rate_scale == 1.0:
             return {1.0: list(self.network.parameters())}
         head = list(self.network.head.parameters())
-        taught = [p for p in self.network.parameters() if all(p is not own for own in head)]
-        return {1.0: head, self.config.pretrained_rate_scale: taught}
+        pretrained = [p for p in self.network.parameters() if all(p is not own for own in head)]
+        return {1.0: head, self.config.pretrained_rate_scale: pretrained}
 
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
         forward: Callable[[Tensor], Tensor] = self.network
@@ -86,19 +86,19 @@ class Learner:
         return torch.compile(forward) if self.config.compile else forward
 
     def start_from(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over a previous model's weights; a head for other classes is left as drawn."""
+        """Copy a previous model's weights; a head for other classes keeps its random weights."""
         own = self.network.state_dict()
         fitting = {name: tensor for name, tensor in tensors.items() if own[name].shape == tensor.shape}
         for network in (self.network, self.average):
             load_into(network, {**named_tensors(network), **fitting})
 
     def pretrain_without_labels(self, report: Report) -> None:
-        """A warm-up without labels, before the first step."""
-        warm_up(self.network, self.data.feed, self.data.unlabeled, self.config, self.runtime, report)
+        """Contrastive pretraining without labels, before the first step (`core.learning.methods.simclr`)."""
+        pretrain(self.network, self.data.feed, self.data.unlabeled, self.config, self.runtime, report)
         move_average(averaged_tensors(self.average), averaged_tensors(self.network), 0.0)
 
     def advance(self) -> None:
-        """One step; nothing in it waits for the device."""
+        """One training step, without synchronization with the device."""
         set_rate(self.optimizer, learning_rate_at(self.step, self.data.n_steps, self.config))
         with autocast(self.runtime, self.config):
             losses = METHODS[self.config.method](self._next())
@@ -131,7 +131,7 @@ class Learner:
         )
 
     def read_sums(self, n_steps: int) -> dict[str, float]:
-        """Means over the last `n_steps` steps, and a fresh start of the sums. The only wait for the device."""
+        """Means over the last `n_steps` steps, and a reset of the sums; the only synchronization with the device."""
         means = (self.world.mean(self.sums) / n_steps).tolist()
         self.sums = torch.zeros_like(self.sums)
         return dict(zip(MEASURED, means, strict=True))

@@ -1,4 +1,4 @@
-"""A trained model: what predicts, and what a later round may start from. On disk: one safetensors file with JSON."""
+"""A trained model, which predicts and from which a later round may start. On disk: one safetensors file with JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config import TrainingConfig, from_dict
-from core.learning.networks.layers import Network, place
+from core.learning.networks.layers import Network, to_device
 from core.learning.networks.registry import NetworkShape, new_network
 from core.learning.tensor_files import load_into, named_tensors, read_tensors, write_tensors
 from core.runtime import Runtime
@@ -43,7 +43,7 @@ def load_model(path: Path, runtime: Runtime) -> TrainedModel:
     """The model as it was saved, on the runtime's device."""
     tensors, description = read_tensors(Path(path))
     shape = NetworkShape(**description["shape"])
-    network = place(new_network(shape), runtime.device)
+    network = to_device(new_network(shape), runtime.device)
     load_into(network, tensors)
     network.eval()
     return TrainedModel(

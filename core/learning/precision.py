@@ -1,5 +1,5 @@
-"""Mixed precision on CUDA: bfloat16 where the GPU computes in it, else float16 with a scaled loss. The CPU stays in
-float32, which is the faster there."""
+"""Mixed precision on CUDA: bfloat16 where the GPU computes in it, else float16 with a scaled loss. The CPU
+uses float32, which is faster there."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def autocast(runtime: Runtime, config: TrainingConfig) -> torch.autocast:
 
 
 def loss_scaler(runtime: Runtime, config: TrainingConfig) -> torch.amp.GradScaler:
-    """Scales the loss only where float16 would lose small gradients; elsewhere it does nothing."""
+    """Scales the loss only where float16 would underflow; elsewhere it does nothing."""
     needed = config.amp and runtime.is_cuda and half_type(runtime) is torch.float16
     return torch.amp.GradScaler(runtime.device.type, enabled=needed)

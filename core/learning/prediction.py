@@ -25,7 +25,7 @@ BLOCK = {"cpu": 256, "cuda": 2_048}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """One row per row asked for."""
+    """One row per requested row."""
 
     probabilities: NDArray[np.float32]  # (n, C) calibrated; the mean over the clean input and the views
     embeddings: NDArray[np.float32]  # (n, e) of the clean input, last layer
@@ -53,15 +53,15 @@ def predict(
     n_views: int = 0,
     report: Report = ignore,
 ) -> Predictions:
-    """Predictions for `rows` (all when None); with `n_views`, averaged over that many augmented views beside the clean
-    input. Memory beyond the result is one block's."""
+    """Predictions for `rows` (all when None); with `n_views`, averaged over the clean input and that many augmented
+    views. Memory beyond the result is that of one block."""
     asked = np.arange(len(inputs)) if rows is None else np.asarray(rows, np.int64)
     n, n_classes = len(asked), model.shape.n_classes
     probabilities = np.zeros((n, n_classes), np.float32)
     embeddings = np.zeros((n, model.network.width), np.float32)
     by_view = np.zeros((n_views, n, n_classes), np.float32) if n_views else None
     bank = model.config.bank_views if inputs.kind == "audio" else 0
-    n_made = max(n_views, bank)  # the first views of the training's bank, which is remembered
+    n_made = max(n_views, bank)  # the first views of the training's bank, which is cached
     size = max(1, BLOCK.get(runtime.device.type, 256) // (1 + n_made if n_views else 1))
     with evaluating(model.network), autocast(runtime, model.config):
         for start in range(0, n, size):

@@ -1,4 +1,4 @@
-"""Which rows a step trains on, as a function of its number: a resumed run needs no memory of what came before."""
+"""Which rows a step trains on, as a function of its number: a resumed run needs no stored order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Shuffled:
-    """Goes through `rows` in a new order each time; every pass holds every row once."""
+    """Passes over `rows`, each in a new random order; every pass contains every row once."""
 
     def __init__(self, rows: NDArray[np.int64], seed: int) -> None:
         self.rows = rows
@@ -27,9 +27,9 @@ class Shuffled:
 
 
 def in_shares(labels: NDArray[np.int64], prior: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Positions of labels (m,), each at least once, repeated so that classes stand in the shares of `prior` (C,).
+    """Positions of labels (m,), each at least once, repeated so that the classes have the shares of `prior` (C,).
 
-    With few labels their counts are an accident: a class with two labels of seventy would hardly be heard.
+    With few labels the class counts are arbitrary: a class with two of seventy labels would hardly be trained.
     """
     counts = np.bincount(labels, minlength=len(prior))
     heard = np.flatnonzero(counts)

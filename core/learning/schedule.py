@@ -18,8 +18,8 @@ def learning_rate_at(step: int, n_steps: int, config: TrainingConfig) -> float:
 
 
 def optimizer_of(shares: Mapping[float, Iterable[nn.Parameter]], config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW for parameters that learn at these shares of the rate; biases and the scales of batch normalization are not
-    decayed."""
+    """AdamW for parameters grouped by their factor of the learning rate; biases and the scales of batch normalization
+    are not decayed."""
     groups = []
     for share, parameters in shares.items():
         own = list(parameters)

@@ -1,4 +1,4 @@
-"""Tensors with a JSON description in one safetensors file: no pickle, and replaced as a whole or not at all."""
+"""Tensors with a JSON description in one safetensors file: no pickle, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Copies the tensors named `prefix`... into the module's parameters and buffers, wherever these are."""
+    """Copies the tensors named `prefix`... into the module's parameters and buffers, on their device."""
     own = module.state_dict()
     with torch.no_grad():
         for name, tensor in own.items():

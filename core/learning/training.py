@@ -1,4 +1,4 @@
-"""Trains a model on a pool: the loop, its checkpoints, its measurements and its ways to stop."""
+"""Trains a model on a pool: the loop, its checkpoints, its metrics and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from core.config import TrainingConfig, to_json
 from core.errors import InvalidInput, NotFound, TrainingFailed
-from core.learning.calibration import ENOUGH, USUAL, fitted_temperature
+from core.learning.calibration import DEFAULT_TEMPERATURE, MIN_LABELS, fitted_temperature
 from core.learning.distributed import World
 from core.learning.learner import Learner, TrainingData
 from core.learning.methods.alignment import class_prior
@@ -30,15 +30,15 @@ __all__ = ["Predictions", "TrainedModel", "load_model", "nothing_to_learn", "pre
 
 HeldOut = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, labels
 SHORTEST_EPOCH, LONGEST_EPOCH = 25, 500  # steps, when training is counted in steps
-LOOK_EVERY = 100  # steps between looks at the loss within a long epoch
+CHECK_EVERY = 100  # steps between checks of the loss within a long epoch
 REPORT_SECONDS = 0.5
-MOST_HELD_OUT = 1_000  # evaluated after each epoch; all of them at the end
+MAX_TEST_ITEMS = 1_000  # evaluated after each epoch; all of them at the end
 SMALLEST_BANK = 4
 CHECKPOINT = "checkpoint.safetensors"
 
 
 def nothing_to_learn(labels: NDArray[np.int64], n_classes: int) -> str | None:
-    """Why these labels (n,) cannot train a model, or None when they can. Before that, selection starts cold."""
+    """Why these labels (n,) cannot train a model, or None when they can. Until then, selection uses its cold start."""
     found = np.unique(labels[labels != UNLABELED])
     if n_classes < 2:
         return "A model needs at least two classes. Add a class."
@@ -64,26 +64,26 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
 ) -> TrainedModel:
     """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
 
-    With `checkpoint_dir` the state is kept there after every epoch, and a call with the same data, settings and seed
-    goes on from it to the same weights as an uninterrupted run. Processes that torchrun started and that have joined
-    (`core.learning.distributed.join`) call it alike and share every batch. TrainingFailed when there is nothing to
-    learn from or the loss stops being a number.
+    With `checkpoint_dir` the state is saved there after every epoch, and a call with the same data, settings and seed
+    continues from it to the same weights as an uninterrupted run. Processes that torchrun started and that have joined
+    (`core.learning.distributed.join`) call it with the same arguments and share every batch. TrainingFailed when there
+    is nothing to learn from or the loss stops being a number.
     """
     if reason := nothing_to_learn(labels, n_classes):
         raise TrainingFailed(reason)
-    going_on = warm_start if config.warm_steps else None  # without such steps every round starts anew
-    if going_on is not None:
+    previous = warm_start if config.warm_steps else None  # without such steps every round starts from scratch
+    if previous is not None:
         config = dataclasses.replace(config, steps=config.warm_steps)
     rows = _usable_rows(inputs, labels, held_out)
     config = dataclasses.replace(config, bank_views=bank_size(config, len(rows)))
     shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
     data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
     learner = Learner(shape, data, config, runtime)
-    if going_on is not None:
-        learner.start_from(named_tensors(going_on.network))
+    if previous is not None:
+        learner.start_from(named_tensors(previous.network))
     run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
     resumed = run.resume()
-    if config.pretrain_steps and going_on is None and not resumed:
+    if config.pretrain_steps and previous is None and not resumed:
         learner.pretrain_without_labels(report)
         run.keep()
     run.go()
@@ -91,8 +91,8 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:
-    """Views per clip worth making: as many as `bank_views`, halved while half still covers what the steps will draw of
-    an item, so that a pool of 100,000 clips does not wait for views that no step would see."""
+    """Views per clip to compute: `bank_views`, halved while half still covers what the steps will draw of an item, so
+    that large pools do not compute views that no step uses."""
     if not config.steps:
         return config.bank_views
     drawn_per_item = 2 * config.steps * config.unlabeled_batch / n_rows
@@ -147,7 +147,7 @@ def _notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDAr
 
 
 def _fingerprint(inputs: Inputs, labels: NDArray[np.int64], config: TrainingConfig, runtime: Runtime) -> str:
-    """Equal for runs that would give the same weights."""
+    """A hash that is equal for runs with the same result."""
     digest = hashlib.sha256(f"{to_json(config)};{runtime.seed};{inputs.key};{World.current().size}".encode())
     digest.update("".join(inputs.names).encode())
     digest.update(np.ascontiguousarray(labels).tobytes())
@@ -156,7 +156,7 @@ def _fingerprint(inputs: Inputs, labels: NDArray[np.int64], config: TrainingConf
 
 
 class _Run:
-    """One training run: steps, and what happens between them."""
+    """One training run: the steps, and the checkpoints and metrics between them."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Run:
         self._note = ""
 
     def resume(self) -> bool:
-        """Goes on from the checkpoint when it belongs to this very run; a damaged or foreign one is ignored."""
+        """Continue from the checkpoint of this run, if there is one; a damaged or different one is ignored."""
         if self.path is None:
             return False
         try:
@@ -193,14 +193,14 @@ class _Run:
 
     def go(self) -> None:
         learner, n_steps = self.learner, self.learner.data.n_steps
-        looked_at = learner.step
+        checked_at = learner.step
         while learner.step < n_steps:
             learner.advance()
             self._tell()
             epoch_ends = learner.step % self.epoch_steps == 0 or learner.step == n_steps
-            if epoch_ends or learner.step - looked_at >= LOOK_EVERY:
-                measured = self._look(looked_at)
-                looked_at = learner.step
+            if epoch_ends or learner.step - checked_at >= CHECK_EVERY:
+                measured = self._check_losses(checked_at)
+                checked_at = learner.step
                 if epoch_ends:
                     self._end_epoch(measured)
 
@@ -210,8 +210,8 @@ class _Run:
             self._last_report = now
             self.report(Progress("train", self.learner.step, self.learner.data.n_steps, self._note))
 
-    def _look(self, since: int) -> dict[str, float]:
-        """Means since step `since`; stops the run when one is not a number."""
+    def _check_losses(self, since: int) -> dict[str, float]:
+        """Mean losses since step `since`; raises TrainingFailed when one is not finite."""
         measured = self.learner.read_sums(self.learner.step - since)
         broken = [name for name, value in measured.items() if not math.isfinite(value)]
         if broken:
@@ -224,7 +224,7 @@ class _Run:
 
     def _end_epoch(self, measured: dict[str, float]) -> None:
         if self.held_out is not None and len(self.held_out[0]):
-            rows, labels = (part[:MOST_HELD_OUT] for part in self.held_out)
+            rows, labels = (part[:MAX_TEST_ITEMS] for part in self.held_out)
             logits = logits_of(self.learner.average, self.inputs, rows, self.learner.runtime)
             measured["held_out_accuracy"] = float((logits.argmax(1).cpu().numpy() == labels).mean())
         self.history.append({"step": self.learner.step, **measured})
@@ -239,16 +239,16 @@ class _Run:
             write_tensors(self.path, self.learner.tensors(), description)
 
     def finished(self, shape: NetworkShape, notes: tuple[str, ...]) -> TrainedModel:
-        """The averaged network, calibrated."""
+        """The averaged network with its fitted temperature."""
         learner = self.learner
         network = learner.average.eval()
         metrics = dict(self.history[-1]) if self.history else {}
-        temperature = USUAL if learner.config.calibrate else 1.0
+        temperature = DEFAULT_TEMPERATURE if learner.config.calibrate else 1.0
         if self.held_out is not None and len(self.held_out[0]):
             rows, labels = self.held_out
             logits = logits_of(network, self.inputs, rows, learner.runtime).cpu().numpy()
             metrics["held_out_accuracy"] = float((logits.argmax(1) == labels).mean())
-            if learner.config.calibrate and len(labels) >= ENOUGH:
+            if learner.config.calibrate and len(labels) >= MIN_LABELS:
                 temperature = fitted_temperature(logits, labels)
         metrics["temperature"] = temperature
         return TrainedModel(

@@ -1,10 +1,10 @@
-"""BADGE: k-means++ draws on the gradients that the last layer would see (Ash et al., 2020).
+"""BADGE: k-means++ sampling on hypothetical gradients of the last layer (Ash et al., 2020).
 
-    g_i = (p_i - e_guess) (x) h_i,   |g_i - g_j|^2 = |a_i|^2 |h_i|^2 + |a_j|^2 |h_j|^2 - 2 <a_i, a_j> <h_i, h_j>
+    g_i = (p_i - e_y) (x) h_i,   |g_i - g_j|^2 = |a_i|^2 |h_i|^2 + |a_j|^2 |h_j|^2 - 2 <a_i, a_j> <h_i, h_j>
 
-with a_i = p_i - e_guess (C,) and h_i the embedding (e,): the (C e)-dimensional gradients are never formed. The first
-pick has the longest gradient; each other is drawn with probability proportional to its squared distance to the
-nearest pick, which is its score.
+with y the most probable class of i, a_i = p_i - e_y (C,) and h_i the embedding (e,): the (C e)-dimensional gradients
+are never formed. The first pick has the longest gradient; each other is drawn with probability proportional to its
+squared distance to the nearest pick, which is its score.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core.types import Progress, Report, Selection, SelectionRequest, ignore
 
 
 def gradient_factors(P: Tensor) -> Tensor:
-    """(n, C) a = p - e_guess for probabilities P (n, C)."""
+    """(n, C) a = p - e_y for probabilities P (n, C)."""
     return P.scatter_add(1, P.argmax(1, keepdim=True), -torch.ones_like(P.narrow(1, 0, 1)))
 
 

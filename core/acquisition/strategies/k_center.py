@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from core.acquisition.geometry import farther_first, nearest
+from core.acquisition.geometry import distance_with_center, nearest
 from core.acquisition.pool_view import candidate_rows, draft, labeled_rows, on_device, space
 from core.config import SelectionConfig
 from core.types import Progress, Report, Selection, SelectionRequest, ignore
@@ -34,7 +34,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         blocked[position] = True
         first = step == 0 and not len(centers)
         before = torch.full_like(distance, torch.inf) if first else distance
-        distance = farther_first(x, before, position)
+        distance = distance_with_center(x, before, position)
         report(Progress("select", step + 1, request.batch_size))
     if not len(centers):
         scores[0] = max(scores[1:], default=0.0)

@@ -4,7 +4,7 @@
 
 over centered rows of length 1 (last layer, kernel features before the first model). The score is the gain in coverage.
 The paper takes self-supervised features of length 1; ours are centered first, because activations after a rectifier
-all point the same way.
+are nonnegative and thus all similar.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RADIUS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Herding:
-    """What distinguishes one weighted Gaussian coverage from another."""
+    """The parameters of a weighted Gaussian coverage."""
 
     strategy: str
     radius: float = RADIUS

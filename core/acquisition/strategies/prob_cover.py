@@ -31,7 +31,7 @@ from core.types import Progress, Report, Selection, SelectionRequest, ignore
 PURITY = 0.95
 
 
-def nearest_stranger(x: Tensor, assigned: Tensor) -> Tensor:
+def distance_to_other_cluster(x: Tensor, assigned: Tensor) -> Tensor:
     """(n,) distance to the nearest row of another cluster; infinite where there is only one."""
     parts = []
     for rows, own in zip(x.split(1024), assigned.split(1024), strict=True):
@@ -41,8 +41,8 @@ def nearest_stranger(x: Tensor, assigned: Tensor) -> Tensor:
 
 
 def pure_radius(x: Tensor, assigned: Tensor) -> float:
-    """The largest radius at which the share PURITY of the balls holds one cluster alone."""
-    distances = nearest_stranger(x, assigned)
+    """The largest radius at which the share PURITY of the balls contains a single cluster."""
+    distances = distance_to_other_cluster(x, assigned)
     if not bool(torch.isfinite(distances).any()):
         return float(squared_distances(x, x.mean(0, keepdim=True)).sqrt().median())
     return float(torch.quantile(distances, 1 - PURITY))
@@ -68,5 +68,5 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     covering = greedy_cover(similar(E, K), shares, covered, m, lambda done: report(Progress("select", done, m)))
     notes = sampled_note("Candidates", len(offered), len(rows)) + sampled_note("Coverage", len(evaluated), len(pool))
     if covering.exhausted is not None:
-        notes += (f"All items were covered after {covering.exhausted} picks; the others cover them a second time.",)
+        notes += (f"All items were covered after {covering.exhausted} picks; the remaining picks cover them again.",)
     return draft(request, "prob_cover", offered[covering.positions], covering.gains, notes)

@@ -1,4 +1,4 @@
-"""Uncertainty herding: coverage of the items a model is unsure about (Bae, Oliveira and Sutherland, ICLR 2025).
+"""Uncertainty herding: coverage of the items a model is uncertain about (Bae, Oliveira and Sutherland, ICLR 2025).
 
     maximize  1/n sum_x u(x) max_{l in labeled and chosen} exp(-|x - l|^2 / sigma^2),   u = 1 - margin at temperature t
 
@@ -8,13 +8,14 @@ Few labels make this MaxHerding, many make it margin sampling, through two adapt
 
 Departures and details
 - The paper takes the smallest labeled distance as it is. Here sigma is kept between 0.05 and 1: two labeled items in
-  (nearly) the same place would otherwise make every other item its own island, and beyond MaxHerding's radius 1 a few
-  far labels would make everything count as covered. Distances are those of the last layer, which every round trains,
-  so sigma is not promised to fall from one round to the next. Above `max_pairwise` labels a seeded sample is compared.
-- Of the uncertainties the paper tries, the margin is taken.
+  (nearly) the same place would otherwise isolate every other item, and beyond MaxHerding's radius 1 a few distant
+  labels would cover everything. Distances are those of the last layer, which every round trains,
+  so sigma may grow from one round to the next. Above `max_pairwise` labels a seeded sample is compared.
+- Of the uncertainty measures in the paper, this is the margin.
 - The paper chooses t by the calibration error on a part of the labeled set held out from training. A round trains on
-  all labels, so the expected accuracy is estimated instead as that of the nearest other labeled item, left one out, on
-  the last layer: near zero while each class has a label or less, which gives equal weights, and rising with labels.
+  all labels, so the expected accuracy is estimated instead as that of the nearest other labeled item, with
+  leave-one-out, on the last layer: near zero while each class has a label or less, which gives equal weights, and
+  rising with labels.
 - Rows are centered and of length 1, as in `max_herding`. Before the first model the weights are equal.
 """
 
@@ -69,8 +70,8 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     distances = labeled_distances(x[where])
     radius = min(RADIUS, max(float(distances.min()), SMALLEST_RADIUS))
     accuracy = float(leave_one_out_accuracy(distances, P[where].argmax(1)))
-    looked_at = sample(unlabeled_rows(request), config.max_pairwise, request, "uncertainty_herding-pool")
-    temperature = matching_temperature(P[on_device(looked_at)], accuracy)
+    evaluated = sample(unlabeled_rows(request), config.max_pairwise, request, "uncertainty_herding-pool")
+    temperature = matching_temperature(P[on_device(evaluated)], accuracy)
     weights = margin_uncertainty(at_temperature(P, temperature))
     note = f"Radius {radius:.2f}, temperature {temperature:.2f} (expected accuracy {accuracy:.0%})."
     return herd(request, config, Herding("uncertainty_herding", radius, weights, (note,)), report)

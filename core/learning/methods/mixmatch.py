@@ -7,9 +7,10 @@
 
 Symbols: X_hat, U_hat augmented labeled and unlabeled inputs; K = n_augmentations; T = sharpening; alpha = mix_alpha.
 
-Departures and details: which batches set batch normalization's statistics is `config.batch_norm`. "interleaved" is the
-authors' code: K + 1 passes of equal batches that hold labeled and unlabeled examples in equal shares; only the first
-updates the running statistics. "joint" is one pass over everything. The pass that guesses labels updates nothing.
+Departures and details: `config.batch_norm` decides which batches set the statistics of batch normalization.
+"interleaved" is the authors' code: K + 1 passes of equal batches that hold labeled and unlabeled examples in equal
+shares; only the first updates the running statistics. "joint" is one pass over everything. The pass that computes label
+guesses (the paper's term) updates nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def guess_labels(step: Step, views: list[Tensor]) -> Tensor:
 
 
 def mixed_batch(step: Step) -> tuple[Tensor, Tensor, Tensor]:
-    """X' and U' (b + K b_u, C, H, W), their targets (b + K b_u, n_classes), and the guesses (b_u, n_classes)."""
+    """X' and U' (b + K b_u, C, H, W), their targets (b + K b_u, n_classes), and the label guesses q (b_u,
+    n_classes)."""
     views = [step.unlabeled.standard() for _ in range(step.config.n_augmentations)]
     guesses = guess_labels(step, views)
     labeled = step.labeled.standard()
@@ -70,7 +72,7 @@ def interleaved_order(n: int, n_batches: int) -> Tensor:
 
 
 def forward(step: Step, mixed: Tensor) -> Tensor:
-    """Logits of all mixed inputs, with the batch-norm choice the module describes."""
+    """Logits of all mixed inputs, with batch normalization as in the module docstring."""
     if step.config.batch_norm == "joint":
         return step.network(mixed).float()
     n_batches = step.config.n_augmentations + 1

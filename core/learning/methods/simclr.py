@@ -1,14 +1,15 @@
-"""A warm-up on the pool without any label (SimCLR, Chen et al., 2020): two views of an item are to lie close together.
+"""Contrastive pretraining on the pool without labels (SimCLR, Chen et al., 2020).
 
     z = normalize(g(embed(view))) for two views of each of b items;  s_ij = z_i . z_j / T
     L = mean over the 2 b views i of  -log( exp s_ij / sum over k != i of exp s_ik ),   j the other view of i's item
 
-The network then starts from features of the pool instead of from nothing, for pools whose features a handful of labels
-cannot teach, such as photographs (CIFAR-10 in docs/reproduction.md).
+The loss brings the two views of an item close together. Training then starts from features of the pool instead of from
+random weights, which helps when a few labels are not enough to learn features, as for photographs (CIFAR-10 in
+docs/reproduction.md).
 
-Details: g is one hidden layer with batch normalization, thrown away afterwards; views are the feed's `varied` ones, and
-the network's head is not touched. All randomness of step t comes from a generator seeded with (seed, t). Processes that
-train together do all of it alike.
+Details: g is one hidden layer with batch normalization, discarded afterwards; views are the feed's `varied` ones, and
+the network's head is not trained. All randomness of step t comes from a generator seeded with (seed, t). Processes that
+train together perform the same steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from core.config import TrainingConfig
-from core.learning.networks.layers import SLOPE, Linear, Network, draw_weights, place
+from core.learning.networks.layers import SLOPE, Linear, Network, draw_weights, to_device
 from core.learning.sampling import Shuffled
 from core.learning.schedule import learning_rate_at, optimizer_of, set_rate
 from core.media.feeds import Feed
@@ -36,13 +37,13 @@ HIDDEN, PROJECTED = 256, 64
 REPORT_SECONDS = 0.5
 
 
-def contrast_loss(projected: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+def contrastive_loss(projected: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """L of unit vectors (2 b, d): rows i and i + b are the two views of item i."""
     n_items = len(projected) // 2
     itself = torch.eye(2 * n_items, dtype=torch.bool, device=projected.device)
-    likeness = (projected @ projected.T / temperature).masked_fill(itself, -torch.inf)
+    similarities = (projected @ projected.T / temperature).masked_fill(itself, -torch.inf)
     other = torch.arange(2 * n_items, device=projected.device).roll(n_items)
-    return F.cross_entropy(likeness, other)
+    return F.cross_entropy(similarities, other)
 
 
 class Projection(nn.Module):
@@ -56,7 +57,7 @@ class Projection(nn.Module):
         return F.normalize(self.out(F.leaky_relu(self.norm(self.hidden(embedded)), SLOPE)), dim=1)
 
 
-class WarmUp:
+class Pretraining:
     """Trains `network` in place; `advance` makes one of `config.pretrain_steps` steps."""
 
     def __init__(
@@ -67,7 +68,7 @@ class WarmUp:
         self.size = min(config.pretrain_batch, len(rows))
         projection = Projection(network.width)
         draw_weights(projection, torch.Generator().manual_seed(runtime.seed_for("projection")))
-        self.projection = place(projection, runtime.device)
+        self.projection = to_device(projection, runtime.device)
         self.optimizer = optimizer_of({1.0: [*network.parameters(), *self.projection.parameters()]}, self.config)
         self.step = 0
         self._rows = Shuffled(rows, runtime.seed_for("contrast order"))
@@ -79,7 +80,7 @@ class WarmUp:
         rows = self._rows.batch(self.step, self.size)
         set_rate(self.optimizer, learning_rate_at(self.step, self.config.pretrain_steps, self.config))
         views = [self.feed.varied(rows, rng.random((self.size, self.feed.n_draws), dtype=np.float32)) for _ in range(2)]
-        loss = contrast_loss(self.projection(self.network.embed(torch.cat(views))))
+        loss = contrastive_loss(self.projection(self.network.embed(torch.cat(views))))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -87,7 +88,7 @@ class WarmUp:
         return loss.detach()
 
 
-def warm_up(
+def pretrain(
     network: Network,
     feed: Feed,
     rows: NDArray[np.int64],
@@ -95,10 +96,10 @@ def warm_up(
     runtime: Runtime,
     report: Report = ignore,
 ) -> None:
-    """All steps, in place; nothing where there are none or where one item has nothing to differ from."""
+    """All pretraining steps, in place; none when there are no steps or fewer than two items."""
     if len(rows) < 2:
         return
-    run, told = WarmUp(network, feed, rows, config, runtime), 0.0
+    run, told = Pretraining(network, feed, rows, config, runtime), 0.0
     while run.step < config.pretrain_steps:
         run.advance()
         if time.monotonic() - told >= REPORT_SECONDS:

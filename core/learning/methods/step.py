@@ -1,4 +1,4 @@
-"""What every training method receives and returns. A method is one file with one function, `loss(step) -> Losses`."""
+"""The input and output of a training method. A method is one file with one function, `loss(step) -> Losses`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.media.feeds import Feed
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of the pool; each call augments them anew. Gives this process's part (B / processes, C, H, W)."""
+    """Rows of the pool; each call draws a new augmentation. Returns this process's part (B / processes, C, H, W)."""
 
     rows: NDArray[np.int64]  # (B,) of the whole batch
     feed: Feed
@@ -36,14 +36,14 @@ class Batch:
         return self.feed.strong(*self._drawn())
 
     def _drawn(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """This process's rows and their draws; drawn for the whole batch, so that all processes agree."""
+        """This process's rows and their draws; drawn for the whole batch, so that all processes use the same draws."""
         draws = self.rng.random((len(self.rows), self.feed.n_draws), dtype=np.float32)
         return self.world.part(self.rows), self.world.part(draws)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One training step as a method sees it."""
+    """The input of one training step."""
 
     network: Callable[[Tensor], Tensor]  # logits, in training mode
     layers: nn.Module  # the same network, for what concerns its layers
@@ -52,8 +52,8 @@ class Step:
     unlabeled: Batch
     config: TrainingConfig
     fraction: float  # of the training done, in [0, 1)
-    prior: Tensor  # (n_classes,) share of each class in the pool, as far as known
-    state: dict[str, Tensor]  # what the method carries from step to step; saved in checkpoints
+    prior: Tensor  # (n_classes,) estimated share of each class in the pool
+    state: dict[str, Tensor]  # what the method keeps between steps; saved in checkpoints
     rng: np.random.Generator
     world: World
 
@@ -66,14 +66,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Scalars on the device; nothing here waits for it."""
+    """Scalars on the device."""
 
     labeled: Tensor
     unlabeled: Tensor  # before its weight
     weight: float
     accuracy: Tensor  # on the labeled batch, as trained
     confidence: Tensor  # mean of the largest pseudo-label probability
-    used: Tensor  # share of the unlabeled batch whose guess counts
+    used: Tensor  # share of the unlabeled batch whose pseudo-label is used
 
     @property
     def total(self) -> Tensor:

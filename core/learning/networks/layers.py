@@ -1,7 +1,7 @@
-"""The layers both networks are built of, and the face they share.
+"""The layers of both networks, and their common interface.
 
 Weights are drawn on the host from an explicit generator (`draw_weights`), so every device starts from the same ones and
-the global generator is never touched.
+the global generator is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Network(nn.Module):
     head: nn.Linear
 
     def embed(self, pictures: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} does not say how it embeds")
+        raise TypeError(f"{type(self).__name__} does not implement embed")
 
     def forward(self, pictures: Tensor) -> Tensor:
         logits: Tensor = self.head(self.embed(pictures))
@@ -41,18 +41,18 @@ class Convolution(nn.Conv2d):
         super().__init__(n_in, n_out, size, stride=stride, padding=size // 2, bias=False)
 
     def reset_parameters(self) -> None:
-        """Leaves them as they are: `draw_weights` follows."""
+        """Do nothing: `draw_weights` initializes the weights."""
 
 
 class Linear(nn.Linear):
     """Weights are drawn by `draw_weights`."""
 
     def reset_parameters(self) -> None:
-        """Leaves them as they are: `draw_weights` follows."""
+        """Do nothing: `draw_weights` initializes the weights."""
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalization whose statistics are those of the whole batch, however many processes share it."""
+    """Batch normalization whose statistics are those of the whole batch, across all processes."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or World.current().size == 1:
@@ -116,8 +116,8 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             nn.init.zeros_(module.bias)
 
 
-def place(network: Placed, device: torch.device) -> Placed:
-    """The network on the device, channels last: the layout convolutions run fastest in. Works on fake tensors too."""
+def to_device(network: Placed, device: torch.device) -> Placed:
+    """The network on the device in channels-last layout, the fastest for convolutions. Supports fake tensors."""
     for module in network.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.detach().to(device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from core.errors import InvalidInput
-from core.learning.networks.layers import Network, draw_weights, place
+from core.learning.networks.layers import Network, draw_weights, to_device
 from core.learning.networks.small_resnet import SmallResNet
 from core.learning.networks.wide_resnet import WideResNet
 from core.runtime import Runtime
@@ -24,7 +24,7 @@ class NetworkShape:
 
 
 def new_network(shape: NetworkShape) -> Network:
-    """On the host, with weights not yet drawn."""
+    """A network on the host, with uninitialized weights."""
     if shape.name == "resnet-small":
         return SmallResNet(shape.channels, shape.n_classes)
     if found := re.fullmatch(r"wrn-(\d+)-(\d+)", shape.name):
@@ -33,7 +33,7 @@ def new_network(shape: NetworkShape) -> Network:
 
 
 def fresh_network(shape: NetworkShape, runtime: Runtime) -> Network:
-    """On the runtime's device, with the weights its seed gives."""
+    """A network on the runtime's device, with weights drawn from its seed."""
     network = new_network(shape)
     draw_weights(network, torch.Generator().manual_seed(runtime.seed_for("weights")))
-    return place(network, runtime.device)
+    return to_device(network, runtime.device)

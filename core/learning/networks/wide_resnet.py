@@ -4,7 +4,7 @@ A 3x3 stem of 16 channels, three groups of (depth - 4) / 6 pre-activation blocks
 (the second and third group halve the resolution), batch normalization, the mean over positions, one linear layer.
 WRN-28-10 has 36.5 million parameters.
 
-Departures and details: LeakyReLU with slope 0.1 in place of ReLU, and no dropout, as MixMatch's authors have it.
+Departures and details: LeakyReLU with slope 0.1 in place of ReLU, and no dropout, as in the code of MixMatch's authors.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch
 from core.errors import Cancelled
 from core.learning import learner as learner_module
 from core.learning.methods import simclr
-from core.learning.methods.simclr import TEMPERATURE, WarmUp, contrast_loss
+from core.learning.methods.simclr import TEMPERATURE, Pretraining, contrastive_loss
 from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.training import train
 from core.media.feeds import open_feed
@@ -35,13 +35,13 @@ def test_the_loss_is_the_papers_by_hand():
         j = (i + 3) % 6
         others = sum(math.exp(z[i] @ z[k] / 0.5) for k in range(6) if k != i)
         terms.append(-math.log(math.exp(z[i] @ z[j] / 0.5) / others))
-    assert float(contrast_loss(torch.from_numpy(z), 0.5)) == pytest.approx(np.mean(terms))
+    assert float(contrastive_loss(torch.from_numpy(z), 0.5)) == pytest.approx(np.mean(terms))
 
 
 def test_two_items_that_differ_wholly_have_the_loss_of_the_closed_form():
     z = torch.eye(2).repeat(2, 1)
     near = math.exp(1 / TEMPERATURE)
-    assert float(contrast_loss(z)) == pytest.approx(-math.log(near / (near + 2)), rel=1e-4)
+    assert float(contrastive_loss(z)) == pytest.approx(-math.log(near / (near + 2)), rel=1e-4)
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
     network = fresh_network(SHAPE, CPU).train()
     head = network.head.weight.detach().clone()
     config = dataclasses.replace(CONFIG, pretrain_steps=60)
-    run = WarmUp(network, open_feed(POOL, CPU.device, 0), np.arange(len(CLASSES)), config, CPU)
+    run = Pretraining(network, open_feed(POOL, CPU.device, 0), np.arange(len(CLASSES)), config, CPU)
     losses = [float(run.advance()) for _ in range(60)]
     assert np.mean(losses[-10:]) < 0.8 * np.mean(losses[:10])
     assert torch.equal(network.head.weight, head)
@@ -57,8 +57,8 @@ def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
 
 def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch):
     calls = []
-    warm_up = simclr.warm_up
-    monkeypatch.setattr(learner_module, "warm_up", lambda *a: (calls.append(1), warm_up(*a)))
+    pretrain = simclr.pretrain
+    monkeypatch.setattr(learner_module, "pretrain", lambda *a: (calls.append(1), pretrain(*a)))
     labels = some_labels(CLASSES, 2)
     models = [train(POOL, labels, N_CLASSES, config, runtime=CPU) for config in (CONFIG, CONFIG, SMALL)]
     assert len(calls) == 2
@@ -71,7 +71,7 @@ def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch)
     assert len(calls) == 3
 
 
-def test_a_run_that_is_stopped_after_its_warm_up_does_not_repeat_it(tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_after_its_pretraining_does_not_repeat_it(tmp_path, monkeypatch):
     labels = some_labels(CLASSES, 2)
     straight = train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU)
 
@@ -81,16 +81,16 @@ def test_a_run_that_is_stopped_after_its_warm_up_does_not_repeat_it(tmp_path, mo
 
     with pytest.raises(Cancelled):
         train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU, checkpoint_dir=tmp_path, report=stop)
-    monkeypatch.setattr(learner_module, "warm_up", lambda *a: pytest.fail("warmed up again"))
+    monkeypatch.setattr(learner_module, "pretrain", lambda *a: pytest.fail("pretrained again"))
     resumed = train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU, checkpoint_dir=tmp_path)
     for name, tensor in straight.network.state_dict().items():
         assert torch.equal(resumed.network.state_dict()[name], tensor), name
 
 
-def test_a_warm_up_can_be_cancelled(monkeypatch):
+def test_pretraining_can_be_cancelled(monkeypatch):
     steps = []
-    advance = WarmUp.advance
-    monkeypatch.setattr(WarmUp, "advance", lambda self: (steps.append(1), advance(self))[1])
+    advance = Pretraining.advance
+    monkeypatch.setattr(Pretraining, "advance", lambda self: (steps.append(1), advance(self))[1])
 
     def cancel(progress):
         raise Cancelled("stop")
@@ -100,12 +100,12 @@ def test_a_warm_up_can_be_cancelled(monkeypatch):
     assert len(steps) == 1
 
 
-def test_clips_warm_up_too_and_one_item_has_nothing_to_differ_from():
+def test_clips_are_pretrained_too_and_a_single_item_is_not():
     clips, classes = clip_pool(n=8)
     train(clips, some_labels(classes, 1), N_CLASSES, dataclasses.replace(CONFIG, steps=2), runtime=CPU)
     network = fresh_network(SHAPE, CPU)
     before = network.stem.weight.detach().clone()
-    simclr.warm_up(network, open_feed(POOL, CPU.device, 0), np.arange(1), CONFIG, CPU)
+    simclr.pretrain(network, open_feed(POOL, CPU.device, 0), np.arange(1), CONFIG, CPU)
     assert torch.equal(network.stem.weight, before)
 
 
@@ -113,7 +113,7 @@ def test_a_step_stays_on_the_device():
     with fake_cuda() as device:
         runtime = Runtime(seed=0, device=device)
         network = fresh_network(SHAPE, runtime).train()
-        run = WarmUp(network, open_feed(POOL, device, 0), np.arange(len(CLASSES)), CONFIG, runtime)
+        run = Pretraining(network, open_feed(POOL, device, 0), np.arange(len(CLASSES)), CONFIG, runtime)
         assert run.advance().device == device
         assert {p.device for p in (*network.parameters(), *run.projection.parameters())} == {device}
 
@@ -122,7 +122,7 @@ def test_taught_layers_learn_at_their_share_of_the_rate():
     """A share of 0 leaves them as the warm-up left them; the head learns all the same."""
     config = dataclasses.replace(CONFIG, pretrained_rate_scale=0.0, ema_decay=0.0)
     warmed = fresh_network(SHAPE, CPU).train()
-    simclr.warm_up(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)
+    simclr.pretrain(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)
     model = train(POOL, some_labels(CLASSES, 2), N_CLASSES, config, runtime=CPU)
     assert torch.equal(model.network.stem.weight, warmed.stem.weight)
     assert not torch.equal(model.network.head.weight, warmed.head.weight)
