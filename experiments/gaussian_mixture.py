@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
-from core.coresets.library.mixtures import Mixture, MixtureProblem, Prior, negative_log_likelihood, start_mixture
+from core.coresets.library.mixtures import Mixture, MixturePrior, MixtureProblem, negative_log_likelihood, start_mixture
 from core.coresets.library.sensitivity import clustering_sensitivity, sample
 from core.coresets.library.simplex import project_to_simplex
 from core.coresets.library.weighted import PursuitConfig, build_coreset
@@ -44,7 +44,7 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
     x = draw(n, seed)
     everything = torch.ones(n, dtype=torch.float64)
     centers = KMeans(COMPONENTS, n_init=3, random_state=seed).fit(x.numpy()).cluster_centers_
-    prior = Prior(PRIOR_SHARE * n, PRIOR_SCALE)
+    prior = MixturePrior(PRIOR_SHARE * n, PRIOR_SCALE)
     begin = start_mixture(torch.tensor(centers), 1.0)
     fit = MixtureProblem(x=x, initial=begin, prior=prior).solve(everything).parameters
     problem = MixtureProblem(x=x, initial=fit, prior=prior, max_steps=500, tolerance=1e-6, outer_prior=True, warm=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from core.acquisition import duplicates
 from core.acquisition.duplicates import NearDuplicates
-from core.acquisition.pool_view import Rows, is_cold
+from core.acquisition.pool_view import RowArray, is_cold
 from core.config import SelectionConfig
 from core.errors import InvalidInput
 from core.runtime import seed_for
@@ -64,7 +64,7 @@ def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> 
 
 
 def distinct_first(
-    request: SelectionRequest, twins: NearDuplicates, allowed: Mask, chosen: Rows, m: int
+    request: SelectionRequest, twins: NearDuplicates, allowed: Mask, chosen: RowArray, m: int
 ) -> list[tuple[int, Mask]]:
     """(count, mask of rows (n,)) in the order in which m of the `allowed` rows are chosen.
 
@@ -76,7 +76,7 @@ def distinct_first(
     return [(count, rows) for count, rows in ((k, distinct), (m - k, allowed)) if count > 0]
 
 
-def part_request(request: SelectionRequest, m: int, allowed: Mask, chosen: Rows) -> SelectionRequest:
+def part_request(request: SelectionRequest, m: int, allowed: Mask, chosen: RowArray) -> SelectionRequest:
     """The request of one part: m of the `allowed` rows, with earlier picks `chosen` counted as labeled."""
     labeled = request.labeled.copy()
     labeled[chosen] = True

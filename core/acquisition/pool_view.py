@@ -12,7 +12,7 @@ from torch import Tensor
 from core.runtime import default_device, seed_for
 from core.types import PickReason, Selection, SelectionRequest
 
-Rows = NDArray[np.int64]
+RowArray = NDArray[np.int64]
 
 
 def is_cold(request: SelectionRequest) -> bool:
@@ -20,16 +20,16 @@ def is_cold(request: SelectionRequest) -> bool:
     return not request.has_model or not request.labeled.any()
 
 
-def candidate_rows(request: SelectionRequest) -> Rows:
+def candidate_rows(request: SelectionRequest) -> RowArray:
     """Rows that may be chosen, ascending."""
     return np.flatnonzero(request.eligible & ~request.labeled)
 
 
-def labeled_rows(request: SelectionRequest) -> Rows:
+def labeled_rows(request: SelectionRequest) -> RowArray:
     return np.flatnonzero(request.labeled)
 
 
-def unlabeled_rows(request: SelectionRequest) -> Rows:
+def unlabeled_rows(request: SelectionRequest) -> RowArray:
     return np.flatnonzero(~request.labeled)
 
 
@@ -41,7 +41,7 @@ def space(request: SelectionRequest) -> NDArray[np.float32]:
     return request.embeddings
 
 
-def on_device(array: NDArray[np.floating] | NDArray[np.bool_] | Rows) -> Tensor:
+def on_device(array: NDArray[np.floating] | NDArray[np.bool_] | RowArray) -> Tensor:
     return torch.as_tensor(array, device=default_device())
 
 
@@ -49,7 +49,7 @@ def generator(request: SelectionRequest, purpose: str) -> np.random.Generator:
     return np.random.default_rng(seed_for(request.seed, purpose))
 
 
-def sample(rows: Rows, limit: int, request: SelectionRequest, purpose: str) -> Rows:
+def sample(rows: RowArray, limit: int, request: SelectionRequest, purpose: str) -> RowArray:
     """All of `rows`, or a seeded sample of `limit` of them, ascending."""
     if len(rows) <= limit:
         return rows
@@ -64,7 +64,7 @@ def sampled_note(what: str, used: int, of: int) -> tuple[str, ...]:
 def draft(
     request: SelectionRequest,
     strategy: str,
-    rows: Sequence[int] | Rows,
+    rows: Sequence[int] | RowArray,
     scores: Sequence[float] | NDArray[np.floating],
     notes: tuple[str, ...] = (),
     reasons: tuple[PickReason, ...] = (),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.acquisition.geometry import nearest
-from core.acquisition.pool_view import Rows, is_cold, labeled_rows, on_device, sample, space, unlabeled_rows
+from core.acquisition.pool_view import RowArray, is_cold, labeled_rows, on_device, sample, space, unlabeled_rows
 from core.acquisition.strategies import bico
 from core.config import SelectionConfig
 from core.coresets import bilevel
@@ -22,7 +22,7 @@ from core.types import PickReason, Selection, SelectionRequest
 OUTER_ROWS = 10_000  # rows that represent the pool in the outer loss, for strategies other than bico
 
 
-def attach(request: SelectionRequest, config: SelectionConfig, selection: Selection, rows: Rows) -> Selection:
+def attach(request: SelectionRequest, config: SelectionConfig, selection: Selection, rows: RowArray) -> Selection:
     """The selection with a complete reason for each of its `rows`, keeping what the strategy provided."""
     given = selection.reasons or tuple(
         PickReason(order=k + 1, score=float(score)) for k, score in enumerate(selection.scores)
@@ -46,7 +46,7 @@ def attach(request: SelectionRequest, config: SelectionConfig, selection: Select
     return replace(selection, reasons=tuple(reasons))
 
 
-def nearest_labeled(request: SelectionRequest, rows: Rows) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
+def nearest_labeled(request: SelectionRequest, rows: RowArray) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
     """(m,) item ids of the labeled items nearest to `rows` and their distances; None when nothing is labeled."""
     labeled = labeled_rows(request)
     if not len(labeled):
@@ -56,14 +56,14 @@ def nearest_labeled(request: SelectionRequest, rows: Rows) -> tuple[NDArray[np.i
     return request.item_ids[labeled[positions.cpu().numpy()]], distances.cpu().numpy()
 
 
-def stands_for(request: SelectionRequest, rows: Rows) -> NDArray[np.int64]:
+def stands_for(request: SelectionRequest, rows: RowArray) -> NDArray[np.int64]:
     """(m,) how many unlabeled items are nearer to each of `rows` than to the others, itself included."""
     points = space(request)
     _, positions = nearest(on_device(points[unlabeled_rows(request)]), on_device(points[rows]))
     return np.bincount(positions.cpu().numpy(), minlength=len(rows))
 
 
-def outer_path(request: SelectionRequest, config: SelectionConfig, rows: Rows) -> NDArray[np.float64] | None:
+def outer_path(request: SelectionRequest, config: SelectionConfig, rows: RowArray) -> NDArray[np.float64] | None:
     """(m + 1,) outer loss of the proxy along the batch, on at most OUTER_ROWS unlabeled rows; None without a model."""
     if is_cold(request) or request.n_classes < 2:
         return None

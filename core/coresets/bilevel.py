@@ -1,7 +1,7 @@
 """Greedy bilevel coresets for softmax regression on fixed features (Borsos et al., 2021, Algorithm 1 and eqs. 6, 17).
 
     Inner   W*(w) = argmin_W  1/N [sum over base rows CE + sum_i w_i CE_i] + lambda/2 |W|^2
-    Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i)), weighted where `Settings.outer_weights` says so
+    Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i)), weighted by `Settings.outer_weights` if given
     Step    add the candidate with the largest  -dG/dw_i = 1/N <P_i - Y_i, V z_i>,   V = H^-1 dG/dW
             as rows of weight 1 (its augmented views, where given), then solve the inner problem again
 
@@ -12,9 +12,9 @@ Departures and details
 - The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 17) the outer set is
   D_train u D_u: give the labeled rows in the pool too, one-hot, and leave them out of `Settings.candidates`; that is
   what `core.acquisition.strategies.bico` does. The authors' own experiments take the unlabeled pool alone.
-- `Objective()` follows the authors' setting: mean losses, so that N grows with every row that joins while a weight
+- `Objective()` follows the authors' setting: mean losses, so that N grows with every added row while a weight
   varies at fixed N, and a bias that is penalized like the other weights. Sums and no bias are the other setting.
-- The candidate's gradient is taken at its own features; its views join once it is chosen, all with its soft label.
+- The candidate's gradient is taken at its own features; its views are added once it is chosen, all with its soft label.
 - Instead of thousands of first-order steps the inner problem is solved by truncated Newton in the directions its rows
   span (`core.coresets.span`), to a gradient of `tolerance` times the one at W = 0, from the previous optimum.
 - Of rows that are equal in all features at most one is chosen while others remain.
@@ -37,13 +37,13 @@ from core.coresets.span import InnerProblem
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 
-Views = Callable[[int], Any]
+ViewFeatures = Callable[[int], Any]
 """Pool row -> (A, q) features of its augmented views."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What the two losses are."""
+    """The form of the two losses."""
 
     mean: bool = True  # averaged over rows; False: summed
     bias: bool = True  # a penalized bias; False: none
@@ -90,13 +90,13 @@ class Greedy:
     """The path of a greedy search, in the order chosen."""
 
     rows: NDArray[np.int64]  # (m,) pool rows
-    scores: NDArray[np.float64]  # (m,) -dG/dw at the moment of choice
+    scores: NDArray[np.float64]  # (m,) -dG/dw when it was chosen
     ranks: NDArray[np.int64]  # (m,) rank of that score then, 1 = best
     first_ranks: NDArray[np.int64]  # (m,) rank by the scores before the first pick
     outer_losses: NDArray[np.float64]  # (m + 1,) before the first pick and after each
     inner: tuple[SolverStatus, ...]  # (m + 1,) inner problems
     systems: tuple[SolverStatus, ...]  # (m,) systems H V = dG/dW
-    all_scores: NDArray[np.float64] | None = None  # (m, n) when asked for
+    all_scores: NDArray[np.float64] | None = None  # (m, n) with `keep_scores`
 
     def problems(self) -> tuple[str, ...]:
         """A sentence for each kind of solve that stopped short of its tolerance."""
@@ -112,7 +112,7 @@ class Greedy:
         return tuple(sentences)
 
 
-class Pool:
+class OuterProblem:
     """The outer loss, its gradient and the candidates' scores over the pool rows."""
 
     def __init__(self, features: Tensor, targets: Tensor, objective: Objective, weights: Tensor | None = None) -> None:
@@ -166,14 +166,14 @@ def greedy(  # noqa: PLR0913 - the plain-array face: two sets of rows, how many,
     pool_targets: Any,
     m: int,
     penalty: float,
-    views: Views | None = None,
+    views: ViewFeatures | None = None,
     settings: Settings | None = None,
 ) -> Greedy:
     """Choose m pool rows, one by one, each the best for the outer loss to first order (module docstring).
 
     base_features (N, q), base_targets (N, C), pool_features (n, q), pool_targets (n, C): arrays or tensors, targets
     soft (rows sum to 1). The arithmetic follows the pool's device and precision. `views(row)` gives the (A, q)
-    features that a chosen row joins with; without it, the row itself joins.
+    features with which a chosen row is added; without it, its own features are added.
     """
     search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
     if m > int(search.open.sum()):
@@ -190,7 +190,7 @@ def _prepare(
     base_targets, pool_targets = _floating(base_targets).to(**like), pool_targets.to(**like)
     _check(base_features, base_targets, pool_features, pool_targets, penalty)
     return _Search(
-        Pool(pool_features, pool_targets.T.contiguous(), settings.objective, _weights(settings, pool_features)),
+        OuterProblem(pool_features, pool_targets.T.contiguous(), settings.objective, _weights(settings, pool_features)),
         _join_bias(base_features, settings.objective),
         base_targets.T.contiguous(),
         penalty,
@@ -216,10 +216,10 @@ def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already
     pool_targets: Any,
     rows: NDArray[np.int64],
     penalty: float,
-    views: Views | None = None,
+    views: ViewFeatures | None = None,
     settings: Settings | None = None,
 ) -> NDArray[np.float64]:
-    """(m + 1,) outer losses before any of the pool rows `rows` (m,) joined and after each, in their order."""
+    """(m + 1,) outer losses before adding any of the pool rows `rows` (m,) and after each, in order."""
     search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
     losses = []
     for row in [None, *rows.tolist()]:
@@ -233,7 +233,9 @@ def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already
 class _Search:
     """The state of one greedy search."""
 
-    def __init__(self, pool: Pool, base_rows: Tensor, base_targets: Tensor, penalty: float, settings: Settings) -> None:
+    def __init__(
+        self, pool: OuterProblem, base_rows: Tensor, base_targets: Tensor, penalty: float, settings: Settings
+    ) -> None:
         self.pool, self.settings = pool, settings
         tolerance, self.system_tolerance, cutoff = settings.precision(base_rows.dtype)
         self.inner = InnerProblem.create(base_rows, base_targets, penalty, mean=settings.objective.mean, cutoff=cutoff)
@@ -246,7 +248,7 @@ class _Search:
         self.duplicates = torch.zeros(n, dtype=torch.bool, device=device)
         self.V: Tensor | None = None
 
-    def run(self, m: int, views: Views | None) -> Greedy:
+    def run(self, m: int, views: ViewFeatures | None) -> Greedy:
         rows: list[int] = []
         ranks: list[int] = []
         scores, outer, inner, systems, kept = [], [], [], [], []
@@ -297,7 +299,7 @@ class _Search:
         self.ranked[row] = False
         self.duplicates[self.pool.equal_rows(row, errors)] = True
 
-    def join(self, row: int, views: Views | None) -> None:
+    def join(self, row: int, views: ViewFeatures | None) -> None:
         features = self.pool.features
         rows = features[row : row + 1] if views is None else _floating(views(row)).to(features)
         target = self.pool.targets[:, row : row + 1]

@@ -1,7 +1,7 @@
 """Bayesian A- and V-optimal experimental design on fixed features: the bilevel problem whose inner optimum is closed.
 
 Ridge regression y = theta . z + noise is the inner problem; its posterior covariance under row weights w does not need
-the answers y, which is what makes a first batch possible before any label:
+the answers y, so it can choose a first batch before any label:
 
     Sigma(w) = (penalty I + sum_i w_i z_i z_i^T / noise)^-1
     V        g_V(w) = 1/n tr(Z Sigma(w) Z^T)      mean predictive variance over the pool
@@ -13,8 +13,8 @@ Adding row i with weight 1 changes Sigma by a rank-one term and lowers g by
 
     gain_i = z_i^T Sigma M Sigma z_i / (noise + z_i^T Sigma z_i)
 
-which `greedy` maximizes. Rows that stand for others (streams) enter V with what they stand for, M = Z^T diag(v) Z / sum
-v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
+which `greedy` maximizes. Rows that represent others (streams) enter V with the number they represent, M = Z^T diag(v) Z
+/ sum v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
 u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
 
 Symbols: Z features (n, q); z one row; Sigma, M (q, q). Borsos et al. (2021) give A and V as instances of their
@@ -39,7 +39,7 @@ Criterion = Literal["V", "A"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What is believed before any answer: parameters of variance 1/penalty, answers with variance `noise`."""
+    """The prior: parameters with variance 1/penalty, answers with variance `noise`."""
 
     penalty: float = 1.0
     noise: float = 0.1
@@ -82,7 +82,7 @@ def value(Z: Tensor, weights: Tensor, prior: Prior) -> Tensor:
 
 
 def gradient(Z: Tensor, weights: Tensor, prior: Prior) -> Tensor:
-    """(n,) dg/dw, all entries at most 0: no answer ever raises the variance."""
+    """(n,) dg/dw, all entries at most 0: an answer never increases the variance."""
     Sigma = posterior_covariance(Z, weights, prior)
     image = Z @ Sigma  # (n, q)
     return -((image @ criterion_matrix(Z, prior)) * image).sum(1) / prior.noise
@@ -108,11 +108,11 @@ class Forms:
             self.add(z)
 
     def gains(self) -> Tensor:
-        """(n,) by how much each row would lower g."""
+        """(n,) the decrease of g by each row."""
         return self.influence / (self.noise + self.variance)
 
     def add(self, z: Tensor) -> None:
-        """A row (q,) joins with weight 1."""
+        """Add a row (q,) with weight 1."""
         image = self.Sigma @ z
         u = image / (self.noise + z @ image).sqrt()  # (q,)
         Mu = self.M @ u
@@ -136,7 +136,7 @@ def greedy(  # noqa: PLR0913 - who may be chosen, who is known, and what each co
     """Choose m rows of features (n, q), one by one, each lowering the criterion most.
 
     `given` rows are in the design from the start, with answers known; `candidates` may be chosen (all others when
-    None); `stands_for` (n,) is what each row counts for in V (1 when None). Of rows equal in all features at most one
+    None); `stands_for` (n,) is the weight of each row in V (1 when None). Of rows equal in all features at most one
     is chosen while others remain.
     """
     Z = torch.as_tensor(features)

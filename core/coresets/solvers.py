@@ -1,12 +1,12 @@
-"""Conjugate gradients and truncated Newton, for parameters of any shape, that say whether they converged.
+"""Conjugate gradients and truncated Newton, for parameters of any shape, that report whether they converged.
 
 `conjugate_gradient` solves H v = b from products with H alone. `truncated_newton` minimizes a smooth convex function by
 Newton steps whose systems are solved by conjugate gradients, loosely far from the optimum and tightly near it, with a
 backtracking line search. Both work on the device and in the precision of what they are given. On CUDA a comparison
-with a tolerance costs a wait for the device, so conjugate gradients look at the residual only every few steps there.
+with a tolerance requires a synchronization, so conjugate gradients check the residual only every few steps there.
 
-A result is never thrown away: it carries the value reached, the steps spent, the residual, and `converged`. What to do
-with one that has not converged is for the caller to decide.
+A result carries the value reached, the number of steps, the residual, and `converged`. The caller decides what to do
+with one that has not converged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Operator = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a solver reached."""
+    """The result of a solver."""
 
     value: Tensor
     steps: int  # conjugate-gradient steps, or Newton steps
@@ -136,10 +136,10 @@ def truncated_newton(
 
 
 def _line_search(function: Smooth, parameters: Tensor, point: Point, direction: Tensor) -> tuple[Tensor, Point] | None:
-    """The first of the steps 1, 1/2, 1/4 … that makes enough progress, None when there is none.
+    """The first of the steps 1, 1/2, 1/4 … with sufficient decrease, None when there is none.
 
-    Enough is the value lowered in proportion to the slope (Armijo, 1e-4) or, near the optimum, where the value is all
-    rounding, the norm of the gradient halved while the value stays.
+    Sufficient is the value lowered in proportion to the slope (Armijo, 1e-4) or, near the optimum, where the value is
+    all rounding, the norm of the gradient halved while the value stays.
     """
     slope = float((point.gradient * direction).sum())
     value, norm = float(point.value), float(point.gradient.norm())

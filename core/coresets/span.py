@@ -1,13 +1,13 @@
-"""The inner problem in the few directions that its rows span.
+"""The inner problem, solved in the subspace that its rows span.
 
 With a penalty on all weights the optimum is a combination of the rows in the problem (representer theorem), so softmax
 regression on N rows of d features is solved in an orthonormal basis Q (r, d) of those rows, r <= min(N, d):
 
     W = W_r Q,   X = Z Q^T (N, r),   H = Q^T H_r Q + penalty (I - Q^T Q)
 
-Orthogonal to the span the Hessian is the penalty alone, so H^-1 there is a division. Directions that carry almost
-nothing (their share of the loss's curvature below `cutoff` times the penalty) are left out of the basis; what that
-costs is repaired in closed form from the rows themselves, and measured: see `lift` and `solve_hessian`.
+Orthogonal to the span the Hessian is the penalty alone, so H^-1 there is a division. Directions of almost no weight
+(their share of the loss's curvature below `cutoff` times the penalty) are left out of the basis; the error is corrected
+in closed form from the rows, and measured: see `lift` and `solve_hessian`.
 
 Symbols: Z rows (N, d) with a last column of ones when there is a bias; Y (C, N); X, W_r, H_r the same in the basis.
 """
@@ -77,7 +77,7 @@ class InnerProblem:
         return 1.0 / self.n_rows if self.mean else 1.0
 
     def add(self, rows: Tensor, targets: Tensor) -> None:
-        """Rows (n, d) with targets (C, n) join with weight 1; the latest weights stay the start."""
+        """Rows (n, d) with targets (C, n) are added with weight 1; the latest weights remain the starting point."""
         self.targets = torch.cat([self.targets, targets], 1)
         if self.basis is None:
             self.coordinates = torch.cat([self.coordinates, rows])

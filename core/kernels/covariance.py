@@ -1,4 +1,4 @@
-"""One covariance type through every layer, in torch: any device, any floating type, batched over pairs.
+"""Kernels of infinitely wide networks, layer by layer, in torch: any device and floating type, batched over pairs.
 
 K  covariance of the outputs of an infinitely wide network (NNGP); T  its neural tangent kernel.
     convolution  K <- W^2 mean_window(K) + b^2,  T <- K_new + W^2 mean_window(T); both positions move together
@@ -9,7 +9,7 @@ K  covariance of the outputs of an infinitely wide network (NNGP); T  its neural
 Positions: none after flattening; (H, W) in the position-diagonal mode; (H, W, H, W) in the full mode, the first two of
 item 1 and the last two of item 2. Variances are covariances of an item with itself in the same mode.
 
-This path is the plain reading of the equations and the yardstick of the fused one.
+This path follows the equations literally and is the reference for the fused one.
 """
 
 from __future__ import annotations

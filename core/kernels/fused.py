@@ -1,6 +1,6 @@
-"""The fused CPU path: float32, all layers of a pair while it is in cache, on as many threads as asked for.
+"""The fused CPU path: float32, all layers of a pair while it is in cache, on several threads.
 
-Items first, pairs after: the variances that ReLU needs at every layer are computed once per item. Pairs then run in
+The variances that ReLU needs at every layer are computed first, once per item. Pairs then run in
 tiles small enough for the second item's maps to stay in cache; threads take tiles from one queue. The few dense layers
 after flattening are applied to whole blocks in float64.
 """
@@ -23,18 +23,18 @@ from core.kernels import loops
 from core.kernels.networks import Dense, Layer, Network
 from core.kernels.plan import Plan, plan_for
 
-Kind = Literal["ntk", "nngp"]
+KernelKind = Literal["ntk", "nngp"]
 OnProgress = Callable[[int, int], None]
 Matrix = NDArray[np.float64]
 
-_CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a usual second-level cache
+_CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a typical L2 cache
 _LARGEST = 1e9  # products of inputs stay far inside float32
-_TILE_WORK = 3e8  # position updates in one tile: well below a second, so that progress and cancel are prompt
+_TILE_WORK = 3e8  # position updates in one tile: well below a second, so that progress and cancellation are prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Items ready for pairing."""
+    """Items prepared for pairing."""
 
     size: tuple[int, int]  # (H, W)
     inputs: NDArray[Any]  # (n, C, H * (W + frame)) float32; the images themselves for networks that flatten them first
@@ -51,7 +51,7 @@ def fused_kernel(
     x1: NDArray[Any] | Side,
     x2: NDArray[Any] | Side | None,
     network: Network,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     n_threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> NDArray[np.float32]:
@@ -77,7 +77,7 @@ def fused_kernel(
 
 
 def prepare_side(x: NDArray[Any], network: Network, n_threads: int | None = None) -> Side:
-    """Items ready to be paired many times: their variances at every layer, computed once."""
+    """Prepare items to be paired many times: their variances at every layer, computed once."""
     if network.bridge == 0:
         return Side(x.shape[1:3], np.asarray(x), np.empty((0, 0), np.float32), np.empty(len(x)))
     plan = plan_for(network, x.shape[1], x.shape[2])
@@ -89,7 +89,7 @@ def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
     n, height, width, channels = x.shape
     largest = float(np.abs(x).max(initial=0.0))
     if not largest <= _LARGEST:  # also when it is not a number
-        raise InvalidInput(f"Images hold values that are not finite, or above {_LARGEST:g} (largest: {largest}).")
+        raise InvalidInput(f"Images contain values that are not finite, or above {_LARGEST:g} (largest: {largest}).")
     inputs = np.zeros((n, channels, height, width + plan.frame), np.float32)
     inputs[..., :width] = np.moveaxis(x, 3, 1)
     flat = inputs.reshape(n, channels, -1)
@@ -144,7 +144,11 @@ def _tiles(plan: Plan, side1: Side, side2: Side, symmetric: bool) -> Iterator[tu
 
 
 def _fill(
-    out: NDArray[np.float32], tile: tuple[int, int, int, int, int], sides: tuple[Side, Side], plan: Plan, kind: Kind
+    out: NDArray[np.float32],
+    tile: tuple[int, int, int, int, int],
+    sides: tuple[Side, Side],
+    plan: Plan,
+    kind: KernelKind,
 ) -> None:
     begin1, end1, begin2, end2, diagonal = tile
     part1, part2 = _part(sides[0], begin1, end1), _part(sides[1], begin2, end2)
@@ -166,7 +170,7 @@ def _part(side: Side, begin: int, end: int) -> Side:
 def _run(
     pool: ThreadPoolExecutor, work: Iterator[Callable[[], None]], n_tiles: int, on_progress: OnProgress | None
 ) -> None:
-    """Runs all pieces with a few waiting per thread, so that an error or a cancel stops within a tile or two."""
+    """Runs all pieces with a few waiting per thread, so that an error or a cancellation stops within a tile or two."""
     pending: set[Future[None]] = set()
     done_count = 0
     try:
@@ -195,7 +199,7 @@ def _collect(pending: set[Future[None]]) -> int:
 
 
 def _dense_kernel(
-    x1: NDArray[Any] | Side, x2: NDArray[Any] | Side, network: Network, kind: Kind
+    x1: NDArray[Any] | Side, x2: NDArray[Any] | Side, network: Network, kind: KernelKind
 ) -> NDArray[np.float32]:
     """A network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
     x1, x2 = (x.inputs if isinstance(x, Side) else x for x in (x1, x2))

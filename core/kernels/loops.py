@@ -1,19 +1,19 @@
-"""The inner loops of the fused path, compiled by numba on first use and kept on disk between runs.
+"""The inner loops of the fused path, compiled by numba at the first call and cached on disk.
 
 One pair of items at a time, all layers of one offset picture while it is in cache (the tables are explained in
 `core.kernels.plan`). Pictures are float32 and flat: a row of w positions is followed by `frame` zeros, which serve as
-the right edge of this row and the left edge of the next; `frame` rows of zeros stand above and below. So a box filter
-is a sum of shifted flat arrays, which compiles to plain vector code. The loops work on slices that start at zero and
-never on the same array in and out, because that is what the vectoriser can prove independent.
+the right edge of this row and the left edge of the next; `frame` rows of zeros stand above and below. A box filter
+is therefore a sum of shifted flat arrays, which compiles to plain vector code. The loops work on slices that start at
+zero and never on the same array in and out, because that is what the vectorizer can prove independent.
 
 Arc-cosine without trigonometry. With rho = K / sqrt(v v'), a = |rho|, q = sqrt(1 - a):
     ReLU       K <- max(K, 0) / 2 + sqrt(v v') q^3 R(a)
     derivative     1/2 - q P(a)  for rho >= 0,    q P(a)  for rho < 0
 where P(a) = acos(a) / (2 pi q) and R(a) = (sqrt(1 - a^2) - a acos(a)) / (2 pi q^3) are smooth on [0, 1]: polynomials
-of degree 6 and 5 are exact to 3e-8. Correlations within 4e-7 of one are taken as one, which is what float32 can tell.
+of degree 6 and 5 are exact to 3e-8. Correlations within 4e-7 of one are taken as one, the resolution of float32.
 
-place: (height, width, dy, dx, frame) of a picture, cropped to the positions that have a partner at the offset.
-All compiled code stands in this one file: numba's cache notices changes of the file it belongs to, not of others.
+geometry: (height, width, dy, dx, frame) of a picture, cropped to the positions that have a partner at the offset.
+All compiled code is in this file (`core.numba_compilation` says why).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import numpy as np
 from core.kernels.plan import ADD, CODE, CONV, CONVERT, DST, FACTOR, FIRST, HEIGHT, RELU, SIZE, SLOT, SRC, STRIDE, WIDTH
 from core.numba_compilation import compiled
 
-Array = Any  # flat or stacked pictures; numba works the types out from what is passed
-Place = tuple[int, int, int, int, int]
+Buffer = Any  # flat or stacked pictures; numba infers the types from the arguments
+Geometry = tuple[int, int, int, int, int]
 
 _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 _SAME = np.float32(4e-7)
-_TINY = np.float32(1e-18)  # a standard deviation below this is none: its inverse squared would leave float32
+_TINY = np.float32(1e-18)  # a standard deviation below this counts as 0: its inverse squared would overflow float32
 _P0, _P1, _P2 = np.float32(0.249999968), np.float32(-0.0341517843), np.float32(0.0141199226)
 _P3, _P4, _P5 = np.float32(-0.00774198606), np.float32(0.00423317076), np.float32(-0.00173155328)
 _P6, _R0, _R1 = np.float32(0.000351359364), np.float32(0.15915492), np.float32(-0.0112658735)
@@ -45,10 +45,10 @@ _loop = compiled(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "n
 
 
 @_loop
-def _clear_edges(picture: Array, place: Place) -> None:
+def _clear_edges(picture: Buffer, geometry: Geometry) -> None:
     """Zeros in the rows above and below the picture."""
-    frame, pitch = place[4], place[1] + place[4]
-    n, end = frame + frame * pitch, frame + (place[0] + frame) * pitch
+    frame, pitch = geometry[4], geometry[1] + geometry[4]
+    n, end = frame + frame * pitch, frame + (geometry[0] + frame) * pitch
     above, below = picture[:n], picture[end : end + n]
     for e in range(n):
         above[e] = _ZERO
@@ -57,19 +57,19 @@ def _clear_edges(picture: Array, place: Place) -> None:
 
 
 @_loop
-def _clear_frame(picture: Array, place: Place) -> None:
+def _clear_frame(picture: Buffer, geometry: Geometry) -> None:
     """Zeros after each row, and above and below the picture."""
-    _clear_edges(picture, place)
-    width, frame = place[1], place[4]
+    _clear_edges(picture, geometry)
+    width, frame = geometry[1], geometry[4]
     pitch = width + frame
     for x in range(frame):
         gap = picture[frame + frame * pitch + width + x :]
-        for y in range(place[0]):
+        for y in range(geometry[0]):
             gap[y * pitch] = _ZERO
 
 
 @_loop
-def _shifted_sum(source: Array, out: Array, step: int, taps: int, weights: Any) -> None:
+def _shifted_sum(source: Buffer, out: Buffer, step: int, taps: int, weights: Any) -> None:
     """out[e] = weight * (sum over t < taps of source[e + t * step]) + bias."""
     weight, bias = weights
     n = out.size
@@ -93,7 +93,7 @@ def _shifted_sum(source: Array, out: Array, step: int, taps: int, weights: Any) 
 
 
 @_loop
-def _strided_sum(source: Array, out: Array, stride: int, taps: int, weights: Any) -> None:
+def _strided_sum(source: Buffer, out: Buffer, stride: int, taps: int, weights: Any) -> None:
     """out[x] = weight * (sum over t < taps of source[x * stride + t]) + bias."""
     weight, bias = weights
     for x in range(out.size):
@@ -109,9 +109,9 @@ def _strided_sum(source: Array, out: Array, stride: int, taps: int, weights: Any
 
 
 @_loop
-def _box(source: Array, out: Array, column: Array, op: Array, weights: Array, place: Place) -> None:
+def _box(source: Buffer, out: Buffer, column: Buffer, op: Buffer, weights: Buffer, geometry: Geometry) -> None:
     """out = weight * (box sum of source, SAME padding) + bias. `column` takes the vertical sums, without edge rows."""
-    height, width, dy, dx, frame = place
+    height, width, dy, dx, frame = geometry
     size, stride = op[SIZE], op[STRIDE]
     out_rows, out_columns = -(-op[HEIGHT] // stride), -(-op[WIDTH] // stride)
     pad_y = max((out_rows - 1) * stride + size - op[HEIGHT], 0) // 2
@@ -138,21 +138,21 @@ def _box(source: Array, out: Array, column: Array, op: Array, weights: Array, pl
 
 
 @_loop
-def _convolve(buffers: Any, op: Array, weights: Array, place: Place, tangent: bool) -> None:
+def _convolve(buffers: Any, op: Buffer, weights: Buffer, geometry: Geometry, tangent: bool) -> None:
     """Convolution op: K from K, T from U (which equals K while T is zero)."""
     registers, column = buffers[0], buffers[1]
     source, out = registers[op[SRC]], registers[op[DST]]
-    _box(source[0], out[0], column, op, weights, place)
+    _box(source[0], out[0], column, op, weights, geometry)
     if tangent and op[FIRST]:
-        _add(out[0], out[1], place, True)  # the input's size bounds the output's
+        _add(out[0], out[1], geometry, True)  # the input's size bounds the output's
     elif tangent:
-        _box(source[1], out[1], column, op, weights, place)
+        _box(source[1], out[1], column, op, weights, geometry)
 
 
 @_loop
-def _add(source: Array, out: Array, place: Place, fresh: bool) -> None:
+def _add(source: Buffer, out: Buffer, geometry: Geometry, fresh: bool) -> None:
     """out = source where fresh, else out + source."""
-    n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
+    n = 2 * geometry[4] + (geometry[0] + 2 * geometry[4]) * (geometry[1] + geometry[4])
     a, b = source[:n], out[:n]
     if fresh:
         for e in range(n):
@@ -163,19 +163,19 @@ def _add(source: Array, out: Array, place: Place, fresh: bool) -> None:
 
 
 @_loop
-def _convert(registers: Array, op: Array, place: Place) -> None:
+def _convert(registers: Buffer, op: Buffer, geometry: Geometry) -> None:
     """K as it is; the second picture plus (T to U) or minus (U to T) K."""
-    n = 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])
+    n = 2 * geometry[4] + (geometry[0] + 2 * geometry[4]) * (geometry[1] + geometry[4])
     source, out = registers[op[SRC]], registers[op[DST]]
     k, t, new_t = source[0, :n], source[1, :n], out[1, :n]
     sign = np.float32(op[SIZE])
     for e in range(n):
         new_t[e] = t[e] + sign * k[e]
-    _add(source[0], out[0], place, True)
+    _add(source[0], out[0], geometry, True)
 
 
 @_loop
-def _crop(ops: Array, span: tuple[int, int], maps: Array, out: Array, offset: tuple[int, int, int]) -> None:
+def _crop(ops: Buffer, span: tuple[int, int], maps: Buffer, out: Buffer, offset: tuple[int, int, int]) -> None:
     """out = one item's maps without the columns that have no partner at this offset, rows close together.
 
     offset: (dx, side, frame), side +1 for the first item of the pair and -1 for the second. All rows stay, so the
@@ -198,7 +198,7 @@ def _crop(ops: Array, span: tuple[int, int], maps: Array, out: Array, offset: tu
 
 
 @_loop
-def _arc_cosine(k: Array, t: Array, roots: Any, out_k: Array, out_u: Array) -> None:
+def _arc_cosine(k: Buffer, t: Buffer, roots: Any, out_k: Buffer, out_u: Buffer) -> None:
     """(K, T) to (K, U) of ReLU. roots: sqrt(v) and 1 / sqrt(v) of item 1, then of item 2."""
     root1, inverse1, root2, inverse2 = roots
     for e in range(k.size):
@@ -216,9 +216,9 @@ def _arc_cosine(k: Array, t: Array, roots: Any, out_k: Array, out_u: Array) -> N
 
 
 @_loop
-def _rectify(registers: Array, op: Array, maps1: Array, maps2: Array, place: Place) -> None:
+def _rectify(registers: Buffer, op: Buffer, maps1: Buffer, maps2: Buffer, geometry: Geometry) -> None:
     """ReLU op: (K, T) to (K, U). Maps are cropped to the picture's columns."""
-    height, width, dy, _, frame = place
+    height, width, dy, _, frame = geometry
     pitch = width + frame
     n, area = height * pitch, op[HEIGHT] * (op[WIDTH] + frame)
     a, b = op[SLOT] + max(0, -dy) * pitch, op[SLOT] + max(0, dy) * pitch
@@ -229,15 +229,15 @@ def _rectify(registers: Array, op: Array, maps1: Array, maps2: Array, place: Pla
     k, t = source[0, first : first + n], source[1, first : first + n]
     new_k, new_u = out[0, first : first + n], out[1, first : first + n]
     _arc_cosine(k, t, (roots1, inverses1, roots2, inverses2), new_k, new_u)
-    _clear_edges(out[0], place)
-    _clear_edges(out[1], place)
+    _clear_edges(out[0], geometry)
+    _clear_edges(out[1], geometry)
 
 
 @_loop
-def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
+def _record(registers: Buffer, op: Buffer, maps: Buffer, geometry: Geometry) -> None:
     """ReLU op on the variance of an item itself: keeps sqrt(v) and 1 / sqrt(v), and halves v."""
-    frame, pitch = place[4], place[1] + place[4]
-    n, first, slot = place[0] * pitch, frame + frame * pitch, op[SLOT]
+    frame, pitch = geometry[4], geometry[1] + geometry[4]
+    n, first, slot = geometry[0] * pitch, frame + frame * pitch, op[SLOT]
     source, out = registers[op[SRC], 0], registers[op[DST], 0]
     for e in range(n):
         v = source[first + e]
@@ -245,13 +245,13 @@ def _record(registers: Array, op: Array, maps: Array, place: Place) -> None:
         maps[slot + e] = root if root > _TINY else _ZERO
         maps[slot + n + e] = _ONE / root if root > _TINY else _ZERO
         out[first + e] = _HALF * v
-    _clear_edges(out, place)
+    _clear_edges(out, geometry)
 
 
 @_loop
-def _load_inputs(x1: Array, x2: Array, picture: Array, place: Place) -> None:
+def _load_inputs(x1: Buffer, x2: Buffer, picture: Buffer, geometry: Geometry) -> None:
     """picture = <x1[p], x2[p + d]> / C. x1, x2: (C, H * (W + frame)) with zeros after each row."""
-    height, width, dy, dx, frame = place
+    height, width, dy, dx, frame = geometry
     pitch, full_pitch = width + frame, width + abs(dx) + frame
     begin1 = max(0, -dy) * full_pitch + max(0, -dx)
     begin2 = max(0, dy) * full_pitch + max(0, dx)
@@ -264,25 +264,26 @@ def _load_inputs(x1: Array, x2: Array, picture: Array, place: Place) -> None:
             a, b = x1[c, begin1 + y * full_pitch :], x2[c, begin2 + y * full_pitch :]
             for x in range(width):
                 row[x] += share * (a[x] * b[x])
-    _clear_frame(picture, place)
+    _clear_frame(picture, geometry)
 
 
 @_loop
-def _load_pooled(pooled: Array, stage: Array, picture: Array, place: Place) -> None:
-    """picture = one offset out of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped alike."""
-    height, width, dy, dx, frame = place
+def _load_pooled(pooled: Buffer, stage: Buffer, picture: Buffer, geometry: Geometry) -> None:
+    """picture = one offset out of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped in the same
+    way."""
+    height, width, dy, dx, frame = geometry
     pitch = width + frame
     begin = stage[9] + ((dy + stage[2] - 1) * (2 * stage[3] - 1) + dx + stage[3] - 1) * stage[2] * stage[3]
     for y in range(height):
         for x in range(width):
             picture[frame + (frame + y) * pitch + x] = pooled[begin + y * stage[3] + x]
-    _clear_frame(picture, place)
+    _clear_frame(picture, geometry)
 
 
 @_loop
-def _pool(picture: Array, pooled: Array, stage: Array, place: Place, block: int) -> None:
+def _pool(picture: Buffer, pooled: Buffer, stage: Buffer, geometry: Geometry, block: int) -> None:
     """Adds an offset's picture to the block means that `stage`, the one that follows, reads."""
-    height, width, dy, dx, frame = place
+    height, width, dy, dx, frame = geometry
     pitch, rows, columns = width + frame, stage[2], stage[3]
     share = _ONE / np.float32(block**4)
     for y in range(height):
@@ -299,8 +300,8 @@ def _pool(picture: Array, pooled: Array, stage: Array, place: Place, block: int)
 
 
 @_loop
-def _total(picture: Array, place: Place) -> float:
-    part = picture[: 2 * place[4] + (place[0] + 2 * place[4]) * (place[1] + place[4])]
+def _total(picture: Buffer, geometry: Geometry) -> float:
+    part = picture[: 2 * geometry[4] + (geometry[0] + 2 * geometry[4]) * (geometry[1] + geometry[4])]
     total = _ZERO
     for e in range(part.size):
         total += part[e]
@@ -315,18 +316,18 @@ def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int
     for o in range(stage[0], stage[1]):
         op = ops[o]
         dy, dx = offset[0] // op[FACTOR], offset[1] // op[FACTOR]
-        place = (op[HEIGHT] - abs(dy), op[WIDTH] - abs(dx), dy, dx, offset[2])
+        geometry = (op[HEIGHT] - abs(dy), op[WIDTH] - abs(dx), dy, dx, offset[2])
         if op[CODE] == CONV:
-            _convolve(buffers, op, weights[o], place, flags[0])
+            _convolve(buffers, op, weights[o], geometry, flags[0])
         elif op[CODE] == RELU and flags[1]:
-            _record(registers, op, maps[0], place)
+            _record(registers, op, maps[0], geometry)
         elif op[CODE] == RELU:
-            _rectify(registers, op, maps[0], maps[1], place)
+            _rectify(registers, op, maps[0], maps[1], geometry)
         elif op[CODE] == ADD:
             for c in range(2):
-                _add(registers[op[SRC], c], registers[op[DST], c], place, False)
+                _add(registers[op[SRC], c], registers[op[DST], c], geometry, False)
         elif op[CODE] == CONVERT:
-            _convert(registers, op, place)
+            _convert(registers, op, geometry)
 
 
 @_loop
@@ -339,13 +340,13 @@ def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, fla
     for o in range(offsets.shape[0]):
         index, dy, dx = offsets[o, 0], offsets[o, 1], offsets[o, 2]
         stage = stages[index]
-        place = (stage[2] - abs(dy), stage[3] - abs(dx), dy, dx, frame)
+        geometry = (stage[2] - abs(dy), stage[3] - abs(dx), dy, dx, frame)
         if index == 0:
-            _load_inputs(inputs[0], inputs[1], registers[0, 0], place)
-            _add(registers[0, 0], registers[0, 1], place, True)
+            _load_inputs(inputs[0], inputs[1], registers[0, 0], geometry)
+            _add(registers[0, 0], registers[0, 1], geometry, True)
         else:
             for c in range(2):
-                _load_pooled(pooled[c], stage, registers[0, c], place)
+                _load_pooled(pooled[c], stage, registers[0, c], geometry)
         if dx == 0:
             _run_ops(tables, buffers, maps, index, (dy, dx, frame), (flags[0], flags[1] and dy == 0))
         else:
@@ -354,27 +355,27 @@ def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, fla
                 _crop(tables[0], (stage[0], stage[1]), maps[1], cropped[1], (dx, -1, frame))
             _run_ops(tables, buffers, (cropped[0], cropped[1]), index, (dy, dx, frame), (flags[0], False))
         dy, dx = dy // stage[8], dx // stage[8]
-        place = (stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame)
+        geometry = (stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame)
         result = registers[stage[5]]
         if stage[4] == 0:
-            total_k += _total(result[0], place)
-            total_t += _total(result[1], place)
+            total_k += _total(result[0], geometry)
+            total_t += _total(result[1], geometry)
         else:
             for c in range(2):
-                _pool(result[c], pooled[c], stages[index + 1], place, stage[4])
+                _pool(result[c], pooled[c], stages[index + 1], geometry, stage[4])
     return total_k, total_t
 
 
 @_loop
-def run_tile(sides: Any, tables: Any, buffers: Any, places: tuple[int, int], flags: Any, out: Array) -> None:
+def run_tile(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int], flags: Any, out: Buffer) -> None:
     """out[0, i, j], out[1, i, j] = sums of K and of the second picture for items i of side 1 and j of side 2.
 
-    sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. places: (frame,
+    sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. geometries: (frame,
     diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is wanted; whether to
     pair each item with itself alone and fill its maps.
     """
     inputs1, maps1, inputs2, maps2 = sides
     for i in range(out.shape[1]):
-        for j in range(max(0, i + places[1]), i + 1 if flags[1] else out.shape[2]):
+        for j in range(max(0, i + geometries[1]), i + 1 if flags[1] else out.shape[2]):
             pair, maps = (inputs1[i], inputs2[j]), (maps1[i], maps2[j])
-            out[0, i, j], out[1, i, j] = _run_pair(pair, maps, tables, buffers, places[0], flags)
+            out[0, i, j], out[1, i, j] = _run_pair(pair, maps, tables, buffers, geometries[0], flags)

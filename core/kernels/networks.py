@@ -1,12 +1,12 @@
-"""Networks as data: frozen layers that both kernel paths read. Nothing here computes, so nothing here imports torch.
+"""Networks as data: frozen layers that both kernel paths read. This module computes nothing and imports no torch.
 
 A network is a tuple of layers from the image (n, H, W, C) to one output. Weights follow the NTK parameterization: a
 layer computes W_std / sqrt(fan-in) * (weights . inputs) + b_std * bias with standard normal weights and biases. ReLU
-carries no factor of two; put sqrt(2) into W_std where the variance is to be kept.
+carries no factor of two; put sqrt(2) into W_std to preserve the variance.
 
 Position-diagonal or full: a network that goes from convolutions straight to `Flatten` only ever needs the covariance
 of equal positions, O(pixels) per pair. Pooling mixes positions, so `AveragePool` and `GlobalAveragePool` need pairs of
-positions, O(pixels^2) per pair: that is what `needs_position_pairs` says.
+positions, O(pixels^2) per pair: see `needs_position_pairs`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AveragePool:
 
 @dataclass(frozen=True, slots=True)
 class Flatten:
-    """All positions side by side: the covariance becomes the mean over equal positions."""
+    """Concatenation of all positions: the covariance becomes the mean over equal positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ Layer = Conv | Dense | Relu | AveragePool | Flatten | GlobalAveragePool | Residu
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Layers in order. `name` is for people; what identifies the kernel is `identity()`."""
+    """Layers in order. `name` is for display; `identity()` identifies the kernel."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -178,7 +178,7 @@ def wrn(block_size: int = 4, pooling: Pooling = "flatten") -> Network:
 
 
 def cntk6(pooling: Pooling = "flatten") -> Network:
-    """Six 3x3 convolutions that keep the variance."""
+    """Six 3x3 convolutions that preserve the variance."""
     return Network("cntk6", (*(Conv(3, 1, SQRT2), Relu()) * 6, _bridge(pooling), Dense()))
 
 

@@ -1,14 +1,14 @@
-"""The kernel of a network on images: one function, two ways to compute it.
+"""The kernel of a network on images: one function with two implementations.
 
     from core.kernels import networks, ntk
     K = ntk.kernel(x1, x2, networks.scnn())          # x1 (n1, H, W, C), x2 (n2, H, W, C) -> (n1, n2)
 
 "fused" runs on the CPU in float32 (`core.kernels.fused`); "torch" runs on any device in the inputs' floating type
 (`core.kernels.covariance`). "auto" takes torch for tensors and for float64 arrays, fused for all other arrays. The
-result is of the inputs' kind: a tensor on their device, or an array.
+result has the type of the inputs: a tensor on their device, or an array.
 
-What to expect: 1e-5 relative in float64. In float32, 2e-4; the tangent kernel of nearly equal items is the hard part,
-as the angle between them is the square root of a rounding error.
+Relative accuracy: 1e-5 in float64 and 2e-4 in float32. The tangent kernel of nearly equal items is the least accurate,
+because the angle between them is the square root of a rounding error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.kernels.covariance import flat_covariance, input_covariance, propagate
 from core.kernels.networks import AnyNetwork, Linear, Network, Rbf
 
 Backend = Literal["auto", "fused", "torch"]
-Kind = Literal["ntk", "nngp"]
+KernelKind = Literal["ntk", "nngp"]
 
 _BLOCK_BYTES = 64 * 2**20  # of one tensor of a block; a handful are alive at a time
 
@@ -34,7 +34,7 @@ def kernel(
     x1: NDArray[Any] | Tensor,
     x2: NDArray[Any] | Tensor | None,
     network: AnyNetwork,
-    kind: Kind = "ntk",
+    kind: KernelKind = "ntk",
     backend: Backend = "auto",
 ) -> Any:
     """(n1, n2) tangent ("ntk") or output ("nngp") kernel; `x2` None, or x1 itself, computes one half and mirrors it.
@@ -48,7 +48,7 @@ def kernel(
     if backend == "auto":
         backend = "torch" if is_tensor or x1.dtype == np.float64 else "fused"
     if isinstance(network, Network) and backend == "fused":
-        from core.kernels.fused import fused_kernel  # numba loads here, for those who use it
+        from core.kernels.fused import fused_kernel  # here, because importing numba takes seconds
 
         arrays = [None if x is None else x.cpu().numpy() if isinstance(x, Tensor) else x for x in (x1, x2)]
         result = fused_kernel(cast(NDArray[Any], arrays[0]), arrays[1], network, kind)
@@ -77,7 +77,7 @@ def _as_tensor(x: NDArray[Any] | Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(torch.float32)
 
 
-def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: Kind, symmetric: bool) -> Tensor:
+def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: KernelKind, symmetric: bool) -> Tensor:
     """The torch path, in blocks that bound its memory."""
     side = _block_side(x1, network)
     right = x2.split(side)
@@ -101,7 +101,7 @@ def _block_side(x: Tensor, network: AnyNetwork) -> int:
     return max(1, int(pairs**0.5))
 
 
-def _block(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: Kind) -> Tensor:
+def _block(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: KernelKind) -> Tensor:
     if isinstance(network, Linear):
         return flat_covariance(x1, x2).K
     if isinstance(network, Rbf):

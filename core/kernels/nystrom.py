@@ -2,15 +2,15 @@
 
     phi(x) = k(x, Q) K_QQ^(-1/2)         so that  <phi(x), phi(x')>  is about  k(x, x')
 
-Q are the landmarks (q of them). K_QQ is factorised in float64; directions whose eigenvalue is below `tolerance` times
-the largest are dropped (their inverse root is zero), because dividing by a rounding error makes noise, not features.
-The symmetric root is taken rather than eigenvectors: it does not depend on their signs or on how near-equal ones turn,
-so rows computed on another day, or by another process, fit the rows that are already there. phi has q columns and rank
+Q are the landmarks (q of them). K_QQ is factorized in float64; directions whose eigenvalue is below `tolerance` times
+the largest are dropped (their inverse root is zero), because dividing by a rounding error yields noise.
+The symmetric root is taken rather than eigenvectors: it does not depend on their signs or on the basis of near-equal
+ones, so rows computed later or by another process match existing rows. phi has q columns and rank
 at most the number of directions kept.
 
-What is remembered (`core.types.RowCache`): under (network, inputs' key, landmarks) the landmarks' inputs, the root and
+Cached rows (`core.types.RowCache`): under (network, inputs' key, landmarks) the landmarks' inputs, the root and
 one row of features per name. A name is an item's hash, or that of an augmented view such as "<hash>:view3:<settings>":
-when items join a pool, only theirs are computed. How landmarks last while a pool grows: `core.kernels.landmarks`.
+when a pool grows, only new rows are computed. `core.kernels.landmarks` states when landmarks are drawn again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from core.kernels.networks import AnyNetwork, Network, by_name
 from core.kernels.ntk import kernel
 from core.types import Progress, Report, RowCache, Rows, ignore
 
-VERSION = 1  # of what is computed here; raise it when the same settings give other numbers
+VERSION = 1  # of what is computed here; increase it when the same settings give other numbers
 _REPORT_SECONDS = 0.2
 Result = TypeVar("Result")
 
@@ -87,7 +87,9 @@ def fit(
     else:
         K = _on_device(landmarks, None, network, device)
     if not np.isfinite(K).all():
-        raise InvalidInput("The kernel of the landmarks is not finite: their inputs hold values that are not numbers.")
+        raise InvalidInput(
+            "The kernel of the landmarks is not finite: their inputs contain values that are not numbers."
+        )
     root, spectrum = _run_with_progress(lambda: inverse_root(K, tolerance), on_progress)
     return Nystrom(network, landmarks, root, spectrum, tolerance, device)
 
@@ -102,10 +104,11 @@ def inverse_root(K: NDArray[Any], tolerance: float) -> tuple[NDArray[np.float64]
 
 
 def _run_with_progress(work: Callable[[], Result], on_progress: OnProgress | None) -> Result:
-    """The result of one long call that cannot report by itself: progress is told, and may cancel, while it runs."""
+    """The result of a long call that reports no progress; `on_progress` is called while it runs and may raise to
+    cancel."""
     if on_progress is None:
         return work()
-    pool = ThreadPoolExecutor(1, thread_name_prefix="factorise")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="factorize")
     try:
         future = pool.submit(work)
         while not wait([future], timeout=_REPORT_SECONDS).done:
@@ -134,7 +137,7 @@ class KernelFeatures:
         scope: Scope,
         report: Report = ignore,
     ) -> KernelFeatures:
-        """Fits the feature map for `scope.landmarks`, or takes it from the cache.
+        """Fits the feature map for `scope.landmarks`, or reads it from the cache.
 
         inputs: (n, H, W, C) with one name per row; every landmark is among the names, or its input is in the cache.
         """
@@ -145,11 +148,11 @@ class KernelFeatures:
         rows = {name: row for row, name in enumerate(names)}
         stored = cache.rows(f"{key}/landmarks", chosen, lambda positions: _inputs_of(chosen, positions, rows, inputs))
         images = stored.take(np.arange(len(chosen)))
-        meter = _Meter("landmarks", len(chosen), report)
+        progress = _ProgressByRows("landmarks", len(chosen), report)
         fitted: list[Nystrom] = []
 
         def factors(positions: Sequence[int]) -> NDArray[np.float64]:
-            fitted.append(fit(images, network, config.tolerance, scope.device, meter.of_block(0, len(chosen))))
+            fitted.append(fit(images, network, config.tolerance, scope.device, progress.of_block(0, len(chosen))))
             return np.concatenate([fitted[0].root, fitted[0].spectrum[None]])[None]
 
         both = cache.rows(f"{key}/root", ["root"], factors).take(np.array([0]))[0]
@@ -157,19 +160,19 @@ class KernelFeatures:
         return cls(Nystrom(network, images, both[:-1], both[-1], config.tolerance, device), chosen, cache, key)
 
     def rows(self, inputs: Rows, names: Sequence[str], report: Report = ignore, stage: str = "features") -> Rows:
-        """(n, q) features, row i for names[i]; only names never seen before are computed, block by block."""
-        meter = _Meter(stage, len(names), report)
+        """(n, q) features, row i for names[i]; only names missing from the cache are computed, block by block."""
+        progress = _ProgressByRows(stage, len(names), report)
 
         def compute(positions: Sequence[int]) -> NDArray[np.float32]:
             images = inputs.take(np.asarray(positions, np.int64))
-            return self.nystrom.transform(images, meter.of_block(meter.done, len(positions)))
+            return self.nystrom.transform(images, progress.of_block(progress.done, len(positions)))
 
-        return self.cache.rows(f"{self.key}/features", names, compute, meter.follow)
+        return self.cache.rows(f"{self.key}/features", names, compute, progress.follow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What features belong to besides the kernel's settings."""
+    """What identifies features besides the kernel's settings."""
 
     landmarks: Sequence[str]  # names, from `core.kernels.landmarks`
     inputs_key: str  # names the settings that the inputs were made with
@@ -196,8 +199,8 @@ def _on_device(
     return np.asarray(kernel(left, right, network, backend="torch").cpu().numpy(), np.float32)
 
 
-class _Meter:
-    """Turns tiles of a block and blocks of a cache into progress by rows, a few times a second."""
+class _ProgressByRows:
+    """Converts progress by tiles and by blocks into progress by rows, at most a few times a second."""
 
     def __init__(self, stage: str, total: int, report: Report) -> None:
         self.stage, self.total, self.report = stage, total, report
@@ -207,15 +210,15 @@ class _Meter:
     def of_block(self, before: int, n_rows: int) -> Callable[[int, int], None]:
         def tiles(done: int, total: int) -> None:
             if time.monotonic() - self._last >= _REPORT_SECONDS:
-                self._tell(before + n_rows * done // total)
+                self._report_rows(before + n_rows * done // total)
 
         return tiles
 
     def follow(self, done: int, total: int) -> None:
-        """What the cache says after each block: rows that were missing."""
+        """Progress callback of the cache, called after each block of missing rows."""
         self.done, self.total = done, total
-        self._tell(done)
+        self._report_rows(done)
 
-    def _tell(self, done: int) -> None:
+    def _report_rows(self, done: int) -> None:
         self._last = time.monotonic()
         self.report(Progress(self.stage, done, self.total, "kernel entries"))

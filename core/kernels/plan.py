@@ -1,11 +1,11 @@
-"""From a network and an image size to the tables that the fused path walks through.
+"""From a network and an image size to the tables that drive the fused path.
 
 Position pairs by offset. Write a pair of positions as (p, p + d). A convolution moves both positions together, so the
 covariance of each offset d is a picture of its own, of (H - |dy|) x (W - |dx|) positions, and a convolution is a box
 filter on that picture. ReLU acts entry by entry. A convolution of stride s reads, for offset d, the offset s*d alone.
 Only average pooling mixes offsets: with blocks of b positions it reads b*d - (b-1) ... b*d + (b-1).
 
-So a network is cut into stages at its average pooling layers; within a stage each offset is run from start to end
+A network is divided into stages at its average pooling layers; within a stage each offset is run from start to end
 while it is in cache. Which offsets are needed is found backwards from the output: d = 0 alone after `Flatten`, all of
 them after `GlobalAveragePool`. A network that flattens is then the case of one stage and one offset, and one with
 strides never computes the offsets that its strides skip.
@@ -71,7 +71,7 @@ class _Tables:
 
 @dataclass(frozen=True)
 class _Cursor:
-    """Where the covariance stands: its register, its size, and the strides passed since the stage began."""
+    """The current covariance: its register, its size, and the strides passed since the stage began."""
 
     register: int
     height: int
@@ -83,7 +83,7 @@ class _Cursor:
 
 @functools.lru_cache(maxsize=64)
 def plan_for(network: Network, height: int, width: int) -> Plan:
-    """The tables of `network` for (height, width) images; refuses images that pooling would make empty."""
+    """The tables of `network` for (height, width) images; raises InvalidInput when pooling would leave no position."""
     spatial, bridge = network.layers[: network.bridge], network.layers[network.bridge]
     frame = max([_padding_reach(layer) for layer in spatial], default=0)
     tables = _Tables(frame=max(frame, 1))
@@ -138,7 +138,8 @@ def _padding_reach(layer: Layer) -> int:
 
 
 def _compile(layer: Layer, cursor: _Cursor, tables: _Tables, kept: frozenset[int]) -> _Cursor:
-    """Appends the ops of `layer` on `cursor` and says where its result stands; registers in `kept` are not written."""
+    """Appends the ops of `layer` on `cursor` and returns the cursor of its result; registers in `kept` are not
+    written."""
     if isinstance(layer, Residual):
         return _compile_residual(layer, cursor, tables, kept)
     cursor = _converted(cursor, isinstance(layer, Conv), tables, kept)

@@ -196,7 +196,7 @@ class _Run:
         checked_at = learner.step
         while learner.step < n_steps:
             learner.advance()
-            self._tell()
+            self._report_progress()
             epoch_ends = learner.step % self.epoch_steps == 0 or learner.step == n_steps
             if epoch_ends or learner.step - checked_at >= CHECK_EVERY:
                 measured = self._check_losses(checked_at)
@@ -204,7 +204,7 @@ class _Run:
                 if epoch_ends:
                     self._end_epoch(measured)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         now = time.monotonic()
         if now - self._last_report >= REPORT_SECONDS:
             self._last_report = now

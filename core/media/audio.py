@@ -1,7 +1,7 @@
 """Audio bytes -> a mono clip of fixed length.
 
-The type is decided by the first bytes, before any decoder sees them: WAV, FLAC, OGG and MP3 only. Rate, length and
-channels are capped, so that a small file cannot ask for a huge amount of work.
+The type is decided by the first bytes, before any decoder runs: WAV, FLAC, OGG and MP3 only. Rate, length and
+channels are capped, so that a small file cannot cause unbounded work.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from core.config import MediaConfig
 from core.errors import InvalidInput
 
-LOWEST_RATE, HIGHEST_RATE = 2_000, 384_000  # Hz
-LONGEST_SECONDS = 600.0
-MOST_CHANNELS = 8
+MIN_RATE, MAX_RATE = 2_000, 384_000  # Hz
+MAX_SECONDS = 600.0
+MAX_CHANNELS = 8
 FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3", "MPEG")
 
 
@@ -41,26 +41,26 @@ def decode_audio(data: bytes) -> tuple[NDArray[np.float32], int]:
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _require_sane(file)
-            samples = file.read(frames=int(LONGEST_SECONDS * file.samplerate) + 1, dtype="float32", always_2d=True)
+            samples = file.read(frames=int(MAX_SECONDS * file.samplerate) + 1, dtype="float32", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.LibsndfileError, OSError, ValueError) as error:
         raise InvalidInput(f"The audio cannot be decoded: {error}") from error
     if len(samples) == 0:
-        raise InvalidInput("The audio holds no samples.")
-    if len(samples) > LONGEST_SECONDS * rate:
-        raise InvalidInput(f"The audio is longer than {LONGEST_SECONDS:.0f} s; cut it into shorter clips.")
+        raise InvalidInput("The audio contains no samples.")
+    if len(samples) > MAX_SECONDS * rate:
+        raise InvalidInput(f"The audio is longer than {MAX_SECONDS:.0f} s; cut it into shorter clips.")
     if not np.isfinite(samples).all():
-        raise InvalidInput("The audio holds samples that are not numbers (NaN or infinity).")
+        raise InvalidInput("The audio contains samples that are not numbers (NaN or infinity).")
     return samples.mean(axis=1), rate
 
 
 def _require_sane(file: soundfile.SoundFile) -> None:
     if file.format not in FORMATS:
         raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG or MP3.")
-    if not LOWEST_RATE <= file.samplerate <= HIGHEST_RATE:
-        raise InvalidInput(f"A sample rate of {file.samplerate} Hz is outside {LOWEST_RATE:,} to {HIGHEST_RATE:,} Hz.")
-    if file.channels > MOST_CHANNELS:
-        raise InvalidInput(f"The audio has {file.channels} channels; at most {MOST_CHANNELS} are supported.")
+    if not MIN_RATE <= file.samplerate <= MAX_RATE:
+        raise InvalidInput(f"A sample rate of {file.samplerate} Hz is outside {MIN_RATE:,} to {MAX_RATE:,} Hz.")
+    if file.channels > MAX_CHANNELS:
+        raise InvalidInput(f"The audio has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
 
 
 def clip_length(config: MediaConfig) -> int:
@@ -70,7 +70,8 @@ def clip_length(config: MediaConfig) -> int:
 
 def to_clip(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDArray[np.float32]:
     """(T,) at the configured rate: shorter audio is centered in silence, longer audio is cropped to the stretch with
-    the most energy, and the loudest sample is brought to 1 (levels carry no class; half precision then loses nothing).
+    the most energy, and the largest absolute sample is scaled to 1 (levels carry no class information; half precision
+    then suffices).
     """
     length = clip_length(config)
     if rate != config.sample_rate:
@@ -85,7 +86,8 @@ def to_clip(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDA
 
 
 def resample(samples: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:
-    """(samples,) at `target_rate`: the resampler behind librosa's "soxr_hq", without the seconds its import takes."""
+    """(samples,) at `target_rate`, by the resampler of librosa's "soxr_hq" without importing librosa, which takes
+    seconds."""
     resampled: NDArray[np.float32] = soxr.resample(samples, rate, target_rate, quality="HQ")
     return resampled
 

@@ -1,13 +1,13 @@
-"""Augmentation of audio: the waveform (the paper's four, made once per view) and the log-mel picture (made every step).
+"""Augmentation of audio: of the waveform (the paper's four, once per view) and of the log-mel spectrogram (every step).
 
-Draws and arithmetic are apart: uniform numbers come from a numpy generator on the host, so that a CPU and a GPU run see
+Draws and arithmetic are separate: uniform numbers come from a numpy generator on the host, so that CPU and GPU runs use
 the same augmentations; the arithmetic is batched on the device of its input. Each function takes one row of draws per
-clip, so a clip's result never depends on the others in its batch.
+clip, so a clip's result does not depend on the rest of its batch.
 
 Waveform, in this order, each with probability 0.5 (u_k in [0, 1) are the draws):
     amplitude   x <- a x,            a ~ U(0.8, 1.2)
     speed       x(t) <- x(s t),      s ~ U(0.8, 1.2), about the clip's center, linear interpolation
-    shift       x(t) <- x(t - d),    d ~ U(-250, 250) ms, silence enters
+    shift       x(t) <- x(t - d),    d ~ U(-250, 250) ms, filled with silence
     noise       x <- x + g n,        g so that the signal-to-noise ratio is U(0, 40) dB
 """
 
@@ -68,11 +68,11 @@ def add_noise(waveforms: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
 
 
 def warp_pictures(pictures: Tensor, draws: Tensor, strength: float) -> Tensor:
-    """Other voices and rooms: (B, 1, M, W) log-mel, draws (B, 8) in [0, 1) -> the same shape.
+    """Simulate other voices and rooms: (B, 1, M, W) log-mel, draws (B, 8) in [0, 1) -> the same shape.
 
-    Frequencies and times are scaled and moved (another vocal tract, another pace), a smooth curve over frequency is
+    Frequencies and times are scaled and shifted (another vocal tract, another pace), a smooth curve over frequency is
     added (another microphone), and the dynamic range is stretched. `strength` scales all of it; 0 changes nothing.
-    Hiding bands and stretches of time was tried and slowed learning with a small network.
+    Masking of frequency bands and time intervals slowed learning with a small network and is not used.
     """
     u = (2 * draws - 1) * strength  # (B, 8) in [-strength, strength)
     grid = torch.empty(len(pictures), *pictures.shape[2:], 2, device=pictures.device)
@@ -87,6 +87,6 @@ def warp_pictures(pictures: Tensor, draws: Tensor, strength: float) -> Tensor:
 
 
 def _positions(pictures: Tensor, dim: int) -> Tensor:
-    """Centers of the pixels along a dimension, from -1 to 1 between the picture's edges."""
+    """(size,) centers of the pixels along a dimension, in coordinates from -1 to 1 between the edges."""
     n = pictures.shape[dim]
     return (2 * torch.arange(n, device=pictures.device) + 1) / n - 1

@@ -1,8 +1,8 @@
-"""Augmentation of pictures (B, C, H, W), batched on the device of its input, one row of uniform draws per picture.
+"""Augmentation of images (B, C, H, W), batched on the device of its input, with one row of uniform draws per image.
 
-Weak    a shift by up to 4 pixels of 32 (mirrored at the border) and, as a setting, a horizontal flip.
-Strong  the weak one, then rotation, scale and shear, contrast and brightness, and one hidden rectangle.
-Varied  a fifth to all of the picture, stretched to its size, in other colors or in gray (Chen et al., 2020).
+Weak    a shift by up to 4 pixels of 32 (mirrored at the border) and, optionally, a horizontal flip.
+Strong  the weak one, then rotation, scale and shear, contrast and brightness, and one masked rectangle.
+Varied  a random crop of a fifth to all of the image, resized, with color jitter or in gray (Chen et al., 2020).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _mirrored(place: Tensor, size: int) -> Tensor:
 
 
 def distort(pictures: Tensor, draws: Tensor) -> Tensor:
-    """The strong part; draws (B, 13) in [0, 1). Values are normalised ones: contrast and brightness act on those."""
+    """The strong part; draws (B, 13) in [0, 1). Values are normalized ones: contrast and brightness act on those."""
     u = 2 * draws - 1
     angle, scale, aspect, shear = 0.35 * u[:, 0], 1 + 0.15 * u[:, 1], 0.1 * u[:, 2], 0.2 * u[:, 3]
     theta = torch.zeros(len(pictures), 2, 3, device=pictures.device)
@@ -56,11 +56,11 @@ def distort(pictures: Tensor, draws: Tensor) -> Tensor:
     gray = warped.mean(dim=1, keepdim=True)
     warped = gray + (warped - gray) * (1 + 0.5 * u[:, 6])[:, None, None, None]  # saturation; one channel: unchanged
     toned = mean + (warped - mean) * (1 + 0.4 * u[:, 7])[:, None, None, None] + 0.4 * u[:, 8, None, None, None]
-    return hide_rectangle(toned, draws[:, 9:13])
+    return mask_rectangle(toned, draws[:, 9:13])
 
 
-def hide_rectangle(pictures: Tensor, draws: Tensor, widest: float = 0.4) -> Tensor:
-    """Sets one rectangle per picture, each side up to `widest` of the picture's, to 0 (the pool's mean)."""
+def mask_rectangle(pictures: Tensor, draws: Tensor, widest: float = 0.4) -> Tensor:
+    """Set one rectangle per image, each side up to `widest` of the picture's, to 0 (the pool's mean)."""
     inside = []
     for axis, (where, extent) in ((2, (0, 1)), (3, (2, 3))):
         size = pictures.shape[axis]
@@ -72,8 +72,8 @@ def hide_rectangle(pictures: Tensor, draws: Tensor, widest: float = 0.4) -> Tens
     return torch.where(hidden, 0.0, pictures)
 
 
-def part_in_other_colors(pictures: Tensor, draws: Tensor, flip: bool) -> Tensor:
-    """The varied grade of pictures with values in [0, 1]; draws (B, 11) in [0, 1). Colors stay as they
+def crop_and_jitter(pictures: Tensor, draws: Tensor, flip: bool) -> Tensor:
+    """The varied augmentation of images with values in [0, 1]; draws (B, 11) in [0, 1). Colors stay as they
     are with probability 0.2, and turn to gray with probability 0.2."""
     area, ratio = 0.2 + 0.8 * draws[:, 0], torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
     height, width = (area / ratio).sqrt().clamp_max(1), (area * ratio).sqrt().clamp_max(1)
@@ -83,10 +83,10 @@ def part_in_other_colors(pictures: Tensor, draws: Tensor, flip: bool) -> Tensor:
     theta[:, 0, 2], theta[:, 1, 2] = (2 * draws[:, 3] - 1) * (1 - width), (2 * draws[:, 4] - 1) * (1 - height)
     grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
     part = F.grid_sample(pictures, grid, padding_mode="reflection", align_corners=False)
-    return in_other_colors(part, draws[:, 5:11])
+    return jitter_colors(part, draws[:, 5:11])
 
 
-def in_other_colors(pictures: Tensor, draws: Tensor) -> Tensor:
+def jitter_colors(pictures: Tensor, draws: Tensor) -> Tensor:
     """Brightness, contrast, hue and saturation of (B, C, H, W) in [0, 1]; draws (B, 6): whether, these four, gray."""
     u = torch.where(draws[:, :1] < 0.8, 2 * draws[:, 1:5] - 1, 0.0)[:, :, None, None, None]  # (B, 4, 1, 1, 1)
     bright = (pictures * (1 + 0.4 * u[:, 0])).clamp(0, 1)
@@ -96,19 +96,19 @@ def in_other_colors(pictures: Tensor, draws: Tensor) -> Tensor:
         return contrasted
     gray = _gray(contrasted)
     saturation = torch.where(draws[:, 5, None, None, None] < 0.2, 0.0, 1 + 0.4 * u[:, 3])
-    turned = turn_hue(contrasted, 0.2 * math.pi * u[:, 2, 0, 0, 0])
+    turned = rotate_hue(contrasted, 0.2 * math.pi * u[:, 2, 0, 0, 0])
     return (gray + (turned - gray) * saturation).clamp(0, 1)
 
 
 def _gray(pictures: Tensor) -> Tensor:
-    """(B, 1, H, W): how bright a color looks."""
+    """(B, 1, H, W): luma."""
     if pictures.shape[1] != 3:
         return pictures.mean(dim=1, keepdim=True)
     return sum(share * pictures[:, channel : channel + 1] for channel, share in enumerate(LUMA))  # type: ignore[return-value]
 
 
-def turn_hue(pictures: Tensor, angle: Tensor) -> Tensor:
-    """Colors turned about the gray axis by angles (B,): Rodrigues' formula with the axis (1, 1, 1) / sqrt 3."""
+def rotate_hue(pictures: Tensor, angle: Tensor) -> Tensor:
+    """Colors rotated about the gray axis by angles (B,): Rodrigues' formula with the axis (1, 1, 1) / sqrt 3."""
     share = (1 - angle.cos())[:, None, None, None] * pictures.mean(dim=1, keepdim=True)
     across = (pictures.roll(1, dims=1) - pictures.roll(-1, dims=1)) / math.sqrt(3)
     cos, sin = angle.cos()[:, None, None, None], angle.sin()[:, None, None, None]

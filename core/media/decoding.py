@@ -1,8 +1,8 @@
-"""Decodes a whole pool through the row cache, item by item, without letting one bad item stop the others.
+"""Decodes a pool through the row cache. An item that cannot be decoded does not stop the others.
 
 An item that cannot be read becomes a blank row (silence, or a black picture), `readable` is False for it and a note
-says why. A damaged file is remembered as such, since its content will not get better; a missing one is looked for
-again in the next round, so it stands under another name than its hash.
+states the reason. A damaged file is cached as unreadable, because its content cannot change; a missing file is read
+again in the next round, so its row is cached under a name other than its hash.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Absent(Exception):
 
 @dataclass(slots=True)
 class _Pass:
-    """What one pass over the pool learns: which names stand for nothing, and why items were refused."""
+    """The result of one pass over the pool: missing names, and why items could not be decoded."""
 
     read: MediaReader
     decoder: Decoder
@@ -81,7 +81,7 @@ class _Pass:
         return np.stack(rows)
 
     def is_readable(self, name: str) -> bool:
-        """Known from decoding just now; decoded again when another process did that and stopped before this."""
+        """Whether an item could be decoded; it is decoded again when an earlier process stopped before storing that."""
         if name in self.blanks or name in self.reasons:
             return False
         try:
@@ -93,7 +93,7 @@ class _Pass:
 def decode_pool(
     hashes: Sequence[str], read: MediaReader, decoder: Decoder, cache: RowCache, report: Report
 ) -> DecodedPool:
-    """One row per hash, from the cache where it knows them."""
+    """One row per hash, from the cache where it has them."""
     work = _Pass(read, decoder, report)
     names = list(hashes)
     fresh: set[str] = set()

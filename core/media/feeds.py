@@ -1,13 +1,13 @@
-"""What a training step asks for: batches on the training device, clean or augmented in four grades.
+"""Batches for training steps on the training device, clean or augmented with one of four strengths.
 
                 audio                                             images
-    weak        the clean clip, lightly warped: sure guesses      shift and flip
+    weak        the clean clip, lightly warped                    shift and flip
     standard    the paper's waveform augmentation, lightly warped shift and flip
-    strong      the paper's waveform augmentation, warped         shift and flip, distortion, a hidden rectangle
-    varied      the same                                          a part of the picture in other colors
+    strong      the paper's waveform augmentation, warped         shift and flip, distortion, a masked rectangle
+    varied      the same                                          random crop, color jitter
 
-A feed answers for rows and uniform draws (B, n_draws). Small pools are kept on the device; larger ones are read row by
-row through their memory map, so memory stays bounded whatever the pool's size.
+A feed takes rows (B,) and uniform draws (B, n_draws). Small pools are kept on the device; larger ones are read row by
+row through their memory map, so memory stays bounded for any pool size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from core.media.augment_images import (
     STRONG_DRAWS,
     VARIED_DRAWS,
     WEAK_DRAWS,
+    crop_and_jitter,
     distort,
-    part_in_other_colors,
     shift_and_flip,
 )
 from core.media.inputs import Inputs
@@ -36,11 +36,11 @@ from core.types import Report, Rows, ignore
 RESIDENT_BYTES = 1 << 30  # pools up to this size are kept on the device
 LOAD_BLOCK = 1_024
 LIGHT_WARP = 0.5  # strength of the picture's warp
-FULL_WARP = 1.3  # labels of few voices reach others better than at 1; at 1.6 learning is too slow
+FULL_WARP = 1.3  # generalizes from few voices to others better than 1; at 1.6 learning is too slow
 
 
 class Feed(Protocol):
-    """Batches (B, C, H, W) float32 on the device, normalised."""
+    """Batches (B, C, H, W) float32 on the device, normalized."""
 
     n_draws: int
 
@@ -56,7 +56,7 @@ class Feed(Protocol):
 
 
 class DeviceRows:
-    """`Rows` as tensors on a device: all of them when they fit the budget, else those asked for."""
+    """`Rows` as tensors on a device: all of them when they fit the budget, else only the requested ones."""
 
     def __init__(self, rows: Rows, device: torch.device) -> None:
         self.rows, self.device = rows, device
@@ -81,7 +81,7 @@ class DeviceRows:
 
 
 def on_device(array: NDArray, device: torch.device) -> Tensor:
-    """A copy on the device that the host does not wait for."""
+    """An asynchronous copy on the device."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda" and torch.cuda.is_available():
         tensor = tensor.pin_memory()
@@ -130,7 +130,7 @@ class AudioFeed:
 
 
 class ImageFeed:
-    """Pictures, normalised with the pool's statistics and augmented in every step."""
+    """Pictures, normalized with the pool's statistics and augmented in every step."""
 
     def __init__(self, inputs: Inputs, device: torch.device) -> None:
         self.device, self.flip = device, inputs.config.flip
@@ -140,9 +140,9 @@ class ImageFeed:
         self.n_draws = WEAK_DRAWS + STRONG_DRAWS
 
     def clean(self, rows: NDArray[np.int64]) -> Tensor:
-        return self._normalised(self._source.take(rows).float() / 255)
+        return self._normalized(self._source.take(rows).float() / 255)
 
-    def _normalised(self, pictures: Tensor) -> Tensor:
+    def _normalized(self, pictures: Tensor) -> Tensor:
         return ((pictures - self._mean) / self._scale).permute(0, 3, 1, 2)
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
@@ -155,8 +155,8 @@ class ImageFeed:
 
     def varied(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
         pictures = (self._source.take(rows).float() / 255).permute(0, 3, 1, 2)
-        part = part_in_other_colors(pictures, on_device(draws[:, :VARIED_DRAWS], self.device), self.flip)
-        return self._normalised(part.permute(0, 2, 3, 1))
+        part = crop_and_jitter(pictures, on_device(draws[:, :VARIED_DRAWS], self.device), self.flip)
+        return self._normalized(part.permute(0, 2, 3, 1))
 
 
 def open_feed(inputs: Inputs, device: torch.device, bank_views: int, report: Report = ignore) -> Feed:

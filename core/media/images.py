@@ -1,4 +1,4 @@
-"""Image bytes -> a small picture of fixed size, as the camera held it (EXIF orientation applied once).
+"""Image bytes -> an array of fixed size, upright (EXIF orientation applied once).
 
 Formats are an allow-list, and the number of pixels is checked before anything is decoded.
 """
@@ -16,18 +16,18 @@ from core.config import MediaConfig
 from core.errors import InvalidInput
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MOST_PIXELS = 50_000_000
+MAX_PIXELS = 50_000_000
 
 
 def decode_image(data: bytes) -> Image.Image:
     """The first frame, upright, in mode L or RGB (transparent parts on white). InvalidInput with the reason."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the picture itself decides
+            warnings.simplefilter("ignore")  # Pillow warns about unusual metadata, which does not matter here
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise InvalidInput(
-                    f"The image has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} are supported."
+                    f"The image has {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are supported."
                 )
             image.load()
             return _plain(ImageOps.exif_transpose(image))

@@ -1,4 +1,4 @@
-"""Bytes -> network inputs for a whole pool, prepared once per item and kept under content hash + settings."""
+"""Bytes -> network inputs for a whole pool, computed once per item and cached by content hash and settings."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from core.media.images import decode_image, to_picture
 from core.media.mel import log_mel
 from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows, ignore
 
-VERSION = 1  # of what is computed here; raise it when the same settings give other numbers
+VERSION = 1  # of what is computed here; increase it when the same settings give other numbers
 IMAGE_SETTINGS = ("image_size", "image_fit", "channels")
 AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds")
 AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")
 STATISTICS_SAMPLE = 4_096
-CLIPS_AT_ONCE = 32  # what fits a CPU's cache
+CLIPS_AT_ONCE = 32  # fits into a CPU's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The pool as the network sees it; one row per snapshot row."""
+    """The network inputs of a pool; one row per snapshot row."""
 
     kind: MediaKind
     config: MediaConfig
-    clean: Rows  # (n, H, W, C) float32, normalised: the kernel's input and the learner's clean view
+    clean: Rows  # (n, H, W, C) float32, normalized: the kernel's input and the learner's clean view
     sources: Rows  # what augmentation starts from: clips (n, T) float16, or pictures (n, H, W, C) uint8
     mean: NDArray[np.float32]  # (C,) of pictures in [0, 1]; 0 for audio
     scale: NDArray[np.float32]  # (C,)
-    names: tuple[str, ...]  # (n,) what each row is remembered under: the content hash, or a mark of absence
+    names: tuple[str, ...]  # (n,) the name each row is cached under: the content hash, or a mark of a missing item
     readable: NDArray[np.bool_]  # (n,)
     notes: tuple[str, ...]
     cache: RowCache
-    key: str  # settings and statistics: whatever is computed from `clean` alone may be remembered under this
+    key: str  # settings and statistics: a cache key for whatever depends on `clean` alone
 
     def __len__(self) -> int:
         return len(self.names)
@@ -54,7 +54,7 @@ class Inputs:
 
 
 class NormalizedRows:
-    """`Rows` of bytes, given out as float32 with the pool's mean 0 and deviation 1 per channel."""
+    """`Rows` of bytes, returned as float32, with mean 0 and deviation 1 per channel over the pool."""
 
     def __init__(self, pictures: Rows, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> None:
         self.pictures, self.mean, self.scale = pictures, mean, scale
@@ -87,7 +87,7 @@ def prepare(
     cache: RowCache,
     report: Report = ignore,
 ) -> Inputs:
-    """Inputs for the items behind `hashes`; only items that the cache does not know are read."""
+    """Inputs for the items behind `hashes`; only items missing from the cache are read."""
     if not hashes:
         raise InvalidInput("The pool is empty: import some items first.")
     decoded = decode_pool(hashes, read, _decoder(kind, config), cache, report)
@@ -135,7 +135,7 @@ def _follow(report: Report, note: str) -> Callable[[int, int], None]:
 
 def channel_statistics(pictures: Rows, readable: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and deviation (C,) over evenly spaced readable pictures, in [0, 1] and rounded to 1/100, so that a pool that
-    grows without changing its look keeps what was computed from it."""
+    grows with similar images keeps its cached features."""
     rows = np.flatnonzero(readable)
     if len(rows) == 0:
         channels = pictures.shape[-1]

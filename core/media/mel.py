@@ -1,9 +1,9 @@
-"""Waveforms -> log-mel pictures, on whatever device the waveforms are.
+"""Waveforms -> log-mel spectrograms, on the device of the waveforms.
 
     P[m, t] = mel power (Slaney filters), S = log10 P - max log10 P, clamped below at `floor`
     picture = (S - floor/2) / (-floor/3), so values run from -1.5 (the floor) to 1.5 (the loudest bin)
 
-The maximum is taken per clip, so a clip's level does not matter. Silence gives the floor everywhere.
+The maximum is taken per clip, so the result does not depend on a clip's level. Silence gives the floor everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _transform(config: MediaConfig) -> Any:
 
 @lru_cache(maxsize=8)
 def tables_on(device: torch.device, config: MediaConfig) -> tuple[Tensor, Tensor]:
-    """The window (n_fft,) and the mel filters (n_fft / 2 + 1, n_mels), made on the host and moved once."""
+    """The window (n_fft,) and the mel filters (n_fft / 2 + 1, n_mels), computed on the host and cached on the
+    device."""
     transform = _transform(config)
     return transform.spectrogram.window.to(device), transform.mel_scale.fb.to(device)
 
@@ -49,12 +50,12 @@ def mel_power(waveforms: Tensor, config: MediaConfig) -> Tensor:
         waveforms, pad=0, window=window, n_fft=config.n_fft, hop_length=config.hop, win_length=config.n_fft,
         power=None, normalized=False, pad_mode="constant",
     )  # fmt: skip
-    mel: Tensor = filters.T @ (spectrum.real.square() + spectrum.imag.square())  # |z|^2 without its slow root
+    mel: Tensor = filters.T @ (spectrum.real.square() + spectrum.imag.square())  # |z|^2 without a square root
     return mel
 
 
 def log_mel(waveforms: Tensor, config: MediaConfig) -> Tensor:
-    """(B, T) -> (B, n_mels, frames), normalised as the module says."""
+    """(B, T) -> (B, n_mels, frames), normalized as in the module docstring."""
     log_power = mel_power(waveforms, config).clamp_min(SILENCE).log10()
     loudest = log_power.amax(dim=(1, 2), keepdim=True)
     floored = (log_power - loudest).clamp_min(config.floor)

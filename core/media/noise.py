@@ -1,4 +1,4 @@
-"""Background noise for augmentation: generated white, pink and brown noise, or the clips in a folder of the user's."""
+"""Background noise for augmentation: generated white, pink and brown noise, or the clips in a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.errors import InvalidInput
 from core.media.audio import clip_length, decode_audio, resample
 
 NOISE_SECONDS = 10.0
-MOST_FILES = 64
+MAX_FILES = 64
 EXPONENTS = (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)  # power falls as 1/f^exponent: white, pink, brown
 
 
@@ -48,8 +48,8 @@ def noise_files(folder: str) -> list[Path]:
     endings = {".wav", ".flac", ".ogg", ".mp3"}
     files = sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in endings and path.is_file())
     if not files:
-        raise InvalidInput(f"The noise folder {folder} holds no WAV, FLAC, OGG or MP3 file.")
-    return files[:MOST_FILES]
+        raise InvalidInput(f"The noise folder {folder} contains no WAV, FLAC, OGG or MP3 file.")
+    return files[:MAX_FILES]
 
 
 def _noise_from(path: Path, length: int, sample_rate: int) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
 """The one place that imports torchaudio.
 
 torchaudio's wheel carries a compiled library (forced alignment, room impulse responses) that is linked against CUDA.
-Beside a CPU-only torch it cannot be loaded and `import torchaudio` fails. Winnow uses none of what it holds, so beside
-a CPU-only torch a stand-in for `torchaudio._extension` takes its place; beside a CUDA torch nothing is replaced.
+With a CPU-only torch it cannot be loaded and `import torchaudio` fails. Winnow does not use it, so with a
+CPU-only torch a stub replaces `torchaudio._extension`; with a CUDA torch nothing is replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def _refuse_alignment(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What torchaudio's own decorator is for: a clear error where the compiled library would be needed."""
+    """Replace a function that needs the compiled library by one that raises a clear error."""
 
     def refused(*args: object, **kwargs: object) -> None:
         raise RuntimeError(
@@ -28,7 +28,7 @@ def _refuse_alignment(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stand_in_for_extension() -> ModuleType:
-    """A module with the names that torchaudio reads from `torchaudio._extension`, all saying "not available"."""
+    """A module with the names that torchaudio reads from `torchaudio._extension`, all reporting "not available"."""
     module = ModuleType("torchaudio._extension")
     flags = ("_IS_TORCHAUDIO_EXT_AVAILABLE", "_IS_ALIGN_AVAILABLE", "_IS_RIR_AVAILABLE")
     module.__dict__.update(dict.fromkeys(flags, False))

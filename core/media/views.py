@@ -1,7 +1,7 @@
-"""Augmented views of items, the same for an item whatever else is in the pool.
+"""Augmented views of items that do not depend on the rest of the pool.
 
 View v of an item depends on its name (content hash), v and the seed alone: the draws come from a Philox generator keyed
-by these, so views can be made in any order, in any block, and a request for more views begins with the same ones.
+by these, so views can be computed in any order and in any block, and more views begin with the same ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from core.media.noise import noise_clips, noise_key
 from core.types import Progress, Report, Rows, ignore
 
 VERSION = 1
-CLIPS_AT_ONCE = {"cpu": 32, "cuda": 2_048}  # a CPU's cache holds a few; a GPU wants many
+CLIPS_AT_ONCE = {"cpu": 32, "cuda": 2_048}  # a CPU's cache fits a few; a GPU is efficient with many
 
 
 def item_draws(name: str, n_views: int, n_draws: int, seed: int) -> NDArray[np.float32]:
@@ -45,7 +45,7 @@ def views(
     device: torch.device | str = "cpu",
     report: Report = ignore,
 ) -> NDArray[np.float32]:
-    """(len(rows), n_views, H, W, C) float32, normalised as `inputs.clean`: weak augmentation of the items at `rows`."""
+    """(len(rows), n_views, H, W, C) float32, normalized as `inputs.clean`: weak augmentation of the items at `rows`."""
     names = [inputs.names[row] for row in rows]
     if inputs.kind == "audio":
         return view_bank(inputs, n_views, seed=seed, device=device, rows=rows, report=report).take(
@@ -71,7 +71,7 @@ def view_bank(
     rows: NDArray[np.int64] | None = None,
     report: Report = ignore,
 ) -> Rows:
-    """(len(rows), n_views, H, W, 1) float16 views of clips, remembered per item; all rows when `rows` is None."""
+    """(len(rows), n_views, H, W, 1) float16 views of clips, cached per item; all rows when `rows` is None."""
     chosen = np.arange(len(inputs)) if rows is None else np.asarray(rows, np.int64)
     names = [inputs.names[row] for row in chosen]
     noise = noise_on(torch.device(device), inputs)

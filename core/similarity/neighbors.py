@@ -1,10 +1,10 @@
-"""Who is near whom: exact neighbors by blocks, and the weighted graph that UMAP lays out.
+"""Exact nearest neighbors by blocks, and the fuzzy neighbor graph of UMAP.
 
 Weights   v_ij = exp(-max(0, d_ij - rho_i) / sigma_i),   w = v + v^T - v * v^T      (McInnes et al., 2018)
 rho_i     distance to the nearest other point;   sigma_i   solves  sum_j v_ij = log2(k)  over the k neighbors
 
-umap-learn computes the same weights in functions that are compiled anew in every process (about six seconds of CPU);
-these few numpy lines are compared with its result in the tests.
+umap-learn computes the same weights in functions that are compiled in every process (about six seconds of CPU);
+tests compare this numpy implementation with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.types import Progress, Report, ignore
 
 BLOCK = 1024
 HALVINGS = 64
-SMALLEST = 1e-3  # sigma is at least this share of the mean distance
+MIN_SIGMA = 1e-3  # sigma is at least this share of the mean distance
 
 
 def nearest(
@@ -68,5 +68,5 @@ def _local_scales(d: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
         high = np.where(too_wide, sigma, high)
         low = np.where(too_wide, low, sigma)
         sigma = np.where(np.isfinite(high), (low + high) / 2, sigma * 2)
-    floor = SMALLEST * np.where(rho > 0, d.mean(1), d.mean())
+    floor = MIN_SIGMA * np.where(rho > 0, d.mean(1), d.mean())
     return rho, np.maximum(sigma, np.maximum(floor, 1e-12))

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from core.acquisition.geometry import centered_unit
 from core.acquisition.pool_view import (
-    Rows,
+    RowArray,
     candidate_rows,
     draft,
     is_cold,
@@ -82,8 +82,9 @@ def base_rows(
     return np.concatenate(blocks), targets
 
 
-def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the outer loss: all labeled rows, and the unlabeled rows or a sample of them with enough candidates."""
+def outer_rows(request: SelectionRequest, limit: int) -> tuple[RowArray, tuple[str, ...]]:
+    """Rows of the outer loss: all labeled rows, and the unlabeled rows or a sample of them with enough
+    candidates."""
     unlabeled, candidates = unlabeled_rows(request), candidate_rows(request)
     limit = max(limit, 10 * request.batch_size)
     if len(unlabeled) <= limit:
@@ -96,7 +97,7 @@ def outer_rows(request: SelectionRequest, limit: int) -> tuple[Rows, tuple[str, 
 
 
 def outer_problem(
-    request: SelectionRequest, config: SelectionConfig, rows: Rows
+    request: SelectionRequest, config: SelectionConfig, rows: RowArray
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
     """(len(rows), C) the labels of the outer loss, and (len(rows),) its weights (None: equal weights)."""
     targets = request.probabilities[rows]

@@ -1,15 +1,15 @@
-"""Which measurements to take so that sparse signals can be recovered from them (Borsos et al., dictionary selection).
+"""Selection of measurements from which sparse signals can be recovered (Borsos et al., dictionary selection).
 
 A dictionary of n possible linear measurements a_i of signals u_j in R^d; taking a subset, each signal is recovered from
 the measured values alone, and the worst recovery counts:
 
     inner, for every signal j   z_j*(w) = argmin_z  1/2 sum_i w_i (a_i^T z - a_i^T u_j)^2 + penalty * R(z)
     R        L2: |z|^2 / 2      L1: sum_k sqrt(z_k^2 + smoothing^2), twice differentiable and |z|_1 in the limit
-    outer    (1/t) log mean_j exp(t * e_j),  e_j = |z_j* - u_j|^2 / |u_j|^2:  the supremum over signals, made smooth
+    outer    (1/t) log mean_j exp(t * e_j),  e_j = |z_j* - u_j|^2 / |u_j|^2:  the supremum over signals, smoothed
 
 The Hessian is one d x d block per signal, A^T diag(w) A + penalty * R''(z_j), so everything is a batch of small dense
 solves. With L1 the inner problem is solved by majorization: R is bounded by a quadratic with curvature
-1 / sqrt(z_k^2 + smoothing^2) at the present z, whose minimum is closed, until z stands still.
+1 / sqrt(z_k^2 + smoothing^2) at the present z, whose minimum is closed, until z converges.
 
 Symbols: A measurements (n, d); U signals (J, d); Z recovered (J, d); w (n,); t = sharpness.
 """

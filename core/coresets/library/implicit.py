@@ -4,12 +4,12 @@
     outer   G(w)      = g(theta*(w))
     implicit function theorem   dG/dw_i = -s * grad l_i(theta*)^T H^-1 grad g(theta*),   H = d^2 f / d theta^2
 
-`influence_i = -dG/dw_i` is what row i would take off the outer loss per unit of weight: higher = wanted more, and the
+`influence_i = -dG/dw_i` is the decrease of the outer loss per unit of weight of row i: higher = wanted more, and the
 row that Algorithm 1 adds is its argmax (Proposition 1). H^-1 is applied by conjugate gradients, or by the truncated,
 scaled Neumann series  alpha * sum_{j < T} (I - alpha H)^j b  with alpha just below 1 / lambda_max(H).
 
-Every construction of this package (weighted, variants, regularized, joint, streaming, replay) speaks to a
-`BilevelProblem`: three verbs, whatever the model. `ModelProblem` here is the general one, by automatic differentiation;
+Every construction of this package (weighted, variants, regularized, joint, streaming, replay) uses a
+`BilevelProblem`: three methods, for any model. `ModelProblem` here is the general one, by automatic differentiation;
 `linear.SoftmaxProblem`, `mixtures.MixtureProblem` and `dictionary.RecoveryProblem` are closed forms. The product's own
 path, unweighted and tuned for kernel features, is `bilevel.py`.
 
@@ -30,7 +30,7 @@ from core.coresets.solvers import Operator, Solved, conjugate_gradient
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """What the inner solver reached. `parameters` is whatever the problem uses; others only hand it back."""
+    """The result of the inner solver. `parameters` are opaque to everything but the problem."""
 
     parameters: Any
     converged: bool
@@ -45,7 +45,7 @@ class Influence:
 
 
 class BilevelProblem(Protocol):
-    """A bilevel problem over n rows. Weights are (n,) and not negative; zeros mean the row is not there."""
+    """A bilevel problem over n rows. Weights are (n,) and not negative; a row of weight 0 is left out."""
 
     @property
     def n_rows(self) -> int: ...
@@ -76,7 +76,7 @@ class InverseConfig:
 def neumann_series(product: Operator, target: Tensor, *, max_steps: int, tolerance: float = 0.0) -> Solved:
     """alpha * sum_j (I - alpha H)^j target for a positive definite H, alpha = 0.95 / lambda_max by power iteration.
 
-    The residual of the partial sum is the next term over alpha, so it costs nothing to know.
+    The residual of the partial sum is the next term over alpha, so it is free.
     """
     alpha = 0.95 / largest_eigenvalue(product, target)
     total, term, scale = torch.zeros_like(target), target, float(target.norm())
@@ -185,7 +185,7 @@ class ModelProblem:
         return self._polish(loss, theta.detach())
 
     def _polish(self, loss: Callable[[Tensor], Tensor], theta: Tensor) -> Inner:
-        """Newton steps while they lower the gradient: a line search on values cannot see below their rounding."""
+        """Newton steps while they lower the gradient: a line search on values is limited by their rounding."""
         gradient = torch.func.grad(loss)(theta)
         for _ in range(5):
             if gradient.abs().max() <= self.solver_tolerance:
@@ -240,7 +240,7 @@ def supervised(
     """Train `model` on weighted rows so that the mean loss over all rows is small.
 
     `loss(outputs, targets)` gives one value per row; inputs (n, ...), targets (n, ...). The model should be in
-    evaluation mode and smooth (tanh, softplus, ELU): H does not see kinks. `settings` go to `ModelProblem`.
+    evaluation mode and smooth (tanh, softplus, ELU): H ignores kinks. `settings` go to `ModelProblem`.
     """
     predict, initial = flat_model(model)
 

@@ -1,7 +1,7 @@
 """One coreset for several models (Borsos et al., 2021, section on joint coresets).
 
     sum          min over w   sum_k a_k G_k(w):  the models share the rows and weights, each has its own parameters
-    alternating  models take turns: the row that joins is the argmax of the influence for the model whose turn it is
+    alternating  models take turns: the next row is the argmax of the influence on the current model
 
 `JointProblem` is a `BilevelProblem`, so every construction works on it; `alternate` is the cheaper way, one model
 trained per step.

@@ -9,7 +9,7 @@ inner problem is solved in an orthonormal basis Q of them; H outside that span i
 a kernel matrix as features this is exactly the representer proxy.
 
 Symbols: x features (n, d), a column of ones last for a bias; Y soft targets (n, C); v outer weights (n,), all ones
-unless rows stand for others (streaming); W (C, d); s = 1, or 1 / (number of rows with weight) when `mean`.
+unless rows represent others (streaming); W (C, d); s = 1, or 1 / (number of rows with weight) when `mean`.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@
 
 The second term is the prior that keeps a component from collapsing onto a row; its EM updates stay closed:
 pi_k ~ N_k + strength, Sigma_k = (scatter_k + strength * scale I) / (N_k + strength), N_k = sum_i w_i r_ik.
-EM slows down where components overlap, so now and then Newton's method tries to finish: the implicit gradient is only
-right at a minimum.
-For the implicit gradient theta is made flat and unconstrained, (log pi, mu, Cholesky factor of the precision with the
+EM converges slowly where components overlap, so Newton's method is tried after some steps: the implicit gradient is
+correct only at a minimum.
+For the implicit gradient theta is a flat unconstrained vector, (log pi, mu, Cholesky factor of the precision with the
 logarithm of its diagonal), and H, a few hundred rows wide, is formed and decomposed; directions that change nothing
-(all of log pi shifted alike) are left out of H^-1.
+(a common shift of log pi) are left out of H^-1.
 
 Symbols: x rows (n, d); K components; r responsibilities (n, K).
 """
@@ -56,8 +56,8 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
-    """As many imagined rows per component as `strength`, with the covariance `scale` * I."""
+class MixturePrior:
+    """`strength` pseudo-observations per component, with covariance `scale` * I."""
 
     strength: float = 1.0
     scale: float = 0.1
@@ -83,11 +83,11 @@ def _unpack(theta: Tensor, K: int, d: int) -> tuple[Tensor, Tensor, Tensor, Tens
 
 @dataclass(slots=True, kw_only=True)
 class MixtureProblem:
-    """Fit K Gaussians to weighted rows so that all rows are likely. `initial` is where EM starts from nothing."""
+    """Fit K Gaussians to weighted rows so that all rows are likely. `initial` is the first start of EM."""
 
     x: Tensor  # (n, d)
     initial: Mixture
-    prior: Prior = Prior()
+    prior: MixturePrior = MixturePrior()
     max_steps: int = 300
     tolerance: float = 1e-7  # on the change of the means and covariances in one step of EM
     outer_prior: bool = False
@@ -119,7 +119,7 @@ class MixtureProblem:
         return Inner(mixture, False)
 
     def _finish(self, weights: Tensor, mixture: Mixture) -> Mixture | None:
-        """The minimum near `mixture` by Newton's method, quadratic where EM crawls; None where f is not convex yet."""
+        """The minimum near `mixture` by Newton's method, with quadratic convergence; None where f is not convex yet."""
         loss, theta = self._inner_loss(weights), mixture.flat()
         gradient = torch.func.grad(loss)(theta)
         goal = self.tolerance * float(weights.sum())

@@ -1,11 +1,11 @@
-"""Weighted coresets from the other end: all rows, a sparsity penalty, weights that die (Borsos et al., Algorithm 2).
+"""Weighted coresets by sparsity: start from all rows and drive weights to 0 (Borsos et al., Algorithm 2).
 
     min over w in the simplex   G(w) + beta * sum_i sqrt(w_i)
-    repeat   w <- project(w - eta (dG/dw + beta / (2 sqrt(w))))  on the rows still alive;   beta <- 2 beta
-    until    m rows are alive
+    repeat   w <- project(w - eta (dG/dw + beta / (2 sqrt(w))))  on the active rows;   beta <- 2 beta
+    until    m rows are active
 
 On the simplex the L1 norm is constant, so the penalty is L_1/2: concave, with a slope that grows without bound towards
-0, so a row whose weight reaches 0 never returns. Doubling beta reaches any size m without knowing beta beforehand.
+0, so a row whose weight reaches 0 stays at 0. Doubling beta reaches any size m without knowing beta beforehand.
 
 Departures and details: eta is such that a step changes weights by about `step` of their mean; it is halved where a step
 would leave fewer than m rows. At m rows the penalty is dropped and the weights are corrected for G alone.
@@ -28,7 +28,8 @@ from core.types import Progress, Report, ignore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkConfig:
-    """`total` is the sum of all weights; beta starts at `first_beta` times the scale where both terms pull equally."""
+    """`total` is the sum of all weights; beta starts at `first_beta` times the scale where both gradients have equal
+    size."""
 
     size: int
     total: float = 1.0
@@ -47,35 +48,37 @@ def shrink_coreset(problem: BilevelProblem, config: ShrinkConfig, *, report: Rep
     weights = torch.full((n,), config.total / n, dtype=torch.float64)
     inner = problem.solve(weights)
     outer = [problem.outer(inner.parameters)]
-    alive = torch.arange(n)
+    active = torch.arange(n)
     beta, steps = None, 0
-    while len(alive) > config.size and steps < config.steps_per_beta * config.max_doublings:
-        influence = problem.influence(inner.parameters, weights).scores.to(weights.dtype)[alive]
-        pull = 0.5 / weights[alive].sqrt()
+    while len(active) > config.size and steps < config.steps_per_beta * config.max_doublings:
+        influence = problem.influence(inner.parameters, weights).scores.to(weights.dtype)[active]
+        pull = 0.5 / weights[active].sqrt()
         if beta is None:
             beta = config.first_beta * float(influence.std() / pull.mean())
-        weights = _step(weights, alive, influence - beta * pull, config)
-        alive = torch.nonzero(weights).flatten()
+        weights = _step(weights, active, influence - beta * pull, config)
+        active = torch.nonzero(weights).flatten()
         inner = problem.solve(weights, inner.parameters)
         steps += 1
         if steps % config.steps_per_beta == 0:
             beta *= 2
-        report(Progress("shrink", n - len(alive), n - config.size))
+        report(Progress("shrink", n - len(active), n - config.size))
     notes: tuple[str, ...] = ()
-    if len(alive) > config.size:
-        notes = (f"{len(alive)} rows were alive after {config.max_doublings} doublings; the largest weights stayed",)
-        alive = weights.topk(config.size).indices
-    return _finish(problem, weights, alive, config, outer, notes)
+    if len(active) > config.size:
+        notes = (
+            f"{len(active)} rows were active after {config.max_doublings} doublings; the largest weights were kept",
+        )
+        active = weights.topk(config.size).indices
+    return _finish(problem, weights, active, config, outer, notes)
 
 
-def _step(weights: Tensor, alive: Tensor, downhill: Tensor, config: ShrinkConfig) -> Tensor:
-    """One projected step on the rows alive; shorter where it would leave fewer than `size` of them."""
+def _step(weights: Tensor, active: Tensor, downhill: Tensor, config: ShrinkConfig) -> Tensor:
+    """One projected step on the active rows; shorter where it would leave fewer than `size` of them."""
     spread = float(downhill.std()) or 1.0
-    length = config.step * float(weights[alive].mean()) / spread
+    length = config.step * float(weights[active].mean()) / spread
     for _ in range(30):
-        moved = project_to_simplex(weights[alive] + length * downhill, config.total)
+        moved = project_to_simplex(weights[active] + length * downhill, config.total)
         if int((moved > 0).sum()) >= config.size:
-            return torch.zeros_like(weights).index_put((alive,), moved)
+            return torch.zeros_like(weights).index_put((active,), moved)
         length /= 2
     return weights
 
@@ -83,12 +86,12 @@ def _step(weights: Tensor, alive: Tensor, downhill: Tensor, config: ShrinkConfig
 def _finish(
     problem: BilevelProblem,
     weights: Tensor,
-    alive: Tensor,
+    active: Tensor,
     config: ShrinkConfig,
     outer: list[float],
     notes: tuple[str, ...],
 ) -> Coreset:
-    order = alive[weights[alive].argsort(descending=True)]
+    order = active[weights[active].argsort(descending=True)]
     kept = project_to_simplex(weights[order], config.total)
     plain = Coreset(rows=order, weights=kept, outer=())
     correction = PursuitConfig(

@@ -1,12 +1,12 @@
 """Continual learning with a replay memory of coresets (Borsos et al., 2021, section on continual learning).
 
-Tasks come one after another and are not seen again. After each, a summary of it joins a memory of fixed capacity, in
-which all tasks have equal slots; earlier summaries shrink to their first rows (every method orders its rows, best
-first). While a task is learned, every earlier slot is replayed in every step:
+Tasks arrive one after another and are not available again. After each, a summary of it joins a memory of fixed
+capacity, in which all tasks have equal slots; earlier summaries shrink to their first rows (every method orders its
+rows, best first). While a task is learned, every earlier slot is replayed in every step:
 
     loss = mean over the batch of CE + beta * sum over slots of (mean over the slot's rows of w_i CE_i)
 
-Slots keep inputs and labels, not rows: the task is gone.
+Slots store inputs and labels, because the rows of a past task are not available.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from core.coresets.library.linear import SoftmaxProblem, kernel_factor
-from core.coresets.library.summaries import Evidence, Rows
+from core.coresets.library.summaries import Evidence, RowArray
 from core.coresets.library.variants import forward
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
@@ -46,7 +46,7 @@ class ReplayMemory:
 
     @property
     def next_slot_size(self) -> int:
-        """How many rows the next task may bring."""
+        """The number of rows for the next task."""
         return self.capacity // (len(self.slots) + 1)
 
     def add(self, inputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -103,7 +103,7 @@ def learn_task(
 
 
 def evidence_of(model: torch.nn.Module, inputs: Tensor, labels: Tensor, seed: int) -> Evidence:
-    """What the rivals look at. The model has `embed(inputs)` for its last layer."""
+    """The input of the baselines. The model has `embed(inputs)` for its last layer."""
     model.eval()
     with torch.no_grad():
         embeddings = model.embed(inputs)  # type: ignore[operator]
@@ -124,13 +124,13 @@ def bilevel_summary(
     *,
     penalty: float = 1e-4,
     outer_weights: Tensor | None = None,
-) -> Rows:
+) -> RowArray:
     """`size` rows, best first, by forward selection one by one for softmax regression on a kernel proxy (n, n).
 
-    `targets` (n, C) have a column for every class that the learner tells apart, also for those that are not among
-    these rows: with the columns of a task alone the border between its classes is all that counts, while a memory has
-    to tell them from the classes of other tasks too. `outer_weights` (n,) say what each row stands for (streams). The
-    first row is the one with the largest influence on a model that has seen none.
+    `targets` (n, C) have a column for every class of the learner, also for those that are not among
+    these rows: with the columns of a task alone the border between its classes determines the result, while a memory
+    has to separate them from the classes of other tasks too. `outer_weights` (n,) are the numbers of rows that each
+    represents (streams). The first row has the largest influence on a model without data.
     """
     problem = SoftmaxProblem(
         features=kernel_factor(kernel),

@@ -1,4 +1,5 @@
-"""Importance-sampling coresets, the rivals for logistic regression and mixtures: draw by sensitivity, weigh by 1/(m q).
+"""Importance-sampling coresets, the baselines for logistic regression and mixtures: draw by sensitivity, weight by 1/(m
+q).
 
     logistic   q_i ~ n / (1 + sum_k |G_k| exp(-R |mean of G_k - z_i|)),  z_i = y_i x_i, G_k k-means clusters of z
                (Huggins, Campbell and Broderick, 2016)
@@ -14,26 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
-def sample(probabilities: Array, size: int, generator: np.random.Generator) -> tuple[NDArray[np.int64], Array]:
-    """(rows, weights), rows distinct: `size` draws with replacement; a row drawn twice weighs twice."""
+def sample(
+    probabilities: FloatArray, size: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """(rows, weights), rows distinct: `size` draws with replacement; a row drawn twice has twice the weight."""
     drawn = generator.choice(len(probabilities), size=size, p=probabilities)
     rows, counts = np.unique(drawn, return_counts=True)
     return rows, counts / (size * probabilities[rows])
 
 
-def logistic_sensitivity(signed: Array, n_clusters: int, radius: float, seed: int) -> Array:
+def logistic_sensitivity(signed: FloatArray, n_clusters: int, radius: float, seed: int) -> FloatArray:
     """(n,) sampling probabilities for rows z = y x (n, d); `radius` bounds the norm of the parameters."""
     clusters = KMeans(n_clusters, n_init=1, random_state=seed).fit(signed)
     sizes = np.bincount(clusters.labels_, minlength=n_clusters)
-    reach = np.exp(-radius * clusters.transform(signed))  # (n, k)
-    raw = len(signed) / (1.0 + reach @ sizes)
+    proximity = np.exp(-radius * clusters.transform(signed))  # (n, k)
+    raw = len(signed) / (1.0 + proximity @ sizes)
     return raw / raw.sum()
 
 
-def clustering_sensitivity(x: Array, n_clusters: int, seed: int) -> Array:
+def clustering_sensitivity(x: FloatArray, n_clusters: int, seed: int) -> FloatArray:
     """(n,) sampling probabilities for k-means and Gaussian mixtures on rows x (n, d)."""
     centers, _ = kmeans_plusplus(x, n_clusters, random_state=seed)
     squared = ((x[:, None] - centers[None]) ** 2).sum(2)

@@ -1,16 +1,16 @@
 """Bounded summaries of a stream: merge-reduce over slots (Borsos et al., Algorithm 3), reservoir, balanced reservoir.
 
-Merge-reduce: every batch of the stream is reduced to a slot of `slot_size` rows that stands for 1 batch and joins at
-the end. When there is one slot too many, two neighbors are joined and reduced to one that stands for the sum:
+Merge-reduce: every batch of the stream is reduced to a slot of `slot_size` rows that represents 1 batch and is
+appended. When there is one slot too many, two neighbors are merged and reduced to one that represents the sum:
 
-    the two newest    when the slot before the new one stands for less than the one before it (or there is one slot)
-    else              the first equal pair among those that stand for the least
+    the two newest    when the slot before the new one represents fewer batches than the one before it (or there is one
+    slot) else              the first equal pair among those that represent the fewest
 
-so slots stand for never-increasing numbers of batches, and a row passes O(log) reductions. With 3 slots the numbers
+so the numbers of batches never increase, and a row passes O(log) reductions. With 3 slots the numbers
 after 1, 2, 3 ... 7 batches are 1 | 1 1 | 1 1 1 | 2 1 1 | 2 2 1 | 2 2 2 | 4 2 1.
 
 `reduce` is any selection that respects row weights; for bilevel coresets the weights enter the outer loss. Rows are
-identities of the caller's choice (int64): this module never looks at data.
+identities of the caller's choice (int64): this module does not access data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from core.errors import InvalidInput
 
 Reduce = Callable[[NDArray[np.int64], NDArray[np.float64], int], NDArray[np.int64]]
-"""(rows (k,), what each stands for (k,), size) -> positions (size,) in `rows` of those to keep."""
+"""(rows (k,), the number each represents (k,), size) -> positions (size,) in `rows` of those to keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class MergeReduce:
 
     def __post_init__(self) -> None:
         if self.n_slots < 1 or self.slot_size < 1:
-            raise InvalidInput(f"A buffer of {self.n_slots} slots of {self.slot_size} rows holds nothing.")
+            raise InvalidInput(f"A buffer of {self.n_slots} slots of {self.slot_size} rows has no capacity.")
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """The next batch of the stream, of any size above 0."""
@@ -81,12 +81,12 @@ class MergeReduce:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """What each of `rows` stands for, in batches."""
+        """The number of batches that each of `rows` represents."""
         return np.concatenate([np.full(len(slot.rows), float(slot.batches)) for slot in self.slots] or [np.zeros(0)])
 
     @property
     def stands_for(self) -> list[int]:
-        """Batches per slot, oldest first: the trace."""
+        """Batches per slot, oldest first."""
         return [slot.batches for slot in self.slots]
 
 

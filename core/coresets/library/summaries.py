@@ -1,4 +1,4 @@
-"""The rivals of bilevel coresets for replay memories: every one gives rows in order, best first.
+"""Baselines of bilevel coresets for replay memories: each returns rows in order, best first.
 
     uniform                a random order
     k-means, k-center      rows nearest to cluster centers (largest clusters first); farthest-first traversal,
@@ -9,7 +9,7 @@
     FRCL                   the rows whose kernel columns leave the least trace of variance unexplained (inducing points
                            of a Gaussian process on the embeddings), one by one
 
-`Evidence` is what they may look at; gradients are those of the last layer, (P_i - Y_i) x embedding_i, flattened.
+`Evidence` is their input; gradients are those of the last layer, (P_i - Y_i) x embedding_i, flattened.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from sklearn.cluster import KMeans
 
 from core.errors import InvalidInput
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+RowArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The rows of one task as the trained model sees them."""
+    """The rows of one task with the trained model's outputs."""
 
-    features: Array  # (n, d) raw inputs, flattened
-    embeddings: Array  # (n, e) last layer
-    probabilities: Array  # (n, C) predictions
-    labels: Rows  # (n,) class positions
+    features: FloatArray  # (n, d) raw inputs, flattened
+    embeddings: FloatArray  # (n, e) last layer
+    probabilities: FloatArray  # (n, C) predictions
+    labels: RowArray  # (n,) class positions
     seed: int = 0
 
     @property
-    def gradients(self) -> Array:
+    def gradients(self) -> FloatArray:
         """(n, C e): of the loss in the last layer's weights."""
         error = self.probabilities - np.eye(self.probabilities.shape[1])[self.labels]
         return (error[:, :, None] * self.embeddings[:, None, :]).reshape(len(error), -1)
 
     @property
-    def losses(self) -> Array:
+    def losses(self) -> FloatArray:
         """(n,) cross-entropy of every row."""
         return -np.log(np.maximum(self.probabilities[np.arange(len(self.labels)), self.labels], 1e-12))
 
 
-Summarize = Callable[[Evidence, int], Rows]
+Summarize = Callable[[Evidence, int], RowArray]
 
 
-def uniform(evidence: Evidence, size: int) -> Rows:
+def uniform(evidence: Evidence, size: int) -> RowArray:
     return np.random.default_rng(evidence.seed).permutation(len(evidence.labels))[:size]
 
 
-def k_means(x: Array, size: int, seed: int) -> Rows:
+def k_means(x: FloatArray, size: int, seed: int) -> RowArray:
     """The row nearest to each of `size` centers, largest cluster first; filled up at random where two share a row."""
     clusters = KMeans(size, n_init=1, random_state=seed).fit(x)
     order = np.argsort(-np.bincount(clusters.labels_, minlength=size), kind="stable")
@@ -67,7 +67,7 @@ def k_means(x: Array, size: int, seed: int) -> Rows:
     return np.array([*rows, *filled], dtype=np.int64)
 
 
-def k_center(x: Array, size: int, seed: int) -> Rows:
+def k_center(x: FloatArray, size: int, seed: int) -> RowArray:
     """Farthest-first traversal from a random row."""
     rows = [int(np.random.default_rng(seed).integers(len(x)))]
     distance = ((x - x[rows[0]]) ** 2).sum(1)
@@ -78,7 +78,7 @@ def k_center(x: Array, size: int, seed: int) -> Rows:
     return np.array(rows, dtype=np.int64)
 
 
-def gradient_matching(gradients: Array, size: int) -> Rows:
+def gradient_matching(gradients: FloatArray, size: int) -> RowArray:
     """Orthogonal matching pursuit of the mean gradient; once it is matched, the largest gradients left."""
     norms = np.linalg.norm(gradients, axis=1) + 1e-12
     target = gradients.mean(0)
@@ -97,16 +97,16 @@ def gradient_matching(gradients: Array, size: int) -> Rows:
     return np.array(rows, dtype=np.int64)
 
 
-def max_entropy(evidence: Evidence, size: int) -> Rows:
+def max_entropy(evidence: Evidence, size: int) -> RowArray:
     p = np.clip(evidence.probabilities, 1e-12, 1)
     return np.argsort((p * np.log(p)).sum(1), kind="stable")[:size]
 
 
-def hardest(evidence: Evidence, size: int) -> Rows:
+def hardest(evidence: Evidence, size: int) -> RowArray:
     return np.argsort(-evidence.losses, kind="stable")[:size]
 
 
-def herding(evidence: Evidence, size: int) -> Rows:
+def herding(evidence: Evidence, size: int) -> RowArray:
     """iCaRL: within each class the next row brings the mean of the chosen ones nearest to the class mean."""
     z = evidence.embeddings / (np.linalg.norm(evidence.embeddings, axis=1, keepdims=True) + 1e-12)
     orders = []
@@ -123,7 +123,7 @@ def herding(evidence: Evidence, size: int) -> Rows:
     return np.array(turns[:size], dtype=np.int64)
 
 
-def inducing_points(evidence: Evidence, size: int, noise: float = 1e-3) -> Rows:
+def inducing_points(evidence: Evidence, size: int, noise: float = 1e-3) -> RowArray:
     """FRCL: greedy choice of the row that explains most of the trace of the embeddings' kernel."""
     z = evidence.embeddings - evidence.embeddings.mean(0)
     z = np.concatenate([z / (z.std() + 1e-12), np.ones((len(z), 1))], 1)
@@ -154,8 +154,8 @@ SUMMARIES: dict[str, Summarize] = {
 }
 
 
-def summarize(name: str, evidence: Evidence, size: int) -> Rows:
-    """`size` distinct rows by the named rival, best first."""
+def summarize(name: str, evidence: Evidence, size: int) -> RowArray:
+    """`size` distinct rows by the named baseline, best first."""
     if name not in SUMMARIES:
         raise InvalidInput(f"There is no summary called {name!r}. Known: {', '.join(SUMMARIES)}.")
     if not 1 <= size <= len(evidence.labels):

@@ -3,12 +3,13 @@
 All rank rows by their influence -dG/dw_i at the present set (Borsos et al., 2021, section on variants and Fig. 1):
 
     forward      add the `batch` rows outside the set with the largest influence, train again
-    exchange     from a set of the final size: `batch` rows with the largest influence come in, the `batch` with the
-                 smallest leave; kept only when the outer loss falls, otherwise half as many are tried
-    elimination  from all rows: the `batch` rows with the smallest influence leave, train again
+    exchange     from a set of the final size: `batch` rows with the largest influence are added and the `batch` with
+                 the smallest removed; kept only when the outer loss falls, otherwise with half as many
+    elimination  from all rows: the `batch` rows with the smallest influence are removed, train again
 
-A row is in with weight 1 or out with weight 0. Influence is first order: for one row that joins it is nearly exact, for
-a batch it ignores that similar rows repeat each other, which is what separates one by one from batches at small sizes.
+A row is in with weight 1 or out with weight 0. Influence is a first-order estimate: for one added row it is nearly
+exact, for a batch it ignores that similar rows repeat each other, which is what separates one by one from batches at
+small sizes.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def forward(
 def exchange(
     problem: BilevelProblem, *, start: Sequence[int], batch: int, rounds: int = 20, report: Report = ignore
 ) -> Subset:
-    """Improve the set `start` at its size by exchanges, until none helps or `rounds` are over."""
+    """Improve the set `start` at its size by exchanges, until none lowers the outer loss, at most `rounds` times."""
     size = len(start)
     _check(problem, size, batch)
     trainer = _Trainer(problem)

@@ -7,11 +7,11 @@
 G(w) = g(theta*(w)) is the outer loss after training on the weighted rows; its gradient is the implicit one.
 
 Departures and details: step lengths of the projected gradient are those of Barzilai and Borwein with backtracking, so a
-corrective step never raises G. A joining row starts at the mean of the present weights, when that is no worse than
-weight 0. Losses averaged over the rows with weight make G jump where a weight leaves 0, which can end the search: give
-summed losses, with `rescale` for their total. `project` may be another convex set than w >= 0 (the simplex makes
-this fully corrective Frank-Wolfe). With a `shortlist` above 1 the first-order promise of the most influential rows is
-checked against the true G before one joins.
+corrective step never raises G. An added row starts at the mean of the present weights, when that is no worse than
+weight 0. Losses averaged over the rows with weight make G discontinuous where a weight leaves 0, which can end the
+search: use summed losses, with `rescale` for their total. `project` may be another convex set than w >= 0 (the simplex
+makes this fully corrective Frank-Wolfe). With a `shortlist` above 1 the first-order estimate for the most influential
+rows is checked against the true G before one is added.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class PursuitConfig:
 
 
 @dataclass(slots=True)
-class _Place:
-    """One point of the search: weights (n,), the solution for them, G, and -dG/dw where it was asked for."""
+class _Point:
+    """One point of the search: weights (n,), the solution for them, G, and -dG/dw once computed."""
 
     weights: Tensor
     parameters: Any
@@ -89,22 +89,22 @@ def build_coreset(
 ) -> Coreset:
     """Grow `start` (rows, or a coreset with its weights) to `config.size` rows.
 
-    `candidates(size)` may limit who can join the set of that size.
+    `candidates(size)` may limit the rows that can be added to a set of that size.
     """
     rows = [int(row) for row in (start.rows if isinstance(start, Coreset) else start)]
     if not rows or config.size > problem.n_rows:
         raise InvalidInput(
-            f"A coreset of {config.size} of {problem.n_rows} rows was asked for, from {len(rows)} start rows. "
+            f"A coreset of {config.size} of {problem.n_rows} rows was requested, from {len(rows)} start rows. "
             "Give at least one start row and a size of at most all rows."
         )
     weights = torch.zeros(problem.n_rows, dtype=torch.float64)
     given = start.weights.to(weights.dtype) if isinstance(start, Coreset) else config.initial_weight
     weights[rows] = given
     search = _Search(problem, config)
-    place = search.correct(search.visit(search.project(weights)), rows)
-    history = [place.outer]
+    point = search.correct(search.visit(search.project(weights)), rows)
+    history = [point.outer]
     while len(rows) < config.size:
-        scores = search.influence(place).clone()
+        scores = search.influence(point).clone()
         scores[rows] = -torch.inf
         if candidates is not None:
             allowed = torch.full_like(scores, -torch.inf)
@@ -113,14 +113,14 @@ def build_coreset(
         count = min(max(config.shortlist, config.batch), problem.n_rows - len(rows))
         best = [int(row) for row in scores.topk(count).indices if scores[row] > -torch.inf]
         groups = [best[: config.size - len(rows)]] if config.batch > 1 else [[row] for row in best]
-        joined = [(search.join(place, rows, group), group) for group in groups]
-        place, group = min(joined, key=lambda pair: pair[0].outer)
+        joined = [(search.join(point, rows, group), group) for group in groups]
+        point, group = min(joined, key=lambda pair: pair[0].outer)
         rows.extend(group)
-        place = search.correct(place, rows)
-        history.append(place.outer)
-        report(Progress("coreset", len(rows), config.size, f"outer loss {place.outer:.4g}"))
+        point = search.correct(point, rows)
+        history.append(point.outer)
+        report(Progress("coreset", len(rows), config.size, f"outer loss {point.outer:.4g}"))
     kept = torch.tensor(rows)
-    return Coreset(rows=kept, weights=place.weights[kept], outer=tuple(history), notes=search.notes())
+    return Coreset(rows=kept, weights=point.weights[kept], outer=tuple(history), notes=search.notes())
 
 
 def correct_weights(problem: BilevelProblem, coreset: Coreset, config: PursuitConfig) -> Coreset:
@@ -137,97 +137,97 @@ def correct_weights(problem: BilevelProblem, coreset: Coreset, config: PursuitCo
 
 
 class _Search:
-    """Moves between places, counting what did not converge."""
+    """Evaluates points and counts solves that did not converge."""
 
     def __init__(self, problem: BilevelProblem, config: PursuitConfig) -> None:
         self.problem, self.config = problem, config
         self.unsolved = self.inexact = self.visits = 0
 
-    def visit(self, weights: Tensor, near: _Place | None = None) -> _Place:
+    def visit(self, weights: Tensor, near: _Point | None = None) -> _Point:
         inner = self.problem.solve(weights, None if near is None else near.parameters)
         self.visits += 1
         self.unsolved += not inner.converged
-        return _Place(weights, inner.parameters, self.problem.outer(inner.parameters))
+        return _Point(weights, inner.parameters, self.problem.outer(inner.parameters))
 
-    def influence(self, place: _Place) -> Tensor:
-        if place.influence is None:
-            found = self.problem.influence(place.parameters, place.weights)
+    def influence(self, point: _Point) -> Tensor:
+        if point.influence is None:
+            found = self.problem.influence(point.parameters, point.weights)
             self.inexact += not found.converged
-            place.influence = found.scores.to(place.weights.dtype)
-        return place.influence
+            point.influence = found.scores.to(point.weights.dtype)
+        return point.influence
 
-    def join(self, place: _Place, rows: list[int], group: list[int]) -> _Place:
-        """`group` comes in at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times.
+    def join(self, point: _Point, rows: list[int], group: list[int]) -> _Point:
+        """`group` is added at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times.
 
         With `rescale`, the total stays what it was where that is better.
         """
-        weight = float(place.weights[rows].mean())
+        weight = float(point.weights[rows].mean())
         if self.config.rescale:
-            weights = place.weights.clone()
+            weights = point.weights.clone()
             weights[group] = weight
-            tried = self.visit(weights * (len(rows) / (len(rows) + len(group))), place)
-            if tried.outer <= place.outer:
+            tried = self.visit(weights * (len(rows) / (len(rows) + len(group))), point)
+            if tried.outer <= point.outer:
                 return tried
         for _ in range(5):
-            weights = place.weights.clone()
+            weights = point.weights.clone()
             weights[group] = weight
-            tried = self.visit(self.project(weights), place)
-            if tried.outer <= place.outer:
+            tried = self.visit(self.project(weights), point)
+            if tried.outer <= point.outer:
                 return tried
             weight /= 2
-        return place
+        return point
 
-    def correct(self, place: _Place, rows: list[int]) -> _Place:
+    def correct(self, point: _Point, rows: list[int]) -> _Point:
         """At most `corrections` projected-gradient steps on the weights of `rows`, each of which lowers G."""
         support = torch.tensor(rows)
-        place = self._scaled(place) if self.config.rescale else place
+        point = self._scaled(point) if self.config.rescale else point
         length = None
         for _ in range(self.config.corrections):
-            downhill = torch.zeros_like(place.weights)
-            downhill[support] = self.influence(place)[support] * self._metric(place.weights[support])
+            downhill = torch.zeros_like(point.weights)
+            downhill[support] = self.influence(point)[support] * self._metric(point.weights[support])
             steepest = float(downhill.abs().max())
             if steepest == 0.0:
                 break
             if length is None:
-                length = self.config.first_step * float(place.weights.max()) / steepest
-            moved = self._line_search(place, downhill, length)
+                length = self.config.first_step * float(point.weights.max()) / steepest
+            moved = self._line_search(point, downhill, length)
             if moved is None:
                 break
-            shift = moved.weights - place.weights
-            turn = self.influence(place)[support] - self.influence(moved)[support]
+            shift = moved.weights - point.weights
+            turn = self.influence(point)[support] - self.influence(moved)[support]
             curvature = float((shift[support] * turn).sum())
-            squared = float((shift[support] ** 2 / self._metric(place.weights[support])).sum())
+            squared = float((shift[support] ** 2 / self._metric(point.weights[support])).sum())
             length = squared / curvature if curvature > 0 else 2 * length
-            place = moved
-        return place
+            point = moved
+        return point
 
-    def _scaled(self, place: _Place) -> _Place:
+    def _scaled(self, point: _Point) -> _Point:
         """All weights doubled or halved, whichever way is downhill, as long as that lowers G."""
-        factor = 2.0 if float((self.influence(place) * place.weights).sum()) > 0 else 0.5
+        factor = 2.0 if float((self.influence(point) * point.weights).sum()) > 0 else 0.5
         for _ in range(8):
-            tried = self.visit(place.weights * factor, place)
-            if tried.outer >= place.outer:
+            tried = self.visit(point.weights * factor, point)
+            if tried.outer >= point.outer:
                 break
-            place = tried
-        return place
+            point = tried
+        return point
 
     def _metric(self, weights: Tensor) -> Tensor:
-        """The squared length scale of every weight: all alike, or the weight's own (a tenth of the mean or more)."""
+        """The squared length scale of every weight: all equal, or the weight's own (a tenth of the mean or more)."""
         if not self.config.relative:
             return torch.ones_like(weights)
         mean = weights.mean().clamp_min(torch.finfo(weights.dtype).tiny)
         return (weights / mean).clamp_min(0.1) ** 2
 
-    def _line_search(self, place: _Place, downhill: Tensor, length: float) -> _Place | None:
+    def _line_search(self, point: _Point, downhill: Tensor, length: float) -> _Point | None:
         """Project(w + length * downhill) for the first halving of `length` that lowers G enough, else None."""
         for _ in range(12):
-            weights = self.project(place.weights + length * downhill, downhill)
-            shift = weights - place.weights
-            gain = float((shift * self.influence(place)).sum())
+            weights = self.project(point.weights + length * downhill, downhill)
+            shift = weights - point.weights
+            gain = float((shift * self.influence(point)).sum())
             if gain <= 0:
                 return None
-            tried = self.visit(weights, place)
-            if tried.outer <= place.outer - 1e-4 * gain:
+            tried = self.visit(weights, point)
+            if tried.outer <= point.outer - 1e-4 * gain:
                 return tried
             length /= 4
         return None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from core.learning.distributed import SumOverProcesses, World
 
 SLOPE = 0.1  # of LeakyReLU
-Placed = TypeVar("Placed", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class Network(nn.Module):
@@ -116,7 +116,7 @@ def draw_weights(network: nn.Module, generator: torch.Generator) -> None:
             nn.init.zeros_(module.bias)
 
 
-def to_device(network: Placed, device: torch.device) -> Placed:
+def to_device(network: AnyModule, device: torch.device) -> AnyModule:
     """The network on the device in channels-last layout, the fastest for convolutions. Supports fake tensors."""
     for module in network.modules():
         for name, buffer in module._buffers.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from core.coresets.bilevel import Objective, Pool, Settings, follow, greedy
+from core.coresets.bilevel import Objective, OuterProblem, Settings, follow, greedy
 from core.coresets.softmax import SoftmaxRegression, cross_entropy
 from core.coresets.solvers import truncated_newton
 from core.coresets.span import InnerProblem, new_directions
@@ -245,7 +245,7 @@ def test_unusable_input_is_refused_by_name(change, message: str):
 
 def test_the_pool_and_the_basis_stay_on_the_device_of_their_inputs():
     with FakeTensorMode():
-        pool = Pool(torch.randn(50, 8, device="cuda"), torch.rand(3, 50, device="cuda"), Objective())
+        pool = OuterProblem(torch.randn(50, 8, device="cuda"), torch.rand(3, 50, device="cuda"), Objective())
         loss, gradient, errors = pool.outer(torch.zeros(3, 9, device="cuda"))
         scores = pool.scores(errors, gradient, 0.1)
         rows = torch.randn(12, 9, device="cuda")

@@ -13,12 +13,12 @@ from core.config import MediaConfig
 from core.errors import InvalidInput
 from core.media.augment_audio import add_noise, augment_waveforms, move_in_time, pick_noise, warp_pictures
 from core.media.augment_images import (
+    crop_and_jitter,
     distort,
-    hide_rectangle,
-    in_other_colors,
-    part_in_other_colors,
+    jitter_colors,
+    mask_rectangle,
+    rotate_hue,
     shift_and_flip,
-    turn_hue,
 )
 from core.media.noise import colored_noise, noise_clips, noise_key
 from tests.core.media.samples import tone, wav
@@ -136,7 +136,7 @@ def test_the_neutral_distortion_changes_nothing_and_a_rectangle_is_hidden():
     neutral = torch.full((2, 16), 0.5)
     neutral[:, [10, 12]] = 0  # a rectangle without extent
     torch.testing.assert_close(distort(picture, neutral), picture, atol=1e-4, rtol=0)
-    hidden = hide_rectangle(torch.ones(1, 1, 20, 20), torch.tensor([[0.0, 1.0, 0.0, 0.5]]), widest=0.5)
+    hidden = mask_rectangle(torch.ones(1, 1, 20, 20), torch.tensor([[0.0, 1.0, 0.0, 0.5]]), widest=0.5)
     assert hidden.sum() == 400 - 10 * 5
 
 
@@ -145,12 +145,12 @@ NEUTRAL = torch.tensor([[0.999999, 0.5, 0.9, 0.5, 0.5, 0.9, 0.5, 0.5, 0.5, 0.5, 
 
 def test_a_varied_picture_is_a_part_of_it_as_resizing_has_it():
     picture = torch.from_numpy(np.random.default_rng(0).random((1, 3, 32, 32), dtype=np.float32))
-    torch.testing.assert_close(part_in_other_colors(picture, NEUTRAL, flip=False), picture, atol=1e-3, rtol=0)
-    flipped = part_in_other_colors(picture, NEUTRAL * torch.tensor([1, 1, 0] + 8 * [1]), flip=True)
+    torch.testing.assert_close(crop_and_jitter(picture, NEUTRAL, flip=False), picture, atol=1e-3, rtol=0)
+    flipped = crop_and_jitter(picture, NEUTRAL * torch.tensor([1, 1, 0] + 8 * [1]), flip=True)
     torch.testing.assert_close(flipped, picture.flip(3), atol=1e-3, rtol=0)
     quarter = NEUTRAL.clone()
     quarter[0, 0], quarter[0, 3], quarter[0, 4] = 0.0625, 0.0, 0.0  # a quarter of the area, upper left
-    found = part_in_other_colors(picture, quarter, flip=False)
+    found = crop_and_jitter(picture, quarter, flip=False)
     resized = torch.nn.functional.interpolate(picture[:, :, :16, :16], size=(32, 32), mode="bilinear")
     inner = slice(2, 30)  # the outermost pixels look beyond the part
     torch.testing.assert_close(found[:, :, inner, inner], resized[:, :, inner, inner], atol=1e-4, rtol=0)
@@ -158,29 +158,29 @@ def test_a_varied_picture_is_a_part_of_it_as_resizing_has_it():
 
 def test_other_colors_are_what_their_draws_say():
     picture = torch.from_numpy(np.random.default_rng(0).uniform(0.3, 0.6, (1, 3, 8, 8)).astype(np.float32))
-    torch.testing.assert_close(in_other_colors(picture, NEUTRAL[:, 5:]), picture)
-    dark = in_other_colors(picture, torch.tensor([[0.0, 0.25, 0.5, 0.5, 0.5, 0.9]]))
+    torch.testing.assert_close(jitter_colors(picture, NEUTRAL[:, 5:]), picture)
+    dark = jitter_colors(picture, torch.tensor([[0.0, 0.25, 0.5, 0.5, 0.5, 0.9]]))
     torch.testing.assert_close(dark, 0.8 * picture)
-    gray = in_other_colors(picture, torch.tensor([[0.0, 0.5, 0.5, 0.5, 0.5, 0.1]]))
+    gray = jitter_colors(picture, torch.tensor([[0.0, 0.5, 0.5, 0.5, 0.5, 0.1]]))
     luma = 0.299 * picture[:, 0] + 0.587 * picture[:, 1] + 0.114 * picture[:, 2]
     torch.testing.assert_close(gray, luma[:, None].expand(-1, 3, -1, -1))
-    assert in_other_colors(picture, torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.0, 0.9]])).equal(picture), "left as it is"
-    single = in_other_colors(picture[:, :1], torch.tensor([[0.0, 0.25, 0.5, 0.9, 0.9, 0.1]]))
+    assert jitter_colors(picture, torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.0, 0.9]])).equal(picture), "left as it is"
+    single = jitter_colors(picture[:, :1], torch.tensor([[0.0, 0.25, 0.5, 0.9, 0.9, 0.1]]))
     torch.testing.assert_close(single, 0.8 * picture[:, :1])
 
 
 def test_a_third_of_the_circle_of_hues_exchanges_the_colors():
     picture = torch.from_numpy(np.random.default_rng(0).random((1, 3, 4, 4), dtype=np.float32))
-    turned = turn_hue(picture, torch.tensor([2 * np.pi / 3], dtype=torch.float32))
+    turned = rotate_hue(picture, torch.tensor([2 * np.pi / 3], dtype=torch.float32))
     torch.testing.assert_close(turned, picture.roll(1, dims=1))
     gray = picture[:, :1].expand(-1, 3, -1, -1)
-    torch.testing.assert_close(turn_hue(gray, torch.tensor([0.4])), gray)
+    torch.testing.assert_close(rotate_hue(gray, torch.tensor([0.4])), gray)
 
 
 def test_a_varied_picture_does_not_depend_on_the_rest_of_the_batch():
     rng = np.random.default_rng(2)
     pictures = torch.from_numpy(rng.random((5, 3, 16, 16), dtype=np.float32))
     draws = torch.from_numpy(rng.random((5, 11), dtype=np.float32))
-    together = part_in_other_colors(pictures, draws, flip=True)
-    torch.testing.assert_close(together[3:4], part_in_other_colors(pictures[3:4], draws[3:4], flip=True))
+    together = crop_and_jitter(pictures, draws, flip=True)
+    torch.testing.assert_close(together[3:4], crop_and_jitter(pictures[3:4], draws[3:4], flip=True))
     assert float(together.min()) >= 0 and float(together.max()) <= 1

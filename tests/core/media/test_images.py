@@ -35,7 +35,7 @@ def test_what_is_not_a_picture_is_refused(data):
 
 
 def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr(images, "MOST_PIXELS", 99)
+    monkeypatch.setattr(images, "MAX_PIXELS", 99)
     with pytest.raises(InvalidInput, match="10 x 10"):
         decode_image(png(np.zeros((10, 10))))
 

@@ -9,8 +9,8 @@ from sklearn.mixture import GaussianMixture
 
 from core.coresets.library.mixtures import (
     Mixture,
+    MixturePrior,
     MixtureProblem,
-    Prior,
     negative_log_likelihood,
     responsibilities,
     start_mixture,
@@ -30,7 +30,7 @@ def problem_for(x, means, **settings):
 
 def test_em_finds_what_scikit_learn_finds_when_the_prior_is_weak():
     x, means = mixture_data()
-    found = problem_for(x, means, prior=Prior(1e-9, 0.1)).solve(torch.ones(90, dtype=torch.float64)).parameters
+    found = problem_for(x, means, prior=MixturePrior(1e-9, 0.1)).solve(torch.ones(90, dtype=torch.float64)).parameters
     reference = GaussianMixture(3, means_init=means.numpy(), reg_covar=0, tol=1e-10, max_iter=2000).fit(x.numpy())
     np.testing.assert_allclose(found.means, reference.means_, atol=1e-3)
     np.testing.assert_allclose(found.covariances, reference.covariances_, atol=1e-3)
@@ -82,9 +82,11 @@ def test_newton_finishes_where_em_would_crawl_and_ends_at_the_same_fit():
     means = torch.tensor([[-0.5, 0.0], [3.0, 0.0]], dtype=torch.float64)
     weights = torch.ones(120, dtype=torch.float64)
     begin = start_mixture(means, 1.0)
-    short = MixtureProblem(x=x, initial=begin, prior=Prior(5.0, 1.0), max_steps=60, tolerance=1e-9).solve(weights)
+    short = MixtureProblem(x=x, initial=begin, prior=MixturePrior(5.0, 1.0), max_steps=60, tolerance=1e-9).solve(
+        weights
+    )
     mixture = begin
-    problem = MixtureProblem(x=x, initial=begin, prior=Prior(5.0, 1.0))
+    problem = MixtureProblem(x=x, initial=begin, prior=MixturePrior(5.0, 1.0))
     for _ in range(5000):
         mixture = problem._maximize(x, weights, responsibilities(mixture, x))
     assert short.converged
@@ -94,7 +96,7 @@ def test_newton_finishes_where_em_would_crawl_and_ends_at_the_same_fit():
 
 def test_with_the_prior_in_the_outer_loss_no_coreset_is_better_than_all_rows():
     x, means = mixture_data()
-    problem = problem_for(x, means, outer_prior=True, prior=Prior(5.0, 1.0))
+    problem = problem_for(x, means, outer_prior=True, prior=MixturePrior(5.0, 1.0))
     everything = torch.ones(90, dtype=torch.float64)
     best = problem.outer(problem.solve(everything).parameters)
     for seed in range(5):
