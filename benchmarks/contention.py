@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks.contention [--seconds 60] [--items 40000]
 
-Last line: one JSON object. `n_errors` counts what reached a caller ("database is locked" above all; promised: 0),
-`p99_seconds` is the 99th percentile of a write (promised: below `bound_seconds`, which is 5 s or, on a machine that is
-busy with other things, 300 times what a write takes alone there), `lost_labels` the acknowledged labels that are not in
-the store afterwards (promised: 0). Ends with an error when a promise does not hold. The suite runs the
-same crowd for six seconds.
+Last line: one JSON object. `n_errors` counts errors that reached a caller, mainly "database is locked" (promised: 0),
+`p99_seconds` is the 99th percentile of a write (promised: below `bound_seconds`, which is 5 s or, on a busy machine,
+300 times the duration of a single write), `lost_labels` the acknowledged labels that are not in
+the store afterwards (promised: 0). The exit status is an error when a promise does not hold. The test suite
+runs the same load for six seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BOUND_SECONDS, BOUND_RATIO = 5.0, 300.0
 
 
 def bound(alone_seconds: float) -> float:
-    """What 99 of 100 writes stay below when everyone writes, given what one takes alone."""
+    """The bound in seconds on the 99th percentile of a write under load, given the seconds of a write alone."""
     return max(BOUND_SECONDS, BOUND_RATIO * alone_seconds)
 
 

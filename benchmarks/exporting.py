@@ -38,7 +38,7 @@ LABEL_COLUMNS = ("item_id", "annotator_id", "project_id", "class_id", "sequence"
 
 
 def make_store(home: Path, n_rows: int) -> int:
-    """A project with one label for each of `n_rows` made-up items."""
+    """A project with one label for each of `n_rows` synthetic items."""
     with Store.open(home=home) as store:
         project = create_project(store, "many", "audio", [f"class {k}" for k in range(10)]).id
         classes = [row.id for row in list_classes(store, project)]
@@ -71,13 +71,13 @@ def make_store(home: Path, n_rows: int) -> int:
 
 
 def peak_mb() -> float:
-    """Peak memory of this program. `ru_maxrss` will not do: a new process starts with that of the one that made it."""
+    """Peak memory of this program. `ru_maxrss` is not used, because a new process inherits that of its parent."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure(home: Path, project: int, format_: str, target: Path) -> None:
-    """In a process of its own: export, then print seconds and peak memory."""
+    """In a separate process: export, then print seconds and peak memory."""
     with Store.open(home=home) as store:
         started = time.perf_counter()
         done = export_project(store, project, target, ExportOptions(format=format_))  # type: ignore[arg-type]

@@ -3,14 +3,14 @@
     .venv/bin/python -m benchmarks.importing [--files 20000] [--milliseconds 500] [--folder /fast/disk]
 
 Last line: one JSON object; `import_over_read_hash` is the ratio of wall times (at most 3 is promised), with files in
-the page cache both times. An import has several processes at work, the reference one: on a machine that is busy with
-other work look at `import_cpu_over_read_hash`, the ratio of CPU times of all processes together, of which two free
-cores do half each. `copy_over_read_hash` is a plain copy of the same files in one process to files of their own (read,
-hash, write under another name, rename, one sync at the end), as an import would be that does not pack small files;
-`import_over_copy` compares with it. On ext4, creating a file can cost ten times as much right after thousands were
-deleted nearby, by an earlier run for instance, so these two vary. `again_over_read_hash` is a second import of the same
-folder, which compares all bytes with those that are there, `link_over_read_hash` one that leaves the files where they
-are, and `link_rss_growth_mb` how much memory that needed more than an import of a tenth.
+the page cache both times. An import uses several processes, the reference one: on a busy machine use
+`import_cpu_over_read_hash`, the ratio of CPU times of all processes together, of which two free cores do half each.
+`copy_over_read_hash` is a plain copy of the same files in one process to files of their own (read, hash, write under
+another name, rename, one sync at the end), like an import that does not pack small files; `import_over_copy` compares
+with it. On ext4, creating a file can cost ten times as much right after thousands were deleted nearby, by an earlier
+run for instance, so these two vary. `again_over_read_hash` is a second import of the same folder, which compares all
+bytes with those that are there, `link_over_read_hash` one that leaves the files where they are, and
+`link_rss_growth_mb` how much memory that needed more than an import of a tenth.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_and_hash(folder: Path) -> tuple[float, float]:
 
 
 def plain_copy(folder: Path, target: Path) -> tuple[float, float]:
-    """(wall, CPU) seconds of the least that keeps each file under its hash, durably."""
+    """(wall, CPU) seconds of the minimum that stores each file durably under its hash."""
     started, cpu = time.perf_counter(), time.process_time()
     for shard in range(256):
         (target / f"{shard:02x}").mkdir(parents=True)
@@ -91,7 +91,7 @@ def timed_import(home: Path, folder: Path, name: str, options: ImportOptions) ->
 
 
 def peak_of_import(home: Path, folder: Path) -> float:
-    """Peak memory in MB of a process of its own that imports `folder` as links (VmHWM: it starts afresh there)."""
+    """Peak memory in MB of a separate process that imports `folder` as links (VmHWM: it starts afresh there)."""
     code = (
         "import sys; from pathlib import Path; from benchmarks.importing import ImportOptions, timed_import; "
         "timed_import(Path(sys.argv[1]), Path(sys.argv[2]), 'x', ImportOptions(labels='hidden', storage='link')); "

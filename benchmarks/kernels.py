@@ -1,11 +1,11 @@
-"""Kernel entries per CPU second beside neural-tangents, in one run, and what a second thread buys.
+"""Kernel entries per CPU second compared with neural-tangents in one run, and the speed-up by a second thread.
 
     python -m benchmarks.kernels [--out FILE] [--quick]
 
 Both sides compute the tangent kernel of the same random 32x32x1 float32 images on one thread, both are warmed up (our
 loops compiled, theirs compiled by jit) and count CPU time; the best of several repeats counts, as the machine may be
 busy. Threads are compared in wall time, short runs of one and two threads taking turns, and the best of each counts.
-neural-tangents lives in an environment of its own, `.venv-bench`, made on first use.
+neural-tangents is installed in a separate environment, `.venv-bench`, created at first use.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ print(json.dumps({"rates": rates, "values": values}))
 
 
 def environment() -> Path:
-    """The python that has neural-tangents; its environment is made when missing."""
+    """The python that has neural-tangents; its environment is created when missing."""
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
@@ -136,7 +136,7 @@ def our_rates(repeats: int) -> dict[str, Any]:
 
 
 def threads_ratio(repeats: int) -> float:
-    """Best wall time of one thread over the best of two; short runs take turns, so that both find quiet moments."""
+    """Best wall time of one thread over the best of two; short runs take turns, so that load affects both equally."""
     import numpy as np
 
     from core.kernels import networks

@@ -1,10 +1,10 @@
-"""How fast and how safe labeling by key is, in a real Chromium against the real server.
+"""Speed and correctness of labeling by keyboard, in a real Chromium against the real server.
 
     python -m benchmarks.labeling [--items 90] [--keys 50]
 
 key_to_next_ms   from the key press to the frame that shows the next card (its media decoded and in the page), over 50
                  keys while labels are being saved
-landed_of_10     ten keys at a fixed distance, each meant for the item on screen: how many ended on the right item
+landed_of_10     ten keys at a fixed distance, each for the item on screen: the number stored on the right item
 first_card_ms    from opening the address to the first card with its media
 
 The last line printed is one JSON object.

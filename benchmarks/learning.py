@@ -1,10 +1,10 @@
-"""What a training step costs and what share of it is augmentation and mixing, per method.
+"""The cost of a training step and the share of augmentation and mixing, per method.
 
     python -m benchmarks.learning [--steps 30] [--clips 300]
 
 Synthetic clips, the laptop preset, one thread; CPU time, as the machine may be busy. The share is the time inside the
 feed's augmented batches and MixMatch's mixing over the time of whole steps. `step_ratio` is a method's step over
-FixMatch's, so steps of equal time can be told.
+FixMatch's, which gives the number of steps of equal time.
 """
 
 from __future__ import annotations

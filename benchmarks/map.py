@@ -1,12 +1,12 @@
-"""The map with more items than are drawn, in a real Chromium: how long it takes to draw, and to lasso everything.
+"""The map with more items than are drawn, in a real Chromium: the time to draw it, and to lasso everything.
 
     python -m benchmarks.map [--items 60000]
 
 drawn            points on the screen; beyond 50,000 a stated sample
 draw_seconds     from opening the address until points and picks are drawn
-lasso_seconds    from letting the mouse go until the server has worked out what lies in the area
+lasso_seconds    from releasing the mouse until the server has computed the items in the area
 selected         items in the area: all, not only those drawn
-largest_message  bytes of the largest message the page sent (the server closes the line beyond 50 MB)
+largest_message  bytes of the largest message the page sent (the server closes the connection beyond 50 MB)
 disconnects      how often the WebSocket was closed meanwhile
 
 Seconds depend on the machine; the rest does not. The last line printed is one JSON object.

@@ -3,10 +3,9 @@
     .venv/bin/python -m benchmarks.rounds [--data FOLDER] [--labels 40] [--threads 2]
 
 FOLDER holds manifest.csv (path,label,split), by default the spoken digits of a data folder beside the checkout. The
-first round also prepares inputs, makes the bank of views and computes the kernel features; the second, ten labels
-later, finds them. Both train from scratch. Last line: one JSON object with `first_seconds` and `next_seconds` (wall,
-whole rounds), their stages, and CPU seconds: on a machine that does other things too, the wall time says less than
-these.
+first round also prepares inputs, computes the bank of views and the kernel features; the second, ten labels later,
+reads them from the cache. Both train from scratch. Last line: one JSON object with `first_seconds` and `next_seconds`
+(wall, whole rounds), their stages, and CPU seconds: on a busy machine CPU time is more meaningful than wall time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the stages of a round cost per item, and what that makes of 10^4 to 10^7 items.
+"""The cost of the stages of a round per item, and the totals for 10^4 to 10^7 items.
 
     python -m benchmarks.scaling [--candidates 100000] [--landmarks 2048]
 
@@ -77,7 +77,7 @@ def snapshot_seconds(n: int) -> float:
 
 
 def learning(inputs: Inputs, n_steps: int, runtime: Runtime) -> tuple[float, float]:
-    """CPU seconds of one training step (what starting costs left out), and of one prediction."""
+    """CPU seconds of one training step (without the start-up cost), and of one prediction."""
     config = preset("laptop").training
     given = np.where(np.arange(len(inputs)) < 30, np.arange(len(inputs)) % 3, -1)
 
@@ -100,7 +100,7 @@ def features_seconds(inputs: Inputs, n_landmarks: int) -> float:
 
 
 def map_seconds() -> tuple[float, float]:
-    """Of 10,000 points laid out, and of one more that is placed beside its neighbors."""
+    """Of 10,000 points laid out, and of placing one more item beside its neighbors."""
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(10, 64))[rng.integers(10, size=MAP_POINTS)] * 3).astype(np.float32)
     vectors += rng.normal(size=vectors.shape).astype(np.float32)
@@ -112,7 +112,7 @@ def map_seconds() -> tuple[float, float]:
 
 
 def select_seconds(n: int, q: int) -> tuple[float, int]:
-    """A batch of ten by `bico` among n candidates with q features, and how many picks came."""
+    """A batch of ten by `bico` among n candidates with q features, and the number of picks."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(n, q)).astype(np.float32) / np.sqrt(q)
     logits = features[:, :10] * 20

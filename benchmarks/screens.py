@@ -1,10 +1,10 @@
-"""How soon each screen is there, in a real Chromium against the real server, with the sample projects and two rounds.
+"""The loading time of each screen, in a real Chromium against the real server, with the sample projects and two rounds.
 
     python -m benchmarks.screens [--repeats 3]
 
 first_paint_ms   first contentful paint, as the browser reports it: the address opened in a new browser profile
-ready_ms         until what the screen is for is drawn (card with its media, tiles, charts, points, forms)
-again_ms         the same in a profile that has been here before
+ready_ms         until the main content is drawn (card with its media, tiles, charts, points, forms)
+again_ms         the same in a profile with a warm cache
 page_process_mb  resident memory of the page server afterwards; `torch_loaded` must be false
 
 Each is the median over the repeats. The last line printed is one JSON object.
@@ -50,7 +50,7 @@ def prepare(store: Store, name: str) -> ProjectRow:
 
 
 def opened(context: BrowserContext, address: str, ready: str) -> tuple[float, float]:
-    """(first contentful paint, what the screen is for), in ms since the address was opened."""
+    """(first contentful paint, main content drawn), in ms since the address was opened."""
     page = context.new_page()
     page.goto(address, wait_until="commit")
     page.wait_for_selector(ready)

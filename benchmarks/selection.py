@@ -1,6 +1,6 @@
 """Speed and exactness of `core.coresets.bilevel.greedy` against the reference schedule, and a pool of 100,000 rows.
 
-The yardstick is the schedule of the paper's public implementation on the same arrays and the same thread: for every
+The reference is the schedule of the paper's public implementation on the same arrays and the same thread: for every
 pick 7,500 Adam steps at 1e-3 on softmax regression and 100 conjugate-gradient steps on Hessian products by double
 backward. Adam's cost per step is constant, so a part of the steps is timed for the first pick and for the last, whose
 problem is larger, and the ten picks are extrapolated from the two.
@@ -63,7 +63,7 @@ def reference_seconds(rows: torch.Tensor, targets: torch.Tensor, golden: dict[st
 
 
 def exact(golden_file: Path, steps: int) -> dict[str, Any]:
-    """Ten picks on a real problem: time against the yardstick, picks and outer losses against the exact ones."""
+    """Ten picks on a real problem: time against the reference, picks and outer losses against the exact ones."""
     with np.load(golden_file) as arrays:
         golden = {name: arrays[name] for name in arrays.files}
     views = dict(zip(golden["view_ids"].tolist(), golden["view_features"], strict=True))

@@ -1,9 +1,9 @@
-"""How long every strategy takes on a pool of 100,000 items with 128-dimensional embeddings.
+"""The time of every strategy on a pool of 100,000 items with 128-dimensional embeddings.
 
     python -m benchmarks.strategies [--items 100000] [--threads 2] [--only NAME ...]
 
-Each time is that of the whole `registry.select`: near-duplicates, the strategy, and a reason for every pick. Beside
-seconds, the ratio to one pass over the pool: the distances of all items to 128 others, measured in the same run. Prints
+Each time is that of the whole `registry.select`: near-duplicates, the strategy, and a reason for every pick. It also
+prints the ratio to one pass over the pool: the distances of all items to 128 others, measured in the same run. Prints
 one JSON object as its last line.
 """
 

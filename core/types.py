@@ -98,7 +98,8 @@ class PoolSnapshot:
     @property
     def labeled(self) -> NDArray[np.bool_]:
         """(n,) rows with a training label."""
-        return self.labels != UNLABELED
+        labeled: NDArray[np.bool_] = self.labels != UNLABELED
+        return labeled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,15 @@
-"""What strategies buy with simulated annotators: accuracy by number of labels on Spoken Digit, Speech Commands, MNIST.
+"""Strategies with simulated annotators: accuracy by number of labels on Spoken Digit, Speech Commands, MNIST.
 
     python -m experiments.active_learning --dataset fsdd --size small --out DIR             the CPU's `laptop` preset
     python -m experiments.active_learning --dataset fsdd --size full --out DIR              the `paper` preset, on a GPU
     python -m experiments.active_learning --only bico --seeds 0 --out DIR                   a part
     python -m experiments.active_learning --merge PART PART --out DIR                       parts of separate folders
-    python -m experiments.active_learning --wrong 0.1 --rare nine=0.02 --missing four …     how robust the loop is
+    python -m experiments.active_learning --wrong 0.1 --rare nine=0.02 --missing four …     robustness
 
-10 labels at first (the same for all strategies of a seed), then batches of 10 up to 70; three seeds; bico, uniform,
-badge, k_center and uncertainty_herding. The machinery is that of `python -m app simulate`: results.json is written as
-results come and says the seconds of each stage, a run that was stopped goes on when it is started again, and parts may
-run side by side into one folder. The paper, Spoken Digit at 40 labels: bico 95.4, k-center 89.4, BADGE 83.7, uniform
+10 initial labels (the same for all strategies of a seed), then batches of 10 up to 70; three seeds; bico, uniform,
+badge, k_center and uncertainty_herding. It uses the code of `python -m app simulate`: results.json is updated with
+every result and contains the seconds of each stage, an interrupted run continues when started again, and parts may
+run in parallel into one folder. The paper, Spoken Digit at 40 labels: bico 95.4, k-center 89.4, BADGE 83.7, uniform
 82.1; bico at 70 labels 99.3.
 """
 
@@ -60,12 +60,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--preset", choices=["auto", "laptop", "paper", "smoke"], help="instead of the size's")
     made.add_argument("--set", nargs="*", action="extend", default=[], metavar="SECTION.FIELD=VALUE")
     made.add_argument("--wrong", type=float, default=0.0, help="share of wrong answers")
-    made.add_argument("--rare", default="", metavar="CLASS=SHARE", help="thin a class out in the pool")
+    made.add_argument("--rare", default="", metavar="CLASS=SHARE", help="make a class rare in the pool")
     made.add_argument("--missing", default="", metavar="CLASS", help="a class without initial labels")
     made.add_argument("--cold", action="store_true", help="every round trains from scratch")
     made.add_argument("--processes", type=int, help="trials at one time; else one for each core")
     made.add_argument("--cache", type=Path, help="folder for inputs and kernel features, to share between runs")
-    made.add_argument("--merge", nargs="*", type=Path, default=[], metavar="PART", help="only put parts together")
+    made.add_argument("--merge", nargs="*", type=Path, default=[], metavar="PART", help="only merge parts")
     return made
 
 
@@ -93,8 +93,8 @@ def question(given: argparse.Namespace, out: Path) -> Question:
     )
 
 
-class Told:
-    """Progress as lines: every new record, and a sign of life in between."""
+class ProgressLines:
+    """Progress as lines: every new record, and a heartbeat in between."""
 
     def __init__(self) -> None:
         self.done, self.last = -1, 0.0
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             cache = given.cache.absolute() if given.cache else None
             asked = question(given, out)
-            records = simulate(asked, out, processes=given.processes, cache=cache, report=Told())
+            records = simulate(asked, out, processes=given.processes, cache=cache, report=ProgressLines())
     except WinnowError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -3,7 +3,7 @@
 Claim of the paper: weighted coresets of at most 2 % and unweighted ones of at most 4 % of the data reach the accuracy
 of all data. Every method trains the same model, mean weighted cross-entropy + penalty/2 |W|^2, on its rows and weights
 (a weighted coreset sums: the mean's 1 / m is part of its weights).
-"Reaches" is: within one standard error of the test set, sqrt(p (1 - p) / n_test), of the accuracy with all data. The
+"Reaches" means within one standard error of the test set, sqrt(p (1 - p) / n_test), of the accuracy with all data. The
 small size takes 10,000 random training rows of ijcnn1, which makes a share of the data fewer rows.
 """
 
@@ -36,8 +36,8 @@ def weights_on(n: int, rows, values) -> torch.Tensor:
     return weights
 
 
-def rivals(x, y, size: int, seed: int) -> dict[str, tuple]:
-    """Rows and weights of the three sampling methods."""
+def baselines(x, y, size: int, seed: int) -> dict[str, tuple]:
+    """Rows and weights of the three sampling baselines."""
     generator = np.random.default_rng(seed)
     n = len(x)
     signed = np.where(y > 0, 1.0, -1.0)[:, None] * x
@@ -75,7 +75,7 @@ def study(name: str, arguments: Arguments, rows: list[dict]) -> dict:
     record("all data", 1.0, torch.ones(n, dtype=torch.float64), 0)
     for seed in range(3 if arguments.small else 5):
         for share in SHARES:
-            for method, (chosen, values) in rivals(x, y, int(share * n), seed).items():
+            for method, (chosen, values) in baselines(x, y, int(share * n), seed).items():
                 record(method, share, weights_on(n, chosen, values), seed)
     for seed in range(1 if arguments.small else 5):
         start = rows_per_class(y, START // 2, seed).tolist()
@@ -91,10 +91,10 @@ def study(name: str, arguments: Arguments, rows: list[dict]) -> dict:
             config = PursuitConfig(size=size, batch=batch, initial_weight=1 / START, rescale=True)
             coreset = build_coreset(summed, start, config)
             record("bilevel, weighted", share, coreset.full_weights(n), seed, summed)
-    return verdict(name, rows, len(xt))
+    return claims_of(name, rows, len(xt))
 
 
-def verdict(name: str, rows: list[dict], n_test: int) -> dict:
+def claims_of(name: str, rows: list[dict], n_test: int) -> dict:
     """Mean accuracy per method and share, and the smallest share that reaches all data."""
     own = [row for row in rows if row["data"] == name]
     table: dict[str, dict[float, float]] = {}

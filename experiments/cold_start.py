@@ -1,8 +1,8 @@
-"""The first batch, before any label: how many classes do ten picks cover?
+"""The first batch, before any label: the number of classes among ten picks.
 
 For each of 20 seeds a random half of the Free Spoken Digit pool, the kernel features of its clips, and ten picks by
-every strategy that can work from features alone. Counted are the distinct digits among the ten; `bico` is its cold
-start, Bayesian V-optimal design. The uniform draw is the yardstick.
+every strategy that can work from features alone. The result is the number of distinct digits among the ten;
+`bico` uses its cold start, Bayesian V-optimal design. The uniform draw is the baseline.
 
     python -m experiments.cold_start --size small|full --out DIR
 
@@ -49,7 +49,7 @@ def kernel_features(folder: Path, n_landmarks: int) -> tuple[NDArray[np.float32]
 
 
 def cold_request(features: NDArray[np.float32], n_classes: int, seed: int) -> SelectionRequest:
-    """A pool nobody has labeled yet."""
+    """The request of a pool without labels."""
     n = len(features)
     return SelectionRequest(
         item_ids=np.arange(n),

@@ -1,6 +1,6 @@
 """Continual learning with a replay memory: permuted and split MNIST, 1,000 rows per task, a memory of 100.
 
-Bilevel coresets (neural tangent kernel proxy) against every rival of the paper's table; the paper: 79.3 on permuted,
+Bilevel coresets (neural tangent kernel proxy) against every baseline of the paper's table; the paper: 79.3 on permuted,
 95.8 on split. The small size trains the dense network on both, fewer epochs, two seeds and one or two values of beta;
 the full size is the paper's: 400 epochs, the convolutional network on split, five seeds, beta tuned per method.
 `--only` takes names of methods, which then have six seeds in the small size.
@@ -22,7 +22,7 @@ METHODS = ("bilevel", *SUMMARIES)
 PER_TASK, MEMORY = 1000, 100
 PENALTIES = {"permuted": PENALTY / 10, "split": PENALTY}  # of the proxy; as beta, the better one for each
 PAPER = {"permuted": 79.3, "split": 95.8}
-MORE_SEEDS = 6  # where only some methods are asked for
+MORE_SEEDS = 6  # with `--only`
 SMALL_EPOCHS = {"permuted": 60, "split": 100}
 SMALL_BETAS = {"permuted": [0.1], "split": [10.0, 100.0]}
 Task = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -77,7 +77,7 @@ def study(name: str, arguments: Arguments) -> list[dict]:
     tasks = (permuted if name == "permuted" else split)(arguments, 2000 if small else 10_000)
     network = Dense if small or name == "permuted" else Convolutional
     tangent = dense_ntk if network is Dense else convolutional_ntk
-    # one kernel serves all permutations: the dense kernel depends on inner products alone
+    # one kernel is valid for all permutations: the dense kernel depends on inner products alone
     proxies = [tangent(tasks[0][0])] * 10 if name == "permuted" else [tangent(task[0]) for task in tasks]
     betas = SMALL_BETAS[name] if small else [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
     timing = {"epochs": SMALL_EPOCHS[name] if small else 400, "learning_rate": 5e-4}

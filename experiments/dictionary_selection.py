@@ -1,8 +1,9 @@
-"""Which measurements recover sparse signals: bilevel selection against random rows and approximate greedy.
+"""Selection of measurements that recover sparse signals: bilevel selection against random rows and approximate greedy.
 
-Signals are sparse in R^d; the dictionary has Gaussian measurements of unequal energy and redundancy (rows repeat each
-other up to noise). Approximate greedy tries a random handful of candidates per step and keeps the one with the lowest
-true outer loss (stochastic greedy). Judged on fresh signals of the same kind, with the same recovery.
+Signals are sparse in R^d; the dictionary has Gaussian measurements of unequal energy and redundancy (rows are equal up
+to noise). Approximate greedy evaluates a few random candidates per step and keeps the one with the lowest
+true outer loss (stochastic greedy). Methods are evaluated on new signals of the same distribution with the same
+recovery.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def signals(count: int, d: int, sparsity: int, generator: np.random.Generator) -
 
 
 def dictionary(n: int, d: int, generator: np.random.Generator) -> torch.Tensor:
-    """n rows around n/4 directions, so that neighbors repeat each other."""
+    """n rows around n/4 directions, so that rows are redundant."""
     directions = generator.normal(size=(n // 4, d))
     rows = directions[generator.integers(n // 4, size=n)] + 0.3 * generator.normal(size=(n, d))
     return torch.tensor(rows / np.sqrt(d))

@@ -1,9 +1,9 @@
 """Coresets for Gaussian mixtures, without labels: relative error of the log-likelihood against two samplers.
 
-Data: a mixture of well and badly separated Gaussians of unequal sizes. All methods are judged alike: EM on the weighted
-rows, with the same prior, from the fit to all rows (so that rows and weights count, not the luck of a start), and the
-negative log-likelihood on all rows is compared with that fit's: |NLL(coreset) - NLL(all)| / |NLL(all)|. Weights sum to
-n, so that the prior has the same say as with all rows.
+Data: a mixture of well and badly separated Gaussians of unequal sizes. All methods are evaluated in the same way: EM on
+the weighted rows, with the same prior, from the fit to all rows (so that the result depends on rows and weights, not on
+a random start), and the negative log-likelihood on all rows is compared with that fit's: |NLL(coreset) - NLL(all)| /
+|NLL(all)|. Weights sum to n, so that the prior has the same influence as with all rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 COMPONENTS, DIMENSIONS = 5, 2
-START = 20  # random rows that Algorithm 1 begins with
-PRIOR_SHARE, PRIOR_SCALE = 0.01, 0.3  # imagined rows per component, as a share of n, and their variance
+START = 20  # random start rows of Algorithm 1
+PRIOR_SHARE, PRIOR_SCALE = 0.01, 0.3  # pseudo-observations per component, as a share of n, and their variance
 
 
 def draw(n: int, seed: int) -> torch.Tensor:

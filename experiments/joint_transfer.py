@@ -1,8 +1,8 @@
-"""Do coresets made for two models serve a third? Single-model against joint coresets, small networks on MNIST.
+"""Transfer of coresets for two models to a third: single-model against joint coresets, small networks on MNIST.
 
 Models: A, a dense tanh network on pixels; B, a convolutional tanh network; the third, C, is a deeper dense network with
-ELU that no selection has seen. Coresets: forward selection in batches for A, for B, for the sum of both, and with A and
-B in turn. Every one is judged by C's test accuracy when trained on its rows alone, over several initializations.
+ELU that no selection used. Coresets: forward selection in batches for A, for B, for the sum of both, and alternating
+between A and B. Each is evaluated by C's test accuracy when trained on its rows alone, over several initializations.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def study(arguments: Arguments, scale: dict, seed: int) -> list[dict]:
 
 
 def gain(rows: list[dict], joint: str) -> dict[str, float]:
-    """By how much a joint coreset serves C better than the mean of the two single ones, seed by seed."""
+    """The gain in C's accuracy of a joint coreset over the mean of the two single ones, by seed."""
     by = {(row["coreset"], row["seed"]): row["accuracy"] for row in rows if row["model"] == "C (unseen)"}
     seeds = sorted({row["seed"] for row in rows})
     found = [by[joint, seed] - (by["A alone", seed] + by["B alone", seed]) / 2 for seed in seeds]

@@ -1,4 +1,4 @@
-"""The `laptop` preset on spoken digits: held-out accuracy at 10, 40 and 70 uniform labels.
+"""The `laptop` preset on spoken digits: test accuracy at 10, 40 and 70 uniform labels.
 
     python -m experiments.laptop_learner --size full --out DIR
 

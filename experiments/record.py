@@ -1,6 +1,6 @@
-"""How an experiment is run and remembered: `python -m experiments.NAME --size small|full --out DIR`.
+"""Runs an experiment and stores its results: `python -m experiments.NAME --size small|full --out DIR`.
 
-A module gives `main(arguments) -> Record` and ends with `run("name", main)`. What is left behind: DIR/results.json
+A module defines `main(arguments) -> Record` and ends with `run("name", main)`. Output: DIR/results.json
 (every row, settings, CPU seconds), DIR/plot.html and DIR/plot.png, and one JSON object as the last line of the output.
 """
 
@@ -24,7 +24,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for on the command line."""
+    """The command line."""
 
     size: str
     out: Path
@@ -38,7 +38,7 @@ class Arguments:
 
 @dataclass
 class Record:
-    """Rows of a table (one dict each), the settings behind them, what they show, and a plot."""
+    """Rows of a table (one dict each), the settings behind them, the claims they support, and a plot."""
 
     rows: list[dict[str, Any]]
     settings: dict[str, Any]
@@ -87,7 +87,7 @@ def machine() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """numpy and torch scalars and arrays as JSON knows them."""
+    """numpy and torch scalars and arrays as JSON values."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 

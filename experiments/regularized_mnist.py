@@ -1,7 +1,7 @@
 """Regularized weighted coresets (Algorithm 2) for softmax regression on principal components of MNIST.
 
 Claim of the paper: a weighted coreset of at most 10 % reaches the test accuracy of all data. All rows are shrunk under
-the L_1/2 penalty on the simplex, then the weights of the survivors are corrected on the cone. Uniform rows of the same
+the L_1/2 penalty on the simplex, then the remaining weights are corrected on the cone. Uniform rows of the same
 number, and all data, train the same model with the same penalty.
 """
 

@@ -1,6 +1,6 @@
 """Semi-supervised learning with few labels: the shape of the paper's table, on sound and on images.
 
-Held-out accuracy at 10, 30 and 60 uniformly drawn labels (at least one per class) of: supervised training without and
+Test accuracy at 10, 30 and 60 uniformly drawn labels (at least one per class) of: supervised training without and
 with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with augmentation < semi-supervised.
 
     python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, minutes on two cores
@@ -9,9 +9,9 @@ with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with au
 small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 pool items. full: the `paper` preset.
 Data sets: fsdd, speech_commands (with its background noise), mnist, cifar10.
 
-CIFAR-10 in the small size: so few steps with so few labels do not teach the features of photographs, and guesses made
-without them mislead. Both semi-supervised methods start from a warm-up without labels there
-(`core.learning.methods.simclr`) on all 10,000 images of the larger file, and keep what it taught nearly as it is.
+CIFAR-10 in the small size: few steps with few labels do not learn the features of photographs, and pseudo-labels
+without them are misleading. Both semi-supervised methods therefore start from pretraining without labels
+(`core.learning.methods.simclr`) on all 10,000 images of the larger file, and change the pretrained layers slowly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from experiments.record import Arguments, Record, curves, mean_and_deviation, ru
 BUDGETS = (10, 30, 60)
 SMALL_STEPS = 1_000
 SMALL_POOL, SMALL_TEST = 2_700, 1_000
-WARMED = {"cifar10": {"pretrain_steps": 2_000, "pretrained_rate_scale": 0.05, "warm_steps": SMALL_STEPS}}
+PRETRAINED = {"cifar10": {"pretrain_steps": 2_000, "pretrained_rate_scale": 0.05, "warm_steps": SMALL_STEPS}}
 METHODS = {
     "supervised, no augmentation": {"method": "supervised", "augment": False},
     "supervised": {"method": "supervised"},
@@ -52,15 +52,15 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Pool:
-    """A data set as Winnow sees it: inputs of all items, their classes, and which are held out."""
+class Dataset:
+    """A data set: network inputs of all items, their classes, and the test rows."""
 
     inputs: Inputs
     classes: NDArray[np.int64]
     test_rows: NDArray[np.int64]
 
 
-def sound(folder: Path, small: bool) -> Pool:
+def sound(folder: Path, small: bool) -> Dataset:
     """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one."""
     with (folder / "manifest.csv").open(newline="") as lines:
         listed = list(csv.DictReader(lines))
@@ -72,11 +72,11 @@ def sound(folder: Path, small: bool) -> Pool:
     inputs = prepare(hashes, lambda key: (folder / files[key]["path"]).read_bytes(), "audio", config, MemoryRowCache())
     classes = np.array([names.index(files[key]["label"]) for key in hashes])
     is_test = np.array([files[key]["split"] == "test" for key in hashes])
-    return Pool(inputs, classes, np.flatnonzero(is_test))
+    return Dataset(inputs, classes, np.flatnonzero(is_test))
 
 
-def pictures(file: Path, small: bool) -> Pool:
-    """Arrays x_train, y_train, x_test, y_test as PNG bytes, so that they take the way of any imported image."""
+def pictures(file: Path, small: bool) -> Dataset:
+    """Arrays x_train, y_train, x_test, y_test as PNG bytes, so that they are decoded like any imported image."""
     z = np.load(file)
     n_pool, n_test = (SMALL_POOL, SMALL_TEST) if small else (len(z["x_train"]), len(z["x_test"]))
     arrays = np.concatenate([z["x_train"][:n_pool], z["x_test"][:n_test]])
@@ -89,10 +89,10 @@ def pictures(file: Path, small: bool) -> Pool:
         return encoded.getvalue()
 
     inputs = prepare([str(row) for row in range(len(arrays))], read, "image", config, MemoryRowCache())
-    return Pool(inputs, classes, np.arange(min(n_pool, len(z["x_train"])), len(arrays)))
+    return Dataset(inputs, classes, np.arange(min(n_pool, len(z["x_train"])), len(arrays)))
 
 
-def photographs(file: Path) -> Pool:
+def photographs(file: Path) -> Dataset:
     """JPEG bytes one after another with their offsets, 10,000 to learn from and 2,000 to test."""
     z = np.load(file)
     files = [
@@ -104,10 +104,10 @@ def photographs(file: Path) -> Pool:
     config = MediaConfig(channels=3, flip=True)
     names = [str(row) for row in range(len(files))]
     inputs = prepare(names, lambda name: files[int(name)], "image", config, MemoryRowCache())
-    return Pool(inputs, classes, np.arange(len(z["y_train"]), len(files)))
+    return Dataset(inputs, classes, np.arange(len(z["y_train"]), len(files)))
 
 
-def load(name: str, data: Path, small: bool) -> Pool:
+def load(name: str, data: Path, small: bool) -> Dataset:
     if name in ("fsdd", "speech_commands"):
         return sound(data / name, small)
     if name == "cifar10" and small:
@@ -115,7 +115,7 @@ def load(name: str, data: Path, small: bool) -> Pool:
     return pictures(data / ("mnist/mnist.npz" if name == "mnist" else "cifar10/cifar10_exact_4k.npz"), small)
 
 
-def uniform_labels(pool: Pool, n_labels: int, seed: int) -> NDArray[np.int64]:
+def uniform_labels(pool: Dataset, n_labels: int, seed: int) -> NDArray[np.int64]:
     """(n,) labels of one random item per class and random others, UNLABELED elsewhere."""
     order = np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(len(pool.classes)), pool.test_rows))
     first = [int(order[np.flatnonzero(pool.classes[order] == c)[0]]) for c in np.unique(pool.classes)]
@@ -129,12 +129,12 @@ def uniform_labels(pool: Pool, n_labels: int, seed: int) -> NDArray[np.int64]:
 def settings(method: str, small: bool, data: str = "") -> TrainingConfig:
     if not small:
         return dataclasses.replace(preset("paper").training, **METHODS[method])
-    warm = WARMED.get(data, {}) if METHODS[method]["method"] != "supervised" else {}
+    warm = PRETRAINED.get(data, {}) if METHODS[method]["method"] != "supervised" else {}
     return dataclasses.replace(preset("laptop").training, steps=SMALL_STEPS, **METHODS[method], **warm)
 
 
-def warmed(pool: Pool, config: TrainingConfig, seed: int) -> TrainedModel:
-    """The network that `train` would warm up by itself with these settings, for all budgets of a seed at once."""
+def pretrained(pool: Dataset, config: TrainingConfig, seed: int) -> TrainedModel:
+    """The network that `train` would pretrain with these settings, computed once for all budgets of a seed."""
     runtime = Runtime.create(seed)
     shape = NetworkShape(name=config.network, channels=pool.inputs.shape[2], n_classes=int(pool.classes.max()) + 1)
     network = fresh_network(shape, runtime).train()
@@ -157,7 +157,7 @@ def main(arguments: Arguments) -> Record:
                 for method in METHODS:
                     config = settings(method, arguments.small, name)
                     if config.pretrain_steps and kept is None:
-                        kept = warmed(pool, config, seed)
+                        kept = pretrained(pool, config, seed)
                     model = train(
                         pool.inputs, labels, int(pool.classes.max()) + 1, config,
                         runtime=Runtime.create(seed), held_out=held_out,
@@ -188,7 +188,7 @@ def claims(rows: list[dict]) -> dict:
 
 def plot(rows: list[dict]):
     lines = [{**row, "line": f"{row['data']}: {row['method']}"} for row in rows]
-    return curves(lines, "labels", "accuracy", by="line", title="Held-out accuracy with few labels, %")
+    return curves(lines, "labels", "accuracy", by="line", title="Test accuracy with few labels, %")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def stream(arguments: Arguments, seed: int):
 
 
 def memories(method: str, x: torch.Tensor, y: torch.Tensor, tangent: Tangent, seed: int) -> list[np.ndarray]:
-    """The rows in memory when each batch arrives, and after the last. None of the three looks at the learner."""
+    """The rows in memory when each batch arrives, and after the last. None of the three depends on the learner."""
     generator = np.random.default_rng(seed)
     labels, targets = y.numpy(), one_hot(y, 10)
 

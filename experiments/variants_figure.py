@@ -3,7 +3,7 @@
 Softmax regression on MNIST, on principal components (more rows than directions) and on the tangent kernel of a dense
 network (as many directions as rows). The paper's order: one by one is at least as good as batches at small sizes and
 equal after a quarter of the data; elimination stays below uniform until 90 % of the data are kept. Elimination is run
-three ways: with the exact influence after every batch, with the first term of the Neumann series alone in the place of
+three ways: with the exact influence after every batch, with the first term of the Neumann series alone instead of
 H^-1, and all at once by the influence at the fit to all data.
 """
 
@@ -27,7 +27,8 @@ SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 def load(arguments: Arguments, n: int, seed: int):
-    """(features (n, d), labels, test features, test labels): principal components of n training rows, scaled alike."""
+    """(features (n, d), labels, test features, test labels): principal components of n training rows, scaled in the
+    same way."""
     x, y, xt, yt = mnist(arguments.data)
     chosen = rows_per_class(y, n // 10, seed)
     x, y = torch.tensor(x[chosen].reshape(n, -1)), torch.tensor(y[chosen])
@@ -53,7 +54,7 @@ PROXIES = {"principal components": load, "tangent kernel": load_tangent}
 
 
 class FirstTerm(SoftmaxProblem):
-    """Influence with the outer gradient itself in the place of H^-1 times it."""
+    """Influence with the outer gradient itself instead of H^-1 times it."""
 
     def influence(self, parameters, weights) -> Influence:
         residual = torch.softmax(parameters @ self.features.T, 0) - self.targets.T

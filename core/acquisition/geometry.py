@@ -39,7 +39,8 @@ def distance_with_center(x: Tensor, distance: Tensor, row: int) -> Tensor:
 def centered_unit(x: Tensor) -> Tensor:
     """Rows minus their mean, scaled to length 1; rows equal to the mean stay zero."""
     rows = x - x.mean(0, keepdim=True)
-    return rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny ** 0.5)
+    scaled: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny ** 0.5)
+    return scaled
 
 
 def mean_neighbor_distance(x: Tensor, among: Tensor, n_neighbors: int) -> Tensor:

@@ -12,7 +12,8 @@ from core.types import Selection, SelectionRequest
 
 def entropy(P: Tensor) -> Tensor:
     """(n,) -sum_c p log p in nats, with 0 log 0 = 0. P (n, C)."""
-    return -torch.special.xlogy(P, P).sum(1)
+    negative: Tensor = torch.special.xlogy(P, P).sum(1)
+    return -negative
 
 
 def margin_uncertainty(P: Tensor) -> Tensor:

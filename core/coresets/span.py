@@ -38,7 +38,8 @@ def new_directions(basis: Tensor, rows: Tensor, threshold: float) -> Tensor:
     directions = directions / directions.norm(dim=1, keepdim=True)
     directions = directions - (directions @ basis.T) @ basis
     orthonormal, _ = torch.linalg.qr(directions.T)
-    return orthonormal.T.contiguous()
+    transposed: Tensor = orthonormal.T.contiguous()
+    return transposed
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class InnerProblem:
     def combine(self, columns: Tensor) -> Tensor:
         """columns Z (C, d) for columns (C, N), block by block."""
         parts = columns.split([len(block) for block in self.blocks], 1)
-        total = parts[0] @ self.blocks[0]
+        total: Tensor = parts[0] @ self.blocks[0]
         for part, block in zip(parts[1:], self.blocks[1:], strict=True):
             total = total + part @ block
         return total

@@ -9,16 +9,18 @@ torchrun sets.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from core.errors import InvalidInput
 
-Sliceable = TypeVar("Sliceable")
+Sliceable = TypeVar("Sliceable", bound=Tensor | NDArray[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class World:
 
     def part(self, whole: Sliceable) -> Sliceable:
         """This process's equal part of the first axis."""
-        share = len(whole) // self.size  # type: ignore[arg-type]
-        return whole[self.rank * share : (self.rank + 1) * share]  # type: ignore[index]
+        share = len(whole) // self.size
+        return cast(Sliceable, whole[self.rank * share : (self.rank + 1) * share])
 
     def gather(self, part: Tensor) -> Tensor:
         """All parts concatenated in the order of the processes; no gradient."""
@@ -78,6 +80,9 @@ class SumOverProcesses(torch.autograd.Function):
         total = gradients[0].clone()
         dist.all_reduce(total)
         return total
+
+
+sum_over_processes: Callable[[Tensor], Tensor] = SumOverProcesses.apply
 
 
 def join() -> torch.device:

@@ -12,7 +12,7 @@ row through their memory map, so memory stays bounded for any pool size.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class DeviceRows:
         return on_device(self.rows.take(rows)[np.arange(len(rows)), parts], self.device)
 
 
-def on_device(array: NDArray, device: torch.device) -> Tensor:
+def on_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """An asynchronous copy on the device."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda" and torch.cuda.is_available():

@@ -24,7 +24,7 @@ def colored_noise(exponent: float, length: int, rng: np.random.Generator) -> NDA
     frequency = np.fft.rfftfreq(length)
     frequency[0] = frequency[1]  # no pole at zero
     shaped = np.fft.irfft(spectrum * frequency ** (-exponent / 2), n=length)
-    return (shaped / np.sqrt(np.mean(shaped**2))).astype(np.float32)
+    return np.asarray(shaped / np.sqrt(np.mean(shaped**2)), np.float32)
 
 
 def noise_length(config: MediaConfig) -> int:
@@ -62,7 +62,7 @@ def _noise_from(path: Path, length: int, sample_rate: int) -> NDArray[np.float32
     power = float(np.mean(repeated.astype(np.float64) ** 2))
     if power <= 0:
         raise InvalidInput(f"Background noise {path.name} is silent.")
-    return (repeated / np.sqrt(power)).astype(np.float32)
+    return np.asarray(repeated / np.sqrt(power), np.float32)
 
 
 def noise_key(config: MediaConfig) -> str:

@@ -61,7 +61,8 @@ def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArra
         return DIFFUSION_LENGTH * request.similarity_features()
     if uses_kernel(request, config) or request.embeddings.shape[1] == 0:
         return request.features
-    return request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
+    scaled: NDArray[np.float32] = request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
+    return scaled
 
 
 def inner_rows(

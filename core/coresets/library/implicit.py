@@ -111,7 +111,8 @@ def directional_derivatives(losses: Callable[[Tensor], Tensor], theta: Tensor, d
     """(n,) grad l_i(theta)^T direction for all rows at once: the pull-back u -> J^T u is linear, its transpose is J."""
     values, pull_back = torch.func.vjp(losses, theta)[:2]
     push = torch.func.vjp(lambda u: pull_back(u)[0], torch.zeros_like(values))[1]
-    return push(direction)[0]
+    derivatives: Tensor = push(direction)[0]
+    return derivatives
 
 
 def apply_inverse(product: Operator, target: Tensor, config: InverseConfig) -> Solved:
@@ -223,7 +224,8 @@ def flat_model(model: torch.nn.Module) -> tuple[Predict, Tensor]:
     def predict(theta: Tensor, inputs: Tensor) -> Tensor:
         parts = zip(named.items(), theta.split(sizes), strict=True)
         parameters = {name: part.view_as(value) for (name, value), part in parts}
-        return torch.func.functional_call(model, parameters, (inputs,))
+        outputs: Tensor = torch.func.functional_call(model, parameters, (inputs,))
+        return outputs
 
     return predict, torch.cat([value.flatten() for value in named.values()])
 

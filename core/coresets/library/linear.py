@@ -38,7 +38,8 @@ def kernel_factor(kernel: Tensor, tolerance: float = 1e-10) -> Tensor:
     """(n, r) features x with x x^T = kernel (n, n), in float64; directions below tolerance * largest are dropped."""
     values, vectors = torch.linalg.eigh(kernel.double())
     keep = values > tolerance * values[-1]
-    return vectors[:, keep] * values[keep].sqrt()
+    factor: Tensor = vectors[:, keep] * values[keep].sqrt()
+    return factor
 
 
 @dataclass(slots=True, kw_only=True)

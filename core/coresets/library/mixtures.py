@@ -202,7 +202,8 @@ def responsibilities(mixture: Mixture, x: Tensor) -> Tensor:
     L = torch.linalg.cholesky(mixture.covariances)
     z = torch.linalg.solve_triangular(L, (x[:, None] - mixture.means).permute(1, 2, 0), upper=False)  # (K, d, n)
     log_volume = L.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * d * math.log(2 * math.pi)
-    return ((mixture.log_proportions - log_volume)[:, None] - 0.5 * (z * z).sum(1)).softmax(0).T
+    joint: Tensor = (mixture.log_proportions - log_volume)[:, None] - 0.5 * (z * z).sum(1)  # (K, n)
+    return joint.softmax(0).T
 
 
 def start_mixture(means: Tensor, scale: float) -> Mixture:

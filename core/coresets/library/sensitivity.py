@@ -33,7 +33,8 @@ def logistic_sensitivity(signed: FloatArray, n_clusters: int, radius: float, see
     sizes = np.bincount(clusters.labels_, minlength=n_clusters)
     proximity = np.exp(-radius * clusters.transform(signed))  # (n, k)
     raw = len(signed) / (1.0 + proximity @ sizes)
-    return raw / raw.sum()
+    probabilities: FloatArray = raw / raw.sum()
+    return probabilities
 
 
 def clustering_sensitivity(x: FloatArray, n_clusters: int, seed: int) -> FloatArray:
@@ -45,4 +46,5 @@ def clustering_sensitivity(x: FloatArray, n_clusters: int, seed: int) -> FloatAr
     within = np.bincount(nearest, weights=distance, minlength=n_clusters) / np.maximum(sizes, 1)
     scale = max(float(distance.mean()), 1e-300)
     raw = distance / scale + 2 * within[nearest] / scale + 4 * len(x) / sizes[nearest]
-    return raw / raw.sum()
+    probabilities: FloatArray = raw / raw.sum()
+    return probabilities

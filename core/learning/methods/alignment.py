@@ -31,7 +31,7 @@ def class_prior(
     counts = np.bincount(labels, minlength=n_classes)
     if chisquare(counts).pvalue >= IMPLAUSIBLE:
         return uniform
-    return ((counts + 1) / (counts.sum() + n_classes)).astype(np.float32)
+    return np.asarray((counts + 1) / (counts.sum() + n_classes), np.float32)
 
 
 def align(probabilities: Tensor, prior: Tensor, state: dict[str, Tensor], world: World) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from core.learning.distributed import SumOverProcesses, World
+from core.learning.distributed import World, sum_over_processes
 
 SLOPE = 0.1  # of LeakyReLU
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -59,12 +59,13 @@ class BatchNorm(nn.BatchNorm2d):
             return super().forward(input)
         size = World.current().size
         moments = torch.stack([input.mean(dim=(0, 2, 3)), input.square().mean(dim=(0, 2, 3))])
-        mean, square = SumOverProcesses.apply(moments) / size
+        mean, square = sum_over_processes(moments) / size
         variance = square - mean.square()
         count = input.numel() / input.shape[1] * size
         self._remember(mean.detach(), variance.detach() * count / (count - 1))
         normalized = (input - mean[:, None, None]) * (variance + self.eps).rsqrt()[:, None, None]
-        return normalized * self.weight[:, None, None] + self.bias[:, None, None]
+        scaled: Tensor = normalized * self.weight[:, None, None] + self.bias[:, None, None]
+        return scaled
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:

@@ -1,11 +1,11 @@
-"""Do coresets made for two models that look at different things serve networks that neither has seen?
+"""Coresets for two models with different features, evaluated by training other networks on them.
 
-Two models on digits of MNIST, each blind to something: A sees a coarse picture (means over 4 x 4 pixels), B sees edges
-(means of absolute differences to the neighbors, across and down). Both are softmax regression. Coresets are grown one
-by one for A, for B, for the sum of both and with both in turn; every one is judged by networks that see the whole
-picture: C, a dense one; D, a convolutional one with pooling; E, a convolution and a dense layer.
+Two models on digits of MNIST: A has coarse pixels as features (means over 4 x 4 pixels), B has edges (means of absolute
+differences to the neighbors, across and down). Both are softmax regression. Coresets are built one row at a time for A,
+for B, for the sum of both and alternating; each is evaluated with networks on all pixels: C, a dense one; D, a
+convolutional one with pooling; E, a convolution and a dense layer.
 
-`experiments.joint_transfer` asks the same of two networks on the same pixels.
+`experiments.joint_transfer` does the same with two networks on the same pixels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.datasets import mnist, rows_per_class
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 PENALTY = 2e-3
-FIRST_SEED = 100  # what was tried while this was made had lower ones
+FIRST_SEED = 100  # lower seeds were used during development
 SMALL = {"n": 500, "coreset": 40, "trainings": 3, "seeds": 24}
 FULL = {"n": 2000, "coreset": 100, "trainings": 5, "seeds": 24}
 
@@ -55,7 +55,7 @@ def coarse(x: Tensor) -> Tensor:
 
 
 def edges(x: Tensor) -> Tensor:
-    """(n, 162): 9 x 9 places, across and down, less their mean over the rows."""
+    """(n, 162): 9 x 9 positions, across and down, minus their mean over the rows."""
     across = (x[..., 1:-1, 2:] - x[..., 1:-1, :-2]).abs()
     down = (x[..., 2:, 1:-1] - x[..., :-2, 1:-1]).abs()
     found = torch.cat([avg_pool2d(part, 3, ceil_mode=True).flatten(1) for part in (across, down)], 1)
@@ -68,8 +68,8 @@ def problem(features: Tensor, labels: Tensor) -> SoftmaxProblem:
     return SoftmaxProblem(features=scaled, targets=one_hot(labels, 10), penalty=PENALTY, mean=True, tolerance=1e-4)
 
 
-def most_telling(model: SoftmaxProblem) -> int:
-    """The row with the largest influence on a model that has seen none."""
+def most_influential(model: SoftmaxProblem) -> int:
+    """The row with the largest influence on a model without data."""
     untrained = torch.zeros(10, model.features.shape[1], dtype=torch.float64)
     return int(model.influence(untrained, torch.zeros(model.n_rows)).scores.argmax())
 
@@ -92,7 +92,7 @@ def study(arguments: Arguments, scale: dict[str, int], seed: int) -> list[dict]:
     chosen = rows_per_class(y, scale["n"] // 10, seed)
     pictures, labels = torch.tensor(x[chosen])[:, None], torch.tensor(y[chosen])
     A, B = problem(coarse(pictures), labels), problem(edges(pictures), labels)
-    start, size = [most_telling(A)], scale["coreset"]
+    start, size = [most_influential(A)], scale["coreset"]
     coresets = {
         "for A": forward(A, size, start=start).rows,
         "for B": forward(B, size, start=start).rows,
@@ -110,7 +110,7 @@ def study(arguments: Arguments, scale: dict[str, int], seed: int) -> list[dict]:
 
 
 def leads(rows: list[dict], joint: str) -> dict[str, dict[str, float]]:
-    """By how much a joint coreset serves a network better than each single one: mean over seeds and standard error."""
+    """The lead in accuracy of a joint coreset over each single one: mean over seeds and standard error."""
     by = {(row["coreset"], row["network"], row["seed"]): row["accuracy"] for row in rows}
     seeds = sorted({row["seed"] for row in rows})
     told = {}
@@ -138,10 +138,10 @@ def main(arguments: Arguments) -> Record:
     claims |= {f"lead of {joint}": leads(rows, joint) for joint in ("joint, sum", "joint, in turn")}
     places = {name: k for k, name in enumerate(UNSEEN)}
     figure = curves([{**row, "place": places[row["network"]]} for row in rows], "place", "accuracy", by="coreset",
-                    title="Coresets for two looks at a digit, trained with networks neither has seen")  # fmt: skip
+                    title="Coresets for two sets of features, evaluated with other networks")  # fmt: skip
     figure.update_xaxes(tickvals=list(places.values()), ticktext=list(places), title="trained network")
     return Record(rows, scale | {"penalty": PENALTY}, claims, figure)
 
 
 if __name__ == "__main__":
-    run("joint_looks", main)
+    run("joint_features", main)
