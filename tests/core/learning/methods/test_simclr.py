@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_after_its_pretraining_does_not_repeat_it(tmp_path
     straight = train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU)
 
     def stop(progress):
-        if progress.note != "warm-up on the pool, without labels":
+        if progress.note != "pretraining without labels":
             raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
