@@ -73,11 +73,6 @@ def finished_rounds(store: Store, project_id: int) -> list[RoundRow]:
     return [row for row in rows if row.status == "finished" and row.replay_of is None]
 
 
-def similarity_settings(row: RoundRow) -> dict[str, Any]:
-    stored = dataclasses.asdict(row.config)
-    return stored["similarity"] if "similarity" in stored else stored["likeness"]
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_labels_counts_and_classes_are_what_they_were(old_store, expected, name):
     project, said = get_project(old_store, name), expected[name]
@@ -121,8 +116,8 @@ def test_the_settings_picks_and_results_of_rounds_read_as_before(old_store, expe
             said["seed"],
             said["strategy"],
         )
-        assert similarity_settings(row)["neighbors"] == said["neighbors"]
-        assert (row.config.selection.proxy == "kernel") == (said["proxy"] == "kernel")
+        assert row.config.similarity.neighbors == said["neighbors"]  # stored as `likeness.neighbors`
+        assert row.config.selection.proxy == {"alike": "similarity"}.get(said["proxy"], said["proxy"])
         assert [pick.item_id for pick in log.picks(row.id)] == said["picks"]
         if said["status"] == "finished":
             assert row.metrics.get("accuracy") == said["accuracy"] and list(row.notes) == said["notes"]
