@@ -56,7 +56,7 @@ def test_the_version_is_the_one_of_the_changelog_and_the_command_line():
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "core.version.VERSION"}
 
 
-@pytest.mark.parametrize("document", [ROOT / "CONTRIBUTING.md", ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_and_folders_named_in_documents_exist(document):
     named = re.findall(r"`((?:core|storage|app|tests|docs)/[\w/.]*)`", document.read_text())
     missing = [path for path in named if not re.search("NAME|NNNN", path) and not (ROOT / path).exists()]
