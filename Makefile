@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# By file, because tests of a file share servers; in the order of names, because the long files come first and the last
+# ones are short: both processes then end together.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: run check test lint bench setup setup-dev clean
 .DEFAULT_GOAL := run
@@ -36,12 +39,12 @@ lint: setup-dev
 	@$(PY) -m mypy
 
 check: lint
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not browser and not postgres"
+	@$(PYTEST) -m "not slow and not browser and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.
 test: lint
-	@$(PY) -m pytest -n 2 --dist loadfile --reruns 1
+	@$(PYTEST) --reruns 1
 
 bench: setup-dev
 	@$(PY) -m benchmarks.$(NAME)
