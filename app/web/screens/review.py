@@ -68,14 +68,14 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
         key=f"decide-{case.item_id}",
         help="The class that counts for this item; all labels are kept.",
     )
-    buttons = st.columns([2, 1, 2])
+    buttons = st.columns([2, 2, 1])
     if buttons[0].button("Save decision", type="primary", key=f"decide-now-{case.item_id}", width="stretch"):
         event = LabelInput(uuid=str(uuid.uuid4()), item_id=case.item_id, kind="decide", class_id=chosen)
         applied = pool.apply([event], annotator=state.here().annotator.id)[0]
         if applied.accepted:
             st.rerun()
         st.error(plain(applied.reason))
-    if buttons[1].button("Skip", key=f"later-{case.item_id}", width="stretch"):
+    if buttons[1].button("Decide later", key=f"later-{case.item_id}", width="stretch"):
         st.session_state["review-place"] = place + 1
         st.rerun()
     with st.expander("History"):
