@@ -59,3 +59,22 @@ def test_no_text_of_a_widget_holds_a_retired_word():
             words = next(group for group in match.groups() if group is not None)
             found += [f"{name}: {words}"] if " " in words.strip() and RETIRED.search(words) else []
     assert found == []
+
+
+FIELDS = {
+    "checkbox", "color_picker", "multiselect", "number_input", "pills", "radio", "segmented_control", "select_slider",
+    "selectbox", "slider", "text_area", "text_input", "toggle",
+}  # fmt: skip
+
+
+def test_every_setting_with_a_visible_label_has_a_help_sentence():
+    found, n_fields = [], 0
+    for path in sorted((ROOT / "app" / "web" / "screens").glob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in FIELDS):
+                continue
+            given = {keyword.arg for keyword in call.keywords}
+            n_fields += 1
+            if not given & {"help", "label_visibility"}:
+                found.append(f"{path.name}:{call.lineno} {call.func.attr}")
+    assert n_fields > 30 and found == []
