@@ -229,12 +229,15 @@ def projects(
     """List the projects with their progress, or restore an archived project."""
     from dataclasses import asdict
 
+    from core.config import require
     from storage.labeling.pool import Pool
     from storage.projects.projects import list_projects, restore_project
 
     with open_store() as store:
         if restore is not None:
-            row = restore_project(store, find_project(store, restore).id)
+            row = find_project(store, restore)
+            require(row.archived_at is not None, f"The project {row.name!r} is not archived. Nothing was changed.")
+            row = restore_project(store, row.id)
             show({"id": row.id, "name": row.name, "archived": False}, as_json, f"Restored the project {row.name!r}.")
             return
         rows = []

@@ -16,7 +16,7 @@ from app.cli.main import main
 from core.types import Selection
 from storage.database.store import Store
 from storage.labeling.pool import Pool
-from storage.projects.projects import get_project
+from storage.projects.projects import archive_project, get_project
 from storage.rounds.log import RoundLog
 from tests.storage.made_media import picture, wav, write_files
 
@@ -211,3 +211,18 @@ def test_a_round_that_failed_is_its_sentence(sounds, home, monkeypatch, capsys):
     assert main(["round", "animals"]) == 1
     told = capsys.readouterr()
     assert told.err == "The loss was not a number.\n" and told.out == ""
+
+
+def test_an_archived_project_is_listed_on_request_and_restored_once(home, sounds, capsys):
+    with Store.open(home=home) as store:
+        archive_project(store, get_project(store, "animals").id)
+    main(["projects"])
+    assert "animals" not in capsys.readouterr().out
+    main(["projects", "--archived"])
+    assert "animals  (audio, 3 of 3 labeled) archived" in capsys.readouterr().out
+    assert main(["projects", "--restore", "animals", "--json"]) == 0
+    assert result(capsys) == {"id": 1, "name": "animals", "archived": False}
+    main(["projects", "--json"])
+    assert [row["archived"] for row in json.loads(capsys.readouterr().out)] == [False]
+    assert main(["projects", "--restore", "animals"]) == 1
+    assert capsys.readouterr().err == "The project 'animals' is not archived. Nothing was changed.\n"
