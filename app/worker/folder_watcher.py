@@ -77,7 +77,7 @@ class FolderWatcher:
             except WinnowError as error:
                 done, problem = Looked(), str(error)
             except Exception as error:
-                LOG.exception("A look at %s failed.", watch.folder)
+                LOG.exception("A scan of %s failed.", watch.folder)
                 done, problem = Looked(), sentence(error)
             watches.looked(self.store, watch.project_id, problem)
         return done
@@ -182,7 +182,7 @@ class WatchThread(threading.Thread):
                         if not watch.active:
                             break
             except Exception as error:
-                LOG.warning("The watched folders could not be looked at and will be again: %s", error)
+                LOG.warning("The watched folders could not be scanned; the worker will retry: %s", error)
 
     def end(self) -> None:
         self._ended.set()

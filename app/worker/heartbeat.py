@@ -133,14 +133,14 @@ class Heartbeat(threading.Thread):
         try:
             self._beat(activities)
         except Exception as error:
-            LOG.warning("A sign of life could not be stored: %s", error)
+            LOG.warning("A heartbeat could not be stored: %s", error)
 
     def _attend(self, activity: Activity) -> None:
         try:
             self._question(activity)
             self._write(activity)
         except Exception as error:
-            LOG.warning("The pulse of %s missed a beat: %s", activity.workflow_id, error)
+            LOG.warning("A heartbeat of %s failed: %s", activity.workflow_id, error)
 
     def _question(self, activity: Activity) -> None:
         if activity.stop is not None:

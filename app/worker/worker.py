@@ -122,7 +122,7 @@ class Worker:
             try:
                 self.look_around()
             except Exception as error:
-                LOG.warning("The worker could not look around and will try again: %s", error)
+                LOG.warning("The worker could not check for work and will retry: %s", error)
 
     def look_around(self) -> None:
         from app.rounds import workflows

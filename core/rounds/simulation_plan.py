@@ -60,7 +60,7 @@ class Plan:
     def __post_init__(self) -> None:
         require(self.start >= 0, f"The simulation starts with {self.start} labels; use 0 or more.")
         require(self.batch >= 1, f"The batch is {self.batch}; use at least 1.")
-        require(self.rounds >= 0, f"{self.rounds} rounds were asked for; use 0 or more.")
+        require(self.rounds >= 0, f"{self.rounds} rounds were requested; use 0 or more.")
         require(0 <= self.wrong_share < 1, f"The share of wrong labels is {self.wrong_share}; use 0 to below 1.")
         require(0 < self.rare_share < 1, f"The rare class's share is {self.rare_share}; use more than 0, below 1.")
 

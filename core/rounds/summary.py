@@ -135,9 +135,9 @@ def check_labels(labels: NDArray[np.int64]) -> None:
 
 def _check_size(size: int, n_rows: int) -> None:
     if size < 1:
-        raise InvalidInput(f"A summary of {size} items was asked for; ask for at least 1.")
+        raise InvalidInput(f"A summary of {size} items was requested; use at least 1.")
     if size > n_rows:
-        raise InvalidInput(f"A summary of {size:,} items was asked for; only {n_rows:,} labeled items can be in it.")
+        raise InvalidInput(f"A summary of {size:,} items was requested; only {n_rows:,} labeled items can be in it.")
 
 
 def _problem(view: View, targets: Tensor, penalty: float) -> tuple[SoftmaxProblem, Tensor]:

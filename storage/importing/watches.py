@@ -100,7 +100,7 @@ def checked_folder(store: Store, folder: Path | str) -> Path:
     except OSError as problem:
         raise InvalidInput(f"The folder {folder} cannot be read: {problem.strerror}.") from problem
     if not root.is_dir():
-        raise InvalidInput(f"{folder} is not a folder. Name the folder that new files come into.")
+        raise InvalidInput(f"{folder} is not a folder. Name the folder for new files.")
     home = store.home.resolve()
     if root == home or root in home.parents or home in root.parents:
         raise InvalidInput(f"{root} holds Winnow's own files, or lies among them. Watch another folder.")
@@ -112,7 +112,7 @@ def stop(store: Store, project_id: int) -> WatchRow:
         _end(connection, project_id)
     row = get(store, project_id)
     if row is None:
-        raise NotFound("This project watches no folder.")
+        raise NotFound("This project does not watch a folder.")
     return row
 
 

@@ -130,8 +130,8 @@ def test_setting_aside_takes_a_share_of_each_class_and_never_all_of_one():
     [
         ([], 3, "Nothing is labeled yet"),
         ([1, 1, 1], 2, "All 3 labeled items have the same class"),
-        ([0, 1, 0], 4, "A summary of 4 items was asked for; only 3 labeled items"),
-        ([0, 1, 0], 0, "ask for at least 1"),
+        ([0, 1, 0], 4, "A summary of 4 items was requested; only 3 labeled items"),
+        ([0, 1, 0], 0, "use at least 1"),
     ],
 )
 def test_what_cannot_be_summarized_is_said_in_a_sentence(labels, size, sentence):

@@ -102,7 +102,7 @@ def test_a_look_gives_at_most_so_many_and_the_next_goes_on(store, project, folde
 
 def test_a_watch_is_a_row_that_starts_stops_and_ends_at_its_limit(store, project, folder):
     assert watches.get(store, project) is None
-    with pytest.raises(NotFound, match="watches no folder"):
+    with pytest.raises(NotFound, match="does not watch a folder"):
         watches.stop(store, project)
     row = watches.start(store, project, folder, WatchOptions(buffer_size=300, limit=2))
     assert (row.active, row.folder, row.remaining) == (True, str(folder), 2)
