@@ -2,85 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
-
 from app.cli.output import progress_bar, show, tell
-from core.errors import InvalidInput, NotFound
-from core.types import MediaKind
+from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, preview_as_dict, preview_import
+from app.jobs.requests import ImportRequest, PreviewRequest
 from storage.database.store import Store
-from storage.importing.open import open_source
-from storage.importing.preview import ClassRules, Preview, preview
+from storage.importing.preview import Preview
 from storage.importing.reports import ImportReport
-from storage.importing.run import ImportOptions, locator, run_import
-from storage.importing.sources import Source
-from storage.importing.zip_reader import BadEntry
-from storage.media.types import HEAD_BYTES, identify, media_kind
-from storage.projects.projects import ProjectRow, create_project, get_project
 
 
-def preview_source(store: Store, path: Path, project_name: str, options: ImportOptions, *, as_json: bool) -> int:
-    """Show what an import of `path` would do; nothing is written."""
-    source = open_source(path, options.limits, locator(store))
-    try:
-        project = _project(store, project_name)
-        rules = ClassRules({}, options.classes)
-        if project is not None:
-            rules = ClassRules.of_project(store, project.id, options.classes)
-        kind = project.kind if project is not None else ""
-        with progress_bar("Reading files") as report:
-            seen = preview(source, None if options.labels == "ignore" else rules, kind=kind, report=report)
-    finally:
-        source.close()
-    show(_as_dict(seen), as_json, lambda: _words(seen))
+def show_preview(store: Store, request: PreviewRequest, as_json: bool) -> int:
+    """Print what an import would do; nothing is written."""
+    with progress_bar("Reading files") as report:
+        found = preview_import(store, request, report)
+    show(preview_as_dict(found), as_json, lambda: _words(found))
     return 0
 
 
-def import_source(
-    store: Store, path: Path, project_name: str, options: ImportOptions, *, kind: MediaKind | None, as_json: bool
-) -> int:
-    """Import `path`; 1 when nothing could be taken from it, else 0."""
-    source = open_source(path, options.limits, locator(store))
-    try:
-        project = _project(store, project_name)
-        if project is None:
-            project = create_project(store, project_name, kind or kind_of(source))
-        with progress_bar("Importing") as report:
-            done = run_import(store, project.id, source, options, report)
-    finally:
-        source.close()
-    show({"project": project.name, **done.as_dict()}, as_json, lambda: _report(done))
+def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> int:
+    """Import and print the report; the exit code is 1 when nothing could be imported, 130 when it was cancelled."""
+    with progress_bar("Importing") as report:
+        project, done = import_media(store, request, report)
+    show({"project": project, **done.as_dict()}, as_json, lambda: _report(done))
     if done.status == "cancelled":
-        tell("The import was cancelled. Imported items are kept. Run it again to resume.")
+        tell(IMPORT_CANCELLED)
         return 130
-    return 0 if done.imported + done.already + done.n_duplicates else 1
-
-
-def _project(store: Store, name: str) -> ProjectRow | None:
-    try:
-        return get_project(store, name)
-    except NotFound:
-        return None
-
-
-def kind_of(source: Source) -> MediaKind:
-    """Of the first file that is audio or an image."""
-    for entry in source.entries():
-        if entry.place is None or entry.problem:
-            continue
-        try:
-            head = source.head(entry.place, HEAD_BYTES)
-        except (OSError, BadEntry):
-            continue
-        found = "audio/mpeg" if head.startswith(b"ID3") else identify(head, lambda offset, n: b"")
-        if found is not None:
-            return media_kind(found)
-    raise InvalidInput(f"{source.description} contains no audio clips or pictures that can be imported.")
-
-
-def _as_dict(seen: Preview) -> dict[str, Any]:
-    return asdict(seen) | {"labels": dict(seen.labels)}
+    return 0 if import_error(done) is None else 1
 
 
 def _words(seen: Preview) -> str:

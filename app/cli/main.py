@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from app.cli.output import complain, progress_bar, show, tell
+from app.cli.projects import find_project, open_store
 from core.version import VERSION
-
-if TYPE_CHECKING:
-    from storage.database.store import Store
 
 app = typer.Typer(
     name="winnow",
@@ -67,29 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(problem)
 
 
-def open_store() -> Store:
-    from storage.database.store import Store
-
-    store = Store.open()
-    for warning in store.warnings:
-        tell(warning)
-    return store
-
-
-def find_project(store: Store, name: str) -> Any:
-    """By name, else by number."""
-    from core.errors import NotFound
-    from storage.projects.projects import get_project, list_projects
-
-    try:
-        return get_project(store, name)
-    except NotFound:
-        if name.isdigit():
-            return get_project(store, int(name))
-        known = ", ".join(repr(project.name) for project in list_projects(store)) or "none yet"
-        raise NotFound(f"There is no project {name!r}. There are: {known}.") from None
-
-
 @app.command()
 def run(
     host: Annotated[str | None, typer.Option(help="Address to listen on (WINNOW_HOST).")] = None,
@@ -133,7 +108,8 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> int:
     """Import media into a project. Files that are already in the project are not imported again."""
-    from app.cli.import_ import import_source, preview_source
+    from app.cli.import_ import import_and_report, show_preview
+    from app.jobs.requests import ImportRequest, PreviewRequest
     from storage.importing.run import ImportOptions
     from storage.media.limits import limits_from
 
@@ -146,8 +122,9 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     )
     with open_store() as store:
         if preview:
-            return preview_source(store, source, project, options, as_json=as_json)
-        return import_source(store, source, project, options, kind=kind, as_json=as_json)
+            return show_preview(store, PreviewRequest(source=str(source), project=project, options=options), as_json)
+        request = ImportRequest(source=str(source), project=project, kind=kind, options=options)
+        return import_and_report(store, request, as_json)
 
 
 @app.command()
@@ -170,14 +147,16 @@ def export(  # noqa: PLR0913 (one parameter for each option)
     """Write labels with their provenance as CSV, JSONL, Parquet, class folders or Label Studio tasks."""
     from dataclasses import asdict
 
+    from app.jobs.operations import export_labels
+    from app.jobs.requests import ExportRequest
     from storage.exporting.rows import ExportOptions
-    from storage.exporting.run import export_project
 
     options = ExportOptions(
         format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, overwrite=overwrite
     )
     with open_store() as store, progress_bar("Exporting") as report:
-        done = export_project(store, find_project(store, project).id, target, options, report)
+        found = find_project(store, project)
+        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=options), report)
     missing = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
     show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{missing}")
 
@@ -208,14 +187,20 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> None:
     """Select a small weighted subset of the labeled items, and measure its accuracy on the test items."""
-    from app.cli.summarize import run_summary
-    from app.jobs.summarize import Wish
+    from app.cli.summarize import summarize_and_report
+    from app.jobs.requests import SummaryOptions, SummaryRequest
     from storage.exporting.rows import ExportOptions
 
-    wish = Wish(items=items, percent=percent, weighted=weighted, joint=joint, n_draws=draws, seed=seed)
+    summary = SummaryOptions(items=items, percent=percent, weighted=weighted, joint=joint, n_draws=draws, seed=seed)
     options = ExportOptions(format=format_, media=media, overwrite=overwrite)
     with open_store() as store:
-        run_summary(store, find_project(store, project).id, target, wish, options, as_json)
+        request = SummaryRequest(
+            project_id=find_project(store, project).id,
+            target=None if target is None else str(target),
+            summary=summary,
+            options=options,
+        )
+        summarize_and_report(store, request, as_json)
 
 
 @app.command()
@@ -384,12 +369,12 @@ def simulate(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> None:
     """Compare strategies on labeled data before you label: hidden labels stand in for you."""
-    from app.cli.simulate import Wish, run_simulation
+    from app.cli.simulate import SimulationCommand, run_simulation
     from app.simulation.settings import hard_cases
 
-    wish = Wish(
+    command = SimulationCommand(
         data=data, project=project, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset,
         settings=tuple(settings or ()), processes=processes,
     )  # fmt: skip
     plan = {"start": start, "batch": batch, "rounds": rounds, **hard_cases(wrong, rare, missing)}
-    run_simulation(wish, plan, as_json)
+    run_simulation(command, plan, as_json)

@@ -6,18 +6,12 @@ import contextlib
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-from core.errors import Cancelled, WinnowError
+from app.processes.explain import explain
 from core.types import Progress, Report
-from storage.system.atomic_files import write_file
-
-PROGRESS_FOLDER = "WINNOW_PROGRESS_FOLDER"  # set for jobs that a page started: progress goes to files
-PROGRESS_SECONDS = 0.5
 
 
 def show(result: dict[str, Any] | list[Any], as_json: bool, sentence: str | Callable[[], str]) -> None:
@@ -43,9 +37,6 @@ def progress_bar(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    if folder := os.environ.get(PROGRESS_FOLDER):
-        yield folder_report(Path(folder))
-        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda progress: None
@@ -68,43 +59,6 @@ def progress_bar(title: str) -> Iterator[Report]:
             )
 
         yield report
-
-
-def folder_report(folder: Path) -> Report:
-    """Progress as a file, at most twice a second; a file named `cancel` beside it ends the work."""
-    last = 0.0
-
-    def report(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last < PROGRESS_SECONDS and progress.done != progress.total:
-            return
-        last = time.monotonic()
-        if (folder / "cancel").exists():
-            raise Cancelled("The job was cancelled.")
-        told = {"stage": progress.stage, "done": progress.done, "total": progress.total, "note": progress.note}
-        write_file(folder / "progress.json", json.dumps(told))
-
-    return report
-
-
-def explain(problem: BaseException) -> tuple[str, int]:
-    """(one sentence, exit code) for anything that ended a command."""
-    if isinstance(problem, KeyboardInterrupt | Cancelled):
-        return "Cancelled. Finished work is kept.", 130
-    if isinstance(problem, WinnowError):
-        return _one_line(str(problem)), 1
-    if isinstance(problem, OSError):
-        place = f" ({problem.filename})" if problem.filename else ""
-        return _one_line(f"{problem.strerror or problem}{place}. Check the path and its permissions."), 1
-    if isinstance(problem, ModuleNotFoundError):
-        return f"The package {problem.name} is missing. Install the requirements: make setup.", 1
-    kind = type(problem).__name__
-    text = _one_line(f"Unexpected error ({kind}: {problem}). Set WINNOW_DEBUG=1 to see the traceback.")
-    return text, 1
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def complain(problem: BaseException) -> int:

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from app.cli.output import progress_bar, show
-from app.jobs.summarize import Wish, summarize_project
+from app.jobs.operations import export_summary
+from app.jobs.requests import SummaryRequest
 from storage.database.store import Store
-from storage.exporting.rows import ExportOptions
-from storage.exporting.run import check_target, export_project
 
 
-def run_summary(
-    store: Store, project_id: int, target: Path | None, wish: Wish, options: ExportOptions, as_json: bool
-) -> None:
-    """Summarize and, with a target, export; the target is looked at before anything is computed."""
-    if target is not None:
-        check_target(target, options)
+def summarize_and_report(store: Store, request: SummaryRequest, as_json: bool) -> None:
+    """Summarize, with a target also export, and print what the summary is worth."""
     with progress_bar("Summarizing") as report:
-        found = summarize_project(store, project_id, wish, report)
-        told: dict[str, Any] = dict(found.about)
-        if target is not None:
-            done = export_project(store, project_id, target, options, report, weights=found)
-            told |= {"target": done.target, "rows": done.rows, "media_missing": done.media_missing}
-    show(told, as_json, lambda: words(told))
+        result = export_summary(store, request, report)
+    show(result, as_json, lambda: words(result))
 
 
-def words(told: dict[str, Any]) -> str:
+def words(result: dict[str, Any]) -> str:
     """The result as lines of text."""
-    kind = "weighted" if told["weighted"] else "unweighted"
-    lines = [f"{told['items']:,} of {told['n_labeled']:,} labeled items ({kind}), measured on {told['measured_on']}."]
-    lines += [f"  {sentence(worth)}" for worth in told["accuracy"]]
-    lines += [f"Note: {note}." for note in (*told["notes"], *told["solver_notes"])]
-    if "target" in told:
-        lines.append(f"{told['rows']:,} rows in {told['target']}.")
+    kind = "weighted" if result["weighted"] else "unweighted"
+    lines = [
+        f"{result['items']:,} of {result['n_labeled']:,} labeled items ({kind}), measured on {result['measured_on']}."
+    ]
+    lines += [f"  {sentence(worth)}" for worth in result["accuracy"]]
+    lines += [f"Note: {note}." for note in (*result["notes"], *result["solver_notes"])]
+    if "target" in result:
+        lines.append(f"{result['rows']:,} rows in {result['target']}.")
     return "\n".join(lines)
 
 

@@ -1,38 +1,47 @@
-"""The process of one job (`app.jobs.jobs`): runs its command line with progress, result and end written to its
-folder."""
+"""The process of one job: `python -m app.jobs.job_process FOLDER LOCK`, started by `app.jobs.jobs`."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
-from app.cli import main as cli
-from app.cli import output as cli_output
-from core.errors import Cancelled
-from storage.system.atomic_files import write_file
+from app.jobs import operations, requests
+from app.jobs.job_folder import JobFolder
+from app.processes.explain import explain
+from app.processes.messages import Message, error_message
+from core.errors import Cancelled, WinnowError
+from storage.database.store import Store
 
 
-def main(folder: Path, lock: int) -> int:
-    """`lock` is the descriptor that says this process lives; it stays open until the process ends."""
+def main(path: Path, lock: int) -> int:
+    """Do the request in `path` and leave its result there. `lock` is held until this process ends."""
     os.set_inheritable(lock, False)
-    asked = json.loads((folder / "job.json").read_text())
-    command, *options = asked["arguments"]
-    os.environ[cli_output.PROGRESS_FOLDER] = str(folder)
-    printed = io.StringIO()
-    if (folder / "cancel").exists():  # before it began: then nothing is done at all
-        code = cli_output.complain(Cancelled())
-    else:
-        with contextlib.redirect_stdout(printed):
-            code = cli.main([command, "--json", *options])
-    write_file(folder / "result.json", printed.getvalue() or "null")
-    write_file(folder / "ended.json", json.dumps({"code": code}))
-    if code == 0 and asked["uses"]:
-        Path(asked["uses"]).unlink(missing_ok=True)
-    return code
+    folder = JobFolder(path)
+    job = folder.read_job() or {}
+    message = _run(folder, job)
+    folder.send(message)
+    if message.kind == "result" and job["uses"]:
+        Path(job["uses"]).unlink(missing_ok=True)
+    return 0 if message.kind == "result" else 1
+
+
+def _run(folder: JobFolder, job: dict[str, object]) -> Message:
+    """The last message of the job."""
+    try:
+        if folder.is_cancelled():
+            raise Cancelled
+        request = requests.from_dict(job["request"])  # type: ignore[arg-type]
+        with Store.open() as store:
+            outcome = operations.run(store, request, folder.reporter())
+    except Exception as problem:
+        if not isinstance(problem, WinnowError):
+            traceback.print_exception(problem)
+        return error_message(problem, explain(problem)[0])
+    if outcome.error is not None:
+        return error_message(outcome.error, result=outcome.result)
+    return Message("result", outcome.result)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,28 @@
-"""Long work that a page starts and does not wait for: imports and exports, each a command line of its own process.
+"""Jobs: imports, exports and summaries that a page starts and does not wait for.
 
-A job is a folder in `WINNOW_HOME/jobs`: `job.json` (what was asked), `progress.json`, `result.json` (what the command
-printed), `ended.json`, `error.txt`, and `lock`, held by the process from before its start until it ends, however it
-ends. So a reloaded page or a restarted server finds the job as it is, and a job whose process died is seen to be lost.
-Cancelling leaves a file that the job looks for.
+A job is a request (`app.jobs.requests`), a process (`app.jobs.job_process`) and a folder (`app.jobs.job_folder`). The
+folder holds the whole state, so a reloaded page or a restarted page server finds the job as it is. A job whose process
+ended without a result is reported as lost.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.database.file_lock import try_lock, unlock
+from app.jobs import requests
+from app.jobs.job_folder import JobFolder
+from app.jobs.requests import Request
+from app.processes import child
+from app.processes.messages import Message
 
 Status = Literal["running", "finished", "failed", "cancelled", "lost"]
-ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = 40  # finished jobs
 
 
@@ -34,15 +31,18 @@ class Job:
     id: str
     title: str
     project_id: int | None
-    arguments: tuple[str, ...]  # the command, then its options
     started_at: float  # seconds since the epoch
     uses: str = ""  # a file that is removed when the job succeeds, such as an upload
-    makes: str = ""  # a file that is removed when the job is forgotten, such as an export
+    makes: str = ""  # a file that is removed with the job, such as an export
+
+
+REQUIRED = {"id", "title", "project_id", "started_at"}
+FIELDS = {field.name for field in fields(Job)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as a screen shows it."""
+    """A job as a screen shows it. A job that failed or was cancelled may have a result, of what it did before."""
 
     job: Job
     status: Status
@@ -56,118 +56,98 @@ class JobView:
 def start(
     home: Path,
     title: str,
-    arguments: Sequence[str],
+    request: Request,
     project_id: int | None = None,
     *,
     uses: Path | None = None,
     makes: Path | None = None,
 ) -> Job:
-    """Run `python -m app ARGUMENTS` with `--json` in a process of its own."""
+    """Start a process that does what `request` asks for."""
     job = Job(
         id=uuid.uuid4().hex[:12],
         title=title,
         project_id=project_id,
-        arguments=tuple(arguments),
         started_at=time.time(),
         uses=str(uses or ""),
         makes=str(makes or ""),
     )
     folder = _folder(home, job.id)
-    folder.mkdir(parents=True)
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    folder.path.mkdir(parents=True)
+    lock = folder.open_lock()  # the process inherits it, so the lock is held at every moment
     try:
-        try_lock(lock)  # handed on to the process: there is no moment at which nobody holds it
-        (folder / "job.json").write_text(json.dumps(asdict(job)))
-        with (folder / "error.txt").open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "app.jobs.job_process", str(folder), str(lock)],
-                cwd=ROOT,
-                env=os.environ | {"WINNOW_HOME": str(home)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
+        folder.write_job(asdict(job) | {"request": requests.to_dict(request)})
+        with (folder.path / "stderr.txt").open("wb") as stderr:
+            process = child.start(
+                child.module_command("app.jobs.job_process", str(folder.path), str(lock)),
+                child.Streams(stderr=stderr),
+                environment=os.environ | {"WINNOW_HOME": str(home)},
                 pass_fds=(lock,),
             )
     finally:
         os.close(lock)
-    threading.Thread(target=process.wait, daemon=True).start()  # so that it does not stay as a zombie
-    _forget_old(home)
+    threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it ends
+    _remove_old(home)
     return job
 
 
-def listed(home: Path, project_id: int | None = None) -> list[JobView]:
-    """Newest first; those of one project when named."""
+def list_jobs(home: Path, project_id: int | None = None) -> list[JobView]:
+    """Newest first; those of one project when it is given."""
     folder = home / "jobs"
     if not folder.is_dir():
         return []
-    views = [view for name in os.listdir(folder) if (view := look(home, name)) is not None]
-    mine = [view for view in views if project_id is None or view.job.project_id == project_id]
-    return sorted(mine, key=lambda view: -view.job.started_at)
+    views = [view for name in os.listdir(folder) if (view := find_job(home, name)) is not None]
+    found = [view for view in views if project_id is None or view.job.project_id == project_id]
+    return sorted(found, key=lambda view: -view.job.started_at)
 
 
-def look(home: Path, job_id: str) -> JobView | None:
-    """The job as it is now; None for one that is not there."""
+def find_job(home: Path, job_id: str) -> JobView | None:
+    """The job as it is now; None when there is no such job."""
     folder = _folder(home, job_id)
-    asked = _read(folder / "job.json")
-    if asked is None:
+    values = folder.read_job()
+    if values is None or not set(values) >= REQUIRED:
         return None
-    job = Job(**(asked | {"arguments": tuple(asked["arguments"])}))
-    progress = _read(folder / "progress.json") or {}
-    told = {name: progress[name] for name in ("done", "total", "note") if name in progress}
-    ended = _read(folder / "ended.json")
-    if ended is None:
-        return JobView(job=job, status="running" if _alive(folder) else "lost", **told)
-    code, result = int(ended["code"]), _read(folder / "result.json")
-    if code == 0:
-        return JobView(job=job, status="finished", result=result, **told)
-    error = (folder / "error.txt").read_text(errors="replace").strip() if (folder / "error.txt").exists() else ""
-    status: Status = "cancelled" if code == 130 else "failed"
-    return JobView(job=job, status=status, result=result, error=error[-600:], **told)
+    job = Job(**{name: value for name, value in values.items() if name in FIELDS})
+    message = folder.newest()
+    if message is not None and message.ends:
+        return _ended(job, message)
+    if not folder.is_locked():
+        message = folder.newest() or Message("progress", {})  # it may have ended since the first look
+        return _ended(job, message) if message.ends else _under_way(job, "lost", message)
+    return _under_way(job, "running", message)
+
+
+def _under_way(job: Job, status: Status, message: Message | None) -> JobView:
+    body = message.body if message is not None else {}
+    return JobView(job=job, status=status, **{name: body[name] for name in ("done", "total", "note") if name in body})
+
+
+def _ended(job: Job, message: Message) -> JobView:
+    if message.kind == "result":
+        return JobView(job=job, status="finished", result=message.body)
+    body = message.body
+    status: Status = "cancelled" if body["type"] == "Cancelled" else "failed"
+    return JobView(job=job, status=status, result=body.get("result"), error=body["sentence"])
 
 
 def cancel(home: Path, job_id: str) -> None:
-    folder = _folder(home, job_id)
-    if folder.is_dir():
-        (folder / "cancel").touch()
+    """The job ends at its next progress report."""
+    _folder(home, job_id).cancel()
 
 
 def dismiss(home: Path, job_id: str) -> None:
-    """Forget a job that has ended, and what it made; one that runs stays."""
-    seen = look(home, job_id)
-    if seen is not None and seen.status != "running":
-        if seen.job.makes:
-            Path(seen.job.makes).unlink(missing_ok=True)
-        shutil.rmtree(_folder(home, job_id), ignore_errors=True)
+    """Remove a job that has ended, with the file it made; one that runs stays."""
+    view = find_job(home, job_id)
+    if view is not None and view.status != "running":
+        if view.job.makes:
+            Path(view.job.makes).unlink(missing_ok=True)
+        shutil.rmtree(_folder(home, job_id).path, ignore_errors=True)
 
 
-def _alive(folder: Path) -> bool:
-    """Its process holds the lock, or has just ended properly."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if try_lock(descriptor):
-                unlock(descriptor)
-                return (folder / "ended.json").exists()
-            return True
-        finally:
-            os.close(descriptor)
-    return False
+def _folder(home: Path, job_id: str) -> JobFolder:
+    return JobFolder(home / "jobs" / Path(job_id).name)
 
 
-def _folder(home: Path, job_id: str) -> Path:
-    return home / "jobs" / Path(job_id).name
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _forget_old(home: Path) -> None:
-    ended = [view for view in listed(home) if view.status != "running"]
+def _remove_old(home: Path) -> None:
+    ended = [view for view in list_jobs(home) if view.status != "running"]
     for view in ended[KEPT:]:
         dismiss(home, view.job.id)

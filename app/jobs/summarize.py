@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.jobs.requests import SummaryOptions
 from app.rounds import stage_outputs
 from app.rounds.requests import round_config
-from core.config import RoundConfig, from_dict, require
+from core.config import RoundConfig, from_dict
 from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model, predict
 from core.media.inputs import Inputs
@@ -41,30 +42,6 @@ DIGITS = 6  # of a weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What was asked for: so many items, or a share of the labeled ones in percent."""
-
-    items: int | None = None
-    percent: float | None = None
-    weighted: bool = True
-    joint: bool = False
-    n_draws: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        given = (self.items is not None) + (self.percent is not None)
-        require(given == 1, "Set the size of the summary: a number of items, or a percentage of the labeled items.")
-        require(self.percent is None or 0 < self.percent <= 100, f"{self.percent} % was requested; use 0 to 100.")
-        require(2 <= self.n_draws <= 100, f"{self.n_draws} random draws were requested; use 2 to 100.")
-
-    def size(self, n_labeled: int) -> int:
-        if self.items is not None:
-            return self.items
-        assert self.percent is not None
-        return max(1, round(n_labeled * self.percent / 100))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Snapshot rows: those the summary is made of, those it is measured on, and a sentence that says which."""
 
@@ -74,29 +51,29 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
-def summarize_project(store: Store, project_id: int, wish: Wish, report: Report = ignore) -> ExportWeights:
+def summarize_project(store: Store, project_id: int, options: SummaryOptions, report: Report = ignore) -> ExportWeights:
     """The summary of the labels as they are now, ready to be exported; `about` holds what is shown."""
     work, newest = _work(store, project_id, report)
     check_labels(work.snapshot.labels[work.snapshot.labeled])
-    model = _model(store, work, newest) if wish.joint else None
+    model = _model(store, work, newest) if options.joint else None
     inputs = pipeline.prepare(work)
-    split = split_rows(work, inputs.readable, wish)
+    split = split_rows(work, inputs.readable, options)
     views = [_kernel_view(work, inputs, split)]
     if model is not None:
         views.append(_network_view(work, inputs, split, model))
     labels = work.snapshot.labels[split.labeled]
     config = SummaryConfig(
-        size=wish.size(len(labels)),
-        weighted=wish.weighted,
+        size=options.size(len(labels)),
+        weighted=options.weighted,
         penalty=work.config.selection.penalty,
-        n_draws=wish.n_draws,
-        seed=wish.seed,
+        n_draws=options.n_draws,
+        seed=options.seed,
     )
     found = summarize(views, labels, _truth(work, split.test), config, report)
-    return _as_weights(work, split, found, _about(work, wish, config, split, newest) | _worth(found))
+    return _as_weights(work, split, found, _about(work, options, config, split, newest) | _worth(found))
 
 
-def split_rows(work: Work, readable: NDArray[np.bool_], wish: Wish) -> Split:
+def split_rows(work: Work, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
     """Held-out items measure; without any that can, a fifth of the labeled ones is set aside for it."""
     snapshot = work.snapshot
     labeled = np.flatnonzero(snapshot.labeled & readable)
@@ -105,18 +82,18 @@ def split_rows(work: Work, readable: NDArray[np.bool_], wish: Wish) -> Split:
     measured_on = f"{len(test):,} test items"
     notes: tuple[str, ...] = ()
     if not len(test):
-        aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, wish.seed)
+        aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed)
         if not aside.any():
             raise InvalidInput("Every class has one labeled item, so none can be set aside to measure on. Label more.")
         labeled, test = labeled[~aside], labeled[aside]
         check_labels(snapshot.labels[labeled])
         measured_on = (
-            f"{len(test):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed {wish.seed}), "
+            f"{len(test):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed {options.seed}), "
             "which cannot be in the summary: there are no test items"
         )
     if len(labeled) > MOST_ROWS:
-        notes = (f"{MOST_ROWS:,} of {len(labeled):,} labeled items, drawn with seed {wish.seed}, were summarized",)
-        labeled = np.sort(np.random.default_rng(wish.seed).choice(labeled, MOST_ROWS, replace=False))
+        notes = (f"{MOST_ROWS:,} of {len(labeled):,} labeled items, drawn with seed {options.seed}, were summarized",)
+        labeled = np.sort(np.random.default_rng(options.seed).choice(labeled, MOST_ROWS, replace=False))
     return Split(labeled=labeled, test=test, measured_on=measured_on, notes=notes)
 
 
@@ -185,13 +162,15 @@ def _network_view(work: Work, inputs: Inputs, split: Split, model: TrainedModel)
     return View(name="network", labeled=labeled / scale, test=last[len(split.labeled) :] / scale)
 
 
-def _about(work: Work, wish: Wish, config: SummaryConfig, split: Split, newest: RoundRow | None) -> dict[str, Any]:
+def _about(
+    work: Work, options: SummaryOptions, config: SummaryConfig, split: Split, newest: RoundRow | None
+) -> dict[str, Any]:
     """How the summary was made, for people and for the manifest."""
     return {
         "size": config.size,
         "n_labeled": len(split.labeled),
-        "weighted": wish.weighted,
-        "joint": wish.joint,
+        "weighted": options.weighted,
+        "joint": options.joint,
         "objective": "mean over the items of weight * cross-entropy, plus penalty / 2 * |W|^2",
         "penalty": config.penalty,
         "kernel": work.config.kernel.network,
@@ -199,7 +178,7 @@ def _about(work: Work, wish: Wish, config: SummaryConfig, split: Split, newest: 
         "label_sequence": work.snapshot.label_sequence,
         "measured_on": split.measured_on,
         "n_test": len(split.test),
-        "seed": wish.seed,
+        "seed": options.seed,
         "notes": list(split.notes),
     }
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,9 @@ from storage.database.locations import from_environment
 from storage.database.store import Store
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
+from storage.importing.source_kind import find_media_kind
 from storage.labeling.known_labels import known_labels
 from storage.media import shared as shared_media
-from storage.media.types import identify, media_kind
 from storage.projects import projects
 from storage.projects.classes import list_classes
 
@@ -100,20 +99,8 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
 
 
 def _kind_of(data: Path) -> MediaKind:
-    """Audio or image, by the first entry whose bytes tell."""
     source = open_source(data)
     try:
-        for entry in source.entries():
-            if entry.place is None or entry.problem:
-                continue
-            head = source.head(entry.place, 65_536)
-            found = identify(head, partial(_part, head))
-            if found is not None:
-                return media_kind(found)
+        return find_media_kind(source)
     finally:
         source.close()
-    raise InvalidInput(f"No audio or image file was found in {data}.")
-
-
-def _part(head: bytes, start: int, n_bytes: int) -> bytes:
-    return head[start : start + n_bytes]

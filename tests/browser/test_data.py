@@ -117,7 +117,7 @@ def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
         start.click()
         expect(card.get_by_role("progressbar")).to_be_visible()
         card.get_by_role("button", name="Cancel").click()
-        [job] = [view.job for view in jobs.listed(home, desk.project.id) if view.job.title.startswith("Import")]
+        [job] = [view.job for view in jobs.list_jobs(home, desk.project.id) if view.job.title.startswith("Import")]
         eventually(page, (home / "jobs" / job.id / "cancel").exists, True)
     expect(card.get_by_role("button", name="Dismiss")).to_be_visible()
     expect(card.locator(".winnow-heading")).to_contain_text("cancelled")

@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.jobs import jobs
 from app.jobs.jobs import JobView
+from app.jobs.requests import ImportRequest, PreviewRequest
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.access import is_loopback
@@ -21,11 +22,23 @@ from app.web.screens.job_list import follow, job_list
 from app.web.widgets.uploads import uploads
 from core.config import from_dict
 from core.errors import WinnowError
+from storage.importing.item_writer import LabelUse
+from storage.importing.preview import ClassRule
+from storage.importing.run import ImportOptions
 from storage.labeling.pool import Pool
+from storage.media.limits import limits_from
 from storage.projects import projects
 
-LABEL_WORDS = {"given": "Use as labels", "hidden": "Hide; use only for evaluation", "ignore": "Ignore"}
-RULE_WORDS = {"add": "Add them", "match": "Match ignoring case and spaces", "ask": "Reject the import"}
+LABEL_WORDS: dict[LabelUse, str] = {
+    "given": "Use as labels",
+    "hidden": "Hide; use only for evaluation",
+    "ignore": "Ignore",
+}
+RULE_WORDS: dict[ClassRule, str] = {
+    "add": "Add them",
+    "match": "Match ignoring case and spaces",
+    "ask": "Reject the import",
+}
 SUGGESTION_WORDS = {"show": "Always show", "hide": "Never show", "random": "Hide on some items (bias check)"}
 KINDS = {"audio": "Audio clips", "image": "Pictures"}
 GUIDELINES_HELP = "Instructions that annotators can open while they label."
@@ -116,21 +129,23 @@ def add_files(project: projects.ProjectRow) -> None:
                     "archive, or a manifest with path, label and split. Rows with split=test become test items."
                     )  # fmt: skip
         return
-    arguments = ["import", f"--project={project.name}", f"--labels={labels}", f"--classes={rule}"]
-    if st.session_state.get(f"link-{project.id}") and not _uploaded(source):
-        arguments.append("--link")
-    looked = _looked(project, [*arguments, str(source)])
+    link = bool(st.session_state.get(f"link-{project.id}")) and not _uploaded(source)
+    request = PreviewRequest(
+        source=str(source),
+        project=project.name,
+        options=ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
+    )
+    looked = _looked(project, request)
     if looked is not None and looked.status == "running":
         _wait_for(looked.job.id)
     elif looked is not None and looked.status == "finished" and looked.result is not None:
-        _preview(project, looked.result, arguments, source)
+        _preview(project, looked.result, request)
     else:
         if looked is not None and looked.status != "cancelled":
             st.error(plain(looked.error or "The preview failed. Try again."))
         if st.button("Preview import", type="primary", key="preview-import"):
-            asked = [*arguments, "--preview", "--", str(source)]
-            job = jobs.start(resources.locations().home, "Preview", asked, project.id)
-            st.session_state[f"looking-{project.id}"] = (job.id, (*arguments, str(source)))
+            job = jobs.start(resources.locations().home, "Preview", request, project.id)
+            st.session_state[f"looking-{project.id}"] = (job.id, request)
             st.rerun()
 
 
@@ -177,17 +192,17 @@ def server_folders_allowed() -> bool:
     return is_loopback(resources.locations().host)
 
 
-def _looked(project: projects.ProjectRow, arguments: list[str]) -> JobView | None:
+def _looked(project: projects.ProjectRow, request: PreviewRequest) -> JobView | None:
     """The preview job of exactly this source with exactly these options."""
-    job_id, asked = st.session_state.get(f"looking-{project.id}", ("", ()))
-    if asked != tuple(arguments):
+    job_id, requested = st.session_state.get(f"looking-{project.id}", ("", None))
+    if requested != request:
         return None
-    return jobs.look(resources.locations().home, job_id)
+    return jobs.find_job(resources.locations().home, job_id)
 
 
 @st.fragment(run_every=0.7)
 def _wait_for(job_id: str) -> None:
-    view = jobs.look(resources.locations().home, job_id)
+    view = jobs.find_job(resources.locations().home, job_id)
     if view is None or view.status != "running":
         st.rerun()
         return
@@ -197,7 +212,7 @@ def _wait_for(job_id: str) -> None:
         jobs.cancel(resources.locations().home, job_id)
 
 
-def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list[str], source: Path) -> None:
+def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: PreviewRequest) -> None:
     """Which files the import would take, which it would leave out, and why."""
     good = seen["n_entries"] - seen["n_problems"]
     theme.figure(f"{good:,}", "files can be imported", f"including {count(seen['n_test'], 'test item')}")
@@ -212,11 +227,12 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], arguments: list
         rest = f'<li class="winnow-muted">and {more:,} more</li>' if more > 0 else ""
         st.html(f'<ul class="winnow-problems">{"".join(lines)}{rest}</ul>')
     if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=good == 0):
-        more = ["--skip-problems"] if seen["n_problems"] else []
+        options = dataclasses.replace(request.options, skip_problems=bool(seen["n_problems"]))
+        wanted = ImportRequest(source=request.source, project=request.project, options=options)
+        source = Path(request.source)
         uploaded = source if _uploaded(source) else None
-        asked = [*arguments, *more, "--", str(source)]
         home = resources.locations().home
-        follow(jobs.start(home, f"Import into {project.name}", asked, project.id, uses=uploaded))
+        follow(jobs.start(home, f"Import into {project.name}", wanted, project.id, uses=uploaded))
         st.session_state.pop(f"looking-{project.id}", None)
         st.session_state["uploads-taken"] = st.session_state.get("uploads-taken", 0) + 1
         st.rerun()

@@ -9,6 +9,7 @@ import streamlit as st
 
 from app.jobs import jobs
 from app.jobs.jobs import JobView
+from app.jobs.requests import ExportRequest
 from app.views.predictions import newest_predictions
 from app.views.text import count
 from app.web import resources, state, theme
@@ -16,11 +17,11 @@ from app.web.routes.exports import export_folder
 from app.web.screens import summarize
 from app.web.screens.job_list import job_list
 from storage.exporting.counts import ExportCounts, export_counts
-from storage.exporting.rows import ExportOptions
+from storage.exporting.rows import ExportOptions, Format
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
-FORMATS = {
+FORMATS: dict[Format, str] = {
     "csv": "CSV: opens in any spreadsheet; formulas are escaped",
     "jsonl": "JSON Lines: exact values, one object per line",
     "parquet": "Parquet: exact values, for pandas, DuckDB and Spark",
@@ -65,11 +66,8 @@ def options(project: ProjectRow) -> ExportCounts:
     media = st.checkbox("Include media files", key="export-media", value=folders, disabled=folders, help=media_help)
     found = export_counts(store, project.id, ExportOptions(pseudo_above=pseudo, held_out=held_out))
     if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
-        arguments = [f"--format={chosen}"]
-        arguments += [f"--pseudo-above={pseudo}"] if pseudo is not None else []
-        arguments += ["--held-out"] if held_out else []
-        arguments += ["--media"] if media and chosen != "folders" else []
-        prepare(project, chosen, arguments)
+        media_too = media and chosen != "folders"
+        prepare(project, ExportOptions(format=chosen, pseudo_above=pseudo, held_out=held_out, media=media_too))
         st.rerun()
     return found
 
@@ -89,12 +87,12 @@ def _least_confidence(project: ProjectRow) -> float | None:
     return st.slider("Minimum confidence", 0.5, 1.0, 0.95, 0.01, key="export-above", help=told)
 
 
-def prepare(project: ProjectRow, chosen: str, arguments: list[str]) -> None:
-    """Start the export as a background job. The project comes last, after `--`, so that its name is never an option."""
-    target = export_folder() / f"{slug(project.name)}-{chosen}-{secrets.token_hex(4)}.zip"
+def prepare(project: ProjectRow, options: ExportOptions) -> None:
+    """Start the export as a background job."""
+    target = export_folder() / f"{slug(project.name)}-{options.format}-{secrets.token_hex(4)}.zip"
     target.parent.mkdir(parents=True, exist_ok=True)
-    asked = ["export", *arguments, "--", project.name, str(target)]
-    jobs.start(resources.locations().home, f"Export as {chosen}", asked, project.id, makes=target)
+    request = ExportRequest(project_id=project.id, target=str(target), options=options)
+    jobs.start(resources.locations().home, f"Export as {options.format}", request, project.id, makes=target)
 
 
 def holds(found: ExportCounts) -> None:

@@ -22,7 +22,7 @@ def follow(job: Job) -> None:
 
 def job_list(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:
     """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes a result."""
-    seen = [view for view in jobs.listed(resources.locations().home, project_id) if view.job.title.startswith(title)]
+    seen = [view for view in jobs.list_jobs(resources.locations().home, project_id) if view.job.title.startswith(title)]
     if seen:
         with theme.card(f"jobs-{title.split()[0].lower()}"):
             running = any(view.status == "running" for view in seen)
@@ -31,7 +31,7 @@ def job_list(project_id: int | None, title: str, sentence: Callable[[JobView], s
 
 def _rows(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:
     home = resources.locations().home
-    seen = [view for view in jobs.listed(home, project_id) if view.job.title.startswith(title)]
+    seen = [view for view in jobs.list_jobs(home, project_id) if view.job.title.startswith(title)]
     running = {view.job.id for view in seen if view.status == "running"}
     known = st.session_state.get("running-jobs", set())
     st.session_state["running-jobs"] = running | {one for one in known if one in {view.job.id for view in seen}}
@@ -52,10 +52,11 @@ def _row(view: JobView, sentence: Callable[[JobView], str]) -> None:
             theme.muted(f"{view.done:,} of {view.total:,} · {view.note}" if view.total else view.note or "Starting")
         elif view.status == "cancelled":
             theme.muted(view.error)
-        elif view.error:
-            st.error(plain(view.error))
-        elif view.result is not None:
-            st.markdown(sentence(view))
+        else:
+            if view.error:
+                st.error(plain(view.error))
+            if view.result is not None:
+                st.markdown(sentence(view))
     with side:
         if view.status == "running":
             if st.button("Cancel", key=f"cancel-{job.id}"):

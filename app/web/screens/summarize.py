@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.jobs import jobs
 from app.jobs.jobs import JobView
+from app.jobs.requests import SummaryOptions, SummaryRequest
 from app.views.charts import PLOT_OPTIONS
 from app.views.predictions import newest_predictions
 from app.views.summary_figure import MODELS, summary_figure
@@ -15,10 +16,11 @@ from app.views.text import count, plain
 from app.web import resources, theme
 from app.web.routes.exports import export_folder
 from app.web.screens.job_list import job_list
+from storage.exporting.rows import ExportOptions, Format
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
-FORMATS = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet", "folders": "Class folders"}
+FORMATS: dict[Format, str] = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet", "folders": "Class folders"}
 TITLE = "Summary"  # the titles of its jobs begin with it
 
 
@@ -64,19 +66,23 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
                 "test items, a fifth of the labeled items is set aside.")  # fmt: skip
     with columns[3]:
         if st.button("Summarize", key="summary-now"):
-            arguments = [f"--items={size}" if unit == "items" else f"--percent={size}", f"--format={chosen}"]
-            arguments += [] if weighted else ["--no-weighted"]
-            arguments += ["--joint"] if joint else []
-            start(project, f"{TITLE} of {size:g}{' items' if unit == 'items' else ' %'}", arguments)
+            summary = SummaryOptions(
+                items=int(size) if unit == "items" else None,
+                percent=None if unit == "items" else float(size),
+                weighted=weighted,
+                joint=joint,
+            )
+            title = f"{TITLE} of {size:g}{' items' if unit == 'items' else ' %'}"
+            start(project, title, summary, ExportOptions(format=chosen))
             st.rerun()
 
 
-def start(project: ProjectRow, title: str, arguments: list[str]) -> None:
-    """Start a background job. The project comes last, after `--`, so that its name is never an option."""
+def start(project: ProjectRow, title: str, summary: SummaryOptions, options: ExportOptions) -> None:
+    """Start the summary as a background job."""
     target = export_folder() / f"summary-{project.id}-{secrets.token_hex(4)}.zip"
     target.parent.mkdir(parents=True, exist_ok=True)
-    asked = ["summarize", *arguments, "--", project.name, str(target)]
-    jobs.start(resources.locations().home, title, asked, project.id, makes=target)
+    request = SummaryRequest(project_id=project.id, target=str(target), summary=summary, options=options)
+    jobs.start(resources.locations().home, title, request, project.id, makes=target)
 
 
 def tell(view: JobView) -> str:

@@ -266,5 +266,5 @@ def test_the_report_leaves_tables_and_curves(tmp_path, monkeypatch):
 def test_a_data_set_without_files_is_refused(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InvalidInput, match="No audio or image"):
+    with pytest.raises(InvalidInput, match="contains no audio clips or pictures"):
         simulate(question(empty), tmp_path / "out", processes=1)

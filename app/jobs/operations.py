@@ -1,0 +1,116 @@
+"""Imports, exports and summaries: one function for each request of `app.jobs.requests`.
+
+The command line calls these functions in its own process and a page calls them through a job, so both do the same.
+`run` chooses the function by the type of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.jobs.requests import ExportRequest, ImportRequest, PreviewRequest, Request, SummaryRequest
+from core.errors import Cancelled, InvalidInput, NotFound, WinnowError
+from core.types import Report
+from storage.database.store import Store
+from storage.exporting.run import ExportReport, check_target, export_project
+from storage.importing.open import open_source
+from storage.importing.preview import ClassRules, Preview, preview
+from storage.importing.reports import ImportReport
+from storage.importing.run import locator, run_import
+from storage.importing.source_kind import find_media_kind
+from storage.projects.projects import ProjectRow, create_project, get_project
+
+IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it again to resume."
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a job as JSON values. With an error the job failed or was cancelled, and the result is what was
+    done before that."""
+
+    result: Mapping[str, Any]
+    error: WinnowError | None = None
+
+
+def run(store: Store, request: Request, report: Report) -> Outcome:
+    """Do what `request` asks for. Raises `core.errors` when there is nothing to return."""
+    match request:
+        case PreviewRequest():
+            return Outcome(preview_as_dict(preview_import(store, request, report)))
+        case ImportRequest():
+            name, done = import_media(store, request, report)
+            return Outcome({"project": name, **done.as_dict()}, import_error(done))
+        case ExportRequest():
+            return Outcome(asdict(export_labels(store, request, report)))
+        case SummaryRequest():
+            return Outcome(export_summary(store, request, report))
+
+
+def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
+    """What an import of the source would do; nothing is written."""
+    options = request.options
+    source = open_source(Path(request.source), options.limits, locator(store))
+    try:
+        project = _project(store, request.project)
+        rules = ClassRules({}, options.classes)
+        if project is not None:
+            rules = ClassRules.of_project(store, project.id, options.classes)
+        kind = project.kind if project is not None else ""
+        return preview(source, None if options.labels == "ignore" else rules, kind=kind, report=report)
+    finally:
+        source.close()
+
+
+def preview_as_dict(found: Preview) -> dict[str, Any]:
+    return asdict(found) | {"labels": dict(found.labels)}
+
+
+def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[str, ImportReport]:
+    """Import the source; the name of the project and what was done. A cancelled import returns what it did so far."""
+    source = open_source(Path(request.source), request.options.limits, locator(store))
+    try:
+        project = _project(store, request.project)
+        if project is None:
+            project = create_project(store, request.project, request.kind or find_media_kind(source))
+        return project.name, run_import(store, project.id, source, request.options, report)
+    finally:
+        source.close()
+
+
+def import_error(done: ImportReport) -> WinnowError | None:
+    """Why an import counts as cancelled or failed; None for one that found at least one usable file."""
+    if done.status == "cancelled":
+        return Cancelled(IMPORT_CANCELLED)
+    if not done.imported + done.already + done.n_duplicates:
+        return InvalidInput(f"Nothing was imported from {done.source}: {done.sentence()}")
+    return None
+
+
+def export_labels(store: Store, request: ExportRequest, report: Report) -> ExportReport:
+    """Write the export to the request's target."""
+    return export_project(store, request.project_id, Path(request.target), request.options, report)
+
+
+def export_summary(store: Store, request: SummaryRequest, report: Report) -> dict[str, Any]:
+    """Summarize and, with a target, export. The target is checked before anything is computed."""
+    from app.jobs.summarize import summarize_project  # loads torch; imports and exports start without it
+
+    target = None if request.target is None else Path(request.target)
+    if target is not None:
+        check_target(target, request.options)
+    found = summarize_project(store, request.project_id, request.summary, report)
+    result: dict[str, Any] = dict(found.about)
+    if target is not None:
+        done = export_project(store, request.project_id, target, request.options, report, weights=found)
+        result |= {"target": done.target, "rows": done.rows, "media_missing": done.media_missing}
+    return result
+
+
+def _project(store: Store, name: str) -> ProjectRow | None:
+    try:
+        return get_project(store, name)
+    except NotFound:
+        return None

@@ -1,0 +1,172 @@
+"""Child processes of Winnow, from the parent's side.
+
+Long work runs in one of two ways:
+
+    durable   Rounds and the simulations of a project are rows in the store and workflows of the engine (`app.worker`).
+              Any worker continues them. `report` raises `Cancelled` when the row is cancelled.
+    child     Everything else is a `python -m MODULE` process that this module starts. Parent and child exchange the
+              messages of `app.processes.messages`.
+
+A child that its parent waits for (a trial of a local simulation, distributed training) is a `PipedChild`: requests go
+to its stdin, messages come from its stdout. Closing stdin ends the child, so it ends with its parent, however the
+parent ends. A child that outlives its parent (a job of a page, `app.jobs.jobs`) writes the same messages to a folder
+instead, and a file in that folder cancels it. In both cases the work itself sees only `core.types.Report`, which may
+raise `Cancelled`.
+
+The decoders of `storage.media.probe_pool` also read and write JSON lines and end with their stdin. The storage package
+starts them, with memory and time limits of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from app.processes.messages import Message, decode
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READ_BYTES = 1 << 16
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """The standard streams of a child: a file, a `subprocess` constant, or None to inherit the parent's."""
+
+    stdin: int | IO[bytes] | None = subprocess.DEVNULL
+    stdout: int | IO[bytes] | None = subprocess.DEVNULL
+    stderr: int | IO[bytes] | None = None
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command of `python -m MODULE`. The working directory is not on its import path; `start` puts ROOT there."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def start(
+    command: Sequence[str],
+    streams: Streams,
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    pass_fds: Sequence[int] = (),
+    end_with_parent: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own, so that Ctrl-C does not reach it and `end_group` ends all of it.
+
+    With `end_with_parent` the kernel sends it SIGTERM when the thread that called `start` ends (Linux only).
+    """
+    values = dict(os.environ if environment is None else environment)
+    values["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), values.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        env=values,
+        stdin=streams.stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+        start_new_session=True,
+        pass_fds=tuple(pass_fds),
+        preexec_fn=_request_parent_death_signal if end_with_parent and _LIBC is not None else None,
+    )
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _request_parent_death_signal() -> None:
+    """Runs in the child before its program starts."""
+    assert _LIBC is not None
+    _LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to the process and everything it started; nothing happens when it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+
+
+def end_group(process: subprocess.Popen[bytes], grace_seconds: float = 0.0) -> int:
+    """Wait `grace_seconds` for the process to end, then kill it and everything it started; the exit code."""
+    try:
+        return process.wait(grace_seconds)
+    except subprocess.TimeoutExpired:
+        signal_group(process, signal.SIGKILL)
+        return process.wait()
+
+
+def explain_exit(code: int) -> str:
+    """How a process ended: "exit code 3", "signal SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+class PipedChild:
+    """A child that receives requests and sends messages through pipes. Use it as a context manager: leaving the block
+    kills it and everything it started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        stderr: int | IO[bytes] | None = None,
+    ) -> None:
+        streams = Streams(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+        self.process = start(command, streams, environment=environment, cwd=cwd)
+        self._partial = b""
+
+    def __enter__(self) -> PipedChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when `read` does not block; for `multiprocessing.connection.wait`."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def send(self, request: Any) -> None:
+        """Send one request. A child that has ended is noticed by the next `read`."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write((json.dumps(request) + "\n").encode())
+            self.process.stdin.flush()
+
+    def read(self) -> list[Message]:
+        """Block until the child sends something; the messages that are complete. Raises EOFError at its end."""
+        block = os.read(self.fileno(), READ_BYTES)
+        if not block:
+            raise EOFError
+        *lines, self._partial = (self._partial + block).split(b"\n")
+        return [message for line in lines if (message := decode(line)) is not None]
+
+    def messages(self) -> Iterator[Message]:
+        """All messages until the child closes its stdout."""
+        with contextlib.suppress(EOFError):
+            while True:
+                yield from self.read()
+
+    def close(self) -> int:
+        """Kill the child and everything it started; its exit code."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        return end_group(self.process)
