@@ -1,14 +1,11 @@
-"""`python -m app run`: the store made ready, the page server and a worker started, and both ended together.
+"""`python -m app run`: prepares the store, starts the page server and a worker, and ends both together.
 
-The children have sessions of their own, so that Ctrl-C reaches only this process, which then ends them in order. Should
-this process die without a chance to do so, the kernel ends them (Linux).
+The children have sessions of their own, so Ctrl-C reaches only this process, which then ends them in order. If this
+process is killed, the kernel ends them (Linux).
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import signal
 import socket
 import subprocess
@@ -22,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from app.cli.output import progress_bar, tell
+from app.processes import child
 from app.web import server_command
 from core.errors import Conflict, WinnowError
 from storage.database import backups
@@ -30,14 +28,16 @@ from storage.database.store import Store
 from storage.projects.sample_projects import load_sample_projects
 
 READY_SECONDS = 120.0
-LEAVE_SECONDS = 10.0
+SHUTDOWN_SECONDS = 10.0
 LOG_BYTES = 5_000_000
-PARENT_DIED = 1  # PR_SET_PDEATHSIG
+QUICK_SECONDS = 60.0  # a worker that ran for less counts as failed again
+LONGEST_PAUSE = 60.0  # seconds before a restart
+BACKUP_SECONDS = 3600.0  # between checks for the daily backup
 
 
 @dataclass
-class Child:
-    """One process that is kept running; what it says goes to a log file."""
+class Service:
+    """One process that is kept running; its output goes to a log file."""
 
     name: str
     command: list[str]
@@ -52,45 +52,29 @@ class Child:
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
             self.log.replace(self.log.with_suffix(".old.log"))
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                cwd=server_command.ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-            )
+            streams = child.Streams(stdout=log, stderr=log)
+            self.process = child.start(self.command, streams, environment=self.environment, end_with_parent=True)
         self.started = time.monotonic()
 
-    def ended(self) -> int | None:
-        """Its exit code, or None while it runs."""
+    def exit_code(self) -> int | None:
+        """None while it runs."""
         return self.process.poll() if self.process is not None else None
 
-    def ask_to_leave(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGTERM)
+    def terminate(self) -> None:
+        """Send SIGTERM to the process and everything it started."""
+        if self.process is not None:
+            child.signal_group(self.process, signal.SIGTERM)
 
-    def make_leave(self, deadline: float) -> None:
-        if self.process is None:
-            return
-        try:
-            self.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+    def kill_after(self, deadline: float) -> None:
+        """Wait until `deadline` (monotonic) for its end, then kill it."""
+        if self.process is not None:
+            child.end_group(self.process, max(0.1, deadline - time.monotonic()))
 
-
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    """In the child, before its program starts: SIGTERM when the launcher is gone."""
-    assert _libc is not None
-    _libc.prctl(PARENT_DIED, signal.SIGTERM)
+    def restart_pause(self) -> float:
+        """Seconds to wait before a restart: doubled for each failure in a row, at most `LONGEST_PAUSE`."""
+        quick = time.monotonic() - self.started < QUICK_SECONDS
+        self.failures = self.failures + 1 if quick else 1
+        return min(LONGEST_PAUSE, 2.0 ** (self.failures - 1))
 
 
 def launch(host: str | None = None, port: int | None = None, samples: bool = True) -> int:
@@ -103,28 +87,29 @@ def launch(host: str | None = None, port: int | None = None, samples: bool = Tru
         host=host or known.host,
         port=port or known.port,
     )
-    leaving = threading.Event()
+    shutdown = threading.Event()
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        leaving.set()
+    def request_shutdown(number: int, frame: FrameType | None) -> None:
+        shutdown.set()
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_shutdown) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         refuse_taken_port(place.host, place.port)
         with Store.open() as store:
             prepare(store, samples)
-            return _Run(store, place, leaving).until_told()
+            return Supervisor(store, place, shutdown).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def refuse_taken_port(host: str, port: int) -> None:
+    """Raise `Conflict` when the page server could not listen there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as plug:
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            plug.bind((host, port))
+            listener.bind((host, port))
         except OSError as problem:
             raise Conflict(
                 f"Winnow cannot listen on {host} port {port}: {problem.strerror}. "
@@ -133,7 +118,7 @@ def refuse_taken_port(host: str, port: int) -> None:
 
 
 def prepare(store: Store, samples: bool) -> None:
-    """What must be there before the children start."""
+    """Load the sample projects before the children start; the store's warnings go to stderr."""
     for warning in store.warnings:
         tell(warning)
     if samples:
@@ -141,61 +126,63 @@ def prepare(store: Store, samples: bool) -> None:
             load_sample_projects(store, report)
 
 
-class _Run:
-    def __init__(self, store: Store, place: Locations, leaving: threading.Event) -> None:
-        self.store, self.place, self.leaving = store, place, leaving
+class Supervisor:
+    """The page server and one worker, until shutdown."""
+
+    def __init__(self, store: Store, place: Locations, shutdown: threading.Event) -> None:
+        self.store, self.place, self.shutdown = store, place, shutdown
         environment = server_command.environment(place.host, place.port, place.home)
         environment |= {"WINNOW_DATABASE_URL": place.database_url, "WINNOW_ARTIFACTS": place.artifacts}
         logs = place.home / "logs"
         command = server_command.command(place.host, place.port)
-        self.server = Child("server", command, environment, logs / "server.log")
-        self.worker = Child("worker", [sys.executable, "-m", "app", "worker"], environment, logs / "worker.log")
+        self.server = Service("server", command, environment, logs / "server.log")
+        worker = child.module_command("app", "worker")
+        self.worker = Service("worker", worker, environment, logs / "worker.log")
         self.token = environment.get("WINNOW_TOKEN")
 
-    def until_told(self) -> int:
+    def run(self) -> int:
+        """Start both, print the address, supervise until shutdown; the exit code."""
         try:
             self.server.start()
             if not self._wait_until_ready():
-                return 0 if self.leaving.is_set() else 1
+                return 0 if self.shutdown.is_set() else 1
             self.worker.start()
             address = server_command.address(self.place.host, self.place.port, self.token)
             sys.stdout.write(f"Winnow is ready at {address if self.token else address.rstrip('/')}\n")
             sys.stdout.flush()
-            return self._watch()
+            return self._supervise()
         finally:
             self._end()
 
     def _wait_until_ready(self) -> bool:
         deadline = time.monotonic() + READY_SECONDS
-        while time.monotonic() < deadline and not self.leaving.wait(0.1):
-            code = self.server.ended()
+        while time.monotonic() < deadline and not self.shutdown.wait(0.1):
+            code = self.server.exit_code()
             if code is not None:
                 tell(f"The page server stopped with code {code} before it was ready. Log: {self.server.log}")
                 return False
             if healthy(self.place.host, self.place.port):
                 return True
-        if not self.leaving.is_set():
+        if not self.shutdown.is_set():
             tell(f"The page server was not ready after {READY_SECONDS:.0f} s. Log: {self.server.log}")
         return False
 
-    def _watch(self) -> int:
-        """Until told to leave; a worker that dies is started again, later each time it dies at once."""
+    def _supervise(self) -> int:
+        """Supervise until shutdown; restart the worker with exponential backoff."""
         backup_at, restart_at = time.monotonic(), 0.0
-        while not self.leaving.wait(0.5):
-            code = self.server.ended()
+        while not self.shutdown.wait(0.5):
+            code = self.server.exit_code()
             if code is not None:
                 tell(f"The page server stopped with code {code}. Log: {self.server.log}")
                 return 1
-            if self.worker.ended() is not None and self.worker.process is not None:
-                quick = time.monotonic() - self.worker.started < 60
-                self.worker.failures = self.worker.failures + 1 if quick else 1
-                pause = min(60.0, 2.0 ** (self.worker.failures - 1))
+            if self.worker.exit_code() is not None:
+                pause = self.worker.restart_pause()
                 tell(f"The worker stopped and restarts in {pause:.0f} s. Log: {self.worker.log}")
                 restart_at, self.worker.process = time.monotonic() + pause, None
             if self.worker.process is None and time.monotonic() >= restart_at:
                 self.worker.start()
             if time.monotonic() >= backup_at:
-                backup_at = time.monotonic() + 3600
+                backup_at = time.monotonic() + BACKUP_SECONDS
                 self._daily_backup()
         return 0
 
@@ -206,12 +193,12 @@ class _Run:
             tell(f"The daily backup failed: {problem}")
 
     def _end(self) -> None:
-        children = (self.worker, self.server)
-        for child in children:
-            child.ask_to_leave()
-        deadline = time.monotonic() + LEAVE_SECONDS
-        for child in children:
-            child.make_leave(deadline)
+        services = (self.worker, self.server)
+        for service in services:
+            service.terminate()
+        deadline = time.monotonic() + SHUTDOWN_SECONDS
+        for service in services:
+            service.kill_after(deadline)
 
 
 def healthy(host: str, port: int) -> bool:

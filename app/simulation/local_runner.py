@@ -1,25 +1,29 @@
-"""Running a simulation: tasks in parallel, results on disk as they come, going on after an interruption.
+"""Running a simulation on this machine: tasks in parallel, results on disk as they come.
 
-Starting again with the same question computes only what is missing; another question in the same folder is refused by
-name. What several trials share is a task of its own and done once: the model of a seed's initial labels, the kernel
-features of the pool. Tasks run in processes of their own (`app.simulation.trial_process`), with the cores shared out
-between them; they are children of this one and end with it.
+Running the same question again computes only what is missing; another question in the same folder raises `Conflict`.
+What several trials share is a task of its own and is computed once: the model of a seed's initial labels, the kernel
+features of the pool. Tasks run in child processes (`app.simulation.trial_process`) that share the cores. They end with
+this process. Progress goes to `report`; when `report` raises, the child processes are killed, and the records so far
+stay.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import dataclasses
 import os
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from app.simulation.results import Question, ResultsFile
-from app.simulation.trial_process import Message, Task, Workplace, start_file, work
+from app.processes.child import PipedChild, explain_exit, module_command
+from app.processes.messages import Message
+from app.simulation.results import Question, ResultsFile, record_from
+from app.simulation.trial_process import Task, TrialSetting, start_file
+from app.views.durations import duration
 from core.errors import WinnowError
 from core.rounds.simulation_plan import RoundRecord
 from core.types import Progress, Report, ignore
@@ -39,6 +43,7 @@ def simulate(
     simulations on the same data; by default it lies in the folder, or is the project's."""
     from app.simulation.dataset import cache_of, open_study
 
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     results = ResultsFile(folder, question)
     waiting = [
@@ -46,15 +51,16 @@ def simulate(
         for strategy, seed in question.trials
         if len(results.of_trial(strategy, seed)) <= question.plan.rounds
     ]
-    follow = _Follow(question, results, report)
-    follow.tell()
+    tracker = _ProgressTracker(question, results, report)
+    tracker.report_progress()
     if waiting:
         data = open_study(question, folder, report)
         data.store.close()
         n, threads = shared_cores(processes, len(waiting))
         results.write(about={"machine": machine(n, threads)})
-        place = Workplace(folder=str(folder), cache=str(cache or cache_of(question, folder)), threads=threads)
-        _Crew(question, place, n, follow).run([*shared_tasks(question, folder, waiting), *waiting])
+        cache = (cache or cache_of(question, folder)).absolute()
+        setting = TrialSetting(folder=str(folder), cache=str(cache), threads=threads)
+        _ProcessPool(question, setting, n, tracker).run([*shared_tasks(question, folder, waiting), *waiting])
     return question.of_mine(ResultsFile(folder, question).records)
 
 
@@ -92,120 +98,112 @@ def machine(processes: int, threads: int) -> dict[str, Any]:
     }
 
 
-@dataclass
-class _Hand:
-    """One process and what it works on."""
+@dataclass(eq=False)
+class _TrialProcess:
+    """One child process and its current task."""
 
-    process: Any
-    line: Connection
+    child: PipedChild
     task: Task | None = None
     note: str = ""
 
+    def assign(self, task: Task) -> None:
+        self.child.send(dataclasses.asdict(task))
+        self.task, self.note = task, str(task)
+
 
 @dataclass
-class _Crew:
-    """Hands tasks to processes until all are done."""
+class _ProcessPool:
+    """Assigns tasks to child processes until all tasks are done."""
 
     question: Question
-    place: Workplace
+    setting: TrialSetting
     n_processes: int
-    follow: _Follow
-    hands: list[_Hand] = field(default_factory=list)
+    tracker: _ProgressTracker
+    processes: list[_TrialProcess] = field(default_factory=list)
 
     def run(self, tasks: Sequence[Task]) -> None:
+        """Raises the error of the first task that fails; the child processes never outlive this call."""
         waiting = list(tasks)
         try:
-            while waiting or any(hand.task for hand in self.hands):
-                self._hand_out(waiting)
-                self._listen()
+            while waiting or any(process.task for process in self.processes):
+                self._assign(waiting)
+                self._receive()
         finally:
-            for hand in self.hands:
-                hand.process.kill()
-            for hand in self.hands:
-                hand.process.join()
-                hand.line.close()
+            for process in self.processes:
+                process.child.close()
 
-    def _hand_out(self, waiting: list[Task]) -> None:
+    def _assign(self, waiting: list[Task]) -> None:
         """Every idle process gets the first task whose needs are met."""
         while True:
-            busy = [hand.task for hand in self.hands if hand.task]
+            running = [process.task for process in self.processes if process.task]
             rare = bool(self.question.plan.rare_class)
-            task = next((one for one in waiting if not must_wait(one, [*waiting, *busy], rare)), None)
-            idle = next((hand for hand in self.hands if hand.task is None), None)
-            if task is None or (idle is None and len(self.hands) >= self.n_processes):
+            task = next((one for one in waiting if not is_blocked(one, [*waiting, *running], rare)), None)
+            idle = next((process for process in self.processes if process.task is None), None)
+            if task is None or (idle is None and len(self.processes) >= self.n_processes):
                 return
-            hand = idle or self._new_hand()
-            hand.line.send(task)
-            hand.task, hand.note = task, str(task)
+            (idle or self._start()).assign(task)
             waiting.remove(task)
 
-    def _new_hand(self) -> _Hand:
-        context = multiprocessing.get_context("spawn")
-        mine, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, self.question.to_dict(), self.place), daemon=True)
-        process.start()
-        theirs.close()
-        self.hands.append(_Hand(process, mine))
-        return self.hands[-1]
+    def _start(self) -> _TrialProcess:
+        child = PipedChild(module_command("app.simulation.trial_process"), cwd=Path.cwd())
+        child.send({"question": self.question.to_dict(), "setting": dataclasses.asdict(self.setting)})
+        self.processes.append(_TrialProcess(child))
+        return self.processes[-1]
 
-    def _listen(self) -> None:
-        for line in wait([hand.line for hand in self.hands], POLL_SECONDS):
-            hand = next(hand for hand in self.hands if hand.line is line)
+    def _receive(self) -> None:
+        ready = wait([process.child.fileno() for process in self.processes], POLL_SECONDS)
+        for process in [one for one in self.processes if one.child.fileno() in ready]:
             try:
-                self._hear(hand, hand.line.recv())
+                messages = process.child.read()
             except EOFError:
-                hand.process.join(5)
+                code = process.child.close()
                 raise WinnowError(
-                    f"The process for {hand.task} stopped with code {hand.process.exitcode}, often for lack of "
-                    "memory. Finished records are kept. Run the command again with fewer --processes to resume."
+                    f"The process for {process.task} stopped ({explain_exit(code)}), often for lack of memory. "
+                    "Finished records are kept. Run the command again with fewer --processes to resume."
                 ) from None
-        self.follow.tell([hand.note for hand in self.hands if hand.task])
+            for message in messages:
+                self._handle(process, message)
+        self.tracker.report_progress([process.note for process in self.processes if process.task])
 
-    def _hear(self, hand: _Hand, message: Message) -> None:
-        kind, told = message
-        if kind == "failed":
-            error, sentence = told
-            raise error(sentence)
-        if kind == "done":
-            hand.task, hand.note = None, ""
-        elif kind == "record":
-            self.follow.keep(told)
+    def _handle(self, process: _TrialProcess, message: Message) -> None:
+        if message.kind == "error":
+            raise message.error()
+        if message.kind == "result":
+            process.task, process.note = None, ""
+        elif message.kind == "record":
+            self.tracker.add(record_from(message.body))
         else:
-            share = f" {told.done:,}/{told.total:,}" if told.total > 1 else ""
-            hand.note = f"{hand.task}: {told.stage}{share}"
+            progress = message.progress()
+            share = f" {progress.done:,}/{progress.total:,}" if progress.total > 1 else ""
+            process.note = f"{process.task}: {progress.stage}{share}"
 
 
-def must_wait(task: Task, unfinished: Sequence[Task], pool_by_seed: bool) -> bool:
-    """Whether something that this trial shares with others is not there yet."""
+def is_blocked(task: Task, unfinished: Sequence[Task], pool_by_seed: bool) -> bool:
+    """Whether a task that this trial depends on is unfinished."""
     shared = [one for one in unfinished if one.kind == "start" or pool_by_seed]
     pools = [one for one in unfinished if one.kind == "pool" and not pool_by_seed]
     return task.kind == "trial" and (bool(pools) or any(one.seed == task.seed for one in shared if one.kind != "trial"))
 
 
-class _Follow:
-    """Counts records, tells progress with the time left."""
+class _ProgressTracker:
+    """Counts records and reports progress with the time left."""
 
     def __init__(self, question: Question, results: ResultsFile, report: Report) -> None:
         self.question, self.report = question, report
         self.done = {(one.strategy, one.seed, one.round) for one in question.of_mine(results.records)}
         self.began, self.fresh, self.newest = time.monotonic(), 0, ""
 
-    def keep(self, record: RoundRecord) -> None:
+    def add(self, record: RoundRecord) -> None:
         self.done.add((record.strategy, record.seed, record.round))
         self.fresh += 1
         self.newest = (
             f"{record.strategy}, seed {record.seed}: {100 * record.accuracy:.1f} % at {record.n_labels} labels"
         )
 
-    def tell(self, at_work: Sequence[str] = ()) -> None:
+    def report_progress(self, running: Sequence[str] = ()) -> None:
         done, total = len(self.done), self.question.n_records
         notes = [self.newest] if self.newest else []
         if self.fresh and done < total:
             left = (time.monotonic() - self.began) / self.fresh * (total - done)
             notes.insert(0, f"about {duration(left)} left")
-        self.report(Progress("simulate", done, total, " · ".join([*notes, *at_work])))
-
-
-def duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{round(seconds)} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+        self.report(Progress("simulate", done, total, " · ".join([*notes, *running])))

@@ -23,7 +23,7 @@ from dbos import DBOS
 from app.simulation.dataset import StudyData, pool_of
 from app.simulation.requests import Asked, question_of
 from app.simulation.results import record_from
-from app.simulation.trial_process import Task, Workplace, make_trial, start_file
+from app.simulation.trial_process import Task, TrialSetting, make_trial, start_file
 from app.worker import context as worker_context
 from app.worker import engine
 from app.worker.context import WorkerContext
@@ -149,7 +149,9 @@ class _Seed:
     def __init__(self, at: WorkerContext, row: SimulationRow, seed: int, activity: Activity) -> None:
         self.at, self.row, self.seed, self.activity = at, row, seed, activity
         self.question = question_of(row)
-        self.place = Workplace(folder=str(scratch(at.store, row, seed)), cache=str(at.store.home / "cache" / "rows"))
+        self.setting = TrialSetting(
+            folder=str(scratch(at.store, row, seed)), cache=str(at.store.home / "cache" / "rows")
+        )
 
     def work(self) -> None:
         store, project_id = self.at.store, self.row.project_id
@@ -161,10 +163,10 @@ class _Seed:
         data = StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
         if data.pool.digest != self.row.pool:
             raise WinnowError("Items or known labels changed since this simulation started. Start a new one.")
-        if not start_file(Path(self.place.folder), self.seed).exists():
-            make_trial(self.question, data, self.place, start).train_start(self._report(start))
+        if not start_file(Path(self.setting.folder), self.seed).exists():
+            make_trial(self.question, data, self.setting, start).train_start(self._report(start))
         for task in tasks:
-            trial = make_trial(self.question, data, self.place, task)
+            trial = make_trial(self.question, data, self.setting, task)
             for record in trial.run(self._done(task), self._report(task)):
                 simulations.add(store, self.row.id, dataclasses.asdict(record))
                 LOG.info("simulation %s: %s, round %s is there", self.row.id, task, record.round)

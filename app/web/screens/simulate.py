@@ -18,6 +18,7 @@ from app.simulation import report
 from app.simulation import requests as simulation_requests
 from app.simulation.requests import Asked, Simulation
 from app.views import charts
+from app.views.durations import duration
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.views.warnings import label_warnings
@@ -128,14 +129,8 @@ def _cost(project: ProjectRow, asked: Asked) -> str:
     at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
     seconds = each * asked.n_trainings / at_once
     labels = f"{asked.start:,} to {asked.most_labels:,} labels" if asked.rounds else f"{asked.start:,} labels"
-    told = f"{count(asked.n_trainings, 'training')}, {labels}. Estimated {_duration(seconds)}"
+    told = f"{count(asked.n_trainings, 'training')}, {labels}. Estimated {duration(seconds)}"
     return f"{told}, {count(at_once, 'worker')}. Rounds take priority."
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
 
 
 def _running(project: ProjectRow) -> None:
@@ -174,7 +169,7 @@ def _where(one: Simulation) -> str:
         return "No worker is running. Start one with: python -m app worker"
     if one.status == "requested":
         return "Waiting for a worker"
-    left = [] if one.seconds_left is None else [f"about {_duration(one.seconds_left)} left"]
+    left = [] if one.seconds_left is None else [f"about {duration(one.seconds_left)} left"]
     return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *map(plain, one.notes)])
 
 

@@ -6,7 +6,6 @@ The card of a running round polls the store; everything else is drawn once for e
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime
 from typing import Any
 
 import streamlit as st
@@ -14,6 +13,7 @@ import streamlit as st
 from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.views import charts
+from app.views.durations import ago, duration
 from app.views.learning_progress import LearningProgress, advice, learning_progress, worst_confusion
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
@@ -22,7 +22,6 @@ from app.web.screens.round_history import round_history
 from app.web.screens.simulate import cautions_card, simulate_card
 from core.acquisition import catalog
 from core.config import from_dict
-from storage.database.store import now
 from storage.labeling.pool import Pool
 from storage.projects import projects
 from storage.projects.classes import list_classes
@@ -277,14 +276,3 @@ def counts_and_workers(project_id: int) -> None:
 def _worker_line(worker: WorkerRow) -> str:
     doing = STAGE_WORDS.get(worker.stage, worker.stage.capitalize()) or "idle"
     return f"{worker.host} · {worker.device} · {doing} · last heartbeat {ago(worker.heartbeat_at)}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(round(seconds), 1)} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def ago(moment: datetime) -> str:
-    seconds = max((now() - moment).total_seconds(), 0.0)
-    return "just now" if seconds < 2 else f"{duration(seconds)} ago"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import supervisor
-from app.cli.supervisor import Child, _Run
+from app.cli.supervisor import Service, Supervisor
 from app.web import server_command
 from core.errors import Conflict
 from storage.database.locations import Locations
@@ -49,27 +49,27 @@ def wait_for(holds, seconds: float = 180.0) -> None:
 
 @pytest.fixture
 def made_run(sqlite_store, monkeypatch):
-    """A run whose server only answers the health question and whose worker only sleeps."""
+    """A run whose server only answers health checks and whose worker only sleeps."""
     port = free_port()
     monkeypatch.setattr(server_command, "command", lambda host, port: [sys.executable, "-c", SERVER, str(port)])
     place = Locations(home=sqlite_store.home, database_url=sqlite_store.url, artifacts="", port=port)
-    leaving = threading.Event()
-    run = _Run(sqlite_store, place, leaving)
+    shutdown = threading.Event()
+    run = Supervisor(sqlite_store, place, shutdown)
     run.worker.command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    return run, leaving
+    return run, shutdown
 
 
 def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_run, capsys):
-    run, leaving = made_run
+    run, shutdown = made_run
     codes: list[int] = []
-    thread = threading.Thread(target=lambda: codes.append(run.until_told()))
+    thread = threading.Thread(target=lambda: codes.append(run.run()))
     thread.start()
     wait_for(lambda: run.worker.process is not None)
     first, server = run.worker.process.pid, run.server.process.pid
     os.kill(first, signal.SIGKILL)
     wait_for(lambda: run.worker.process is not None and run.worker.process.pid != first)
     second = run.worker.process.pid
-    leaving.set()
+    shutdown.set()
     thread.join(180)
     assert codes == [0]
     wait_for(lambda: not running(server) and not running(second))
@@ -82,7 +82,7 @@ def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_r
 def test_a_server_that_cannot_start_is_a_sentence_and_a_code(made_run, capsys):
     run, _ = made_run
     run.server.command = [sys.executable, "-c", "import sys; sys.exit(3)"]
-    assert run.until_told() == 1
+    assert run.run() == 1
     told = capsys.readouterr()
     assert told.out == "" and "ended with code 3" in told.err and "server.log" in told.err
 
@@ -95,16 +95,16 @@ def test_a_taken_port_is_refused_before_anything_starts():
             supervisor.refuse_taken_port("127.0.0.1", plug.getsockname()[1])
 
 
-def test_children_end_when_the_launcher_is_killed(tmp_path):
-    """Nothing keeps running behind a launcher that had no chance to end it (Linux)."""
+def test_services_end_when_the_supervisor_is_killed(tmp_path):
+    """The kernel ends the services of a killed supervisor (Linux)."""
     code = f"""
 import os, sys, time
 from pathlib import Path
-from app.cli.supervisor import Child
+from app.cli.supervisor import Service
 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-child = Child("x", sleeper, dict(os.environ), Path({str(tmp_path)!r}) / "log")
-child.start()
-print(child.process.pid, flush=True)
+service = Service("x", sleeper, dict(os.environ), Path({str(tmp_path)!r}) / "log")
+service.start()
+print(service.process.pid, flush=True)
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -116,14 +116,14 @@ time.sleep(600)
     wait_for(lambda: not running(pid))
 
 
-def test_a_child_that_does_not_listen_is_made_to_leave(tmp_path):
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
-    child = Child("x", [sys.executable, "-c", stubborn], dict(os.environ), tmp_path / "log")
-    child.start()
+def test_a_service_that_ignores_sigterm_is_killed(tmp_path):
+    ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
+    service = Service("x", [sys.executable, "-c", ignoring], dict(os.environ), tmp_path / "log")
+    service.start()
     wait_for(lambda: (tmp_path / "log").read_text() == "x\n")
-    child.ask_to_leave()
-    child.make_leave(time.monotonic() + 0.2)
-    assert child.ended() == -signal.SIGKILL
+    service.terminate()
+    service.kill_after(time.monotonic() + 0.2)
+    assert service.exit_code() == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.simulation.dataset import open_study
-from app.simulation.local_runner import must_wait, shared_tasks, simulate
+from app.simulation.local_runner import is_blocked, shared_tasks, simulate
 from app.simulation.report import labels_to_reach, reach_table, summarize, table, write_report
 from app.simulation.results import Question, ResultsFile, merge, read_results, record_from
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
@@ -105,7 +105,7 @@ def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
 def workers_of(pid: int) -> list[int]:
     """Children that work on tasks, by the kernel's own list."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(one) for one in listed if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+    return [int(one) for one in listed if "app.simulation.trial_process" in Path(f"/proc/{one}/cmdline").read_text()]
 
 
 def is_running(pid: int) -> bool:
@@ -136,10 +136,10 @@ def test_trials_wait_for_what_they_share_and_for_nothing_else(data):
     trials = [Task("trial", seed, strategy) for strategy, seed in asked.trials]
     shared = shared_tasks(asked, Path("nowhere"), trials)
     assert shared == [Task("pool", 0), Task("start", 0), Task("start", 1)]
-    assert not any(must_wait(task, shared, False) for task in shared)
-    assert all(must_wait(task, [Task("pool", 0)], False) for task in trials)
-    assert [must_wait(task, [Task("start", 1)], False) for task in trials] == [False, False, True, True]
-    assert [must_wait(task, [Task("pool", 1)], True) for task in trials] == [False, False, True, True]
+    assert not any(is_blocked(task, shared, False) for task in shared)
+    assert all(is_blocked(task, [Task("pool", 0)], False) for task in trials)
+    assert [is_blocked(task, [Task("start", 1)], False) for task in trials] == [False, False, True, True]
+    assert [is_blocked(task, [Task("pool", 1)], True) for task in trials] == [False, False, True, True]
     once = dataclasses.replace(asked, plan=Plan(rounds=0))
     assert shared_tasks(once, Path("nowhere"), trials[:2]) == [Task("start", 0)]
 

@@ -12,7 +12,7 @@ from app.rounds import requests as round_requests
 from app.simulation import requests as simulation_requests
 from app.simulation.dataset import StudyData, pool_of
 from app.simulation.requests import Asked, Simulation, question_of
-from app.simulation.trial_process import Task, Workplace, make_trial
+from app.simulation.trial_process import Task, TrialSetting, make_trial
 from app.simulation.workflows import MOST_DEATHS
 from core.rounds.simulation_plan import RoundRecord
 from storage.database.store import Store
@@ -58,7 +58,7 @@ def undisturbed(store: Store, simulation_id: int, folder: Path) -> list[RoundRec
     question = question_of(row)
     reader = shared_media.reader(store, row.project_id)
     data = StudyData(pool=pool_of(store, row.project_id), read=reader, store=store)
-    place = Workplace(folder=str(folder / "models"), cache=str(folder / "rows"))
+    place = TrialSetting(folder=str(folder / "models"), cache=str(folder / "rows"))
     trials = [make_trial(question, data, place, Task("trial", seed, name)) for name, seed in question.trials]
     return timeless([record for trial in trials for record in trial.run()])
 
