@@ -14,19 +14,19 @@ from storage.importing import watches
 
 def follow(store: Store, project_id: int, as_json: bool) -> int:
     """Look until the watch is over or someone presses Ctrl-C; another process that serves it already is followed."""
-    from app.worker.folder_watcher import LOOK_SECONDS, FolderWatcher
+    from app.worker.folder_watcher import SCAN_SECONDS, FolderWatcher
 
-    watchman = FolderWatcher(store)
+    watcher = FolderWatcher(store)
     try:
         with progress_bar("Watching") as report:
             while (row := watches.get(store, project_id)) is not None and row.active:
-                done = watchman.look(row)
+                done = watcher.scan(row)
                 taken = watches.counts(store, project_id)["taken"]
                 total = taken + row.remaining if row.remaining is not None else 0
                 moving = f"{done.moving} still being written" if done is not None and done.moving else ""
                 report(Progress("", taken, total, row.problem or moving))
                 if done is None or not done.busy:
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(SCAN_SECONDS)
     except KeyboardInterrupt:
         tell("Stopped here. A worker continues to watch the folder; to end that: python -m app watch PROJECT --stop")
     return how_it_stands(store, project_id, as_json)

@@ -80,7 +80,7 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
     return DBOS.run_step({"name": "compare"}, _compare, project_id, round_id, ticket)
 
 
-def hand_over(store: Store) -> None:
+def enqueue_waiting(store: Store) -> None:
     """Give the engine every round, comparison and simulation that waits. What it knows already stays as it is; what it
     ended without the store knowing (a workflow cancelled by hand) is ended in the store too."""
     waiting = unfinished_rounds(store)
@@ -95,7 +95,7 @@ def hand_over(store: Store) -> None:
         project_id = project_of(store, asked.round_id)
         workflow_id = f"comparison-{asked.round_id}-{asked.ticket}"
         engine.enqueue(engine.ROUNDS, comparison_workflow, workflow_id, project_id, asked.round_id, asked.ticket)
-    simulation_workflows.hand_over(store)
+    simulation_workflows.enqueue_waiting(store)
 
 
 def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:
@@ -151,7 +151,7 @@ def _perform(
     if not row.unfinished:
         return {"ended": row.status}
     try:
-        with at.pulse.activity(round_workflow_id(round_id), round_id, stage.removeprefix("plan ")) as activity:
+        with at.heartbeat.activity(round_workflow_id(round_id), round_id, stage.removeprefix("plan ")) as activity:
             began = time.perf_counter()
             LOG.info("round %s: %s begins", round_id, stage)
             done = _follow(units, activity) if units else []
@@ -187,7 +187,7 @@ def _perform_unit(stage: str, project_id: int, round_id: int, parcels: dict[str,
     row: RoundRow = RoundLog(at.store, project_id).get(round_id)
     workflow_id = str(DBOS.workflow_id)
     try:
-        with at.pulse.activity(workflow_id, round_id, stage, writes=False) as activity:
+        with at.heartbeat.activity(workflow_id, round_id, stage, writes=False) as activity:
             LOG.info("round %s: unit %s begins", round_id, workflow_id)
             bench = steps.StageContext(at.store, row, parcels, activity.report)
             parcel = steps.perform_unit(stage, bench, part[0], part[1])

@@ -1,8 +1,8 @@
-"""A labeled data set for a simulation: taken in like any import, with its labels as hidden truth.
+"""A labeled data set for a simulation: imported with its labels as known labels that are not given to the model.
 
-The data goes through the same door as a project's (folder, zip or manifest, type by content, limits, refusals), into a
-store of its own beside the results, linked where it lies. A second start finds it there. Or it is a project with hidden
-truth: then the items of that project are read, and nothing about it is written.
+The data (folder, zip or manifest) is imported like that of a project, with the same checks and limits, into a store of
+its own beside the results; the files are linked, not copied. A second run reuses this store. For a project with known
+labels, the items of that project are read, and nothing is written to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.media import shared as shared_media
 from storage.projects import projects
 from storage.projects.classes import list_classes
 
-OPEN_SECONDS = 3600.0  # an import of a large data set by another process is waited for
+OPEN_SECONDS = 3600.0  # to wait for another process that imports a large data set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class StudyData:
 
 
 def open_study(question: Question, folder: Path, report: Report = ignore) -> StudyData:
-    """What the question is about. Once begun, a simulation keeps to its items: changed data is refused."""
+    """The data of the question. Raises `Conflict` when items or labels changed since the simulation began."""
     with file_lock(folder / "data.lock", "The data of the simulation", OPEN_SECONDS):
         if question.project is not None:
             data = open_project(question.project)

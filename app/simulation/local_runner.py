@@ -74,8 +74,8 @@ def shared_tasks(question: Question, folder: Path, trials: Sequence[Task]) -> li
 
 
 def shared_cores(processes: int | None, n_trials: int) -> tuple[int, int]:
-    """(processes, threads of each). One thread each by default, because trials in parallel use cores better than
-    threads do; one process on a GPU. OMP_NUM_THREADS, when set, is the number of threads."""
+    """(number of processes, threads of each). One thread each by default, because trials in parallel use cores
+    better than threads do; one process on a GPU. OMP_NUM_THREADS, when set, is the number of threads."""
     cores = os.cpu_count() or 1
     on_gpu = os.environ.get("WINNOW_DEVICE", "").startswith("cuda") or (not processes and _has_gpu())
     n = min(processes or (1 if on_gpu else cores), n_trials)

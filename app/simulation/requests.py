@@ -1,8 +1,8 @@
-"""Simulations of a project that a page asks for: rows that workers fill, seed by seed, and what a screen shows of them.
+"""Simulations of a project: requests, and what a screen shows of them.
 
-Asking writes one row; a worker picks it up (`app.simulation.workflows`). What is shown comes from rows alone, so it
-survives the page, the server and any worker; one that was cancelled or failed goes on from its records. Hidden truth
-stays in the store; what is written and shown are accuracies. Light: no torch.
+A request is one row, which a worker runs (`app.simulation.workflows`). Screens read rows only, so a simulation survives
+the page, the server and any worker. One that was cancelled or failed continues from its records. KnownLabels labels stay in
+the store; only accuracies are written and shown. This module does not load torch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from storage.rounds.simulations import SimulationRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a person asked for."""
+class SimulationRequest:
+    """What a simulation is made of: strategies, plan, seeds and preset."""
 
     strategies: tuple[str, ...] = ("bico", "uniform")
     start: int = 10
@@ -59,15 +59,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """One of them as a screen shows it."""
+    """A simulation as a screen shows it."""
 
     id: int
-    asked: Asked
+    asked: SimulationRequest
     status: str  # requested | running | finished | failed | cancelled
     n_records: int
     error: str
-    notes: tuple[str, ...]  # what workers are at
-    seconds_left: float | None  # None before there is anything to go by
+    notes: tuple[str, ...]  # what its workers do at present
+    seconds_left: float | None  # None before the first record
     without_worker: bool  # it waits and no worker is running
 
     @property
@@ -79,8 +79,9 @@ class Simulation:
         return self.n_records >= self.asked.n_records
 
 
-def begin(store: Store, project_id: int, asked: Asked, config: RoundConfig | None = None) -> int:
-    """Ask for a new one; gives its id. Without a `config`, the preset with the project's media and kernel network."""
+def begin(store: Store, project_id: int, asked: SimulationRequest, config: RoundConfig | None = None) -> int:
+    """Request a simulation; returns its id. The default `config` is the preset with the project's media and kernel
+    network."""
     settings = config or settings_of(store, project_id, asked.preset)
     return simulations.request(store, project_id, dataclasses.asdict(asked), json.loads(to_json(settings)))
 
@@ -94,7 +95,7 @@ def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
 
 
 def go_on(store: Store, simulation_id: int) -> None:
-    """Again for one that ended: what it has is not computed again."""
+    """Continue a simulation that was cancelled or failed; its records are not computed again."""
     simulations.resume(store, simulation_id)
 
 
@@ -103,7 +104,7 @@ def cancel(store: Store, simulation_id: int) -> None:
 
 
 def remove(store: Store, simulation_id: int) -> None:
-    """Forget one that does not run, with its results."""
+    """Delete a simulation that is not running, with its results."""
     simulations.remove(store, simulation_id)
 
 
@@ -115,18 +116,18 @@ def listed(store: Store, project_id: int) -> list[Simulation]:
 
 
 def records(store: Store, simulation_id: int) -> list[RoundRecord]:
-    """All that are there, by strategy, seed and round."""
+    """All records so far, by strategy, seed and round."""
     return [record_from(values) for values in simulations.records(store, simulation_id)]
 
 
 def document(store: Store, simulation_id: int) -> dict[str, Any]:
-    """What `results.json` holds: the question and every record."""
+    """The document of `results.json`: the question and every record."""
     question = question_of(simulations.get(store, simulation_id))
     return {"question": question.to_dict(), "records": simulations.records(store, simulation_id)}
 
 
 def question_of(row: SimulationRow) -> Question:
-    asked = from_dict(Asked, dict(row.asked))
+    asked = from_dict(SimulationRequest, dict(row.asked))
     return Question(
         project=row.project_id,
         strategies=asked.strategies,
@@ -137,7 +138,7 @@ def question_of(row: SimulationRow) -> Question:
 
 
 def _shown(row: SimulationRow, alone: bool) -> Simulation:
-    asked = from_dict(Asked, dict(row.asked))
+    asked = from_dict(SimulationRequest, dict(row.asked))
     return Simulation(
         id=row.id,
         asked=asked,
@@ -151,7 +152,7 @@ def _shown(row: SimulationRow, alone: bool) -> Simulation:
 
 
 def _seconds_left(row: SimulationRow, total: int) -> float | None:
-    """By the pace of this attempt's records."""
+    """Estimated from the mean time per record of this attempt."""
     if not (row.unfinished and row.started_at and row.n_fresh):
         return None
     return (now() - row.started_at).total_seconds() / row.n_fresh * max(total - row.n_records, 0)

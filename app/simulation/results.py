@@ -1,7 +1,7 @@
-"""What is asked of a simulation, and `results.json`: every record so far, written as they come.
+"""The question of a simulation, and `results.json` with every record so far.
 
-The file is replaced whole (temporary name, then rename) under a lock, with what others wrote meanwhile kept: several
-processes, or several runs that each do a part, may write into one folder. Light: pages read it too.
+The file is replaced atomically under a lock, and records that other processes wrote are kept: several processes, or
+several runs that each do a part, may write into one folder. This module does not load torch, because pages read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked: which data, which strategies, which seeds, under which settings."""
+    """What is compared: which data, which strategies, which seeds, with which settings."""
 
     data: str = ""  # a folder, zip or manifest; or
     project: int | None = None  # a project with hidden truth
@@ -75,7 +75,7 @@ class Question:
         return len(self.trials) * (self.plan.rounds + 1)
 
     def of_mine(self, records: Iterable[RoundRecord]) -> list[RoundRecord]:
-        """Those that this question asks for."""
+        """The records that belong to this question."""
         mine = set(self.trials)
         return [one for one in records if (one.strategy, one.seed) in mine and one.round <= self.plan.rounds]
 
@@ -90,7 +90,7 @@ class ResultsFile:
         self._read()
 
     def of_trial(self, strategy: str, seed: int) -> list[RoundRecord]:
-        """Its records that stand. The last round of a shorter run chose nothing: a longer one makes it again."""
+        """The valid records of a trial. The last round of a shorter run selected nothing; a longer run repeats it."""
         found = sorted((one for one in self.records if (one.strategy, one.seed) == (strategy, seed)), key=_key)
         last = self.question.plan.rounds
         return list(takewhile(lambda one: one.round == last or (one.picks and one.round < last), found))
@@ -99,7 +99,7 @@ class ResultsFile:
         self.write([record])
 
     def write(self, fresh: Sequence[RoundRecord] = (), about: Mapping[str, Any] | None = None) -> None:
-        """Adds records (the newest counts) and facts to what the file holds by now."""
+        """Add records (the newest of a key wins) and facts to the current content of the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(self.path.with_suffix(".lock"), f"{self.path}"):
             stored = self._read()
@@ -115,7 +115,7 @@ class ResultsFile:
             write_file(self.path, json.dumps(body, indent=1))
 
     def _read(self) -> dict[str, Any]:
-        """Take over what is on disk; gives the stored question."""
+        """Read the records on disk; returns the stored question."""
         if not self.path.exists():
             return {}
         stored = read_results(self.path)
@@ -132,7 +132,7 @@ def _key(record: RoundRecord) -> Key:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """The document, or a sentence that says it is none."""
+    """The document. Raises `InvalidInput` when the file is not one."""
     try:
         found = json.loads(path.read_text())
         found["question"]["plan"], found["records"]

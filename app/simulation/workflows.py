@@ -1,12 +1,12 @@
-"""Simulations of a project as durable workflows: one begins it, and each seed is a workflow that any worker may take.
+"""Simulations of a project as durable workflows: one workflow begins it, and each seed is a workflow of its own.
 
-A seed is its trials, one strategy after another (`core.rounds.simulation.Trial`), behind the model of its initial
-labels, which they share. Every record is a row before the next round begins, so a seed that lost its worker goes on
-after its records in another; models lie in the cache of the machine that trains them, and where they are missing the
-trial is computed again from its beginning, with the same records. Only ids pass through the engine.
+A seed trains the model of its initial labels, then runs its trials, one strategy after another
+(`core.rounds.simulation.Trial`). Every record is a row before the next round begins, so another worker continues a seed
+after its last record. Models are in the cache of the machine that trains them; where they are missing, the trial is
+computed again from its beginning, with the same records. Only ids pass through the engine.
 
-Rounds come first: they have queues of their own, and while a worker is at a stage of a round, its seed rests (the
-seconds of a record then count the rest too).
+Rounds have priority: they have queues of their own, and a seed pauses while its worker runs a stage of a round (the
+seconds of a record include the pause).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from dbos import DBOS
 
 from app.simulation.dataset import StudyData, pool_of
-from app.simulation.requests import Asked, question_of
+from app.simulation.requests import SimulationRequest, question_of
 from app.simulation.results import record_from
 from app.simulation.trial_process import Task, TrialSetting, make_trial, start_file
 from app.worker import context as worker_context
 from app.worker import engine
 from app.worker.context import WorkerContext
 from app.worker.error_messages import sentence, story
-from app.worker.heartbeat import Activity, Questions, Superseded
+from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
 from core.config import RoundConfig, from_dict, to_json
 from core.errors import Cancelled, NotFound, WinnowError
 from core.rounds import pipeline
@@ -41,8 +41,8 @@ from storage.rounds import simulations
 from storage.rounds.simulations import SimulationRow
 
 LOG = logging.getLogger("winnow.worker")
-MOST_DEATHS = 5  # of workers at the same record of a seed
-REST_SECONDS = 0.2
+MOST_LOST_WORKERS = 5  # at the same record of a seed
+PAUSE_SECONDS = 0.2
 STAGE = "simulate"
 
 
@@ -52,7 +52,7 @@ def workflow_id(row: SimulationRow, seed: int | None = None) -> str:
 
 @DBOS.workflow(name="winnow.simulation")
 def simulation_workflow(simulation_id: int, attempt: int) -> str:
-    """Settles what all seeds have in common and puts them on the queue; the last seed to end ends the simulation."""
+    """Store the settings that all seeds share and enqueue the seeds; the last seed to end ends the simulation."""
     seeds = DBOS.run_step({"name": "begin"}, _begin, simulation_id, attempt)
     for seed in range(seeds):
         name = f"{DBOS.workflow_id}-{seed}"
@@ -62,14 +62,14 @@ def simulation_workflow(simulation_id: int, attempt: int) -> str:
 
 @DBOS.workflow(name="winnow.simulation-seed")
 def seed_workflow(simulation_id: int, attempt: int, seed: int) -> str:
-    """All trials of a seed. Gives how it ended."""
+    """All trials of a seed; returns how it ended."""
     return DBOS.run_step({"name": "trials"}, _seed, simulation_id, attempt, seed)
 
 
-def hand_over(store: Store) -> None:
-    """Give the engine every simulation that waits; end those whose workflows it ended by itself."""
+def enqueue_waiting(store: Store) -> None:
+    """Enqueue every simulation that waits; end those whose workflows ended without a result."""
     for row in simulations.unfinished(store):
-        seeds = [workflow_id(row, seed) for seed in range(from_dict(Asked, dict(row.asked)).seeds)]
+        seeds = [workflow_id(row, seed) for seed in range(from_dict(SimulationRequest, dict(row.asked)).seeds)]
         known = engine.statuses([workflow_id(row), *seeds])
         lost = [one for one in known.values() if one.status not in (*engine.UNFINISHED, "SUCCESS")]
         if workflow_id(row) not in known:
@@ -88,7 +88,7 @@ def _begin(simulation_id: int, attempt: int) -> int:
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):
-            return from_dict(Asked, dict(row.asked)).seeds
+            return from_dict(SimulationRequest, dict(row.asked)).seeds
     except NotFound:
         LOG.info("simulation %s is no longer there", simulation_id)
     except Exception as error:
@@ -102,9 +102,9 @@ def _seed(simulation_id: int, attempt: int, seed: int) -> str:
         return "superseded"
     try:
         row = simulations.get(at.store, simulation_id)
-        _refuse_deadly(simulations.start_seed(at.store, simulation_id, seed), seed)
+        _check_lost_workers(simulations.start_seed(at.store, simulation_id, seed), seed)
         LOG.info("simulation %s: seed %s begins", simulation_id, seed)
-        with at.pulse.activity(name, simulation_id, STAGE, questions=_questions(at, row, seed)) as activity:
+        with at.heartbeat.activity(name, simulation_id, STAGE, callbacks=_callbacks(at, row, seed)) as activity:
             _Seed(at, row, seed, activity).work()
             if not engine.owns(name, at.worker_id):
                 raise Superseded("Another worker took this seed over.")
@@ -121,8 +121,9 @@ def _seed(simulation_id: int, attempt: int, seed: int) -> str:
         return "failed"
 
 
-def _refuse_deadly(starts: int, seed: int) -> None:
-    if starts > MOST_DEATHS:
+def _check_lost_workers(starts: int, seed: int) -> None:
+    """Fail a seed that ended too many workers."""
+    if starts > MOST_LOST_WORKERS:
         raise WinnowError(
             f"{starts - 1} workers were lost at seed {seed}, probably for lack of memory. Start a worker on a "
             "machine with more memory and resume, or use a smaller training preset."
@@ -134,8 +135,8 @@ def _fail(store: Store, simulation_id: int, attempt: int, error: Exception) -> N
     simulations.fail(store, simulation_id, attempt, sentence(error), story(error))
 
 
-def _questions(at: WorkerContext, row: SimulationRow, seed: int) -> Questions:
-    return Questions(
+def _callbacks(at: WorkerContext, row: SimulationRow, seed: int) -> ActivityCallbacks:
+    return ActivityCallbacks(
         owns=lambda name: engine.owns(name, at.worker_id),
         is_cancelled=lambda simulation_id: not simulations.is_wanted(at.store, simulation_id, row.attempt),
         write=lambda simulation_id, progress: simulations.note(at.store, simulation_id, seed, progress.note),
@@ -182,27 +183,27 @@ class _Seed:
         return len(self._done(task)) <= self.question.plan.rounds
 
     def _report(self, task: Task) -> Report:
-        """Progress under the task's name; rests, and listens, while this worker is at a round."""
+        """Report progress under the task's name; pause, with reports, while this worker runs a round."""
 
         def report(progress: Progress) -> None:
             share = f" {progress.done:,}/{progress.total:,}" if progress.total > 1 else ""
             self.activity.report(Progress(STAGE, progress.done, progress.total, f"{task}: {progress.stage}{share}"))
-            while self.at.pulse.round_at_work:
+            while self.at.heartbeat.runs_round:
                 self.activity.report(Progress(STAGE, 0, 1, f"{task}: waiting for a round"))
-                time.sleep(REST_SECONDS)
+                time.sleep(PAUSE_SECONDS)
 
         return report
 
 
 def scratch(store: Store, row: SimulationRow, seed: int | None = None) -> Path:
-    """Models and checkpoints on this machine, until the seed is done. Named by time too: a restored store may give an
-    id a second time."""
+    """The folder of models and checkpoints on this machine. Its name has the time of the request, because a restored
+    store may reuse an id."""
     folder = store.home / "cache" / "simulations" / f"{row.id}-{row.requested_at:%Y%m%d%H%M%S%f}"
     return folder if seed is None else folder / str(seed)
 
 
 def _tidy(store: Store) -> None:
-    """Remove what simulations left here that are finished or gone."""
+    """Remove the folders of simulations that are finished or deleted."""
     kept = {scratch(store, row).name for row in simulations.not_finished(store)}
     for folder in (store.home / "cache" / "simulations").glob("*-*"):
         if folder.name not in kept:

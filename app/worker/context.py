@@ -1,4 +1,4 @@
-"""What the workflows of a worker process work with. Set once, when the worker starts: one worker per process."""
+"""The context of the workflows in a worker process. It is set once, when the worker starts: one worker per process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from storage.database.store import Store
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
+    """What a workflow needs of its worker."""
+
     store: Store
     worker_id: str
-    pulse: Heartbeat
+    heartbeat: Heartbeat
 
 
-_desk: WorkerContext | None = None
+_context: WorkerContext | None = None
 
 
-def take(desk: WorkerContext) -> None:
-    global _desk
-    _desk = desk
+def set_context(context: WorkerContext) -> None:
+    global _context
+    _context = context
 
 
 def current() -> WorkerContext:
-    if _desk is None:
+    """The context of this process. Raises `RuntimeError` outside a worker."""
+    if _context is None:
         raise RuntimeError("Workflows run in a worker: start one with `python -m app worker`.")
-    return _desk
+    return _context

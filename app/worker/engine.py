@@ -4,9 +4,9 @@ Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a Po
 under the schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
 names of artifacts, never arrays or pickles.
 
-Who works for whom is decided by the `workers` table of the store: the engine names the worker of each running workflow
-(`executor_id`), and a workflow whose worker no longer gives a sign of life is handed to a living one (`adopt`). The
-engine fences: what a superseded worker still finishes is refused, because each claim has its own token.
+The engine stores the worker of each running workflow (`executor_id`). The `workers` table of the store says which
+workers are alive; a workflow whose worker is dead is put back on its queue (`adopt`). The engine refuses results of a
+superseded worker, because each claim has its own token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What went wrong in one sentence, for the screen; the whole story goes to the round's log."""
+"""Errors of background work: one sentence for the screen, the traceback for the round's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TORCH_SIZE = re.compile(r"tried to allocate ([\d.]+ [KMGT]iB)", re.IGNORECASE)
 
 
 def sentence(error: BaseException) -> str:
-    """One line that a person can act on. Our own errors are such lines already."""
+    """One line that a person can act on; a `WinnowError` has such a text already."""
     if isinstance(error, WinnowError):
         return str(error)
     if needed := memory_needed(error):
@@ -26,7 +26,7 @@ def sentence(error: BaseException) -> str:
 
 
 def memory_needed(error: BaseException) -> str:
-    """What could not be allocated, in words; empty for other errors."""
+    """How much memory could not be allocated; empty for other errors."""
     text = str(error)
     if found := TORCH_BYTES.search(text):
         return f"{int(found.group(1)) / 2**20:,.0f} MiB more were needed"
@@ -38,5 +38,5 @@ def memory_needed(error: BaseException) -> str:
 
 
 def story(error: BaseException) -> str:
-    """The trace, newest part kept when it is long."""
+    """The traceback, at most its last `LOG_LENGTH` characters."""
     return "".join(traceback.format_exception(error))[-LOG_LENGTH:]

@@ -1,11 +1,11 @@
-"""Serving watched folders: new files become items, and the buffer of candidates follows.
+"""Serving watched folders: imports new files and updates the buffer of candidates.
 
-    look    files that have come to rest -> `storage.importing.run`, at most `FILES_AT_ONCE` -> what became of each
-    feed    full batches of waiting items -> `core.rounds.stream_buffer` -> the buffer, saved whole
+    scan            files that no longer change -> `storage.importing.run`, at most `FILES_AT_ONCE` -> one outcome each
+    fill_buffer     full batches of waiting items -> `core.rounds.stream_buffer` -> the buffer, saved as a whole
 
-Every step can be killed: a file whose fate was not written down is imported again and found by its bytes, a batch that
-was not saved is fed again. One process serves a watch at a time, by a lock on a file of the store's home: a worker, or
-`python -m app watch`.
+Every step can be killed: a file without a stored outcome is imported again and recognized by its bytes, and a batch
+that was not saved is added again. A lock on a file in the store's home ensures that one process serves a watch at a
+time: a worker, or `python -m app watch`.
 """
 
 from __future__ import annotations
@@ -41,60 +41,60 @@ from storage.rounds.row_cache import FolderRowCache
 
 LOG = logging.getLogger("winnow.watching")
 FILES_AT_ONCE = 128
-PATIENCE_SECONDS = 5.0
-LOOK_SECONDS = 2.0
+SETTLE_SECONDS = 5.0
+SCAN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What one look did."""
+class ScanResult:
+    """What one scan did."""
 
-    files: int = 0  # that something became of
-    moving: int = 0  # still being written, left for later
-    batches: int = 0  # that the buffer took
+    files: int = 0  # that were imported or refused
+    moving: int = 0  # still being written; a later scan imports them
+    batches: int = 0  # that were added to the buffer
 
     @property
     def busy(self) -> bool:
-        """There may be more to do right away."""
+        """Whether the next scan may find more at once."""
         return self.files > 0 or self.batches > 0
 
 
 class FolderWatcher:
-    """Looks after all watches of this machine that nobody else serves."""
+    """Serves the watches of this machine, each unless another process serves it."""
 
-    def __init__(self, store: Store, patience: float | None = None) -> None:
-        self.store, self.patience = store, PATIENCE_SECONDS if patience is None else patience
+    def __init__(self, store: Store, settle_seconds: float | None = None) -> None:
+        self.store, self.settle_seconds = store, SETTLE_SECONDS if settle_seconds is None else settle_seconds
         self._lookouts: dict[tuple[int, str], Lookout] = {}
 
-    def look(self, watch: WatchRow) -> Looked | None:
-        """One look, with a problem written down where it can be seen; None while another process serves the watch."""
-        with _alone(self.store, watch.project_id) as mine:
+    def scan(self, watch: WatchRow) -> ScanResult | None:
+        """Scan the folder once and store a problem with the watch; None while another process serves the watch."""
+        with _exclusive(self.store, watch.project_id) as mine:
             if not mine:
                 return None
             try:
-                done = self._look(watch)
+                done = self._scan(watch)
                 problem = ""
             except WinnowError as error:
-                done, problem = Looked(), str(error)
+                done, problem = ScanResult(), str(error)
             except Exception as error:
                 LOG.exception("A scan of %s failed.", watch.folder)
-                done, problem = Looked(), sentence(error)
+                done, problem = ScanResult(), sentence(error)
             watches.looked(self.store, watch.project_id, problem)
         return done
 
-    def _look(self, watch: WatchRow) -> Looked:
+    def _scan(self, watch: WatchRow) -> ScanResult:
         root = watches.checked_folder(self.store, watch.folder)
-        lookout = self._lookouts.setdefault((watch.project_id, watch.folder), Lookout(self.patience))
+        lookout = self._lookouts.setdefault((watch.project_id, watch.folder), Lookout(self.settle_seconds))
         most = FILES_AT_ONCE if watch.remaining is None else min(FILES_AT_ONCE, max(watch.remaining, 1))
         arrivals = lookout.look(self.store, watch.project_id, root, most)
         if arrivals:
-            take(self.store, watch, arrivals)
-        return Looked(len(arrivals), lookout.n_moving, feed(self.store, watch.project_id))
+            import_arrivals(self.store, watch, arrivals)
+        return ScanResult(len(arrivals), lookout.n_moving, fill_buffer(self.store, watch.project_id))
 
 
 @contextlib.contextmanager
-def _alone(store: Store, project_id: int) -> Iterator[bool]:
-    """Whether this process may serve the watch; it may for the length of the block."""
+def _exclusive(store: Store, project_id: int) -> Iterator[bool]:
+    """Whether this process got the lock of the watch; it holds the lock until the block ends."""
     folder = store.home / "watching"
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder / f"{project_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -104,31 +104,31 @@ def _alone(store: Store, project_id: int) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def take(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> None:
-    """Import the files and write down what became of each."""
+def import_arrivals(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> None:
+    """Import the files and store the outcome of each."""
     options = ImportOptions(labels=watch.labels, classes="add", skip_problems=True)
     done = run_import(store, watch.project_id, SettledFiles(Path(watch.folder), arrivals), options)
-    fates: dict[str, tuple[Outcome, str]] = {}
+    outcomes: dict[str, tuple[Outcome, str]] = {}
     for outcome, listed in (("duplicate", done.duplicates), ("unreadable", done.unreadable), ("refused", done.refused)):
-        fates |= {name: (outcome, reason) for name, reason in listed}  # type: ignore[misc]
+        outcomes |= {name: (outcome, reason) for name, reason in listed}  # type: ignore[misc]
     files = []
     for arrival in arrivals:
-        fate, reason = fates.get(arrival.entry.name, ("taken", ""))
+        result, reason = outcomes.get(arrival.entry.name, ("taken", ""))
         files.append(
             FileRow(
                 path=arrival.path,
                 name=arrival.entry.name,
                 n_bytes=arrival.n_bytes,
                 mtime_ns=arrival.mtime_ns,
-                outcome=fate,
+                outcome=result,
                 reason=reason,
             )
         )
     watches.record(store, watch.project_id, files)
 
 
-def feed(store: Store, project_id: int, most: int = 4) -> int:
-    """Give the buffer the next full batches of waiting items, at most `most` of them; how many it took."""
+def fill_buffer(store: Store, project_id: int, most: int = 4) -> int:
+    """Add the next full batches of waiting items to the buffer, at most `most`; the number that was added."""
     watch = watches.get(store, project_id)
     assert watch is not None
     buffer = Buffer.of(watch.buffer)
@@ -139,10 +139,12 @@ def feed(store: Store, project_id: int, most: int = 4) -> int:
             return done
         waiting = candidate_buffer.still_waiting(store, buffer.item_ids)
         slots = [Slot(np.array([i for i in ids if i in waiting], np.int64), n) for n, ids in buffer.slots]
-        eye = _eye(store, project_id)
+        extractor = _feature_extractor(store, project_id)
 
-        def features(ids: NDArray[np.int64], eye: stream_buffer.FeatureExtractor = eye) -> NDArray[np.float32]:
-            return eye.features(candidate_buffer.hashes(store, ids))
+        def features(
+            ids: NDArray[np.int64], extractor: stream_buffer.FeatureExtractor = extractor
+        ) -> NDArray[np.float32]:
+            return extractor.features(candidate_buffer.hashes(store, ids))
 
         added = stream_buffer.add_batch(slots, np.array(batch, np.int64), watch.buffer_size, features)
         kept = tuple((slot.batches, tuple(slot.rows.tolist())) for slot in added)
@@ -151,7 +153,7 @@ def feed(store: Store, project_id: int, most: int = 4) -> int:
     return most
 
 
-def _eye(store: Store, project_id: int) -> stream_buffer.FeatureExtractor:
+def _feature_extractor(store: Store, project_id: int) -> stream_buffer.FeatureExtractor:
     project = get_project(store, project_id)
     config = round_config(project.settings, project.kind)
     return stream_buffer.FeatureExtractor(
@@ -165,24 +167,24 @@ def _eye(store: Store, project_id: int) -> stream_buffer.FeatureExtractor:
 
 
 class WatchThread(threading.Thread):
-    """Serves watches beside a worker's rounds until it is told to end."""
+    """Serves watches beside a worker's rounds until `end` is called."""
 
-    def __init__(self, store: Store, seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, store: Store, seconds: float = SCAN_SECONDS) -> None:
         super().__init__(name="winnow-watching", daemon=True)
         self.store, self.seconds = store, seconds
-        self.watchman = FolderWatcher(store)
+        self.watcher = FolderWatcher(store)
         self._ended = threading.Event()
 
     def run(self) -> None:
         while not self._ended.wait(self.seconds):
             try:
                 for watch in watches.active_here(self.store):
-                    while not self._ended.is_set() and (done := self.watchman.look(watch)) and done.busy:
+                    while not self._ended.is_set() and (done := self.watcher.scan(watch)) and done.busy:
                         watch = watches.get(self.store, watch.project_id) or watch
                         if not watch.active:
                             break
             except Exception as error:
-                LOG.warning("The watched folders could not be scanned; the worker will retry: %s", error)
+                LOG.warning("The watched folders could not be scanned; the next scan tries again: %s", error)
 
     def end(self) -> None:
         self._ended.set()

@@ -1,12 +1,12 @@
-"""A worker's pulse: one thread that gives signs of life, stores the newest progress and notices when work must stop.
+"""A worker's heartbeat: one thread that writes heartbeats and progress, and stops work that was cancelled.
 
-The work itself only calls `report`, which keeps the newest record in memory and raises when the work has to stop: ten
-thousand calls a second cost nothing. Once in `interval` seconds the pulse
+The work itself only calls `report`, which keeps the newest record in memory and raises when the work must stop, so ten
+thousand calls a second are cheap. Every `interval` seconds the thread
 
-  writes the newest progress of each activity (and the newest with metrics), and the worker's sign of life;
-  asks the store whether someone cancelled the round (or the simulation: an activity may bring its own questions);
-  asks the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) it may not: another
-  worker took over, and this one stops at its next report without writing anything more.
+  writes the newest progress of each activity (and the newest with metrics), and the worker's heartbeat;
+  checks in the store whether the round was cancelled (or the simulation: an activity may have its own callbacks);
+  checks in the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) another worker
+  may have taken over; then this one stops at its next report and writes nothing more.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from storage.database.store import Store
 from storage.rounds import workers
 
 LOG = logging.getLogger("winnow.worker")
-BEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 
-Ask = Callable[[str], bool]
+Owns = Callable[[str], bool]
 IsCancelled = Callable[[int], bool]
 WriteProgress = Callable[[int, Progress], None]
 
 
 class Superseded(WinnowError):
-    """Another worker runs this workflow now; what this one computes is not wanted any more."""
+    """Another worker runs this workflow now; the results of this one are discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """What the pulse asks and tells others, so that it can be tried without them."""
+class ActivityCallbacks:
+    """The reads and writes of an activity. Tests replace them."""
 
-    owns: Ask  # workflow_id -> does this worker still run it?
-    is_cancelled: IsCancelled  # id of the round (or simulation) -> did someone ask to stop?
+    owns: Owns  # workflow_id -> whether this worker still runs it
+    is_cancelled: IsCancelled  # id of the round (or simulation) -> whether it was cancelled
     write: WriteProgress
-    of_rounds: bool = True  # False: about simulations, which give way to rounds
+    of_rounds: bool = True  # False: of simulations, which pause while a round runs
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +50,10 @@ class Activity:
     """One step that this worker runs at present."""
 
     workflow_id: str
-    subject: int  # the id of the round, or of what `questions` are about
+    subject: int  # the id of the round, or of the simulation
     stage: str
     writes: bool  # False: a unit of a round, whose progress is counted by the round itself
-    questions: Questions
+    callbacks: ActivityCallbacks
     newest: Progress | None = None
     measured: Progress | None = None  # the newest with metrics: a point of a curve, not to be lost among the others
     written: Progress | None = None
@@ -63,7 +63,7 @@ class Activity:
 
     @property
     def round_id(self) -> int | None:
-        return self.subject if self.questions.of_rounds else None
+        return self.subject if self.callbacks.of_rounds else None
 
     def report(self, progress: Progress) -> None:
         """`core.types.Report` for the work."""
@@ -79,39 +79,44 @@ class Heartbeat(threading.Thread):
         self,
         store: Store,
         worker_id: str,
-        questions: Questions,
+        callbacks: ActivityCallbacks,
         interval: float = 1.0,
-        beat_seconds: float = BEAT_SECONDS,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        super().__init__(name="winnow-pulse", daemon=True)
-        self.store, self.worker_id, self.questions = store, worker_id, questions
-        self.interval, self.beat_seconds = interval, beat_seconds
+        super().__init__(name="winnow-heartbeat", daemon=True)
+        self.store, self.worker_id, self.callbacks = store, worker_id, callbacks
+        self.interval, self.heartbeat_seconds = interval, heartbeat_seconds
         self._activities: list[Activity] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._beaten = 0.0
-        self._shown: tuple[int | None, str] = (None, "")
+        self._written_at = 0.0
+        self._written: tuple[int | None, str] = (None, "")
 
     @contextmanager
     def activity(
-        self, workflow_id: str, subject: int, stage: str, writes: bool = True, questions: Questions | None = None
+        self,
+        workflow_id: str,
+        subject: int,
+        stage: str,
+        writes: bool = True,
+        callbacks: ActivityCallbacks | None = None,
     ) -> Iterator[Activity]:
-        """While the block runs, the worker shows this stage and the activity's `report` is listened to."""
-        activity = Activity(workflow_id, subject, stage, writes, questions or self.questions)
+        """While the block runs, the worker row shows this stage, and the progress of the activity is written."""
+        activity = Activity(workflow_id, subject, stage, writes, callbacks or self.callbacks)
         with self._lock:
             self._activities.append(activity)
         try:
-            self._attend(activity)
+            self._check_and_write(activity)
             activity.report(Progress(stage, 0, 1))
             yield activity
-            self._attend(activity)
+            self._check_and_write(activity)
         finally:
             with self._lock:
                 self._activities.remove(activity)
 
     @property
-    def round_at_work(self) -> bool:
-        """Whether this worker is at a stage or a unit of a round."""
+    def runs_round(self) -> bool:
+        """Whether this worker runs a stage or a unit of a round."""
         with self._lock:
             return any(activity.round_id is not None for activity in self._activities)
 
@@ -125,29 +130,29 @@ class Heartbeat(threading.Thread):
             self.join(timeout=10.0)
 
     def tick(self) -> None:
-        """One beat. A store or engine that cannot be reached for a while stops nothing: the next beat tries again."""
+        """One heartbeat. A store or engine that cannot be reached does not stop the work; the next one tries again."""
         with self._lock:
             activities = list(self._activities)
         for activity in activities:
-            self._attend(activity)
+            self._check_and_write(activity)
         try:
-            self._beat(activities)
+            self._write_heartbeat(activities)
         except Exception as error:
             LOG.warning("A heartbeat could not be stored: %s", error)
 
-    def _attend(self, activity: Activity) -> None:
+    def _check_and_write(self, activity: Activity) -> None:
         try:
-            self._question(activity)
+            self._check(activity)
             self._write(activity)
         except Exception as error:
-            LOG.warning("A heartbeat of %s failed: %s", activity.workflow_id, error)
+            LOG.warning("The progress of %s could not be stored or checked: %s", activity.workflow_id, error)
 
-    def _question(self, activity: Activity) -> None:
+    def _check(self, activity: Activity) -> None:
         if activity.stop is not None:
             return
-        if not activity.questions.owns(activity.workflow_id):
+        if not activity.callbacks.owns(activity.workflow_id):
             activity.stop = Superseded("Another worker took this over.")
-        elif activity.questions.is_cancelled(activity.subject):
+        elif activity.callbacks.is_cancelled(activity.subject):
             activity.stop = Cancelled("This was cancelled.")
 
     def _write(self, activity: Activity) -> None:
@@ -156,16 +161,16 @@ class Heartbeat(threading.Thread):
                 return
             measured, newest = activity.measured, activity.newest
             if measured is not None and measured is not activity.curve_written:
-                activity.questions.write(activity.subject, measured)
+                activity.callbacks.write(activity.subject, measured)
                 activity.curve_written = measured
             if newest is not None and newest is not measured and newest is not activity.written:
-                activity.questions.write(activity.subject, newest)
+                activity.callbacks.write(activity.subject, newest)
                 activity.written = newest
 
-    def _beat(self, activities: list[Activity]) -> None:
+    def _write_heartbeat(self, activities: list[Activity]) -> None:
         newest = [one for one in activities if one.round_id is not None] or activities
         shown = (newest[-1].round_id, newest[-1].stage) if newest else (None, "")
-        if shown == self._shown and time.monotonic() - self._beaten < self.beat_seconds:
+        if shown == self._written and time.monotonic() - self._written_at < self.heartbeat_seconds:
             return
         workers.beat(self.store, self.worker_id, round_id=shown[0], stage=shown[1])
-        self._shown, self._beaten = shown, time.monotonic()
+        self._written, self._written_at = shown, time.monotonic()

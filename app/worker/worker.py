@@ -2,13 +2,13 @@
 
     python -m app worker
 
-It is made to be killed. Everything that matters is in the store, the engine's tables and the artifact folder; a worker
-that dies, however it dies, is noticed by its missing signs of life, and another (or the next one started) goes on from
-the last finished stage. Stopping a worker is therefore the same as killing it, only announced.
+A worker may be killed at any time. All state is in the store, the engine's tables and the artifact folder. A dead
+worker is recognized by its missing heartbeat, and another one (or the next one started) continues from the last
+finished stage. Stopping a worker does the same as killing it, and removes its row.
 
-The loop of each worker, about once a second: hand what was requested to the engine (again, if the engine lost it), ask
-for the next round where a batch is done, and, in the longest-serving living worker only, take over from the dead.
-Beside it, a thread serves the watched folders of this machine (`app.worker.folder_watcher`).
+Each worker polls about once a second: it enqueues what was requested. The longest-running worker also requeues the
+workflows of dead workers and requests the next round of projects whose batch is labeled. A thread serves the watched
+folders of this machine (`app.worker.folder_watcher`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from app.rounds import requests as round_requests
 from app.worker import context as worker_context
 from app.worker import engine
-from app.worker.heartbeat import BEAT_SECONDS, Heartbeat, Questions
+from app.worker.heartbeat import HEARTBEAT_SECONDS, ActivityCallbacks, Heartbeat
 from core.errors import Cancelled
 from core.types import Progress
 from storage.database.store import Store
@@ -48,18 +48,18 @@ SHARING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tempo:
-    """How often a worker looks around, in seconds. Tests run faster."""
+class Intervals:
+    """Seconds between the periodic tasks of a worker. Tests use shorter ones."""
 
     loop: float = 1.0
-    pulse: float = 1.0
+    heartbeat: float = 1.0
     queues: float = 1.0
     stale: float = workers.STALE_SECONDS
     watch: float = 2.0
 
 
 def machine() -> str:
-    """Names the space in which process ids mean something: this boot of this machine, this container."""
+    """Identifies the space of process ids: this boot of this machine, this container."""
     parts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
@@ -74,7 +74,7 @@ def new_worker_id() -> str:
 
 
 def is_dead(worker: WorkerRow, here: str) -> bool:
-    """No sign of life for too long; or a process of this machine that is gone, which is known at once."""
+    """Whether its heartbeat is stale, or it is a process of this machine that no longer exists."""
     if not worker.living:
         return True
     if not worker.id.startswith(here + "-"):
@@ -85,72 +85,73 @@ def is_dead(worker: WorkerRow, here: str) -> bool:
 class Worker:
     """One worker in this process."""
 
-    def __init__(self, store: Store, tempo: Tempo | None = None, device: str = "") -> None:
+    def __init__(self, store: Store, intervals: Intervals | None = None, device: str = "") -> None:
         self.store = store
-        self.tempo = tempo or Tempo()
+        self.intervals = intervals or Intervals()
         self.device = device or describe_device()
         self.id = new_worker_id()
-        beat_seconds = min(BEAT_SECONDS, self.tempo.stale / 4)
-        self.pulse = Heartbeat(store, self.id, self._questions(), self.tempo.pulse, beat_seconds)
+        heartbeat_seconds = min(HEARTBEAT_SECONDS, self.intervals.stale / 4)
+        self.heartbeat = Heartbeat(store, self.id, self._callbacks(), self.intervals.heartbeat, heartbeat_seconds)
         self._stopped = threading.Event()
         self._watching: WatchThread | None = None
 
-    def _questions(self) -> Questions:
-        return Questions(
+    def _callbacks(self) -> ActivityCallbacks:
+        return ActivityCallbacks(
             owns=lambda workflow_id: engine.owns(workflow_id, self.id),
             is_cancelled=lambda round_id: is_cancelled(self.store, round_id),
             write=lambda round_id, progress: round_requests.write_progress(self.store, round_id, progress),
         )
 
     def start(self) -> None:
-        """Show up, then start the engine: from here on it takes work."""
-        import app.rounds.workflows  # noqa: F401  # the engine must know every workflow before it takes work
+        """Register this worker, then start the engine: from then on it runs workflows."""
+        import app.rounds.workflows  # noqa: F401  # registers every workflow before the engine starts
 
         engine.migrate(self.store)
-        worker_context.take(worker_context.WorkerContext(self.store, self.id, self.pulse))
+        worker_context.set_context(worker_context.WorkerContext(self.store, self.id, self.heartbeat))
         workers.register(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
-        engine.launch(self.store, self.id, self.tempo.queues)
-        self.pulse.start()
+        engine.launch(self.store, self.id, self.intervals.queues)
+        self.heartbeat.start()
         from app.worker.folder_watcher import WatchThread
 
-        self._watching = WatchThread(self.store, self.tempo.watch)
+        self._watching = WatchThread(self.store, self.intervals.watch)
         self._watching.start()
 
     def run(self) -> None:
-        """Work until `stop`."""
-        while not self._stopped.wait(self.tempo.loop):
+        """Poll until `stop` is called."""
+        while not self._stopped.wait(self.intervals.loop):
             try:
-                self.look_around()
+                self.poll()
             except Exception as error:
-                LOG.warning("The worker could not check for work and will retry: %s", error)
+                LOG.warning("The worker could not poll the store; it tries again: %s", error)
 
-    def look_around(self) -> None:
+    def poll(self) -> None:
+        """Enqueue what was requested; requeue the workflows of dead workers, if this is the longest-running one."""
         from app.rounds import workflows
 
         here = machine()
-        present = workers.list_workers(self.store, self.tempo.stale)
+        present = workers.list_workers(self.store, self.intervals.stale)
         living = [worker for worker in present if not is_dead(worker, here)]
-        if self.id not in {worker.id for worker in living}:  # back from a long pause
+        if self.id not in {worker.id for worker in living}:  # its heartbeat was stale after a long pause
             if self.id not in {worker.id for worker in present}:
                 workers.register(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
             return
         if living[0].id == self.id:
             adopted = engine.adopt({worker.id for worker in living})
             for workflow_id in adopted:
-                LOG.info("Took over %s from a worker that is gone.", workflow_id)
+                LOG.info("Requeued %s of a dead worker.", workflow_id)
             if gone := [w.id for w in present if w.living and is_dead(w, here)]:
                 workers.remove(self.store, gone)
             round_requests.request_automatic(self.store)
-        workflows.hand_over(self.store)
+        workflows.enqueue_waiting(self.store)
         self.share_media()
 
     def share_media(self) -> None:
-        """Copy media that a worker elsewhere waits for into the artifact folder, a few seconds at a time."""
+        """Copy media that other workers need into the artifact folder, for at most `SHARING_SECONDS`."""
         if not (shared_media.is_shared(self.store) and shared_media.holds_media(self.store)):
             return
         until = time.monotonic() + SHARING_SECONDS
 
-        def patience(progress: Progress) -> None:
+        def stop_when_late(progress: Progress) -> None:
             if time.monotonic() > until:
                 raise Cancelled("The rest is shared the next time.")
 
@@ -161,15 +162,15 @@ class Worker:
         waiting += [(row.project_id, row.last_item_id) for row in simulations.unfinished(self.store)]
         for project_id, last_item_id in waiting:
             with contextlib.suppress(Cancelled):
-                shared_media.share(self.store, project_id, last_item_id, patience)
+                shared_media.share(self.store, project_id, last_item_id, stop_when_late)
 
     def stop(self) -> None:
         self._stopped.set()
 
     def close(self) -> None:
-        """Leave: others see it at once and go on with what this worker has not finished."""
+        """Remove this worker's row, so that another worker continues its work at once."""
         self.stop()
-        self.pulse.end()
+        self.heartbeat.end()
         if self._watching is not None:
             self._watching.end()
         workers.remove(self.store, [self.id])
@@ -177,7 +178,7 @@ class Worker:
 
 
 def describe_device() -> str:
-    """The device this worker computes on, as people know it."""
+    """The device of this worker: "cuda:0 NVIDIA …", "cpu x4"."""
     import torch
 
     from core.runtime import default_device
@@ -188,11 +189,11 @@ def describe_device() -> str:
     return f"{device} x{torch.get_num_threads()}"
 
 
-def main(tempo: Tempo | None = None) -> int:
-    """`python -m app worker`: work until a signal comes. Stops at once: unfinished stages are done again by others."""
+def main(intervals: Intervals | None = None) -> int:
+    """`python -m app worker`: work until SIGTERM or SIGINT, then stop at once; others repeat unfinished stages."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with Store.open() as store:
-        worker = Worker(store, tempo)
+        worker = Worker(store, intervals)
 
         def leave(number: int, frame: FrameType | None) -> None:
             worker.stop()

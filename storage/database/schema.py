@@ -343,7 +343,7 @@ class Simulation(Table):
     __tablename__ = "simulations"
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
-    asked: Mapped[dict[str, Any]]  # app.simulation.requests.Asked
+    asked: Mapped[dict[str, Any]]  # app.simulation.requests.SimulationRequest
     settings: Mapped[dict[str, Any]]  # core.config.RoundConfig; `auto` is resolved by the worker that starts it
     status: Mapped[str] = mapped_column(String(12))  # requested | running | finished | failed | cancelled
     attempt: Mapped[int] = mapped_column(Integer, default=1)  # grows each time it is continued

@@ -1,7 +1,7 @@
 """Real worker processes for tests, forked from a server that has loaded torch already, so that each starts at once.
 
-A worker here is the worker that users start, with a faster tempo. `slow` makes a stage linger (and listen) before and
-after its work, so that a test can strike in the middle of it; a gate holds it for as long as the test wants.
+A worker here is the worker that users start, with shorter intervals. `slow` delays a stage before and after its work,
+while it still reports, so that a test can act in the middle of it. A gate holds a stage until the test creates a file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def work(place: Place, log: Path) -> None:
     import torch
 
     from app.rounds import steps
-    from app.worker.worker import Tempo, Worker
+    from app.worker.worker import Intervals, Worker
     from storage.database.store import Store
     from storage.rounds import simulations
 
@@ -88,7 +88,7 @@ def work(place: Place, log: Path) -> None:
     store = Store.open(place.url, place.home)
     if place.artifacts:
         store.artifacts_address = place.artifacts
-    worker = Worker(store, Tempo(loop=0.1, pulse=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
+    worker = Worker(store, Intervals(loop=0.1, heartbeat=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
     if place.memory_bytes:
         steps.ALL["select"] = confined(steps.ALL["select"], place.memory_bytes)
     worker.start()

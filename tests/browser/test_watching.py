@@ -17,14 +17,14 @@ from tests.app.sample_store import picture
 def watcher(store):
     """What a worker runs beside its rounds."""
     thread = WatchThread(store, seconds=0.2)
-    thread.watchman = FolderWatcher(store, patience=0.2)
+    thread.watcher = FolderWatcher(store, settle_seconds=0.2)
     thread.start()
     yield thread
     thread.end()
 
 
 def arrive(path: Path, whole: bytes) -> None:
-    """At once: a file half written for longer than the watcher's patience would be taken for a broken one."""
+    """At once: a file half written for longer than the watcher's settle_seconds would be taken for a broken one."""
     draft = path.parent.with_name(f"{path.parent.name}-draft")
     draft.write_bytes(whole)
     draft.replace(path)

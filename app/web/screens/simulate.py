@@ -16,7 +16,7 @@ from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.simulation import report
 from app.simulation import requests as simulation_requests
-from app.simulation.requests import Asked, Simulation
+from app.simulation.requests import Simulation, SimulationRequest
 from app.views import charts
 from app.views.durations import duration
 from app.views.strategy_names import strategy_title
@@ -68,7 +68,7 @@ def simulate_card(project: ProjectRow) -> None:
         theme.heading("Simulate", f"{count(known.pool, 'item')} with hidden labels, {count(known.test, 'test item')}")
         theme.muted("Compare strategies before you label: hidden labels stand in for you. The labels stay hidden; only "
                     "accuracies are shown.")  # fmt: skip
-        asked = _fields(project, known, found[0].asked if found else Asked())
+        asked = _fields(project, known, found[0].asked if found else SimulationRequest())
         if asked is not None:
             st.session_state[OPEN] = simulation_requests.begin(resources.store(), project.id, asked)
             st.rerun()
@@ -82,7 +82,7 @@ def simulate_card(project: ProjectRow) -> None:
             _results(opened)
 
 
-def _fields(project: ProjectRow, known: KnownLabelCounts, last: Asked) -> Asked | None:
+def _fields(project: ProjectRow, known: KnownLabelCounts, last: SimulationRequest) -> SimulationRequest | None:
     """The settings of a simulation, initially those of the last one. Returned when the button is pressed."""
     first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:
@@ -105,7 +105,7 @@ def _fields(project: ProjectRow, known: KnownLabelCounts, last: Asked) -> Asked 
     if not strategies:
         theme.muted("Choose at least one strategy.")
         return None
-    asked = Asked(strategies=tuple(strategies), preset=chosen, **wanted)  # type: ignore[arg-type]
+    asked = SimulationRequest(strategies=tuple(strategies), preset=chosen, **wanted)  # type: ignore[arg-type]
     fits = asked.most_labels <= known.pool
     cost, button = st.columns([8, 2], vertical_alignment="center")
     with cost:
@@ -118,11 +118,11 @@ def _fields(project: ProjectRow, known: KnownLabelCounts, last: Asked) -> Asked 
     return asked if pressed else None
 
 
-def _offered(last: Asked) -> list[str]:
+def _offered(last: SimulationRequest) -> list[str]:
     return [name for name in last.strategies if name in catalog.names()]
 
 
-def _cost(project: ProjectRow, asked: Asked) -> str:
+def _cost(project: ProjectRow, asked: SimulationRequest) -> str:
     settings = dataclasses.replace(project.settings, preset=asked.preset, batch_size=asked.batch)
     config = round_requests.round_config(settings, project.kind)
     each = estimates.estimate(resources.store(), project.id, config).total

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from app.simulation import requests as simulation_requests
 from app.simulation.dataset import pool_of
-from app.simulation.requests import Asked
+from app.simulation.requests import SimulationRequest
 from app.simulation.results import Question
 from app.web.server_command import ROOT
 from core.config import preset
@@ -26,7 +26,7 @@ from storage.rounds import simulations as rows
 from storage.rounds import workers
 from tests.round_pools import Drawn, draw_project
 
-ASKED = Asked(strategies=("margin", "uniform"), start=3, batch=2, rounds=1, seeds=2, preset="smoke")
+ASKED = SimulationRequest(strategies=("margin", "uniform"), start=3, batch=2, rounds=1, seeds=2, preset="smoke")
 
 
 def with_truth(drawn: Drawn) -> ProjectRow:
@@ -114,4 +114,4 @@ def test_what_was_asked_is_checked_and_counted():
     assert (ASKED.n_records, ASKED.n_trainings, ASKED.most_labels) == (8, 6, 5)
     for wrong in ({"strategies": ()}, {"seeds": 0}, {"batch": 0}, {"rounds": -1}):
         with pytest.raises(InvalidInput):
-            Asked(**wrong)
+            SimulationRequest(**wrong)

@@ -11,9 +11,9 @@ import pytest
 from app.rounds import requests as round_requests
 from app.simulation import requests as simulation_requests
 from app.simulation.dataset import StudyData, pool_of
-from app.simulation.requests import Asked, Simulation, question_of
+from app.simulation.requests import Simulation, SimulationRequest, question_of
 from app.simulation.trial_process import Task, TrialSetting, make_trial
-from app.simulation.workflows import MOST_DEATHS
+from app.simulation.workflows import MOST_LOST_WORKERS
 from core.rounds.simulation_plan import RoundRecord
 from storage.database.store import Store
 from storage.media import shared as shared_media
@@ -27,14 +27,14 @@ from tests.round_pools import draw_project
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PATIENCE = 240.0
-ASKED = Asked(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
+ASKED = SimulationRequest(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
 
 
 def shapes(store: Store) -> int:
     return with_truth(draw_project(store, 36, n_held_out=9)).id
 
 
-def ask(store: Store, project_id: int, asked: Asked = ASKED) -> int:
+def ask(store: Store, project_id: int, asked: SimulationRequest = ASKED) -> int:
     return simulation_requests.begin(store, project_id, asked, quick_config())
 
 
@@ -166,7 +166,7 @@ def test_one_that_cannot_work_says_why(sqlite_store, crew):
 def test_a_seed_that_kills_its_workers_is_given_up_with_a_sentence(sqlite_store, crew):
     project_id = shapes(sqlite_store)
     simulation_id = ask(sqlite_store, project_id)
-    for _ in range(MOST_DEATHS):
+    for _ in range(MOST_LOST_WORKERS):
         rows.take_up(sqlite_store, simulation_id, 1)
     crew.start(Place(home=sqlite_store.home))
     one = ended(sqlite_store, project_id)

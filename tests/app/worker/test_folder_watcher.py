@@ -20,7 +20,7 @@ from app.cli.main import main
 from app.rounds import requests as round_requests
 from app.rounds import steps
 from app.worker import folder_watcher
-from app.worker.folder_watcher import FolderWatcher, feed
+from app.worker.folder_watcher import FolderWatcher, fill_buffer
 from core.rounds import stream_buffer
 from core.types import ignore
 from storage.database.store import Store
@@ -72,14 +72,14 @@ def test_new_files_become_items_once_and_refusals_are_told_once(store, project, 
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     (folder / "again.png").write_bytes(picture(0, 0))
     (folder / "page.png").write_bytes(b"<html>" * 9)
-    watchman = FolderWatcher(store, patience=0.0)
+    watcher = FolderWatcher(store, settle_seconds=0.0)
     watch = watches.start(store, project, folder)
-    assert watchman.look(watch).moving == 6
-    assert watchman.look(watch).files == 6
+    assert watcher.scan(watch).moving == 6
+    assert watcher.scan(watch).files == 6
     assert watches.counts(store, project) == {"taken": 4, "duplicate": 1, "unreadable": 0, "refused": 1}
     assert Pool(store, project).counts().total == 4
     for _ in range(2):
-        assert not FolderWatcher(store, patience=0.0).look(watch).busy
+        assert not FolderWatcher(store, settle_seconds=0.0).scan(watch).busy
     [(name, reason, _)] = watches.newest(store, project, "refused")
     assert name == "page.png" and reason
     assert watches.get(store, project).looked_at is not None
@@ -88,19 +88,19 @@ def test_new_files_become_items_once_and_refusals_are_told_once(store, project, 
 def test_a_folder_that_is_gone_is_a_problem_that_passes(store, project, folder):
     watch = watches.start(store, project, folder)
     folder.rmdir()
-    watchman = FolderWatcher(store, patience=0.0)
-    assert not watchman.look(watch).busy
+    watcher = FolderWatcher(store, settle_seconds=0.0)
+    assert not watcher.scan(watch).busy
     assert "cannot be read" in watches.get(store, project).problem
     folder.mkdir()
-    watchman.look(watch)
+    watcher.scan(watch)
     assert watches.get(store, project).problem == ""
 
 
 def test_only_one_process_serves_a_watch(store, project, folder):
     watch = watches.start(store, project, folder)
-    with folder_watcher._alone(store, project) as mine:
-        assert mine and FolderWatcher(store).look(watch) is None
-    assert FolderWatcher(store).look(watch) is not None
+    with folder_watcher._exclusive(store, project) as mine:
+        assert mine and FolderWatcher(store).scan(watch) is None
+    assert FolderWatcher(store).scan(watch) is not None
 
 
 SERVE = """
@@ -110,10 +110,10 @@ from storage.importing import watches
 from storage.database.store import Store
 watching.FILES_AT_ONCE = 20
 with Store.open() as store:
-    man = watching.FolderWatcher(store, patience=0.0)
+    watcher = watching.FolderWatcher(store, settle_seconds=0.0)
     print("ready", flush=True)
     while True:
-        man.look(watches.get(store, int(sys.argv[1])))
+        watcher.scan(watches.get(store, int(sys.argv[1])))
 """
 
 
@@ -149,7 +149,7 @@ def test_kill_9_in_the_middle_and_a_restart_double_and_lose_nothing(store, proje
 def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_from_the_same(store, folder):
     drawn = draw_project(store, 160)
     watches.start(store, drawn.project_id, folder, WatchOptions(buffer_size=100))
-    assert feed(store, drawn.project_id, most=100) == 160 // stream_buffer.slot_size(100)
+    assert fill_buffer(store, drawn.project_id, most=100) == 160 // stream_buffer.slot_size(100)
     offered = candidate_buffer.candidates(store, drawn.project_id)
     assert offered is not None and len(offered) <= 100 < Pool(store, drawn.project_id).counts().waiting
     row = round_requests.request_round(store, drawn.project_id)
@@ -160,7 +160,7 @@ def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_fr
     assert set(work.snapshot.item_ids[work.offered]) == set(offered)
     later = dataclasses.replace(row, constraint=dict(row.constraint))
     drawn.label(offered[:5].tolist())
-    feed(store, drawn.project_id)
+    fill_buffer(store, drawn.project_id)
     replayed = steps.StageContext(store, later, bench.parcels, ignore).work()
     assert np.array_equal(replayed.offered, work.offered), "what was offered is stored with the round"
     watches.stop(store, drawn.project_id)
@@ -170,16 +170,16 @@ def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_fr
 def test_labeled_items_leave_the_buffer_with_the_next_batch(store, folder):
     drawn = draw_project(store, 140)
     watches.start(store, drawn.project_id, folder, WatchOptions(buffer_size=100))
-    feed(store, drawn.project_id, most=10)
+    fill_buffer(store, drawn.project_id, most=10)
     gone = Buffer.of(watches.get(store, drawn.project_id).buffer).item_ids[:4]
     drawn.label(gone)
-    feed(store, drawn.project_id, most=10)
+    fill_buffer(store, drawn.project_id, most=10)
     assert not set(gone) & set(Buffer.of(watches.get(store, drawn.project_id).buffer).item_ids)
 
 
 def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, capsys, monkeypatch):
-    monkeypatch.setattr(folder_watcher, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(folder_watcher, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(folder_watcher, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(folder_watcher, "SCAN_SECONDS", 0.05)
     for i in range(5):
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     assert main(["watch", "stream", str(folder), "--limit", "3", "--json"]) == 0
@@ -201,7 +201,7 @@ def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, projec
     monkeypatch.setattr(watch_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     watches.start(store, project, folder)
     thread = folder_watcher.WatchThread(store, seconds=0.05)
-    thread.watchman = FolderWatcher(store, patience=0.6)
+    thread.watcher = FolderWatcher(store, settle_seconds=0.6)
     thread.start()
     try:
         with open(folder / "slow.png", "wb") as file:

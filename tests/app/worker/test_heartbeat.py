@@ -1,4 +1,4 @@
-"""The pulse: progress is throttled, cancellation arrives, and a superseded worker stops writing."""
+"""The heartbeat: progress is throttled, cancellation arrives, and a superseded worker stops writing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from app.worker.error_messages import sentence
-from app.worker.heartbeat import Heartbeat, Questions, Superseded
+from app.worker.heartbeat import ActivityCallbacks, Heartbeat, Superseded
 from core.errors import Cancelled, TrainingFailed
 from core.types import Progress
 from storage.rounds import workers
@@ -20,8 +20,8 @@ class Answers:
         self.cancelled = False
         self.owner = True
 
-    def questions(self) -> Questions:
-        return Questions(
+    def callbacks(self) -> ActivityCallbacks:
+        return ActivityCallbacks(
             owns=lambda _: self.owner,
             is_cancelled=lambda _: self.cancelled,
             write=lambda _, progress: self.written.append(progress),
@@ -34,18 +34,18 @@ def answers():
 
 
 @pytest.fixture
-def pulse(sqlite_store, answers):
+def heartbeat(sqlite_store, answers):
     workers.register(sqlite_store, "me", host="h", pid=1, device="cpu")
-    pulse = Heartbeat(sqlite_store, "me", answers.questions(), interval=0.05)
-    yield pulse
-    pulse.end()
+    heartbeat = Heartbeat(sqlite_store, "me", answers.callbacks(), interval=0.05)
+    yield heartbeat
+    heartbeat.end()
 
 
-def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts(pulse, answers):
+def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts(heartbeat, answers):
     """Progress is written at a bounded rate, however often it is reported."""
-    pulse.start()
+    heartbeat.start()
     began, worked = time.perf_counter(), time.thread_time()
-    with pulse.activity("w", 1, "train") as activity:
+    with heartbeat.activity("w", 1, "train") as activity:
         for step in range(20_000):
             activity.report(Progress("train", step, 20_000, metrics={"loss": 1.0 / (step + 1)}))
         worked = time.thread_time() - worked
@@ -54,50 +54,50 @@ def test_ten_thousand_updates_a_second_become_a_few_rows_and_the_last_one_counts
     assert len(answers.written) <= (time.perf_counter() - began) / 0.05 + 8
 
 
-def test_the_last_point_of_a_curve_is_not_lost_among_plain_progress(pulse, answers):
-    with pulse.activity("w", 1, "train") as activity:
-        pulse.tick()
+def test_the_last_point_of_a_curve_is_not_lost_among_plain_progress(heartbeat, answers):
+    with heartbeat.activity("w", 1, "train") as activity:
+        heartbeat.tick()
         answers.written.clear()
         activity.report(Progress("train", 5, 10, metrics={"loss": 0.5}))
         activity.report(Progress("train", 6, 10))
-        pulse.tick()
+        heartbeat.tick()
         activity.report(Progress("train", 7, 10))
-        pulse.tick()
+        heartbeat.tick()
     assert [(p.done, dict(p.metrics)) for p in answers.written] == [(5, {"loss": 0.5}), (6, {}), (7, {})]
 
 
-def test_a_cancelled_round_stops_at_its_next_report(pulse, answers):
+def test_a_cancelled_round_stops_at_its_next_report(heartbeat, answers):
     """`report` raises `Cancelled` once a person has cancelled the round."""
-    with pulse.activity("w", 1, "train") as activity:
+    with heartbeat.activity("w", 1, "train") as activity:
         activity.report(Progress("train", 1, 10))
         answers.cancelled = True
-        pulse.tick()
+        heartbeat.tick()
         with pytest.raises(Cancelled):
             activity.report(Progress("train", 2, 10))
 
 
-def test_a_worker_that_was_superseded_stops_and_writes_nothing_more(pulse, answers):
-    with pulse.activity("w", 1, "train") as activity:
-        pulse.tick()
+def test_a_worker_that_was_superseded_stops_and_writes_nothing_more(heartbeat, answers):
+    with heartbeat.activity("w", 1, "train") as activity:
+        heartbeat.tick()
         answers.owner = False
         activity.report(Progress("train", 5, 10))
-        pulse.tick()
+        heartbeat.tick()
         with pytest.raises(Superseded):
             activity.report(Progress("train", 6, 10))
     assert [progress.done for progress in answers.written] == [0]
-    with pytest.raises(Superseded), pulse.activity("w", 1, "select"):
+    with pytest.raises(Superseded), heartbeat.activity("w", 1, "select"):
         pytest.fail("a superseded worker began another stage")
 
 
-def test_the_worker_row_shows_the_stage(sqlite_store, pulse):
-    with pulse.activity("w", None, "features"):
-        pulse.tick()
+def test_the_worker_row_shows_the_stage(sqlite_store, heartbeat):
+    with heartbeat.activity("w", None, "features"):
+        heartbeat.tick()
         assert workers.list_workers(sqlite_store)[0].stage == "features"
-    pulse.tick()
+    heartbeat.tick()
     assert workers.list_workers(sqlite_store)[0].stage == ""
 
 
-def test_a_store_that_is_away_for_a_moment_stops_nothing(pulse, answers):
+def test_a_store_that_is_away_for_a_moment_stops_nothing(heartbeat, answers):
     away = [OSError("the database went away")]
 
     def is_cancelled(_: int) -> bool:
@@ -105,15 +105,17 @@ def test_a_store_that_is_away_for_a_moment_stops_nothing(pulse, answers):
             raise away[0]
         return answers.cancelled
 
-    pulse.questions = Questions(owns=lambda _: True, is_cancelled=is_cancelled, write=answers.questions().write)
-    with pulse.activity("w", 1, "train") as activity:
-        pulse.tick()
+    heartbeat.callbacks = ActivityCallbacks(
+        owns=lambda _: True, is_cancelled=is_cancelled, write=answers.callbacks().write
+    )
+    with heartbeat.activity("w", 1, "train") as activity:
+        heartbeat.tick()
         activity.report(Progress("train", 5, 10))
         away.clear()
-        pulse.tick()
+        heartbeat.tick()
         assert answers.written[-1].done == 5
         answers.cancelled = True
-        pulse.tick()
+        heartbeat.tick()
         with pytest.raises(Cancelled):
             activity.report(Progress("train", 6, 10))
 
