@@ -29,6 +29,7 @@ MOST_LINES = 400  # of a module
 # An import inside a function costs a reader time: it is there for start-up cost alone. (module, imported, reason)
 DEFERRED_IMPORTS = (
     ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
+    ("app.jobs.operations", "app.jobs.summarize", "it loads torch; imports and exports start without it"),
     ("app.rounds.distributed_training", "*", "rank 0 runs in a worker that has torch loaded; the others load it here"),
     ("app.simulation.local_runner", "*", "the command plans and reports without torch; its children load it"),
     ("app.simulation.settings", "core.*", "pages read settings without torch"),
@@ -50,7 +51,6 @@ DEFERRED_IMPORTS = (
 # Groups of modules that import each other, imports in functions and under TYPE_CHECKING included. To be emptied: a
 # group that is gone leaves this list, and no new one joins it.
 KNOWN_CYCLES: tuple[tuple[str, ...], ...] = (
-    ("app.cli.main", "app.cli.simulate"),
     ("app.rounds.distributed_training", "app.rounds.finish", "app.rounds.hindsight", "app.rounds.steps"),
 )
 

@@ -1,27 +1,30 @@
 """The training stage by several processes: one per GPU, or as many as WINNOW_TRAIN_PROCESSES says.
 
-The worker starts them with torchrun and listens: each line of the leader's output is one progress record. They train
-together (`core.learning.distributed`); the leader leaves the model in a file. A cancelled round takes the whole team
-with it; the team of a worker that died ends at its next report, when nobody reads it.
+The worker starts them with torchrun as one `app.processes.child.PipedChild`; rank 0 sends progress. They train one
+model (`core.learning.distributed`), and rank 0 saves it to a file. Cancelling the round kills all of them. When the
+worker dies, they end at their next report, because the pipe is closed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from core.errors import TrainingFailed
+from app.processes.channel import Channel
+from app.processes.child import PipedChild, explain_exit, module_command
+from app.processes.messages import error_message
+from core.errors import TrainingFailed, WinnowError
 from core.types import Progress, Report
 
 if TYPE_CHECKING:
     from app.rounds.steps import StageContext
 
-MARK = "winnow-progress "
+LOG = logging.getLogger("winnow.worker")
+LOG_LENGTH = 20_000
 
 
 def size() -> int:
@@ -46,53 +49,44 @@ def train_together(bench: StageContext, n_processes: int, folder: Path) -> Path:
         "model": str(model),
     }
     (folder / "job.json").write_text(json.dumps(job))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = module_command("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
     command += [f"--nproc-per-node={n_processes}", "-m", "app.rounds.distributed_training", str(folder / "job.json")]
-    with open(folder / "errors", "w+b") as errors:
-        team = start(command, errors)
-        try:
-            listen(team, bench.report)
-        finally:
-            dismiss(team)
-    if team.returncode or not model.exists():
-        raise TrainingFailed(_cause(folder / "errors", n_processes))
+    with open(folder / "errors", "w+b") as errors, PipedChild(command, stderr=errors) as processes:
+        follow(processes, bench.report)
+        code = processes.process.wait()
+    if code or not model.exists():
+        LOG.warning("The training processes wrote: %s", (folder / "errors").read_text(errors="replace")[-LOG_LENGTH:])
+        raise TrainingFailed(
+            f"The {n_processes} training processes ended without a model ({explain_exit(code)}); the worker's log says "
+            "more."
+        )
     return model
 
 
-def start(command: list[str], errors: IO[bytes]) -> subprocess.Popen[str]:
-    """In a session of its own, so that all of it can be ended together."""
-    root = Path(__file__).resolve().parent.parent.parent
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, cwd=root)
-
-
-def listen(team: subprocess.Popen[str], report: Report) -> None:
-    """Pass progress on until the team is done; `report` may raise."""
-    assert team.stdout is not None
-    for line in team.stdout:
-        if line.startswith(MARK):
-            report(Progress(**json.loads(line.removeprefix(MARK))))
-    team.wait()
-
-
-def dismiss(team: subprocess.Popen[str]) -> None:
-    """Whatever happened, nobody of the team stays behind."""
-    if team.poll() is None:
-        os.killpg(team.pid, signal.SIGKILL)
-        team.wait()
-    if team.stdout is not None:
-        team.stdout.close()
-
-
-def _cause(errors: Path, n_processes: int) -> str:
-    """The last sentence that one of our own errors left, else that the team failed."""
-    for line in reversed(errors.read_text(errors="replace").splitlines()):
-        if "core.errors." in line and ": " in line:
-            return line.partition(": ")[2] if line.startswith("core.errors") else line.rpartition("core.errors.")[2]
-    return f"The {n_processes} training processes ended without a model; the worker's log says more."
+def follow(processes: PipedChild, report: Report) -> None:
+    """Forward progress until all processes have ended. Raises the first error that one of them sent; `report` may
+    raise."""
+    failure: WinnowError | None = None
+    for message in processes.messages():
+        if message.kind == "progress":
+            report(message.progress())
+        elif message.kind == "error":
+            failure = failure or message.error()
+    if failure is not None:
+        raise failure
 
 
 def member(job_file: Path) -> None:
-    """What each process of the team runs."""
+    """The main function of each training process. An error with a sentence is sent to the worker."""
+    channel = Channel()
+    try:
+        _train(json.loads(job_file.read_text()), channel)
+    except WinnowError as error:
+        channel.send(error_message(error))
+        raise
+
+
+def _train(job: dict[str, Any], channel: Channel) -> None:
     import dataclasses
 
     import torch.distributed as dist
@@ -104,15 +98,13 @@ def member(job_file: Path) -> None:
     from storage.database.store import Store
     from storage.rounds.log import RoundLog
 
-    job: dict[str, Any] = json.loads(job_file.read_text())
     device = join()
     leads = World.current().leads
     store = Store(job["url"], Path(job["home"]), job["artifacts"])
 
     def tell(progress: Progress) -> None:
         if leads:
-            sys.stdout.write(MARK + json.dumps(dataclasses.asdict(progress)) + "\n")
-            sys.stdout.flush()
+            channel.report(progress)
 
     bench = StageContext(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["parcels"], tell)
     work = bench.work()

@@ -1,7 +1,7 @@
 """Simulations of a project: requests, and what a screen shows of them.
 
 A request is one row, which a worker runs (`app.simulation.workflows`). Screens read rows only, so a simulation survives
-the page, the server and any worker. One that was cancelled or failed continues from its records. KnownLabels labels stay in
+the page, the server and any worker. One that was cancelled or failed continues from its records. Known labels stay in
 the store; only accuracies are written and shown. This module does not load torch.
 """
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 import pytest
 
+from app.processes.child import PipedChild
+from app.processes.messages import encode, error_message, progress_message
 from app.rounds import distributed_training, steps
 from app.rounds import requests as round_requests
-from core.errors import Cancelled
+from core.errors import Cancelled, TrainingFailed
 from core.learning.training import load_model
 from core.runtime import Runtime
 from core.types import Progress, ignore
@@ -36,7 +37,7 @@ def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_pat
 
 def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
     """Every process of the training ends when the round is cancelled."""
-    line = distributed_training.MARK + json.dumps({"stage": "train", "done": 1, "total": 9, "note": "", "metrics": {}})
+    line = encode(progress_message(Progress("train", 1, 9)))
     child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     leader = (
         "import subprocess, sys, time\n"
@@ -49,18 +50,24 @@ def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
     def report(progress: Progress) -> None:
         raise Cancelled("stop")
 
-    with open(tmp_path / "errors", "w+b") as errors:
-        team = distributed_training.start([sys.executable, "-c", leader], errors)
-        with pytest.raises(Cancelled):
-            try:
-                distributed_training.listen(team, report)
-            finally:
-                distributed_training.dismiss(team)
+    with pytest.raises(Cancelled), PipedChild([sys.executable, "-c", leader]) as team:
+        distributed_training.follow(team, report)
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 120
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(pid) and team.returncode is not None
+    assert not alive(pid) and team.process.returncode is not None
+
+
+def test_the_error_of_a_training_process_reaches_the_worker():
+    """With its type and its sentence, whatever else the processes print."""
+    line = encode(error_message(TrainingFailed("The loss was not a number.")))
+    code = f"print('a library prints this'); print({line!r}); raise SystemExit(1)"
+    with (
+        pytest.raises(TrainingFailed, match=r"^The loss was not a number\.$"),
+        PipedChild([sys.executable, "-c", code]) as processes,
+    ):
+        distributed_training.follow(processes, ignore)
 
 
 def alive(pid: int) -> bool:
