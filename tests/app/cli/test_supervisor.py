@@ -75,7 +75,7 @@ def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_r
     wait_for(lambda: not running(server) and not running(second))
     told = capsys.readouterr()
     assert told.out == f"Winnow is ready at http://127.0.0.1:{run.place.port}\n"
-    assert "The worker ended; it starts again" in told.err
+    assert "The worker stopped and restarts in 1 s" in told.err
     assert list((run.store.home / "backups").glob("*daily*"))
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_cannot_start_is_a_sentence_and_a_code(made_run, capsys):
     run.server.command = [sys.executable, "-c", "import sys; sys.exit(3)"]
     assert run.run() == 1
     told = capsys.readouterr()
-    assert told.out == "" and "ended with code 3" in told.err and "server.log" in told.err
+    assert told.out == "" and "stopped with code 3" in told.err and "server.log" in told.err
 
 
 def test_a_taken_port_is_refused_before_anything_starts():
