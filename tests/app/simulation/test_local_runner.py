@@ -248,8 +248,8 @@ def test_labels_to_reach_a_goal_are_counted_per_seed():
 def test_the_tables_are_in_the_papers_form():
     lines = table(summarize(RECORDS)).splitlines()
     assert lines[0] == "| strategy | 10 labels | 20 labels | 30 labels |"
-    assert lines[2] == "| bico | 60.0 ± 14.1 | 86.0 ± 8.5 | 94.0 ± 1.4 |"
-    assert "| uniform | not reached | 0 of 1 |" in reach_table(summarize(RECORDS))
+    assert lines[2] == "| Bilevel coreset | 60.0 ± 14.1 | 86.0 ± 8.5 | 94.0 ± 1.4 |"
+    assert "| Random | not reached | 0 of 1 |" in reach_table(summarize(RECORDS))
 
 
 def test_the_report_leaves_tables_and_curves(tmp_path, monkeypatch):
@@ -260,7 +260,7 @@ def test_the_report_leaves_tables_and_curves(tmp_path, monkeypatch):
     found = write_report(RECORDS, tmp_path)
     assert found["files"] == ["results.json", "tables.md", "curves.html"]
     assert "not drawn" in found["png"]
-    assert "bico" in (tmp_path / "curves.html").read_text()
+    assert "Bilevel coreset" in (tmp_path / "curves.html").read_text()
 
 
 def test_a_data_set_without_files_is_refused(tmp_path):
