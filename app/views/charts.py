@@ -1,7 +1,7 @@
-"""Charts in one hand: plotly figures that share the tokens of the look, for light and dark. No Streamlit in here.
+"""Plotly figures with the design tokens of the app, for the light and the dark theme.
 
-Every figure has a transparent background, a hairline grid and no decoration. Color means class, state or "picked now";
-what a color says is also said by shape, order or words.
+Every figure has a transparent background, a thin grid and no decoration. Color shows class, state or "picked now". The
+same information is also given by shape, order or text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tokens(dark: bool) -> Tokens:
 
 
 def class_colors(n: int) -> list[str]:
-    """The ten of the look, then hues at the same lightness; names on hover tell classes apart, not color alone."""
+    """The ten colors of the palette, then hues of the same lightness; names on hover also identify the classes."""
     more = max(0, n - len(CLASS_COLORS))
     generated = [colorsys.hls_to_rgb((0.61803398875 * k) % 1.0, 0.55, 0.5) for k in range(more)]
     hexes = ["#" + "".join(f"{round(channel * 255):02X}" for channel in color) for color in generated]
@@ -58,7 +58,7 @@ def class_colors(n: int) -> list[str]:
 
 
 def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share, as shares; (0, 1) when nothing was counted."""
+    """The 95 % Wilson interval of a share, as shares; (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
     p = successes / n
@@ -68,7 +68,7 @@ def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def base_layout(dark: bool, height: int) -> go.Layout:
-    """What all figures share."""
+    """The layout of all figures."""
     look = tokens(dark)
     axis = {
         "gridcolor": look.line,
@@ -147,7 +147,7 @@ def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 25
 
 
 def loss_line(steps: Sequence[int], losses: Sequence[float], *, dark: bool, height: int = 84) -> go.Figure:
-    """A small line of the loss while training runs; its numbers are on hover."""
+    """A small line of the training loss; the values are on hover."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, height))
     line = go.Scatter(x=list(steps), y=list(losses), mode="lines", line={"color": look.accent, "width": 2})
@@ -205,7 +205,7 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
 
 
 def _label_ticks(labels: Sequence[int]) -> dict[str, object]:
-    """Labels are whole: ticks at the rounds while there are few, else at round numbers."""
+    """Integer ticks: at the rounds while there are few, else at round numbers."""
     if len(set(labels)) <= 8:
         return {"tickvals": sorted(set(labels)), "tickformat": ",d"}
     return {"nticks": 8, "tickformat": ",d"}

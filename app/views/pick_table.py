@@ -34,7 +34,7 @@ TITLES = {
 
 
 def pick_table(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
-    """One line a pick, in the order chosen; columns that no pick of the round has are left out."""
+    """One row per pick, in the order of selection, without columns that are empty for all picks."""
     picks = picks_of_round(store, project_id, round_id)
     shown = [name for name in TITLES if any(pick.get(name) is not None for pick in picks)]
     return [{TITLES[name]: _cell(pick.get(name)) for name in shown} for pick in picks]

@@ -1,7 +1,7 @@
-"""Strings that people typed or files carried, shown literally.
+"""User input and file names, escaped so that they are shown literally.
 
-Most Streamlit elements read Markdown. `plain` is the one way for a name to enter such text: what is shown is what was
-stored, and nothing in it can style, link, fetch or run. Plain text, HTML and data frames need no escaping of this kind.
+Most Streamlit elements render Markdown. A name enters such text only through `plain`: it is shown as stored and cannot
+add styles, links, requests or scripts. Plain text, HTML and data frames need no escaping of this kind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is checked before a store is used; each refusal is a sentence that says what to do.
+"""Checks before a store is used; each refusal says what to do.
 
-Order: the folder is there and writable; it is not on a network filesystem; the file is a healthy database
-(`PRAGMA quick_check` up to CHECK_LIMIT_BYTES: above that the check reads too long for every start, and
-`python -m app backup` makes it instead); its version is one this code knows; all tables are there.
+Order: the folder exists and is writable; it is not on a network filesystem; the file is an intact database
+(`PRAGMA quick_check` up to CHECK_LIMIT_BYTES; larger files would delay every start, and `python -m app backup` checks
+them instead); its version is known; all tables exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("winnow.store")
 
 
 def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[str, ...]:
-    """Check the store and bring it to this version; returns warnings to show."""
+    """Check the store and migrate it to this version; returns warnings to show."""
     make_home(home)
     if make_url(url).get_backend_name() != "sqlite":
         return _prepare_server(url, home, engine, may_migrate)
@@ -41,7 +41,7 @@ def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[st
             check_health(path)
         _set_wal(path)
         with file_lock(lock_path(url), "The store's write lock"):
-            _bring_up_to_date(engine, may_migrate, lambda: backup_files.before_migration(path, home))
+            _migrate(engine, may_migrate, lambda: backup_files.before_migration(path, home))
     return warnings
 
 
@@ -56,11 +56,11 @@ def _prepare_server(url: str, home: Path, engine: Engine, may_migrate: bool) -> 
         ) from error
     if version < (15,):
         raise StoreUnusable(f"PostgreSQL {version[0]} is too old; Winnow needs version 15 or newer.")
-    _bring_up_to_date(engine, may_migrate, lambda: backup_files.before_server_migration(url, home))
+    _migrate(engine, may_migrate, lambda: backup_files.before_server_migration(url, home))
     return ()
 
 
-def _bring_up_to_date(engine: Engine, may_migrate: bool, backup: migrate.Backup) -> None:
+def _migrate(engine: Engine, may_migrate: bool, backup: migrate.Backup) -> None:
     state = migrate.state(engine)
     if state == "newer":
         raise StoreUnusable(
@@ -70,7 +70,7 @@ def _bring_up_to_date(engine: Engine, may_migrate: bool, backup: migrate.Backup)
     if state == "broken":
         raise StoreUnusable(
             "This store has Winnow's tables but a migration did not finish. Restore the newest backup with "
-            "`python -m app restore`, or move the database away to start afresh."
+            "`python -m app restore`, or move the database away to start with an empty store."
         )
     if state == "old" and not may_migrate:
         raise StoreUnusable("This store was written by an older version of Winnow. Run `python -m app run` once.")
@@ -85,18 +85,18 @@ def _bring_up_to_date(engine: Engine, may_migrate: bool, backup: migrate.Backup)
 
 
 def make_home(home: Path) -> None:
-    """The folder itself is made; a missing parent is more likely a typing mistake or a disk that is not there."""
+    """Create the folder. A missing parent is refused: it is more likely a typing error or an unmounted disk."""
     if home.is_dir():
         return
     if not home.parent.is_dir():
         raise StoreUnusable(
-            f"The folder {home} cannot be made because {home.parent} does not exist. "
+            f"The folder {home} cannot be created because {home.parent} does not exist. "
             "Create it, mount the disk, or set WINNOW_HOME to another folder."
         )
     try:
         home.mkdir(exist_ok=True)
     except OSError as error:
-        raise StoreUnusable(f"The folder {home} cannot be made: {error.strerror}. Set WINNOW_HOME.") from error
+        raise StoreUnusable(f"The folder {home} cannot be created: {error.strerror}. Set WINNOW_HOME.") from error
 
 
 def sqlite_path(url: str) -> Path:
@@ -118,7 +118,7 @@ def _check_writable(path: Path) -> None:
 
 
 def filesystem_of(folder: Path, mounts: str | None = None) -> str:
-    """The type of the filesystem that holds `folder` ("" where the system does not say)."""
+    """The type of the filesystem of `folder`; "" if the system does not report it."""
     if mounts is None:
         source = Path("/proc/self/mounts")
         mounts = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
@@ -134,7 +134,7 @@ def filesystem_of(folder: Path, mounts: str | None = None) -> str:
 
 
 def network_warnings(folder: Path, mounts: str | None = None) -> tuple[str, ...]:
-    """Refuses a network filesystem, unless WINNOW_ALLOW_NETWORK_STORE=1; then warns."""
+    """Refuse a network filesystem; with WINNOW_ALLOW_NETWORK_STORE=1, return a warning instead."""
     kind = filesystem_of(folder, mounts)
     if kind not in NETWORK_FILESYSTEMS:
         return ()
@@ -142,14 +142,14 @@ def network_warnings(folder: Path, mounts: str | None = None) -> tuple[str, ...]
     if os.environ.get(ALLOW_NETWORK) != "1":
         raise StoreUnusable(
             f"{sentence} Set WINNOW_HOME to a local disk or use PostgreSQL. If only this one machine ever "
-            f"opens it, {ALLOW_NETWORK}=1 opens it all the same."
+            f"opens it, set {ALLOW_NETWORK}=1."
         )
     log.warning(sentence)
     return (f"{sentence} Use a local disk or PostgreSQL.",)
 
 
 def check_health(path: Path, limit: int = CHECK_LIMIT_BYTES) -> None:
-    """`PRAGMA quick_check` on files up to `limit` bytes; anything but "ok" is refused."""
+    """Run `PRAGMA quick_check` on files up to `limit` bytes; raise StoreUnusable for a damaged file."""
     try:
         with sqlite3.connect(path, timeout=60) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,4 +1,4 @@
-"""One process at a time, by a lock on a file: released by the kernel when its holder dies, however it dies."""
+"""Mutual exclusion between processes by a lock on a file, which the kernel releases when its holder ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from core.errors import StoreUnusable
 
-GATE_PAUSE = 0.002  # seconds; many may wait here
-DOOR_PAUSE = 0.0005  # and one here
+QUEUE_PAUSE = 0.002  # seconds between attempts on the queue lock, where many may wait
+LOCK_PAUSE = 0.0005  # seconds between attempts on the lock itself, where one process waits
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock now, or say that another holds it."""
+    """Acquire the lock without waiting; False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -29,7 +29,7 @@ def unlock(descriptor: int) -> None:
 
 
 def wait_for_lock(descriptor: int, what: str, deadline: float, pause: float) -> None:
-    """Take the lock before `deadline` (monotonic), asking every `pause` seconds; then give up with a sentence."""
+    """Acquire the lock, trying every `pause` seconds; raise StoreUnusable after `deadline` (monotonic)."""
     started = time.monotonic()
     while not try_lock(descriptor):
         if time.monotonic() > deadline:
@@ -42,33 +42,33 @@ def wait_for_lock(descriptor: int, what: str, deadline: float, pause: float) -> 
 
 @contextlib.contextmanager
 def file_lock(path: Path, what: str, seconds: float = 60.0) -> Iterator[None]:
-    """Hold the lock on `path` (made when missing) for the length of the block.
+    """Hold the lock on `path` (created if missing) for the length of the block.
 
-    Whoever wants it passes a second lock, the gate, and keeps that until it has the first: one waits at the door, and a
-    process that has just let go cannot take it again before the one that waits. Without the gate, eight writers on a
-    busy machine left one of them waiting for a minute.
+    A process first acquires a second lock, the queue lock, and keeps it until it has the first one. So one process
+    waits for the lock, and a process that has just released it cannot acquire it again before the waiting one. Without
+    the queue lock, one of eight writers on a busy machine waited for a minute.
     """
     deadline = time.monotonic() + seconds
-    with _opened(gate_of(path)) as gate, _opened(path) as descriptor:
-        wait_for_lock(gate, what, deadline, GATE_PAUSE)
-        wait_for_lock(descriptor, what, deadline, DOOR_PAUSE)
-        unlock(gate)
+    with _opened(queue_path(path)) as queue, _opened(path) as descriptor:
+        wait_for_lock(queue, what, deadline, QUEUE_PAUSE)
+        wait_for_lock(descriptor, what, deadline, LOCK_PAUSE)
+        unlock(queue)
         yield
 
 
 def forget(path: Path) -> None:
-    """Remove the files of a lock that nobody will want again."""
-    for name in (path, gate_of(path)):
+    """Delete the files of a lock that is not used any more."""
+    for name in (path, queue_path(path)):
         name.unlink(missing_ok=True)
 
 
-def gate_of(path: Path) -> Path:
+def queue_path(path: Path) -> Path:
     return Path(f"{path}.gate")
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Closing the file lets go of its lock."""
+    """An open file descriptor; closing it releases its lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         yield descriptor

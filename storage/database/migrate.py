@@ -1,4 +1,4 @@
-"""Alembic, run from code: which version a store has, and how it is brought to this one. Never down."""
+"""Alembic, run from code: the version of a store and its upgrade to that of this code. There is no downgrade."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ def scripts() -> ScriptDirectory:
 
 
 def head() -> str:
-    """The version this code writes."""
+    """The version that this code writes."""
     revision = scripts().get_current_head()
     assert revision is not None
     return revision
 
 
 def version(connection: Connection) -> str | None:
-    """The version the store says it has."""
+    """The version stored in the database; None without one."""
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return context.get_current_revision()
 
 
 def state(engine: Engine) -> State:
-    """`broken`: tables of Winnow without a version, which only an interrupted or foreign change leaves behind."""
+    """The version of the store compared with this code. `broken`: Winnow's tables without a version, which only an
+    interrupted or foreign change can cause."""
     with engine.connect() as connection:
         stored = version(connection)
         if stored is None:
@@ -55,7 +56,7 @@ def state(engine: Engine) -> State:
 
 
 def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None:
-    """All missing steps in one transaction, after `backup`. Two processes at once: the second finds nothing to do."""
+    """Run all missing steps in one transaction, after `backup`. Of two concurrent calls, the second has no effect."""
     directory = scripts()
     with _alone(engine) as connection:
         if version(connection) == head():
@@ -76,7 +77,7 @@ def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None
 
 @contextlib.contextmanager
 def _alone(engine: Engine) -> Iterator[Connection]:
-    """A connection while no other process migrates (SQLite: the caller holds the store's lock files)."""
+    """A connection while no other process migrates; for SQLite, the caller holds the store's lock files."""
     with engine.connect() as connection:
         if connection.dialect.name != "postgresql":
             connection.commit()
@@ -92,7 +93,7 @@ def _alone(engine: Engine) -> Iterator[Connection]:
 
 
 def missing_parts(engine: Engine) -> list[str]:
-    """Tables and columns this code needs and the store lacks, as words."""
+    """Tables and columns that this code needs and the store lacks, as text."""
     with engine.connect() as connection:
         found = {
             (schema_and_table[1], column["name"])

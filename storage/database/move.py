@@ -1,9 +1,9 @@
-"""One store's rows into another: SQLite to PostgreSQL for a growing team, and either way for backups.
+"""Copying one store into another: SQLite to PostgreSQL for a growing team, and both ways for backups.
 
-`copy_rows` makes the target equal to the source, table by table: rows that are missing or differ are written, rows the
-source does not have go. A table that is already equal is left alone, so a move that was killed goes on where it was;
-running it once more changes nothing. At the end counts and hashes of all tables are compared.
-Leases, cursors and worker heartbeats are about a running app and stay behind.
+`copy_rows` makes the target equal to the source, table by table: missing and different rows are written, extra rows are
+deleted. Equal tables are skipped, so an interrupted move continues where it stopped, and a second run changes nothing.
+At the end, counts and hashes of all tables are compared. Leases, cursors and worker heartbeats belong to a running app
+and are not copied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.database.store import Store, insert_for
 from storage.media.packs import PackWriter
 from storage.system.atomic_files import temporary_path
 
-LEFT_BEHIND = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
+NOT_COPIED = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
 BLOCK = 1_000
 IDENTITY, MARK = "store", "moving"
 HASH_NAME = re.compile(r"[0-9a-f]{64}(\.|$)")
@@ -37,7 +37,7 @@ HASH_NAME = re.compile(r"[0-9a-f]{64}(\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class TableSum:
-    """What a table holds, in a form that is the same on every database."""
+    """Row count and content hash of a table, equal on every database."""
 
     n_rows: int
     sha256: str
@@ -54,18 +54,18 @@ class MoveReport:
 
 
 def move(source: Store, target: Store, report: Report = ignore) -> MoveReport:
-    """The whole store. The source takes no labels meanwhile; it is not changed."""
+    """Copy the whole store. The source is write-locked during the copy and is not changed."""
     source_id = _identity(source)
     _refuse_foreign(target, source_id)
     n_files = copy_files(source, target, report)
-    with source.write() as connection:  # nobody writes to the source until the comparison is done
+    with source.write() as connection:  # locks out writers until the comparison is done
         _mark(target, {"from": source_id})
         sums = copy_rows(connection, target, report)
     return MoveReport(tables=sums, n_files=n_files)
 
 
 def copy_rows(source: Connection, target: Store, report: Report = ignore) -> dict[str, TableSum]:
-    """Make the target's tables equal to what `source` reads, and prove it."""
+    """Make the target's tables equal to those that `source` reads, and verify it."""
     tables = moved_tables()
     sums = {table.name: table_sum(source, table) for table in tables}
     stale = [table for table in tables if not _same(target, table, sums[table.name])]
@@ -87,12 +87,12 @@ def copy_rows(source: Connection, target: Store, report: Report = ignore) -> dic
 
 
 def moved_tables() -> list[SqlTable]:
-    """In the order in which references allow inserting."""
-    return [table for table in METADATA.sorted_tables if table.name not in LEFT_BEHIND]
+    """The copied tables, in an order in which references allow inserts."""
+    return [table for table in METADATA.sorted_tables if table.name not in NOT_COPIED]
 
 
 def table_sum(connection: Connection, table: SqlTable) -> TableSum:
-    """Row count and a hash over all rows in the order of their keys; settings of the move itself are left out."""
+    """Row count and a hash of all rows in the order of their keys, without the settings of the move itself."""
     digest, n_rows = hashlib.sha256(), 0
     query = select(table).order_by(*table.primary_key.columns).execution_options(yield_per=BLOCK)
     for row in connection.execute(query):
@@ -104,7 +104,7 @@ def table_sum(connection: Connection, table: SqlTable) -> TableSum:
 
 
 def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
-    """Media and arrays that the target's folders lack; names are hashes, so what is there is right."""
+    """Copy media and arrays that are missing in the target; existing files are right because names are hashes."""
     if source.home == target.home:
         return 0
     n_files = 0
@@ -156,7 +156,7 @@ def _copy_file(source: Path, target: Path) -> bool:
         with open(partial, "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if not target.name.startswith(found):
-            raise StoreUnusable(f"{source} no longer has the bytes its name stands for; it was not copied.")
+            raise StoreUnusable(f"{source} does not match the hash in its name; it was not copied.")
         partial.replace(target)
     return True
 
@@ -182,7 +182,7 @@ def _blocks(source: Connection, table: SqlTable) -> Iterator[list[dict[str, Any]
 
 
 def _write_block(target: Store, table: SqlTable, block: Sequence[dict[str, Any]]) -> None:
-    """Insert or overwrite; references within the table are set when all rows of the block are there."""
+    """Insert or overwrite; references within the table are set after all rows of the block are written."""
     own = [column for column in table.columns if any(key.column.table is table for key in column.foreign_keys)]
     keys = [column.name for column in table.primary_key.columns]
     with target.write() as connection:
@@ -216,7 +216,7 @@ def _delete_extra(source: Connection, target: Store, table: SqlTable) -> None:
 
 
 def _set_sequence(target: Store, table: SqlTable) -> None:
-    """PostgreSQL numbers new rows after the highest that was copied."""
+    """Let PostgreSQL number new rows after the highest copied one."""
     column = table.autoincrement_column
     if target.is_sqlite or column is None:
         return
@@ -230,7 +230,7 @@ def _set_sequence(target: Store, table: SqlTable) -> None:
 
 
 def _identity(store: Store) -> str:
-    """The name a store gave itself, made when first asked for."""
+    """The identifier of a store, created on first use."""
     with store.write() as connection:
         row = connection.execute(select(Setting.value).where(Setting.key == IDENTITY)).scalar()
         if row is None:
@@ -240,7 +240,7 @@ def _identity(store: Store) -> str:
 
 
 def _refuse_foreign(target: Store, source_id: str) -> None:
-    """A target with projects of its own, or of another store, would lose them."""
+    """Refuse a target that has projects of its own or of another store: they would be deleted."""
     with target.read() as connection:
         mark = connection.execute(select(Setting.value).where(Setting.key == MARK)).scalar()
         n_projects = connection.execute(select(func.count()).select_from(Project)).scalar_one()

@@ -1,10 +1,10 @@
 """The store: one database (SQLite or PostgreSQL) and the folders beside it.
 
 SQLite     WAL, synchronous=FULL (a committed label has reached the disk), foreign keys, no mmap. A write begins with
-           BEGIN IMMEDIATE and holds a lock file for its whole length, the automatic checkpoint after its commit
-           included: one process at a time writes or checkpoints, waiting writers take turns, and the races between
-           a checkpoint and a writer that SQLite had before 3.51.3 cannot happen.
-PostgreSQL READ COMMITTED writes that lock the rows they decide on; reads are REPEATABLE READ, READ ONLY.
+           BEGIN IMMEDIATE and holds a lock file until the automatic checkpoint after its commit has ended. One
+           process at a time writes or checkpoints, writers are served in order, and the race between a checkpoint
+           and a writer in SQLite before 3.51.3 cannot occur.
+PostgreSQL writes are READ COMMITTED and lock the rows they depend on; reads are REPEATABLE READ, READ ONLY.
 
 `Store.open` refuses a store it cannot use safely (`storage.database.checks`) and migrates an older one after a backup.
 """
@@ -48,7 +48,7 @@ def now() -> datetime:
 
 
 class Store:
-    """An open store. Safe to share between threads; open one per process (never carry it over a fork)."""
+    """An open store. It may be shared between threads, but not between processes: open one per process."""
 
     def __init__(self, url: str, home: Path, artifacts_address: str | None = None) -> None:
         self.url = url
@@ -61,7 +61,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str | None = None, home: Path | None = None, migrate: bool = True) -> Store:
-        """Open, and migrate when `migrate` (an older store is refused otherwise). Defaults: the environment's."""
+        """Check and open a store; an older one is migrated, or refused without `migrate`. Defaults: the environment."""
         environment = locations.from_environment()
         artifacts = environment.artifacts if home is None else None
         home = Path(home).absolute() if home is not None else environment.home
@@ -81,7 +81,7 @@ class Store:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent picture of the store for the length of the block; nothing can be written through it."""
+        """A read-only connection with one consistent snapshot for the length of the block."""
         with self._reader.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -90,7 +90,7 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: on disk when the block ends, nothing written when it raises."""
+        """One write transaction: on disk when the block ends, rolled back if it raises."""
         if getattr(self._writing, "busy", False):
             raise RuntimeError("store.write() was entered again inside its own block; pass the connection instead.")
         self._writing.busy = True
@@ -105,7 +105,7 @@ class Store:
             self._writing.busy = False
 
     def run(self, work: Callable[[Connection], Result]) -> Result:
-        """`work` in one write transaction, begun again when PostgreSQL ends it to resolve a deadlock."""
+        """Run `work` in one write transaction; repeat it if PostgreSQL aborts it to resolve a deadlock."""
         tries_left = TRIES
         while True:
             tries_left -= 1
@@ -115,10 +115,10 @@ class Store:
             except OperationalError as error:
                 if not tries_left or getattr(error.orig, "sqlstate", None) not in DEADLOCKS:
                     raise
-            time.sleep(random.uniform(0.0, 0.1))  # so that the two do not meet again at once
+            time.sleep(random.uniform(0.0, 0.1))  # so that the transactions do not collide again
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
-        """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
+        """The lock under which one process at a time writes to a SQLite file; PostgreSQL locks rows itself."""
         if not self.is_sqlite:
             return contextlib.nullcontext()
         return file_lock(store_checks.lock_path(self.url), "The store's write lock", WAIT_SECONDS)
@@ -143,19 +143,21 @@ class Store:
 
 
 def explained(error: OperationalError, url: str) -> str | None:
-    """A full disk, a read-only file and a lost server as sentences; None for anything else."""
+    """A message for a full disk, a read-only file or a lost connection; None for other errors."""
     text = str(error.orig).lower()
     if "disk is full" in text or "no space left" in text:
         return "The disk is full, so nothing was saved. Free some space and try again."
     if "readonly" in text or "read-only" in text:
         return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
     if error.connection_invalidated or "connection" in text:
-        return f"The database at {locations.shown(url)} went away before it answered: {error.orig} Try again."
+        return (
+            f"The database at {locations.shown(url)} closed the connection before it answered: {error.orig} Try again."
+        )
     return None
 
 
 def insert_for(connection: Connection, table: Any) -> Any:
-    """An INSERT of the connection's own dialect, which has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+    """An INSERT in the connection's dialect, with `on_conflict_do_nothing` and `on_conflict_do_update`."""
     return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
@@ -165,7 +167,7 @@ def strict_json(value: Any) -> str:
 
 
 def make_engine(url: str, read_only: bool = False) -> Engine:
-    """An engine with the settings of the module's docstring; `read_only` ones cannot write (SQLite)."""
+    """An engine with the settings described above; on SQLite, `read_only` engines cannot write."""
     if make_url(url).get_backend_name() == "sqlite":
         engine = create_engine(
             url,
@@ -192,7 +194,7 @@ def _lower(value: Any) -> Any:
 
 
 def _listen_sqlite(engine: Engine, read_only: bool) -> None:
-    """Take transactions into our own hands: the driver's implicit ones begin too late and in the wrong mode."""
+    """Begin transactions explicitly: the driver's implicit ones begin too late and in the wrong mode."""
 
     def on_connect(raw: sqlite3.Connection, record: object) -> None:
         raw.isolation_level = None

@@ -1,4 +1,4 @@
-"""Which strings the store keeps: exactly as given, or refused with a sentence; the same on every database."""
+"""Validation of strings: stored exactly as given or refused, equally on every database."""
 
 from __future__ import annotations
 

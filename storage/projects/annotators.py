@@ -1,4 +1,4 @@
-"""The people (and the importer, the simulator) whose labels the store keeps."""
+"""Annotators: the people whose labels the store keeps, the importer, and what each did in a project."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, date, datetime, tzinfo
 from statistics import median
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.orm import aliased
 
 from core.errors import Conflict, NotFound
 from storage.database.schema import Annotator, LabelEvent
 from storage.database.store import Store, insert_for, now
 from storage.database.strings import named, storable
+from storage.labeling.undo import is_undone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class AnnotatorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotatorStatistics:
-    """What one annotator did in a project; events that were taken back are not counted."""
+    """What one annotator did in a project, without undone events."""
 
     annotator_id: int
     name: str
@@ -35,14 +35,18 @@ class AnnotatorStatistics:
     n_skips: int
     n_flags: int
     n_undone: int
-    median_seconds: float | None  # to decide, over their labels that carry a time
-    per_day: dict[date, int]  # labels per day, in the time zone asked for
+    median_seconds: float | None  # median time per label, over labels with a measured time
+    per_day: dict[date, int]  # labels per day, in the requested time zone
     first_at: datetime | None
     last_at: datetime | None
 
 
 def annotator_named(store: Store, name: str, subject: str | None = None) -> AnnotatorRow:
-    """Get or make. With a `subject` (signed in) that decides; a name another subject has gets a number behind it."""
+    """The annotator with this name, created if missing.
+
+    With `subject` (a signed-in user), the subject identifies the annotator; a new one whose name is taken gets a number
+    after the name. Raises Conflict for a removed annotator.
+    """
     name = named(name.strip(), "The annotator's name", 200)
     if subject is not None:
         storable(subject, "The sign-in subject", 300)
@@ -70,7 +74,7 @@ def get_annotator(store: Store, annotator_id: int) -> AnnotatorRow:
 
 
 def remove_annotator(store: Store, annotator_id: int) -> AnnotatorRow:
-    """No more labels from them; the labels they gave stay."""
+    """Refuse further labels of this annotator; existing labels stay."""
     return _set_removed(store, annotator_id, now())
 
 
@@ -80,7 +84,6 @@ def restore_annotator(store: Store, annotator_id: int) -> AnnotatorRow:
 
 def annotator_statistics(store: Store, project_id: int, zone: tzinfo = UTC) -> list[AnnotatorStatistics]:
     """One record for each annotator with events in the project, most labels first; days are those of `zone`."""
-    undo = aliased(LabelEvent)
     query = (
         select(
             LabelEvent.annotator_id,
@@ -88,7 +91,7 @@ def annotator_statistics(store: Store, project_id: int, zone: tzinfo = UTC) -> l
             LabelEvent.kind,
             LabelEvent.seconds,
             LabelEvent.at,
-            select(undo.sequence).where(undo.undoes == LabelEvent.uuid).exists().label("undone"),
+            is_undone().label("undone"),
         )
         .join(Annotator, Annotator.id == LabelEvent.annotator_id)
         .where(LabelEvent.project_id == project_id, LabelEvent.kind.in_(("label", "skip", "flag")))
@@ -145,7 +148,7 @@ def _find(connection: Connection, name: str, subject: str | None) -> AnnotatorRo
 
 
 def _make(connection: Connection, name: str, subject: str | None) -> AnnotatorRow:
-    """Insert unless another process was faster; a taken name gets the first free number when a subject is new."""
+    """Insert unless another process did; for a new subject, a taken name gets the first free number."""
     candidate, number = name, 2
     while True:
         values = {"name": candidate, "subject": subject, "created_at": now()}

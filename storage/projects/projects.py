@@ -25,11 +25,11 @@ KINDS = ("audio", "image")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSettings:
-    """How a project is labeled and what its rounds do; stored as JSON, fields added later take their defaults."""
+    """How a project is labeled and what its rounds do. Stored as JSON; missing fields take their defaults."""
 
     labels_per_item: int = 1
     suggestions: Literal["show", "hide", "random"] = "show"
-    hidden_share: float = 0.2  # of the items, when suggestions are hidden at random
+    hidden_share: float = 0.2  # share of the items, if suggestions are hidden at random
     automatic_rounds: bool = True
     batch_size: int = 10
     strategy: str = "bico"
@@ -67,7 +67,7 @@ def create_project(
     settings: ProjectSettings | None = None,
     guidelines: str = "",
 ) -> ProjectRow:
-    """A new project with its classes in order; the name must be free."""
+    """Create a project with its classes in order; raises Conflict if the name exists."""
     require(kind in KINDS, f"A project holds audio or image, not {kind!r}.")
     values = {
         "name": named(name, "The project's name", 200),
@@ -81,7 +81,7 @@ def create_project(
         _refuse_taken(connection, name)
         try:
             project_id = connection.execute(insert(Project).values(values).returning(Project.id)).scalar_one()
-        except IntegrityError as error:  # another process took it since the question above
+        except IntegrityError as error:  # another process used the name after the check above
             raise Conflict(_taken(name)) from error
         for class_name in class_names:
             class_rows.add_in(connection, project_id, class_name, by=None)
@@ -109,7 +109,7 @@ def update_project(
     guidelines: str | None = None,
     settings: ProjectSettings | None = None,
 ) -> ProjectRow:
-    """Change what is given. More labels per item makes finished items wait again, fewer lets them rest."""
+    """Change the given values. With more labels per item, finished items wait again; with fewer, they stop waiting."""
     values: dict[str, Any] = {}
     if name is not None:
         values["name"] = named(name, "The project's name", 200)
@@ -130,11 +130,12 @@ def update_project(
 
 
 def archive_project(store: Store, project_id: int) -> ProjectRow:
-    """Hide it and refuse further changes; nothing is removed."""
+    """Hide a project and refuse changes until it is restored; nothing is deleted."""
     return _set_archived(store, project_id, now())
 
 
 def restore_project(store: Store, project_id: int) -> ProjectRow:
+    """Undo `archive_project`: the project is listed and can be changed again. No effect on an active project."""
     return _set_archived(store, project_id, None)
 
 
@@ -148,7 +149,7 @@ def _set_archived(store: Store, project_id: int, at: datetime | None) -> Project
 
 
 def touch(connection: Connection, project_id: int) -> int:
-    """`lock`, for changes that an archived project refuses."""
+    """`lock` for a change that is refused if the project is archived; returns the new revision."""
     project = lock(connection, project_id)
     if project.archived_at is not None:
         raise Conflict(f"The project {project.name} is archived. Restore it to change it.")
@@ -156,8 +157,8 @@ def touch(connection: Connection, project_id: int) -> int:
 
 
 def lock(connection: Connection, project_id: int) -> ProjectRow:
-    """First statement of every change below a project: locks its row, so that changes to one project come one after
-    another and `label_events.sequence` grows in the order of commits. Returns it with its new revision."""
+    """Lock the project's row, increment its revision and return it. Every change within a project starts with this, so
+    changes of one project are serialized and `label_events.sequence` grows in the order of commits."""
     row = connection.execute(
         update(Project)
         .where(Project.id == project_id)

@@ -1,8 +1,8 @@
-"""The two projects a new store starts with: spoken digits (clips in `sample_data/`) and handwritten digits (real
-images that scikit-learn ships). Both carry hidden truth and a held-out test set.
+"""The two projects of a new store: spoken digits (clips in `sample_data/`) and handwritten digits (images from
+scikit-learn). Both have known labels that annotators do not see, and test items.
 
-Loading is remembered in the store's settings: a later start does nothing, also when a sample project was renamed or
-archived meanwhile. Interrupted, it goes on at the next start.
+The store's settings record which projects were loaded, so a later start does not load them again, even if they were
+renamed or archived. An interrupted load continues at the next start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCALE = 4  # each of the 8 x 8 pixels becomes 4 x 4 equal ones
 
 
 def load_sample_projects(store: Store, report: Report = ignore) -> list[str]:
-    """Make both projects unless this store had them before; returns the names of those that were made now."""
+    """Create both projects unless this store had them before; returns the names of the new ones."""
     with store.read() as connection:
         known = connection.execute(select(Setting.value).where(Setting.key == KEY)).scalar_one_or_none() or {}
     loaded: list[str] = list(known.get("loaded", ()))
@@ -72,7 +72,7 @@ def _remember(store: Store, loaded: list[str]) -> None:
 
 
 def digits_file() -> Path | None:
-    """scikit-learn's table of digit images, found without importing scikit-learn."""
+    """The path of scikit-learn's table of digit images, without importing scikit-learn; None if it is missing."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -81,7 +81,7 @@ def digits_file() -> Path | None:
 
 
 class HandwrittenDigits:
-    """A source of PNG files made from the table: 64 gray levels 0 to 16 and the digit, in each row."""
+    """An import source of PNG files from the table, whose rows hold 64 gray levels from 0 to 16 and the digit."""
 
     strict = False
 
@@ -115,9 +115,9 @@ class HandwrittenDigits:
 
 
 def gray_png(pixels: np.ndarray) -> bytes:
-    """An 8-bit gray PNG whose bytes depend on the pixels alone, not on the version of a compressor: one stored block.
+    """An 8-bit gray PNG in one stored block, so that its bytes do not depend on the version of a compressor.
 
-    `pixels` is (height, width), at most 65,535 bytes with one filter byte a line.
+    `pixels` is (height, width), at most 65,535 bytes including one filter byte per line.
     """
     height, width = pixels.shape
     lines = b"".join(b"\x00" + line.tobytes() for line in np.ascontiguousarray(pixels, np.uint8))

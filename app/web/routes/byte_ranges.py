@@ -1,4 +1,4 @@
-"""Bytes in memory as an answer that players can seek in: whole, or the one range that was asked for (RFC 9110, 14)."""
+"""Responses with bytes from memory: the whole content or one requested range (RFC 9110, section 14), for seeking."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # longer numbers ar
 
 
 def ranged(data: bytes, asked: Mapping[str, str], media_type: str, headers: Mapping[str, str]) -> Response:
-    """`asked` are the request's headers, `headers` those of the answer, with its ETag.
+    """`asked` are the headers of the request, `headers` those of the response, with its ETag.
 
-    Several ranges at once, another unit, or a copy that is out of date (If-Range) are answered with the whole.
+    Several ranges, another unit, or an outdated copy (If-Range) get the whole content.
     """
     headers = {**headers, "Accept-Ranges": "bytes"}
     span = _span(asked.get("range", ""), len(data))
@@ -27,7 +27,7 @@ def ranged(data: bytes, asked: Mapping[str, str], media_type: str, headers: Mapp
 
 
 def _span(asked: str, n_bytes: int) -> tuple[int, int] | None:
-    """(first, last) byte, first > last when there are no such bytes; None when no single range was asked for."""
+    """(first, last) byte, with first > last for an unsatisfiable range; None without a single range."""
     found = _RANGE.match(asked.strip())
     if found is None or found.group(1) == found.group(2) == "":
         return None

@@ -1,4 +1,4 @@
-"""Finished exports, downloaded from disk by those who have a session."""
+"""Downloads of finished exports, for requests with a session."""
 
 from __future__ import annotations
 

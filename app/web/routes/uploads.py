@@ -1,7 +1,7 @@
-"""Files from the browser, straight to disk: they never lie in the server's memory, and their names never become paths.
+"""Uploads from the browser, written directly to disk: not held in memory, and file names never become paths.
 
-An upload is one zip archive in `WINNOW_HOME/uploads` that grows file by file under a random name and is closed when the
-browser says so; the import then reads it with all the care an archive gets. A zip that comes alone is kept as it is.
+An upload is one zip archive in `WINNOW_HOME/uploads`. Files are appended under a random archive name until the browser
+closes it; the import then reads it with the checks for archives. A single zip file is stored unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from app.web import resources, tickets
 from storage.media.limits import limits_from
 
 NAME = re.compile(r"[0-9a-f]{32}\Z")
-KEPT_SECONDS = 2 * 24 * 3600  # an upload that nobody imported
+KEPT_SECONDS = 2 * 24 * 3600  # for uploads that are not imported
 _lock = threading.Lock()
-_growing: dict[str, zipfile.ZipFile] = {}  # uploads under way; one that a restart cuts off is sent again
+_growing: dict[str, zipfile.ZipFile] = {}  # uploads in progress; after a restart they must be sent again
 
 
 def upload_routes() -> list[Route]:
@@ -39,7 +39,7 @@ def upload_routes() -> list[Route]:
 
 
 def upload_path(upload: str) -> Path:
-    """Where the archive of an upload lies; the name must be one that we made."""
+    """The path of an upload's archive; raises ValueError for a name that the server did not create."""
     if not NAME.fullmatch(upload):
         raise ValueError(f"{upload!r} is not the name of an upload")
     return upload_folder() / f"{upload}.zip"
@@ -50,7 +50,7 @@ def upload_folder() -> Path:
 
 
 async def receive(request: Request) -> Response:
-    """Add one file: its bytes are the body, its name stands percent-encoded in `X-Winnow-Name`."""
+    """Add one file: the body holds its bytes, `X-Winnow-Name` its percent-encoded name."""
     if tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket")) is None:
         return _answer(401, "You are signed out. Open Winnow again.")
     upload, limits = request.path_params["upload"], limits_from()
@@ -77,7 +77,7 @@ async def receive(request: Request) -> Response:
 
 
 async def close(request: Request) -> Response:
-    """All files are there: the archive becomes readable."""
+    """Complete the upload, so that the archive can be read."""
     if tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket")) is None:
         return _answer(401, "You are signed out. Open Winnow again.")
     upload = request.path_params["upload"]
@@ -90,7 +90,7 @@ async def close(request: Request) -> Response:
 
 
 def _received(target: Path) -> int:
-    """Bytes of this upload so far; before its first one, old uploads that nobody imported are cleared away."""
+    """The bytes received so far; before the first file, old uploads that were not imported are deleted."""
     with contextlib.suppress(FileNotFoundError):
         return target.with_suffix(".part").stat().st_size
     for path in target.parent.iterdir():
@@ -105,7 +105,7 @@ def _received(target: Path) -> int:
 
 
 def _keep(part: IO[bytes], target: Path, name: str, alone: bool) -> None:
-    """Append to the archive (its own name inside, whatever it is), or become the archive."""
+    """Append the file to the archive under its own name, or make it the archive itself."""
     part.seek(0)
     if alone:
         with target.with_suffix(".part").open("wb") as stream:

@@ -86,7 +86,7 @@ def test_a_missing_folder_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=r"The folder .* of the database does not exist\. Create it"):
         Store.open(f"sqlite:///{tmp_path}/nowhere/winnow.sqlite", tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreUnusable, match="cannot be made"):
+    with pytest.raises(StoreUnusable, match="cannot be created"):
         Store.open(home=tmp_path / "file" / "home")
 
 

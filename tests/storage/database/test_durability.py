@@ -213,7 +213,7 @@ def test_a_connection_lost_between_commit_and_answer_makes_the_retry_harmless(st
                 other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": process})
 
     listen.listen(store.engine, "commit", commit_then_lose)
-    with pytest.raises(StoreUnusable, match="went away before it answered"):
+    with pytest.raises(StoreUnusable, match="closed the connection before it answered"):
         made.pool.apply([given], annotator=made.ann)
     listen.remove(store.engine, "commit", commit_then_lose)
     assert made.pool.apply([given], annotator=made.ann)[0].accepted

@@ -30,7 +30,24 @@ def test_a_project_is_made_found_changed_and_archived(store: Store) -> None:
     assert list_projects(store) == [] and len(list_projects(store, include_archived=True)) == 1
     with pytest.raises(Conflict, match="archived"):
         update_project(store, made.id, name="x")
-    assert restore_project(store, made.id).archived_at is None
+    restored = restore_project(store, made.id)
+    assert restored.archived_at is None and list_projects(store) == [restored]
+    assert update_project(store, made.id, name="Birds").name == "Birds"
+
+
+def test_restoring_a_project_lets_people_label_again(store: Store) -> None:
+    made = make_pool(store)
+    archive_project(store, made.project_id)
+    assert made.pool.next_to_label(annotator=made.ann, limit=1) == []
+    assert not made.pool.label(made.items[0], made.classes[0], annotator=made.ann).accepted
+    before = get_project(store, made.project_id)
+    restored = restore_project(store, made.project_id)
+    assert restored.revision > before.revision, "pages read the project again"
+    assert len(made.pool.next_to_label(annotator=made.ann, limit=1)) == 1
+    assert made.pool.label(made.items[0], made.classes[0], annotator=made.ann).accepted
+    assert restore_project(store, made.project_id).archived_at is None, "restoring an active project is allowed"
+    with pytest.raises(NotFound, match="There is no project"):
+        restore_project(store, 999_999)
 
 
 def test_a_taken_or_impossible_project_is_refused_and_nothing_is_made(store: Store) -> None:
