@@ -173,7 +173,7 @@ def _main_directions(vectors: NDArray[np.float32], random: np.random.RandomState
     if points.shape[1] < 2:
         points = np.column_stack([points, np.zeros(len(points))])
     points = 10.0 * points / max(float(np.abs(points).max()), 1e-12)
-    return (points + random.normal(scale=1e-4, size=points.shape)).astype(np.float32)
+    return np.asarray(points + random.normal(scale=1e-4, size=points.shape), np.float32)
 
 
 def _start_new_points(
@@ -203,7 +203,7 @@ def _turn_back(
     here, there = points[known], start[known]
     center_here, center_there = here.mean(0), there.mean(0)
     U, _, Vt = np.linalg.svd((here - center_here).T @ (there - center_there))
-    return ((points - center_here) @ (U @ Vt) + center_there).astype(np.float32)
+    return np.asarray((points - center_here) @ (U @ Vt) + center_there, np.float32)
 
 
 def _place_the_rest(
