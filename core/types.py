@@ -111,14 +111,13 @@ class SelectionRequest:
     eligible: NDArray[np.bool_]  # (n,) rows that may be chosen
     probabilities: NDArray[np.float32]  # (n, C) pseudo-labels; the human label, one-hot, on labeled rows
     embeddings: NDArray[np.float32]  # (n, e) last layer
-    features: NDArray[np.float32]  # (n, q) Nyström features of the kernel
+    features: NDArray[np.float32]  # (n, q) Nyström features of the kernel; (n, 0) where the round did not compute them
     batch_size: int
     seed: int
     view_features: Callable[[int], NDArray[np.float32]] | None = None  # row -> (A, q) features of augmented views
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C) predictions on V augmented views
-    similarity_features: Callable[[], NDArray[np.float32]] | None = (
-        None  # (n, q) diffusion features of the similarity graph
-    )
+    similarity_features: Callable[[], NDArray[np.float32]] | None = None  # (n, q) diffusion features
+    inputs: Callable[[], NDArray[np.float32]] | None = None  # (n, d) network inputs as vectors
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
     has_model: bool = True  # False before the first label: probabilities and embeddings are uninformative

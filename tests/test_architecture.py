@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOTS = ("core", "storage", "app")
 LIGHT_CORE = ("core.types", "core.errors", "core.config", "core.rows", "core.version")
 # Modules of core that a page may import: they load numpy and nothing heavier.
-PAGE_CORE = (*LIGHT_CORE, "core.acquisition.catalog", "core.rounds.simulation_plan")
+PAGE_CORE = (*LIGHT_CORE, "core.acquisition.catalog", "core.rounds.simulation_plan", "core.rounds.stage_names")
 HEAVY = ("torch", "torchaudio", "onnxruntime", "librosa", "numba", "umap")
 WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
@@ -48,15 +48,11 @@ DEFERRED_IMPORTS = (
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
     ("storage.media.limits", "core.config", "every process that examines files loads this module at its start"),
     ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),
-    # Below: imports that hide a cycle. Each goes with its cycle in KNOWN_CYCLES.
-    ("app.rounds.steps", "app.rounds.finish", "cycle"),
 )
 
 # Groups of modules that import each other, imports in functions and under TYPE_CHECKING included. To be emptied: a
 # group that is gone leaves this list, and no new one joins it.
-KNOWN_CYCLES: tuple[tuple[str, ...], ...] = (
-    ("app.rounds.distributed_training", "app.rounds.finish", "app.rounds.hindsight", "app.rounds.steps"),
-)
+KNOWN_CYCLES: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.jobs.requests import SummaryOptions
-from app.rounds import stage_outputs
 from app.rounds.requests import round_config
+from app.rounds.stored_round import find_artifact, last_landmarks
 from core.config import RoundConfig, from_dict
-from core.errors import InvalidInput, NotFound
+from core.errors import InvalidInput
 from core.learning.training import TrainedModel, load_model, predict
 from core.media.inputs import Inputs
-from core.rounds import candidates, pipeline
-from core.rounds.context import Landmarks, Previous, Work
+from core.rounds.candidates import fit_kernel, kernel_features
+from core.rounds.context import Previous, StageContext
+from core.rounds.pipeline import resolve_preset
+from core.rounds.stages import prepare_inputs
 from core.rounds.summary import Summary, SummaryConfig, View, check_labels, set_aside, summarize
 from core.runtime import Runtime
 from core.types import UNLABELED, Report, ignore
@@ -32,7 +34,6 @@ from storage.exporting.weights import ExportWeights
 from storage.labeling.pool import Pool
 from storage.media import shared as shared_media
 from storage.projects.projects import get_project
-from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.row_cache import FolderRowCache
 
@@ -53,29 +54,29 @@ class Split:
 
 def summarize_project(store: Store, project_id: int, options: SummaryOptions, report: Report = ignore) -> ExportWeights:
     """The summary of the labels as they are now, ready to be exported; `about` holds what is shown."""
-    work, newest = _work(store, project_id, report)
-    check_labels(work.snapshot.labels[work.snapshot.labeled])
-    model = _model(store, work, newest) if options.joint else None
-    inputs = pipeline.prepare(work)
-    split = split_rows(work, inputs.readable, options)
-    views = [_kernel_view(work, inputs, split)]
+    context, newest = _context(store, project_id, report)
+    check_labels(context.snapshot.labels[context.snapshot.labeled])
+    model = _model(store, context, newest) if options.joint else None
+    inputs = prepare_inputs(context)
+    split = split_rows(context, inputs.readable, options)
+    views = [_kernel_view(context, inputs, split)]
     if model is not None:
-        views.append(_network_view(work, inputs, split, model))
-    labels = work.snapshot.labels[split.labeled]
+        views.append(_network_view(context, inputs, split, model))
+    labels = context.snapshot.labels[split.labeled]
     config = SummaryConfig(
         size=options.size(len(labels)),
         weighted=options.weighted,
-        penalty=work.config.selection.penalty,
+        penalty=context.config.selection.penalty,
         n_draws=options.n_draws,
         seed=options.seed,
     )
-    found = summarize(views, labels, _truth(work, split.test), config, report)
-    return _as_weights(work, split, found, _about(work, options, config, split, newest) | _worth(found))
+    found = summarize(views, labels, _truth(context, split.test), config, report)
+    return _as_weights(context, split, found, _about(context, options, config, split, newest) | _worth(found))
 
 
-def split_rows(work: Work, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
+def split_rows(context: StageContext, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
     """Held-out items measure; without any that can, a fifth of the labeled ones is set aside for it."""
-    snapshot = work.snapshot
+    snapshot = context.snapshot
     labeled = np.flatnonzero(snapshot.labeled & readable)
     check_labels(snapshot.labels[labeled])
     test = np.flatnonzero((snapshot.held_out_labels != UNLABELED) & readable)
@@ -97,73 +98,57 @@ def split_rows(work: Work, readable: NDArray[np.bool_], options: SummaryOptions)
     return Split(labeled=labeled, test=test, measured_on=measured_on, notes=notes)
 
 
-def _truth(work: Work, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    held_out = work.snapshot.held_out_labels[rows]
-    return np.where(held_out != UNLABELED, held_out, work.snapshot.labels[rows])
+def _truth(context: StageContext, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    held_out = context.snapshot.held_out_labels[rows]
+    return np.where(held_out != UNLABELED, held_out, context.snapshot.labels[rows])
 
 
-def _work(store: Store, project_id: int, report: Report) -> tuple[Work, RoundRow | None]:
+def _context(store: Store, project_id: int, report: Report) -> tuple[StageContext, RoundRow | None]:
     project, log = get_project(store, project_id), RoundLog(store, project_id)
     newest = log.latest("finished")
     settled = newest.metrics.get("settings") if newest is not None else None
     config = from_dict(RoundConfig, settled) if settled else round_config(project.settings, project.kind)
     runtime = Runtime.create(config.seed)
-    work = Work(
+    context = StageContext(
         snapshot=Pool(store, project_id).snapshot(),
-        config=pipeline.settled(config, runtime),
+        config=resolve_preset(config, runtime),
         read=shared_media.reader(store, project_id),
         cache=FolderRowCache(store.home / "cache" / "rows"),
         runtime=runtime,
-        previous=Previous(
-            item_ids=np.empty(0, np.int64),
-            map_points=np.empty((0, 2), np.float32),
-            landmarks=_landmarks(store, newest),
-        ),
+        previous=Previous(load_landmarks=lambda: last_landmarks(store, log, newest.id if newest else None)),
         report=report,
     )
-    return work, newest
+    return context, newest
 
 
-def _landmarks(store: Store, row: RoundRow | None) -> Landmarks | None:
-    kernel = _left(store, row, "kernel")
-    return stage_outputs.open_landmarks(store.artifacts, kernel) if kernel is not None else None
-
-
-def _left(store: Store, row: RoundRow | None, kind: str) -> ArtifactRef | None:
-    try:
-        return None if row is None else RoundLog(store, row.project_id).artifact(row.id, kind)
-    except NotFound:
-        return None
-
-
-def _model(store: Store, work: Work, row: RoundRow | None) -> TrainedModel:
+def _model(store: Store, context: StageContext, row: RoundRow | None) -> TrainedModel:
     """The network of the newest finished round."""
-    left = _left(store, row, "model")
+    left = find_artifact(RoundLog(store, row.project_id), row.id, "model") if row is not None else None
     if left is None:
         raise InvalidInput(
             "No finished round has trained a network yet, so there is nothing to summarize jointly with. "
             "Run a round first, or summarize for the kernel features alone."
         )
-    return load_model(store.artifacts.path(left), work.runtime)
+    return load_model(store.artifacts.path(left), context.runtime)
 
 
-def _kernel_view(work: Work, inputs: Inputs, split: Split) -> View:
-    kernel = candidates.fit_kernel(work, inputs, candidates.choose_landmarks(work, inputs))
-    features = candidates.kernel_features(work, inputs, kernel, np.concatenate([split.labeled, split.test]))
+def _kernel_view(context: StageContext, inputs: Inputs, split: Split) -> View:
+    kernel = fit_kernel(context, inputs).kernel
+    features = kernel_features(context, inputs, kernel, np.concatenate([split.labeled, split.test]))
     return View(name="kernel", labeled=features[: len(split.labeled)], test=features[len(split.labeled) :])
 
 
-def _network_view(work: Work, inputs: Inputs, split: Split, model: TrainedModel) -> View:
+def _network_view(context: StageContext, inputs: Inputs, split: Split, model: TrainedModel) -> View:
     """The last layer, scaled to a mean square length of 1 over the labeled rows."""
     rows = np.concatenate([split.labeled, split.test])
-    last = predict(model, inputs, rows, runtime=work.runtime, n_views=0, report=work.report).embeddings
+    last = predict(model, inputs, rows, runtime=context.runtime, n_views=0, report=context.report).embeddings
     labeled = last[: len(split.labeled)]
     scale = float(np.sqrt(np.square(labeled, dtype=np.float64).sum(1).mean() + 1e-12))
     return View(name="network", labeled=labeled / scale, test=last[len(split.labeled) :] / scale)
 
 
 def _about(
-    work: Work, options: SummaryOptions, config: SummaryConfig, split: Split, newest: RoundRow | None
+    context: StageContext, options: SummaryOptions, config: SummaryConfig, split: Split, newest: RoundRow | None
 ) -> dict[str, Any]:
     """How the summary was made, for people and for the manifest."""
     return {
@@ -173,9 +158,9 @@ def _about(
         "joint": options.joint,
         "objective": "mean over the items of weight * cross-entropy, plus penalty / 2 * |W|^2",
         "penalty": config.penalty,
-        "kernel": work.config.kernel.network,
+        "kernel": context.config.kernel.network,
         "round": newest.number if newest is not None else None,
-        "label_sequence": work.snapshot.label_sequence,
+        "label_sequence": context.snapshot.label_sequence,
         "measured_on": split.measured_on,
         "n_test": len(split.test),
         "seed": options.seed,
@@ -198,8 +183,8 @@ def _worth(found: Summary) -> dict[str, Any]:
     return {"accuracy": models, "solver_notes": list(found.notes)}
 
 
-def _as_weights(work: Work, split: Split, found: Summary, about: Mapping[str, Any]) -> ExportWeights:
-    snapshot, rows = work.snapshot, split.labeled[found.rows]
+def _as_weights(context: StageContext, split: Split, found: Summary, about: Mapping[str, Any]) -> ExportWeights:
+    snapshot, rows = context.snapshot, split.labeled[found.rows]
     hashes = [snapshot.hashes[row] for row in rows]
     names = [snapshot.class_names[label] for label in snapshot.labels[rows]]
     weights = [float(f"{weight:.{DIGITS}g}") for weight in found.weights]

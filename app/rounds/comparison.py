@@ -1,67 +1,81 @@
-"""Shadow picks: what other strategies would have chosen, on the very arrays that a finished round stored."""
+"""What other strategies would have chosen in a finished round, on the arrays that the round stored."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.rounds import stage_outputs
-from app.rounds.stage_outputs import Parcel
-from app.rounds.steps import StageContext
-from core.errors import Conflict, NotFound
-from core.rounds import pipeline
+from app.rounds.artifact_refs import to_dict
+from app.rounds.stored_round import StoredRound, open_round_inputs
+from core.errors import Conflict
+from core.media.inputs import Inputs
+from core.rounds.candidates import choose_candidates
+from core.rounds.outputs import CandidateFeatures, Predictions, PropagatedLabels
+from core.rounds.stage import Outputs, needed, run_stages
+from core.rounds.stages import SELECT, STAGES
 from core.types import ignore
 from storage.database.store import Store
 from storage.rounds.comparisons import Comparison
-from storage.rounds.log import RoundLog, RoundRow
+from storage.rounds.log import RoundRow
 
 
 def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
     """The answer: picks of each strategy in order, and how many of them are in the real batch."""
     if row.status != "finished":
         raise Conflict(f"Round {row.number} is {row.status}; only a finished round can be compared.")
-    bench = StageContext(store, row, parcels_of(store, row), ignore)
-    work = bench.work()
-    inputs, guesses, candidates = bench.inputs(work), bench.guesses(), bench.candidates()
-    featured = bench.featured(work)
-    real = {pick.item_id for pick in bench.log.picks(row.id)}
+    of = StoredRound(store, row, {}, ignore)
+    outputs = outputs_of_finished(of)
+    for _ in run_stages(needed(STAGES, *SELECT.needs, known=outputs), of.context, outputs):
+        pass  # computes what the round did not keep: its inputs, and features that it did not read
+    real = {pick.item_id for pick in of.log.picks(row.id)}
     picks: dict[str, list[int]] = {}
     for strategy in asked.strategies:
-        selection = dataclasses.replace(work.config.selection, strategy=strategy)
-        shadow = dataclasses.replace(work, config=dataclasses.replace(work.config, selection=selection))
-        chosen = pipeline.choose(shadow, inputs, guesses, candidates, featured)
-        picks[strategy] = [int(item_id) for item_id in chosen.item_ids]
+        selection = dataclasses.replace(of.context.config.selection, strategy=strategy)
+        context = dataclasses.replace(of.context, config=dataclasses.replace(of.context.config, selection=selection))
+        batch = SELECT.run(context, *outputs.take(SELECT.needs))
+        picks[strategy] = [int(item_id) for item_id in batch.selection.item_ids]
     overlap = {strategy: len(real & set(item_ids)) for strategy, item_ids in picks.items()}
     return dataclasses.replace(asked, status="finished", picks=picks, overlap=overlap)
 
 
-def parcels_of(store: Store, row: RoundRow) -> dict[str, Parcel]:
-    """The parcels of a finished round again, from what it stored."""
-    log = RoundLog(store, row.project_id)
+def outputs_of_finished(of: StoredRound) -> Outputs:
+    """The stage outputs that a finished round stored and that a selection reads."""
+    outputs = of.outputs
+    outputs.add(Inputs, open_round_inputs(of))
+    probabilities = _array(of, "probabilities")
+    embeddings = _array(of, "embeddings")
+    assert probabilities is not None and embeddings is not None
+    has_model = of.artifact(of.row.id, "model") is not None
+    predictions = Predictions(
+        probabilities=probabilities,
+        embeddings=embeddings,
+        view_probabilities=_array(of, "view_probabilities"),
+        has_model=has_model,
+    )
+    outputs.add(Predictions, predictions)
+    graph = of.artifact(of.row.id, "similarity_graph", "likeness")
+    opened = stage_outputs.open_similarity_graph(of.place, to_dict(graph)) if graph is not None else None
+    outputs.add(PropagatedLabels, PropagatedLabels(probabilities=probabilities, graph=opened))
+    if (features := _features(of, outputs.get(Inputs))) is not None:
+        outputs.add(CandidateFeatures, features)
+    return outputs
 
-    def named(kind: str) -> Any:
-        try:
-            return stage_outputs.to_dict(log.artifact(row.id, kind))
-        except NotFound:
-            return None
 
-    return {
-        "snapshot": {
-            "snapshot": named("snapshot"),
-            "config": row.metrics["settings"],
-            "previous": row.metrics.get("previous_round"),
-        },
-        "train": {"model": named("model")},
-        "predict": {
-            "probabilities": named("probabilities"),
-            "embeddings": named("embeddings"),
-            "views": named("view_probabilities"),
-            "likeness": named("likeness"),
-        },
-        "features": {
-            "features": named("features"),
-            "rows": named("candidate_rows"),
-            "kernel": named("kernel"),
-            "notes": [],
-        },
-    }
+def _features(of: StoredRound, inputs: Inputs) -> CandidateFeatures | None:
+    """The stored kernel features; None where the round has none, or has them for other rows than now."""
+    features, rows = _array(of, "features"), _array(of, "candidate_rows")
+    kernel = of.artifact(of.row.id, "kernel")
+    if features is None or rows is None or kernel is None:
+        return None
+    if not np.array_equal(rows, choose_candidates(of.context, inputs).rows):
+        return None
+    return CandidateFeatures(features=features, fitted=stage_outputs.open_kernel(of.place, to_dict(kernel)))
+
+
+def _array(of: StoredRound, kind: str) -> NDArray[Any] | None:
+    ref = of.artifact(of.row.id, kind)
+    return stage_outputs.open_array(of.folder, to_dict(ref)) if ref is not None else None

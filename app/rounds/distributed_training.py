@@ -21,7 +21,7 @@ from core.errors import TrainingFailed, WinnowError
 from core.types import Progress, Report
 
 if TYPE_CHECKING:
-    from app.rounds.steps import StageContext
+    from app.rounds.stored_round import StoredRound
 
 LOG = logging.getLogger("winnow.worker")
 LOG_LENGTH = 20_000
@@ -36,23 +36,23 @@ def size() -> int:
     return max(torch.cuda.device_count(), 1) if os.environ.get("WINNOW_DEVICE", "cuda") == "cuda" else 1
 
 
-def train_together(bench: StageContext, n_processes: int, folder: Path) -> Path:
-    """The path of the trained model's file, in `folder`."""
+def train_together(of: StoredRound, n_processes: int, folder: Path) -> Path:
+    """Train the model of the round in `n_processes` processes; gives the path of its file, in `folder`."""
     model = folder / "model.safetensors"
     job = {
-        "url": bench.store.url,
-        "home": str(bench.store.home),
-        "artifacts": bench.store.artifacts_address,
-        "project_id": bench.row.project_id,
-        "round_id": bench.row.id,
-        "parcels": bench.parcels,
+        "url": of.store.url,
+        "home": str(of.store.home),
+        "artifacts": of.store.artifacts_address,
+        "project_id": of.row.project_id,
+        "round_id": of.row.id,
+        "results": {name: result.to_dict() for name, result in of.results.items()},
         "model": str(model),
     }
     (folder / "job.json").write_text(json.dumps(job))
     command = module_command("torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
     command += [f"--nproc-per-node={n_processes}", "-m", "app.rounds.distributed_training", str(folder / "job.json")]
     with open(folder / "errors", "w+b") as errors, PipedChild(command, stderr=errors) as processes:
-        follow(processes, bench.report)
+        follow(processes, of.report)
         code = processes.process.wait()
     if code or not model.exists():
         LOG.warning("The training processes wrote: %s", (folder / "errors").read_text(errors="replace")[-LOG_LENGTH:])
@@ -91,10 +91,11 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
 
     import torch.distributed as dist
 
-    from app.rounds.steps import StageContext
+    from app.rounds.stored_round import StoredRound
     from core.learning.distributed import World, join
     from core.learning.training import save_model
-    from core.rounds import pipeline
+    from core.media.inputs import Inputs
+    from core.rounds.stages import train_model
     from storage.database.store import Store
     from storage.rounds.log import RoundLog
 
@@ -106,10 +107,9 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
         if leads:
             channel.report(progress)
 
-    bench = StageContext(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["parcels"], tell)
-    work = bench.work()
-    work = dataclasses.replace(work, runtime=dataclasses.replace(work.runtime, device=device))
-    model = pipeline.learn(work, bench.inputs(work))
+    of = StoredRound(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["results"], tell)
+    context = dataclasses.replace(of.context, runtime=dataclasses.replace(of.context.runtime, device=device))
+    model = train_model(context, of.outputs.get(Inputs)).model
     if leads and model is not None:
         save_model(model, Path(job["model"]))
     dist.barrier()

@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.config import RoundConfig
+from core.rounds.stage_names import NAMES
+from core.types import MediaKind
 from storage.database.store import Store
 from storage.labeling.item_rows import count_items
+from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog, RoundRow
 
-STAGES = ("snapshot", "prepare", "train", "predict", "features", "select", "map", "finish")
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
+PER_CLIP = 1.2e-3  # of the similarity graph
 PER_POINT = 6e-4  # of the map
 PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
 PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}
@@ -41,10 +44,10 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
     n_items = count_items(store, project_id)
     past = _comparable(store, project_id, config)
     if past is None:
-        return Estimate(_by_rule(config, n_items), "rule")
+        return Estimate(_by_rule(config, n_items, get_project(store, project_id).kind), "rule")
     known = past.metrics["seconds"]
     growth = n_items / max(int(past.metrics.get("n_items", n_items)), 1)
-    scaled = {stage: float(known.get(stage, 0.0)) * growth for stage in STAGES}
+    scaled = {stage: float(known.get(stage, 0.0)) * growth for stage in NAMES}
     scaled["train"] = float(known.get("train", 0.0)) * _steps(config, n_items) / max(_steps_of(past, n_items), 1)
     return Estimate(scaled, "last round")
 
@@ -66,14 +69,17 @@ def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow 
     return None
 
 
-def _by_rule(config: RoundConfig, n_items: int) -> dict[str, float]:
+def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, float]:
+    has_graph = kind == "audio" and config.similarity.neighbors > 0
     candidates = min(n_items, config.selection.max_candidates)
     per_step = PER_STEP.get(config.training.network, OTHER_STEP)
     n_landmarks = min(config.kernel.n_landmarks, n_items)
     picks, n_views = config.selection.batch_size, config.selection.n_views
-    seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in STAGES}
+    seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
     seconds["train"] = _steps(config, n_items) * per_step
-    seconds["features"] = candidates * n_landmarks * PER_ENTRY
+    seconds["propagate"] = n_items * PER_CLIP if has_graph else 0.0
+    if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
+        seconds["features"] = candidates * n_landmarks * PER_ENTRY
     seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * PER_ENTRY)
     seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     return seconds

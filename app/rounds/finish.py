@@ -1,83 +1,99 @@
-"""The last stage of a round: its result in one transaction, and what the previous picks turned out to be worth."""
+"""The last step of a round: its result in one transaction, and the hindsight of the previous picks."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from app.rounds import stage_outputs
-from app.rounds.hindsight import look_back_at
-from app.rounds.stage_outputs import Parcel
+from app.rounds.artifact_refs import to_ref
+from app.rounds.hindsight import store_hindsight
+from app.rounds.stored_round import NAME_OF, SNAPSHOT, RoundStart, StepResult, StoredRound
+from core.media.inputs import Inputs
 from core.rounds import pipeline
+from core.rounds.outputs import (
+    Batch,
+    CandidateFeatures,
+    MapPoints,
+    Predictions,
+    PropagatedLabels,
+    TrainingResult,
+)
 from core.types import Selection
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundRow
 
-if TYPE_CHECKING:
-    from app.rounds.steps import StageContext
+# kind of a stored artifact -> the output and the field it comes from. Kinds are read by later versions: none changes.
+ARTIFACTS: dict[str, tuple[type, str]] = {
+    "snapshot": (RoundStart, "snapshot"),
+    "model": (TrainingResult, "model"),
+    "embeddings": (Predictions, "embeddings"),
+    "view_probabilities": (Predictions, "view_probabilities"),
+    "probabilities": (PropagatedLabels, "probabilities"),
+    "similarity_graph": (PropagatedLabels, "graph"),  # "likeness" in rounds of version 0.1
+    "features": (CandidateFeatures, "features"),
+    "kernel": (CandidateFeatures, "fitted"),
+    "candidate_rows": (Batch, "candidate_rows"),
+    "map": (MapPoints, "points"),
+}
 
 
-def finish_round(bench: StageContext) -> Parcel:
-    """Everything becomes visible together; a round that is finished already stays as it is."""
-    work = bench.work()
-    inputs, model, guesses = bench.inputs(work), bench.model(work.runtime), bench.guesses()
-    selection = stage_outputs.open_selection(bench.folder, bench.parcels["select"]["selection"])
-    told = pipeline.round_notes(work, inputs, model, guesses, bench.candidates())
-    metrics = pipeline.measure(work, model, guesses) | {
-        "seconds": seconds_of(bench),
-        "settings": dataclasses.asdict(work.config),
-        "previous_round": bench.parcels["snapshot"]["previous"],
-        "device": work.runtime.device.type,
+def finish_round(of: StoredRound) -> StepResult:
+    """Make everything visible in one transaction. A round that is finished already stays as it is."""
+    if of.row.status == "finished":
+        return StepResult()
+    context, outputs = of.context, of.outputs
+    training, labels, batch = outputs.get(TrainingResult), outputs.get(PropagatedLabels), outputs.get(Batch)
+    notes = pipeline.round_notes(context, outputs.get(Inputs), training, labels, batch)
+    metrics = pipeline.measure(context, training, labels) | {
+        "seconds": seconds_of(of),
+        "settings": dataclasses.asdict(context.config),
+        "previous_round": of.start.previous_round,
+        "device": context.runtime.device.type,
     }
-    if bench.row.replay_of is not None:
-        metrics["replay"], note = compare_with_original(bench, selection)
-        told = (*told, note)
-    look_back_at(bench, work, guesses)
-    bench.log.finish(
-        bench.row.id,
-        arrays={"item_ids": work.snapshot.item_ids, **files_of(bench)},
-        selection=selection,
+    if of.row.replay_of is not None:
+        metrics["replay"], note = compare_with_original(of, batch.selection)
+        notes = (*notes, note)
+    store_hindsight(of, outputs.get(Predictions), labels)
+    of.log.finish(
+        of.row.id,
+        arrays={"item_ids": context.snapshot.item_ids, **artifacts_of(of)},
+        selection=batch.selection,
         metrics=metrics,
-        notes=told,
+        notes=notes,
     )
-    shutil.rmtree(bench.checkpoints(), ignore_errors=True)
-    return {}
+    shutil.rmtree(of.checkpoints(), ignore_errors=True)
+    return StepResult()
 
 
-def seconds_of(bench: StageContext) -> dict[str, float]:
-    """Of each stage, its plan included."""
+def seconds_of(of: StoredRound) -> dict[str, float]:
+    """Seconds of each stage that was run, its plan included."""
     seconds: dict[str, float] = {}
-    for name, parcel in bench.parcels.items():
+    skipped = {name for name, result in of.results.items() if name in NAME_OF.values() and result.output is None}
+    for name, result in of.results.items():
         stage = name.removeprefix("plan ")
-        seconds[stage] = round(seconds.get(stage, 0.0) + float(parcel["seconds"]), 3)
+        if stage not in skipped:
+            seconds[stage] = round(seconds.get(stage, 0.0) + result.seconds, 3)
     return seconds
 
 
-def files_of(bench: StageContext) -> dict[str, ArtifactRef]:
-    """What earlier stages stored, by kind."""
-    found = {
-        "probabilities": bench.parcels["predict"]["probabilities"],
-        "embeddings": bench.parcels["predict"]["embeddings"],
-        "view_probabilities": bench.parcels["predict"]["views"],
-        "likeness": bench.parcels["predict"].get("likeness"),
-        "features": bench.parcels["features"]["features"],
-        "kernel": bench.parcels["features"]["kernel"],
-        "candidate_rows": bench.parcels["features"]["rows"],
-        "map": bench.parcels["map"]["map"],
-        "model": bench.parcels["train"]["model"],
-        "snapshot": bench.parcels["snapshot"]["snapshot"],
-    }
-    return {kind: stage_outputs.to_ref(parcel) for kind, parcel in found.items() if parcel}
+def artifacts_of(of: StoredRound) -> dict[str, ArtifactRef]:
+    """What earlier steps stored, by kind."""
+    found: dict[str, ArtifactRef] = {}
+    for kind, (gives, field) in ARTIFACTS.items():
+        result = of.results[NAME_OF.get(gives, SNAPSHOT)]
+        if result.output is not None and result.output[field] is not None:
+            found[kind] = to_ref(result.output[field])
+    return found
 
 
-def compare_with_original(bench: StageContext, selection: Selection) -> tuple[dict[str, Any], str]:
+def compare_with_original(of: StoredRound, selection: Selection) -> tuple[dict[str, Any], str]:
     """Whether a replay gave the picks of its original, in their order."""
-    assert bench.row.replay_of is not None
-    original: RoundRow = bench.log.get(bench.row.replay_of)
-    before = np.array([pick.item_id for pick in bench.log.picks(original.id)], np.int64)
+    assert of.row.replay_of is not None
+    original: RoundRow = of.log.get(of.row.replay_of)
+    before = np.array([pick.item_id for pick in of.log.picks(original.id)], np.int64)
     same = bool(np.array_equal(before, selection.item_ids))
     shared = len(set(before.tolist()) & set(selection.item_ids.tolist()))
     note = (

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import estimates
+from app.rounds.artifact_refs import to_dict
 from core.config import RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
 from storage.database.store import Store, now
@@ -60,8 +61,7 @@ def _candidates(store: Store, project_id: int) -> dict[str, Any]:
 
 
 def _kept(store: Store, item_ids: NDArray[np.int64]) -> dict[str, Any]:
-    ref = store.artifacts.put_array(item_ids)
-    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
+    return to_dict(store.artifacts.put_array(item_ids))
 
 
 def region_constraint(store: Store, item_ids: Sequence[int], share: float = 1.0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Prepared inputs as artifacts: where several machines share a round, one decodes and the others map the result.
+"""Prepared inputs as artifacts: where several machines share a round, one decodes and the others map its files.
 
 Only where the artifact folder is shared; on one machine the row cache has the same rows already.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.rounds.stage_outputs import Parcel, to_dict, to_ref
+from app.rounds.artifact_refs import to_dict, to_ref
 from core.config import MediaConfig
 from core.media.inputs import Inputs, NormalizedRows
 from core.rows import ArrayRows
@@ -23,8 +23,8 @@ from storage.rounds.artifacts import ArtifactFolder
 BLOCK = 1024
 
 
-def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> Parcel:
-    """Sources, and for audio the spectrograms; pictures are normalised when they are taken."""
+def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> dict[str, Any]:
+    """Store the sources, and for audio the spectrograms; pictures are normalized when they are read. Gives JSON."""
     about = {
         "names": inputs.names,
         "readable": inputs.readable.tolist(),
@@ -41,12 +41,13 @@ def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> Parcel
 
 
 def open_inputs(
-    folder: ArtifactFolder, parcel: Mapping[str, Any], kind: MediaKind, config: MediaConfig, cache: RowCache
+    folder: ArtifactFolder, stored: Mapping[str, Any], kind: MediaKind, config: MediaConfig, cache: RowCache
 ) -> Inputs:
-    about = json.loads(folder.path(to_ref(parcel["about"])).read_bytes())
+    """The inputs that `put_inputs` stored, memory-mapped."""
+    about = json.loads(folder.path(to_ref(stored["about"])).read_bytes())
     mean, scale = np.asarray(about["mean"], np.float32), np.asarray(about["scale"], np.float32)
-    sources = _open_rows(folder, parcel["sources"])
-    clean: Rows = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, parcel["clean"])
+    sources = _open_rows(folder, stored["sources"])
+    clean: Rows = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, stored["clean"])
     return Inputs(
         kind=kind,
         config=config,
@@ -62,7 +63,7 @@ def open_inputs(
     )
 
 
-def _put_rows(folder: ArtifactFolder, rows: Rows, report: Report) -> Parcel:
+def _put_rows(folder: ArtifactFolder, rows: Rows, report: Report) -> dict[str, Any]:
     """One .npy, written block by block."""
     with tempfile.TemporaryDirectory(prefix="winnow-") as place:
         path = Path(place) / "rows.npy"
@@ -76,5 +77,5 @@ def _put_rows(folder: ArtifactFolder, rows: Rows, report: Report) -> Parcel:
         return to_dict(folder.put_file(path))
 
 
-def _open_rows(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> ArrayRows:
-    return ArrayRows(np.load(folder.path(to_ref(parcel)), mmap_mode="r", allow_pickle=False))
+def _open_rows(folder: ArtifactFolder, stored: Mapping[str, Any]) -> ArrayRows:
+    return ArrayRows(np.load(folder.path(to_ref(stored)), mmap_mode="r", allow_pickle=False))

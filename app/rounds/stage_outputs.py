@@ -1,7 +1,9 @@
-"""What stages hand to each other through the engine: small JSON that names artifacts.
+"""The codec between the outputs of stages and the artifact folder.
 
-A parcel is a dict. Arrays, models and picks are files in the artifact folder; a parcel holds their names, so the next
-stage may run on another machine.
+`put_output` turns a frozen dataclass into small JSON: arrays and the types of `FORMATS` become files in the artifact
+folder and are named by their references; scalars, tuples and nested dataclasses stand in the JSON itself. `open_output`
+is its inverse, driven by the types of the fields, so a new output type needs no code here. The JSON passes through the
+engine, and the next stage may run on another machine.
 """
 
 from __future__ import annotations
@@ -9,77 +11,128 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
-from typing import Any
+import math
+import tempfile
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from core.config import KernelConfig
+from app.rounds.artifact_refs import to_dict, to_ref
+from app.rounds.shared_inputs import open_inputs, put_inputs
+from core.config import RoundConfig, from_dict
 from core.kernels.networks import by_name
 from core.kernels.nystrom import KernelFeatures, Nystrom
-from core.rounds.context import Landmarks
+from core.learning.training import TrainedModel, load_model, save_model
+from core.media.inputs import Inputs
+from core.rounds.context import Landmarks, StageContext
+from core.rounds.outputs import FittedKernel
+from core.rounds.stages import prepare_inputs
 from core.similarity.graph import SimilarityGraph
-from core.types import PickReason, PoolSnapshot, RowCache, Selection
+from core.types import PickReason, PoolSnapshot, Selection
 from storage.rounds.artifacts import ArtifactFolder, ArtifactRef
 from storage.rounds.log import finite
 
-Parcel = dict[str, Any]
+Stored = dict[str, Any]  # JSON
+Output = TypeVar("Output")
+SCALARS = (str, int, float, bool)
 
 
-def to_dict(ref: ArtifactRef) -> Parcel:
-    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where outputs are stored, and the context in which they are opened."""
+
+    folder: ArtifactFolder
+    context: Callable[[], StageContext]
+    shares_inputs: bool = False  # several machines work on the round: inputs are stored, not prepared again
 
 
-def to_ref(parcel: Mapping[str, Any]) -> ArtifactRef:
-    return ArtifactRef(
-        parcel["sha256"], parcel["suffix"], int(parcel["n_bytes"]), tuple(parcel["shape"]), parcel["dtype"]
-    )
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How values of one type are stored."""
+
+    put: Callable[[Place, Any], Stored]
+    open: Callable[[Place, Stored], Any]
 
 
-def put_array(folder: ArtifactFolder, array: NDArray[Any]) -> Parcel:
-    return to_dict(folder.put_array(array))
+def put_output(place: Place, output: Any) -> Stored:
+    """Store a frozen dataclass; gives JSON that names its files. A number that is not finite is stored as None."""
+    stored: Stored = _put(place, type(output), output)
+    return stored
 
 
-def open_array(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> NDArray[Any]:
-    """Memory-mapped; what is written into it stays in memory (torch wants arrays it could write to)."""
-    ref = to_ref(parcel)
+def open_output(place: Place, gives: type[Output], stored: Mapping[str, Any]) -> Output:
+    """The dataclass again. Arrays are memory-mapped."""
+    found: Output = _open(place, gives, stored)
+    return found
+
+
+def _put(place: Place, hint: Any, value: Any) -> Any:
+    hint = _required(hint)
+    if value is None:
+        return None
+    if hint in FORMATS:
+        return FORMATS[hint].put(place, value)
+    if get_origin(hint) is np.ndarray:
+        return put_array(place.folder, value)
+    if get_origin(hint) is tuple:
+        return [_put(place, get_args(hint)[0], one) for one in value]
+    if dataclasses.is_dataclass(hint):
+        return {name: _put(place, kind, getattr(value, name)) for name, kind in get_type_hints(hint).items()}
+    if hint not in SCALARS:
+        raise TypeError(f"A stage output cannot hold {hint}: give it a format in app.rounds.stage_outputs.")
+    return None if isinstance(value, float) and not math.isfinite(value) else hint(value)
+
+
+def _open(place: Place, hint: Any, stored: Any) -> Any:
+    hint = _required(hint)
+    if stored is None:
+        return None
+    if hint in FORMATS:
+        return FORMATS[hint].open(place, stored)
+    if get_origin(hint) is np.ndarray:
+        return open_array(place.folder, stored)
+    if get_origin(hint) is tuple:
+        return tuple(_open(place, get_args(hint)[0], one) for one in stored)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return hint(**{name: _open(place, kind, stored[name]) for name, kind in get_type_hints(hint).items()})
+    return stored
+
+
+def _required(hint: Any) -> Any:
+    """X of `X | None`, else the hint itself."""
+    if get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    return next(one for one in get_args(hint) if one is not type(None))
+
+
+def put_array(folder: ArtifactFolder, array: NDArray[Any]) -> Stored:
+    return to_dict(folder.put_array(np.asarray(array)))
+
+
+def open_array(folder: ArtifactFolder, stored: Mapping[str, Any]) -> NDArray[Any]:
+    """Memory-mapped, copy-on-write: torch requires arrays that are writable."""
+    ref = to_ref(stored)
     if 0 in ref.shape:
         return folder.open_array(ref)
     return np.asarray(np.load(folder.path(ref), mmap_mode="c", allow_pickle=False))
 
 
-def put_json(folder: ArtifactFolder, value: Any) -> Parcel:
-    return to_dict(folder.put_bytes(json.dumps(finite(value)[0], sort_keys=True).encode(), ".json"))
-
-
-def open_json(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Any:
-    return json.loads(folder.path(to_ref(parcel)).read_bytes())
-
-
-def put_snapshot(folder: ArtifactFolder, snapshot: PoolSnapshot) -> Parcel:
+def put_snapshot(place: Place, snapshot: PoolSnapshot) -> Stored:
     """One .npz of plain arrays; hashes as bytes (n, 32)."""
     about = {"kind": snapshot.kind, "class_names": snapshot.class_names, "label_sequence": snapshot.label_sequence}
     hashes = np.frombuffer(bytes.fromhex("".join(snapshot.hashes)), np.uint8).reshape(len(snapshot.hashes), 32)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-        hashes=hashes,
-        item_ids=snapshot.item_ids,
-        labels=snapshot.labels,
-        held_out=snapshot.held_out,
-        held_out_labels=snapshot.held_out_labels,
-        eligible=snapshot.eligible,
-    )
-    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
+    names = ("item_ids", "labels", "held_out", "held_out_labels", "eligible")
+    return _put_npz(place, about, hashes=hashes, **{name: getattr(snapshot, name) for name in names})
 
 
-def open_snapshot(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> PoolSnapshot:
-    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    about = json.loads(arrays.pop("about").tobytes())
+def open_snapshot(place: Place, stored: Stored) -> PoolSnapshot:
+    about, arrays = _open_npz(place.folder, to_ref(stored))
     hashes = arrays.pop("hashes")
     return PoolSnapshot(
         kind=about["kind"],
@@ -90,12 +143,14 @@ def open_snapshot(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> PoolSnap
     )
 
 
-def put_selection(folder: ArtifactFolder, selection: Selection) -> Parcel:
-    return put_json(folder, dataclasses.asdict(selection))
+def put_selection(place: Place, selection: Selection) -> Stored:
+    """One .json: picks in order with their reasons."""
+    text = json.dumps(finite(dataclasses.asdict(selection))[0], sort_keys=True)
+    return to_dict(place.folder.put_bytes(text.encode(), ".json"))
 
 
-def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selection:
-    value = open_json(folder, parcel)
+def open_selection(place: Place, stored: Stored) -> Selection:
+    value = json.loads(place.folder.path(to_ref(stored)).read_bytes())
     return Selection(
         item_ids=np.asarray(value["item_ids"], np.int64),
         scores=np.asarray(value["scores"], np.float32),
@@ -105,58 +160,103 @@ def open_selection(folder: ArtifactFolder, parcel: Mapping[str, Any]) -> Selecti
     )
 
 
-def put_similarity_graph(folder: ArtifactFolder, likeness: SimilarityGraph | None) -> Parcel | None:
-    """One .npz of plain arrays; None where nothing is known."""
-    if likeness is None:
-        return None
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        rows=likeness.rows,
-        neighbors=likeness.neighbors.astype(np.int32),
-        distances=likeness.distances,
-        typical=np.float64(likeness.typical),
+def put_similarity_graph(place: Place, graph: SimilarityGraph) -> Stored:
+    """One .npz of plain arrays."""
+    return _put_npz(
+        place,
+        None,
+        rows=graph.rows,
+        neighbors=graph.neighbors.astype(np.int32),
+        distances=graph.distances,
+        typical=np.float64(graph.typical),
     )
-    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
 
 
-def open_similarity_graph(folder: ArtifactFolder, parcel: Mapping[str, Any] | None) -> SimilarityGraph | None:
-    if parcel is None:
-        return None
-    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
-        return SimilarityGraph(
-            rows=file["rows"],
-            neighbors=file["neighbors"].astype(np.int64),
-            distances=file["distances"],
-            typical=float(file["typical"]),
-        )
-
-
-def put_kernel(folder: ArtifactFolder, kernel: KernelFeatures, landmarks: Landmarks) -> Parcel:
-    """The fitted feature map: one .npz, so that every worker computes features with the same one."""
-    about = {"names": landmarks.names, "pool_size": landmarks.pool_size, "key": landmarks.key, "cache_key": kernel.key}
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-        landmarks=kernel.nystrom.landmarks,
-        root=kernel.nystrom.root,
-        spectrum=kernel.nystrom.spectrum,
+def open_similarity_graph(place: Place, stored: Stored) -> SimilarityGraph:
+    _, arrays = _open_npz(place.folder, to_ref(stored))
+    return SimilarityGraph(
+        rows=arrays["rows"],
+        neighbors=arrays["neighbors"].astype(np.int64),
+        distances=arrays["distances"],
+        typical=float(arrays["typical"]),
     )
-    return to_dict(folder.put_bytes(buffer.getvalue(), ".npz"))
 
 
-def open_kernel(
-    folder: ArtifactFolder, parcel: Mapping[str, Any], config: KernelConfig, cache: RowCache, device: torch.device
-) -> KernelFeatures:
-    with np.load(folder.path(to_ref(parcel)), allow_pickle=False) as file:
-        about = json.loads(file["about"].tobytes())
-        network = by_name(config.network, block_size=config.block_size)
-        nystrom = Nystrom(network, file["landmarks"], file["root"], file["spectrum"], config.tolerance, device)
-    return KernelFeatures(nystrom, tuple(about["names"]), cache, about["cache_key"])
+def put_kernel(place: Place, fitted: FittedKernel) -> Stored:
+    """One .npz of the fitted feature map, so that every worker computes features with the same one."""
+    landmarks, nystrom = fitted.landmarks, fitted.kernel.nystrom
+    about = dataclasses.asdict(landmarks) | {"cache_key": fitted.kernel.key}
+    arrays = {"landmarks": nystrom.landmarks, "root": nystrom.root, "spectrum": nystrom.spectrum}
+    return _put_npz(place, about, **arrays)
+
+
+def open_kernel(place: Place, stored: Stored) -> FittedKernel:
+    context = place.context()
+    config = context.config.kernel
+    about, arrays = _open_npz(place.folder, to_ref(stored))
+    network = by_name(config.network, block_size=config.block_size)
+    root, spectrum = arrays["root"], arrays["spectrum"]
+    nystrom = Nystrom(network, arrays["landmarks"], root, spectrum, config.tolerance, context.runtime.device)
+    kernel = KernelFeatures(nystrom, tuple(about["names"]), context.cache, about["cache_key"])
+    return FittedKernel(kernel=kernel, landmarks=_landmarks(about))
 
 
 def open_landmarks(folder: ArtifactFolder, ref: ArtifactRef) -> Landmarks:
+    """The landmarks of a stored kernel, without its arrays."""
     with np.load(folder.path(ref), allow_pickle=False) as file:
-        about = json.loads(file["about"].tobytes())
+        return _landmarks(json.loads(file["about"].tobytes()))
+
+
+def _landmarks(about: Mapping[str, Any]) -> Landmarks:
     return Landmarks(names=tuple(about["names"]), pool_size=about["pool_size"], key=about["key"])
+
+
+def put_model(place: Place, model: TrainedModel) -> Stored:
+    with tempfile.TemporaryDirectory(prefix="winnow-") as folder:
+        path = Path(folder) / "model.safetensors"
+        save_model(model, path)
+        return to_dict(place.folder.put_file(path))
+
+
+def open_model(place: Place, stored: Stored) -> TrainedModel:
+    return load_model(place.folder.path(to_ref(stored)), place.context().runtime)
+
+
+def _put_inputs(place: Place, inputs: Inputs) -> Stored:
+    """Stored only where several machines share the round; elsewhere the row cache has them."""
+    return put_inputs(place.folder, inputs, place.context().report) if place.shares_inputs else {}
+
+
+def _open_inputs(place: Place, stored: Stored) -> Inputs:
+    context = place.context()
+    if not stored:
+        return prepare_inputs(context)
+    return open_inputs(place.folder, stored, context.snapshot.kind, context.config.media, context.cache)
+
+
+def _put_npz(place: Place, about: Mapping[str, Any] | None, **arrays: Any) -> Stored:
+    if about is not None:
+        arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return to_dict(place.folder.put_bytes(buffer.getvalue(), ".npz"))
+
+
+def _open_npz(folder: ArtifactFolder, ref: ArtifactRef) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    with np.load(folder.path(ref), allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = arrays.pop("about", None)
+    return json.loads(about.tobytes()) if about is not None else {}, arrays
+
+
+FORMATS: dict[Any, Format] = {
+    RoundConfig: Format(
+        lambda place, config: dataclasses.asdict(config), lambda place, stored: from_dict(RoundConfig, stored)
+    ),
+    PoolSnapshot: Format(put_snapshot, open_snapshot),
+    Inputs: Format(_put_inputs, _open_inputs),
+    TrainedModel: Format(put_model, open_model),
+    SimilarityGraph: Format(put_similarity_graph, open_similarity_graph),
+    FittedKernel: Format(put_kernel, open_kernel),
+    Selection: Format(put_selection, open_selection),
+}

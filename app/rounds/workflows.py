@@ -1,22 +1,26 @@
-"""Rounds as durable workflows: the stages of `core.rounds.pipeline`, each a step of the engine.
+"""Rounds as durable workflows: the stages of `core.rounds.stages`, each a step of the engine.
 
-A finished stage is remembered by the names of the files it left, so a round that lost its worker goes on with the next
-stage in another. A stage that was cut off is done again from its beginning or its last checkpoint, with the same seed
-and the same inputs, and gives the same result.
+The engine keeps the result of each finished step, which names the files of its output, so a round that lost its worker
+continues with the next stage in another. An interrupted stage is run again from its beginning or its last checkpoint,
+with the same seed and the same inputs, and gives the same result.
 
 Simulations have workflows of their own (`app.simulation.workflows`).
 
-Large stages (prediction, kernel features) are cut into units, child workflows on a queue that every worker serves.
+Large stages (prediction, kernel features) are divided into units, child workflows on a queue that every worker serves.
 
-No exception of a stage reaches the engine: a fault or a cancellation ends the round in the store, with its sentence,
-and the stage says so in its parcel.
+No exception of a stage reaches the engine: an error or a cancellation ends the round in the store, with its message,
+and the result of the step says so.
+
+Step results of another version of the program are not read: a round that such a version began, and that no living
+worker runs, starts again from its first step (`restart_outdated`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dbos import DBOS
@@ -24,7 +28,8 @@ from dbos import DBOS
 from app.rounds import requests as round_requests
 from app.rounds import steps
 from app.rounds.comparison import compare
-from app.rounds.stage_outputs import Parcel
+from app.rounds.stage_outputs import Stored
+from app.rounds.stored_round import FINISH, StepResult, StoredRound
 from app.simulation import workflows as simulation_workflows
 from app.worker import context as worker_context
 from app.worker import engine
@@ -50,28 +55,28 @@ def round_workflow(project_id: int, round_id: int) -> str:
     """One round, from snapshot to picks. Gives how it ended."""
     if ended := _begin(project_id, round_id):
         return ended
-    parcels: dict[str, Parcel] = {}
+    results: dict[str, Stored] = {}
     for stage in steps.ORDER:
-        units = []
-        if stage in steps.SHARED:
-            plan = DBOS.run_step({"name": f"plan {stage}"}, _perform, f"plan {stage}", project_id, round_id, parcels)
-            if "ended" in plan:
-                return str(plan["ended"])
-            parcels[f"plan {stage}"] = plan
-            units = [f"{round_workflow_id(round_id)}-{stage}-{i}" for i in range(len(plan["units"]))]
-            for unit, part in zip(units, plan["units"], strict=True):
-                engine.enqueue(engine.UNITS, unit_workflow, unit, stage, project_id, round_id, parcels, part)
-        parcel = DBOS.run_step({"name": stage}, _perform, stage, project_id, round_id, parcels, units)
-        if "ended" in parcel:
-            return str(parcel["ended"])
-        parcels[stage] = parcel
+        units: list[str] = []
+        if stage in steps.SPLIT:
+            name = steps.PLAN + stage
+            results[name] = DBOS.run_step({"name": name}, _perform, name, project_id, round_id, results)
+            plan = StepResult.from_dict(results[name])
+            if plan.ended:
+                return plan.ended
+            units = [f"{round_workflow_id(round_id)}-{stage}-{i}" for i in range(len(plan.units))]
+            for unit, rows in zip(units, plan.units, strict=True):
+                engine.enqueue(engine.UNITS, unit_workflow, unit, stage, project_id, round_id, results, list(rows))
+        results[stage] = DBOS.run_step({"name": stage}, _perform, stage, project_id, round_id, results, units)
+        if ended := StepResult.from_dict(results[stage]).ended:
+            return ended
     return "finished"
 
 
 @DBOS.workflow(name="winnow.unit")
-def unit_workflow(stage: str, project_id: int, round_id: int, parcels: dict[str, Parcel], part: list[int]) -> Parcel:
-    """Rows part[0] to part[1] of a shared stage. Gives its parcel, or `error` and `log`."""
-    return DBOS.run_step({"name": f"unit {stage}"}, _perform_unit, stage, project_id, round_id, parcels, part)
+def unit_workflow(stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]) -> Stored:
+    """Rows rows[0] to rows[1] of a divided stage. Gives a `StepResult` as JSON."""
+    return DBOS.run_step({"name": f"unit {stage}"}, _perform_unit, stage, project_id, round_id, results, rows)
 
 
 @DBOS.workflow(name="winnow.comparison")
@@ -81,8 +86,8 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
 
 
 def enqueue_waiting(store: Store) -> None:
-    """Give the engine every round, comparison and simulation that waits. What it knows already stays as it is; what it
-    ended without the store knowing (a workflow cancelled by hand) is ended in the store too."""
+    """Enqueue every round, comparison and simulation that waits. What is enqueued already stays as it is; a round whose
+    workflow ended without a result (one cancelled by hand) is ended in the store too."""
     waiting = unfinished_rounds(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
@@ -98,6 +103,17 @@ def enqueue_waiting(store: Store) -> None:
     simulation_workflows.enqueue_waiting(store)
 
 
+def restart_outdated(living: Collection[str]) -> list[str]:
+    """Delete unfinished workflows of another version of the program that no living worker runs; gives their ids. The
+    next `enqueue_waiting` starts their rounds, comparisons and simulations again, from rows of the store alone."""
+    outdated = engine.outdated(living)
+    if outdated:
+        engine.delete(outdated, with_children=True)
+        engine.delete(simulation_workflows.parents_of(outdated))
+        LOG.info("Started again, because another version of the program began them: %s", ", ".join(outdated))
+    return outdated
+
+
 def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:
     row = log.get(round_id)
     if row.unfinished:
@@ -108,7 +124,7 @@ def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:
 
 
 def _begin(project_id: int, round_id: int) -> str:
-    """Done each time a worker takes the round up. Gives how it ended, if it has."""
+    """Called each time a worker starts or continues the round. Gives its status if it has ended, else an empty text."""
     at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
@@ -132,7 +148,7 @@ def _begin(project_id: int, round_id: int) -> str:
 
 
 def _deaths(progress: Sequence[ProgressRow]) -> int:
-    """Workers lost since a stage was last finished; the one that finished it is lost too, or it would still work."""
+    """Workers lost since a stage was last finished, counting the one that finished it: it no longer runs the round."""
     after = 0
     for step in reversed(progress):
         if step.note == steps.FINISHED:
@@ -142,32 +158,32 @@ def _deaths(progress: Sequence[ProgressRow]) -> int:
 
 
 def _perform(
-    stage: str, project_id: int, round_id: int, parcels: dict[str, Parcel], units: Sequence[str] = ()
-) -> Parcel:
-    """One stage, in this worker. Faults end the round and come back as {"ended": status}."""
+    step: str, project_id: int, round_id: int, results: dict[str, Stored], units: Sequence[str] = ()
+) -> Stored:
+    """One step, in this worker. An error ends the round, and the result says how."""
     at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
     if not row.unfinished:
-        return {"ended": row.status}
+        return StepResult(ended=row.status).to_dict()
+    stage = step.removeprefix(steps.PLAN)
     try:
-        with at.heartbeat.activity(round_workflow_id(round_id), round_id, stage.removeprefix("plan ")) as activity:
+        with at.heartbeat.activity(round_workflow_id(round_id), round_id, stage) as activity:
             began = time.perf_counter()
-            LOG.info("round %s: %s begins", round_id, stage)
-            done = _follow(units, activity) if units else []
-            bench = steps.StageContext(at.store, row, parcels, activity.report)
-            parcel = steps.perform(stage, bench, done)
-            activity.report(Progress(stage.removeprefix("plan "), 1, 1))
+            LOG.info("round %s: %s begins", round_id, step)
+            blocks = _follow(units, activity) if units else []
+            result = steps.perform(step, StoredRound(at.store, row, results, activity.report), blocks)
+            activity.report(Progress(stage, 1, 1))
             _require_ownership(round_id)
-        if stage in steps.ORDER and stage != "finish":
-            log.progress(round_id, Progress(stage, 1, 1, steps.FINISHED))
-        LOG.info("round %s: %s ends", round_id, stage)
-        return parcel | {"seconds": round(time.perf_counter() - began, 3)}
+        if step in steps.ORDER and step != FINISH:
+            log.progress(round_id, Progress(step, 1, 1, steps.FINISHED))
+        LOG.info("round %s: %s ends", round_id, step)
+        return dataclasses.replace(result, seconds=round(time.perf_counter() - began, 3)).to_dict()
     except Superseded:
         raise
     except Exception as error:
         engine.cancel(list(units))
-        return {"ended": _end(log, round_id, error)}
+        return StepResult(ended=_end(log, round_id, error)).to_dict()
 
 
 def _require_ownership(round_id: int) -> None:
@@ -182,37 +198,36 @@ def _end(log: RoundLog, round_id: int, error: Exception) -> str:
     return log.fail(round_id, sentence(error), story(error)).status
 
 
-def _perform_unit(stage: str, project_id: int, round_id: int, parcels: dict[str, Parcel], part: list[int]) -> Parcel:
+def _perform_unit(stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]) -> Stored:
     at = worker_context.current()
     row: RoundRow = RoundLog(at.store, project_id).get(round_id)
     workflow_id = str(DBOS.workflow_id)
     try:
         with at.heartbeat.activity(workflow_id, round_id, stage, writes=False) as activity:
             LOG.info("round %s: unit %s begins", round_id, workflow_id)
-            bench = steps.StageContext(at.store, row, parcels, activity.report)
-            parcel = steps.perform_unit(stage, bench, part[0], part[1])
+            result = steps.perform_unit(stage, StoredRound(at.store, row, results, activity.report), rows[0], rows[1])
             if not engine.owns(workflow_id, at.worker_id):
                 raise Superseded("Another worker took this unit over.")
         LOG.info("round %s: unit %s ends", round_id, workflow_id)
-        return parcel
+        return result.to_dict()
     except Superseded:
         raise
     except Exception as error:
-        return {"error": sentence(error), "log": story(error)}
+        return StepResult(error=sentence(error), log=story(error)).to_dict()
 
 
-def _follow(units: Sequence[str], activity: Activity) -> list[Parcel]:
-    """Wait for the units, wherever they run. Gives their parcels in order."""
+def _follow(units: Sequence[str], activity: Activity) -> list[Stored]:
+    """Wait for the units, wherever they run. Gives their outputs in order."""
     while True:
         rows = engine.statuses(units)
-        done: dict[str, Parcel] = {unit: row.output or {} for unit, row in rows.items() if row.status == "SUCCESS"}
-        failed = [str(parcel["error"]) for parcel in done.values() if "error" in parcel]
+        done = {unit: StepResult.from_dict(row.output or {}) for unit, row in rows.items() if row.status == "SUCCESS"}
+        failed = [result.error for result in done.values() if result.error]
         lost = [row for row in rows.values() if row.status not in (*engine.UNFINISHED, "SUCCESS")]
         if failed or lost:
             raise WinnowError(failed[0] if failed else f"A unit of the round ended as {lost[0].status}.")
         activity.report(Progress(activity.stage, len(done), len(units), f"{len(done)} of {len(units)} blocks"))
         if len(done) == len(units):
-            return [done[unit] for unit in units]
+            return [done[unit].output or {} for unit in units]
         time.sleep(WATCH_SECONDS)
 
 

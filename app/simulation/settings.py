@@ -17,10 +17,10 @@ def preset_for_this_machine(name: Preset) -> RoundConfig:
     """The preset; `auto` is replaced by the preset for this machine's device, so that results name what was used."""
     if name != "auto":
         return preset(name)
-    from core.rounds.pipeline import settled
+    from core.rounds.pipeline import resolve_preset
     from core.runtime import Runtime
 
-    return settled(preset("auto"), Runtime.create(0))
+    return resolve_preset(preset("auto"), Runtime.create(0))
 
 
 def change_settings(config: RoundConfig, changes: Sequence[str]) -> RoundConfig:

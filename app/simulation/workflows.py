@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dbos import DBOS
@@ -31,7 +33,7 @@ from app.worker.error_messages import sentence, story
 from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
 from core.config import RoundConfig, from_dict, to_json
 from core.errors import Cancelled, NotFound, WinnowError
-from core.rounds import pipeline
+from core.rounds.pipeline import resolve_preset
 from core.rounds.simulation_plan import RoundRecord
 from core.runtime import Runtime
 from core.types import Progress, Report
@@ -44,6 +46,7 @@ LOG = logging.getLogger("winnow.worker")
 MOST_LOST_WORKERS = 5  # at the same record of a seed
 PAUSE_SECONDS = 0.2
 STAGE = "simulate"
+SEED_ID = re.compile(r"(simulation-\d+-\d+)-\d+")  # as `workflow_id` makes it; the group is the parent
 
 
 def workflow_id(row: SimulationRow, seed: int | None = None) -> str:
@@ -66,6 +69,11 @@ def seed_workflow(simulation_id: int, attempt: int, seed: int) -> str:
     return DBOS.run_step({"name": "trials"}, _seed, simulation_id, attempt, seed)
 
 
+def parents_of(workflow_ids: Sequence[str]) -> list[str]:
+    """The workflows that enqueued these seeds: a seed is enqueued again only by its parent."""
+    return sorted({found[1] for one in workflow_ids if (found := SEED_ID.fullmatch(one))} - set(workflow_ids))
+
+
 def enqueue_waiting(store: Store) -> None:
     """Enqueue every simulation that waits; end those whose workflows ended without a result."""
     for row in simulations.unfinished(store):
@@ -84,7 +92,7 @@ def _begin(simulation_id: int, attempt: int) -> int:
     store = worker_context.current().store
     try:
         row = simulations.get(store, simulation_id)
-        config = pipeline.settled(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
+        config = resolve_preset(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):

@@ -24,7 +24,7 @@ from storage.database.locations import engine_url
 from storage.database.store import Store
 
 NAME = "winnow"
-VERSION = "1"  # raise it when a workflow's steps change: workers of another version leave its workflows alone
+VERSION = "2"  # raise it when a workflow's steps change: workers run only workflows of their own version
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
 STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
@@ -104,6 +104,18 @@ def adopt(living: Collection[str]) -> list[str]:
     for row in orphans:
         DBOS.resume_workflow(row.workflow_id, queue_name=row.queue_name)
     return [row.workflow_id for row in orphans]
+
+
+def outdated(living: Collection[str]) -> list[str]:
+    """Ids of unfinished workflows that another version of the program enqueued and that no living worker runs."""
+    unfinished = DBOS.list_workflows(status=list(UNFINISHED), load_input=False, load_output=False)
+    return [row.workflow_id for row in unfinished if row.app_version != VERSION and row.executor_id not in living]
+
+
+def delete(workflow_ids: Sequence[str], with_children: bool = False) -> None:
+    """Remove workflows and the results of their steps, and with them the workflows that they enqueued."""
+    for workflow_id in workflow_ids:
+        DBOS.delete_workflow(workflow_id, delete_children=with_children)
 
 
 def cancel(workflow_ids: Sequence[str]) -> None:

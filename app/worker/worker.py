@@ -136,6 +136,7 @@ class Worker:
                 workers.register(self.store, self.id, host=socket.gethostname(), pid=os.getpid(), device=self.device)
             return
         if living[0].id == self.id:
+            workflows.restart_outdated({worker.id for worker in living})
             adopted = engine.adopt({worker.id for worker in living})
             for workflow_id in adopted:
                 LOG.info("Requeued %s of a dead worker.", workflow_id)

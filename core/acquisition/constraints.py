@@ -58,8 +58,12 @@ def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
 
 
 def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> NearDuplicates:
-    """Near-duplicates by kernel features, which depend on the input and not on a model."""
-    x = request.features if request.features.shape[1] else request.embeddings
+    """Near-duplicates by kernel features, which depend on the input and not on a model; where they were not computed,
+    by the inputs themselves."""
+    if request.features.shape[1] == 0 and request.inputs is not None:
+        x = request.inputs()
+    else:
+        x = request.features if request.features.shape[1] else request.embeddings
     return duplicates.find_near_duplicates(x, config.near_duplicate, seed_for(request.seed, "near-duplicates"))
 
 

@@ -1,19 +1,22 @@
-"""What strategies get to see: the candidate rows, their kernel features, and the request made of them.
+"""What strategies may read: the candidate rows, their features, and the request made of them.
 
-Large pools: strategies see the labeled rows and at most `selection.max_candidates` of the rows that may be chosen,
-drawn with the round's seed, those of a region of interest first. Kernel features are computed for these rows alone.
-Pools that never stop growing come with a buffer of candidates (`core.rounds.stream_buffer`): then strategies see what
-it offers, filled up with drawn rows only where it offers less than a batch.
+Large pools: strategies see the labeled rows and at most `selection.max_candidates` of the eligible rows, drawn with the
+round's seed, those of a region of interest first. Kernel features are computed for these rows alone. Pools that never
+stop growing come with a buffer of candidates (`core.rounds.stream_buffer`): strategies then see what it offers, filled
+up with drawn rows only where it offers less than a batch.
 
-Landmarks last: a round keeps those of the previous round until the pool has doubled (`core.kernels.landmarks`), so that
-features of known items stay valid. They are part of what a round leaves, not of a machine's cache, so a round gives the
-same features wherever it runs.
+Landmarks are kept: a round uses those of the previous round until the pool has doubled (`core.kernels.landmarks`), so
+that features of known items stay valid. They are part of what a round leaves, not of a machine's cache, so a round
+gives the same features wherever it runs.
+
+Kernel features are the most expensive input of a selection, and `features_are_read` says which rounds read them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -23,82 +26,118 @@ from core.config import to_json
 from core.errors import InvalidInput
 from core.kernels import landmarks
 from core.kernels.nystrom import KernelFeatures, Scope
+from core.learning.training import nothing_to_learn
 from core.media.inputs import Inputs
 from core.media.views import views
-from core.rounds.context import Candidates, Featured, Landmarks, PoolPredictions, Work
+from core.rounds.context import Landmarks, StageContext
+from core.rounds.outputs import CandidateFeatures, FittedKernel, Predictions, PropagatedLabels
 from core.rows import LazyRows, SomeRows
 from core.similarity.diffusion import diffusion_features
-from core.similarity.graph import SimilarityGraph
-from core.types import Report, SelectionRequest
+from core.similarity.graph import SimilarityGraph, graph_rows
+from core.types import UNLABELED, Report, SelectionRequest
 
 VIEW_SEED = 0  # the views of an item are the same in every round, so that their features are computed once
 
 
-def choose_candidates(work: Work, inputs: Inputs) -> Candidates:
-    """Labeled rows and the rows that may be chosen, at most `max_candidates` of them."""
-    snapshot, limit = work.snapshot, work.config.selection.max_candidates
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The rows strategies see."""
+
+    rows: NDArray[np.int64]  # (m,) ascending
+    notes: tuple[str, ...] = ()
+
+
+def choose_candidates(context: StageContext, inputs: Inputs) -> Candidates:
+    """Labeled rows and the rows that may be chosen, at most `max_candidates` of them. The same for every call."""
+    snapshot, limit = context.snapshot, context.config.selection.max_candidates
     eligible = np.flatnonzero(snapshot.eligible & inputs.readable)
     labeled = np.flatnonzero(snapshot.labeled & inputs.readable)
     notes: tuple[str, ...] = ()
-    if work.offered is not None and not work.offered[eligible].all():
-        n_waiting, eligible = len(eligible), _offered(eligible, work.offered, work)
+    if context.offered is not None and not context.offered[eligible].all():
+        n_waiting, eligible = len(eligible), _offered(eligible, context.offered, context)
         notes = (f"Picked from {len(eligible):,} of {n_waiting:,} unlabeled items, the candidate pool of the folder.",)
     if len(eligible) > limit:
         notes = (f"Picked from {limit:,} of {len(eligible):,} unlabeled items, drawn with the seed of the round.",)
-        eligible = _sample(eligible, limit, work)
+        eligible = _sample(eligible, limit, context)
     return Candidates(rows=np.union1d(labeled, eligible), notes=notes)
 
 
-def _offered(eligible: NDArray[np.int64], offered: NDArray[np.bool_], work: Work) -> NDArray[np.int64]:
-    """The offered rows. Of a region of interest, and where less than a batch is offered, drawn rows join them: never
-    more than are offered, or than a batch has."""
+def _offered(eligible: NDArray[np.int64], offered: NDArray[np.bool_], context: StageContext) -> NDArray[np.int64]:
+    """The offered rows. Drawn rows are added for a region of interest, and where less than a batch is offered; at most
+    as many as are offered, or as a batch has."""
     chosen, outside = eligible[offered[eligible]], eligible[~offered[eligible]]
-    batch_size = work.config.selection.batch_size
+    batch_size = context.config.selection.batch_size
     most = max(int(offered.sum()), batch_size)
-    if work.region is not None:
-        chosen = np.union1d(chosen, _sample(outside[work.region[outside]], most, work))
-    return chosen if len(chosen) >= batch_size else np.union1d(chosen, _sample(outside, most, work))
+    if context.region is not None:
+        chosen = np.union1d(chosen, _sample(outside[context.region[outside]], most, context))
+    return chosen if len(chosen) >= batch_size else np.union1d(chosen, _sample(outside, most, context))
 
 
-def _sample(eligible: NDArray[np.int64], limit: int, work: Work) -> NDArray[np.int64]:
+def _sample(eligible: NDArray[np.int64], limit: int, context: StageContext) -> NDArray[np.int64]:
     """`limit` of the rows; those of the region of interest come first."""
-    order = work.runtime.numpy_generator("candidates").permutation(eligible)
-    if work.region is not None:
-        order = np.concatenate([order[work.region[order]], order[~work.region[order]]])
+    order = context.runtime.numpy_generator("candidates").permutation(eligible)
+    if context.region is not None:
+        order = np.concatenate([order[context.region[order]], order[~context.region[order]]])
     return order[:limit]
 
 
-def choose_landmarks(work: Work, inputs: Inputs) -> Landmarks:
+def why_no_model(context: StageContext, inputs: Inputs) -> str | None:
+    """The sentence that says why no model can be trained yet, or None."""
+    labels = np.where(inputs.readable, context.snapshot.labels, UNLABELED)
+    return nothing_to_learn(labels, context.snapshot.n_classes)
+
+
+def features_are_read(context: StageContext, inputs: Inputs) -> bool:
+    """Whether the selection of this round reads kernel features.
+
+    It does not when the proxy is the similarity graph, the graph holds every candidate, and there is a model: the proxy
+    then reads diffusion features, distances are those of the embeddings, and near-duplicates are found on the inputs.
+    """
+    if context.config.selection.proxy != "similarity" or why_no_model(context, inputs) is not None:
+        return True
+    if not context.config.similarity.neighbors or inputs.kind != "audio":
+        return True
+    in_graph = graph_rows(np.flatnonzero(inputs.readable), context.snapshot.labels)
+    rows = choose_candidates(context, inputs).rows
+    return len(in_graph) < 2 or not bool(np.isin(rows, in_graph).all())
+
+
+def choose_landmarks(context: StageContext, inputs: Inputs) -> Landmarks:
     """The previous round's landmarks while the pool is less than twice as large as when they were drawn."""
-    kernel = work.config.kernel
+    kernel = context.config.kernel
     key = hashlib.sha256(f"{to_json(kernel)};{inputs.key}".encode()).hexdigest()[:24]
-    usable = np.flatnonzero(inputs.readable & ~work.snapshot.held_out)
-    before = work.previous.landmarks if work.previous is not None else None
+    usable = np.flatnonzero(inputs.readable & ~context.snapshot.held_out)
+    before = context.previous.load_landmarks()
     if before is not None and before.key == key and len(usable) < landmarks.GROWTH * before.pool_size:
         return before
     names = [inputs.names[row] for row in usable]
-    drawn = landmarks.choose_landmarks(names, SomeRows(inputs.clean, usable), kernel, report=work.report)
+    drawn = landmarks.choose_landmarks(names, SomeRows(inputs.clean, usable), kernel, report=context.report)
     return Landmarks(names=drawn, pool_size=len(usable), key=key)
 
 
-def fit_kernel(work: Work, inputs: Inputs, chosen: Landmarks) -> KernelFeatures:
-    """The feature map of the landmarks, or the one the cache remembers."""
-    scope = Scope(landmarks=chosen.names, inputs_key=inputs.key, device=work.runtime.device)
-    return KernelFeatures.prepare(inputs.clean, inputs.names, work.config.kernel, work.cache, scope, work.report)
+def fit_kernel(context: StageContext, inputs: Inputs) -> FittedKernel:
+    """The feature map of the round's landmarks, from the cache where it is known."""
+    chosen = choose_landmarks(context, inputs)
+    scope = Scope(landmarks=chosen.names, inputs_key=inputs.key, device=context.runtime.device)
+    config, report = context.config.kernel, context.report
+    kernel = KernelFeatures.prepare(inputs.clean, inputs.names, config, context.cache, scope, report)
+    return FittedKernel(kernel=kernel, landmarks=chosen)
 
 
-def kernel_features(work: Work, inputs: Inputs, kernel: KernelFeatures, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(len(rows), q) Nyström features, remembered per item and kernel."""
+def kernel_features(
+    context: StageContext, inputs: Inputs, kernel: KernelFeatures, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """(len(rows), q) Nyström features, cached per item and kernel."""
     names = [inputs.names[row] for row in rows]
-    found = kernel.rows(SomeRows(inputs.clean, rows), names, work.report)
+    found = kernel.rows(SomeRows(inputs.clean, rows), names, context.report)
     return np.asarray(found.take(np.arange(len(rows))), np.float32)
 
 
 def view_features(
-    work: Work, inputs: Inputs, kernel: KernelFeatures, rows: NDArray[np.int64]
+    context: StageContext, inputs: Inputs, kernel: KernelFeatures, rows: NDArray[np.int64]
 ) -> Callable[[int], NDArray[np.float32]] | None:
-    """Candidate -> (A, q) features of its augmented views, remembered; None when no views are asked for."""
-    n_views = work.config.selection.n_views
+    """Candidate -> (A, q) features of its augmented views, cached; None when the settings have no views."""
+    n_views = context.config.selection.n_views
     if n_views == 0:
         return None
 
@@ -112,54 +151,63 @@ def view_features(
 
 
 def similarity_features(
-    likeness: SimilarityGraph | None, rows: NDArray[np.int64], report: Report
+    graph: SimilarityGraph | None, rows: NDArray[np.int64], report: Report
 ) -> Callable[[], NDArray[np.float32]] | None:
-    """() -> (len(rows), q) diffusion features of the candidates, made once when first asked for; None where no likeness
-    is known for all of them."""
-    if likeness is None or not np.isin(rows, likeness.rows).all():
+    """() -> (len(rows), q) diffusion features of the candidates, computed at the first call; None where the similarity
+    graph does not hold all of them."""
+    if graph is None or not np.isin(rows, graph.rows).all():
         return None
 
     @cache
     def made() -> NDArray[np.float32]:
-        return diffusion_features(likeness, report=report)[np.searchsorted(likeness.rows, rows)]
+        return diffusion_features(graph, report=report)[np.searchsorted(graph.rows, rows)]
 
     return made
 
 
+def flat_inputs(inputs: Inputs, rows: NDArray[np.int64]) -> Callable[[], NDArray[np.float32]]:
+    """() -> (len(rows), d) network inputs of the candidates as vectors."""
+    return lambda: np.asarray(inputs.clean.take(rows), np.float32).reshape(len(rows), -1)
+
+
 def selection_request(
-    work: Work, inputs: Inputs, guesses: PoolPredictions, candidates: Candidates, featured: Featured
+    context: StageContext,
+    inputs: Inputs,
+    predictions: Predictions,
+    labels: PropagatedLabels,
+    features: CandidateFeatures | None,
 ) -> tuple[SelectionRequest | None, tuple[str, ...]]:
-    """What strategies may know, on the candidate rows; None when nothing can be chosen. With what to tell people."""
-    snapshot, rows = work.snapshot, candidates.rows
+    """What strategies may read, on the candidate rows; None when nothing can be chosen. With notes for people."""
+    snapshot, rows = context.snapshot, choose_candidates(context, inputs).rows
     eligible = (snapshot.eligible & inputs.readable)[rows]
-    broken = int((~np.isfinite(featured.features).all(1)).sum())
+    kernel_rows = features.features if features is not None else np.empty((len(rows), 0), np.float32)
+    broken = int((~np.isfinite(kernel_rows).all(1)).sum())
     if broken:
         raise InvalidInput(f"The kernel features of {broken} of {len(rows)} items are not numbers. Check these items.")
-    wanted, available = work.config.selection.batch_size, int(eligible.sum())
+    wanted, available = context.config.selection.batch_size, int(eligible.sum())
     if available == 0:
         return None, (f"Nothing was picked: none of the {len(snapshot.item_ids):,} items is unlabeled.",)
     notes = (f"Asked for {wanted} items; only {available} can be picked.",) if available < wanted else ()
-    by_view = guesses.view_probabilities
-    region = work.region[rows] if work.region is not None else None
+    by_view = predictions.view_probabilities
+    region = context.region[rows] if context.region is not None else None
     if region is not None and not (region & eligible).any():
-        region, notes = (
-            None,
-            (*notes, "The selected area has no unlabeled items, so the picks are from the whole pool."),
-        )
+        region = None
+        notes = (*notes, "The selected area has no unlabeled items, so the picks are from the whole pool.")
     request = SelectionRequest(
         item_ids=snapshot.item_ids[rows],
         labeled=snapshot.labeled[rows],
         eligible=eligible,
-        probabilities=np.asarray(guesses.probabilities[rows]),
-        embeddings=np.asarray(guesses.embeddings[rows]),
-        features=np.asarray(featured.features),
+        probabilities=np.asarray(labels.probabilities[rows]),
+        embeddings=np.asarray(predictions.embeddings[rows]),
+        features=np.asarray(kernel_rows),
         batch_size=min(wanted, available),
-        seed=work.runtime.seed_for("select"),
-        view_features=view_features(work, inputs, featured.kernel, rows),
+        seed=context.runtime.seed_for("select"),
+        view_features=view_features(context, inputs, features.fitted.kernel, rows) if features is not None else None,
         view_probabilities=np.asarray(by_view[:, rows]) if by_view is not None else None,
-        similarity_features=similarity_features(guesses.likeness, rows, work.report),
+        similarity_features=similarity_features(labels.graph, rows, context.report),
+        inputs=flat_inputs(inputs, rows),
         region=region,
-        region_share=work.region_share,
-        has_model=guesses.has_model,
+        region_share=context.region_share,
+        has_model=predictions.has_model,
     )
     return request, notes

@@ -1,9 +1,8 @@
-"""What a strategy buys, on data whose labels are known: the stages of `core.rounds.pipeline`, with an oracle as
-annotator.
+"""Simulated annotation on data whose labels are known: the stages of `core.rounds.stages`, with an oracle as annotator.
 
 A trial is one strategy with one seed. All strategies of a seed start from the same items; round 0 trains on them, every
-round chooses `batch` more, the oracle answers, and so on. A trial is a stream of `RoundRecord`s; given those of an
-interrupted trial, it goes on after them.
+round chooses `batch` more, the oracle labels them, and so on. A trial is a stream of `RoundRecord`s; given those of an
+interrupted trial, it continues after them.
 
 What is the same for several trials is computed once: the model of the initial labels (`start_file`, one for each seed),
 and, through the cache, prepared inputs, banks of views, and kernel features of items and of their views.
@@ -23,14 +22,16 @@ from core.config import RoundConfig, require
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
-from core.rounds import pipeline
-from core.rounds.candidates import choose_candidates, choose_landmarks, fit_kernel, kernel_features
-from core.rounds.context import Candidates, Featured, PoolPredictions, Previous, Work
-from core.rounds.pipeline import Clock
+from core.rounds.candidates import choose_candidates
+from core.rounds.context import Landmarks, Previous, StageContext
+from core.rounds.outputs import Batch, CandidateFeatures, PropagatedLabels, TrainingResult
+from core.rounds.pipeline import resolve_preset, run_timed
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
+from core.rounds.stage import Outputs, needed
+from core.rounds.stages import PREPARE, STAGES
 from core.runtime import Runtime, seed_for
 from core.similarity.graph import MAX_ITEMS, SimilarityGraph
-from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, Selection, ignore
+from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, ignore
 
 
 def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
@@ -61,8 +62,8 @@ def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
 
 
 def answers(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
-    """(n,) what the oracle says for each item: the truth, or for `wrong_share` of them another class. An item's answer
-    depends on its hash and the seed alone, so strategies that ask about the same item hear the same."""
+    """(n,) the oracle's label of each item: the truth, or for `wrong_share` of them another class. It depends on the
+    item's hash and the seed alone, so all strategies get the same label for an item."""
     given = pool.truth.copy()
     if plan.wrong_share == 0 or len(pool.class_names) < 2:
         return given
@@ -91,32 +92,34 @@ def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[
 
 
 class _Kept:
-    """What the rounds of a trial have in common: the pool as inputs, who is like whom, and its kernel features."""
+    """What the rounds of a trial have in common: the pool as inputs, its similarity graph, and its kernel features."""
 
     def __init__(self) -> None:
         self.inputs: Inputs | None = None
-        self._likeness: tuple[SimilarityGraph | None] | None = None
+        self.graph: SimilarityGraph | None = None
         self._rows: NDArray[np.int64] | None = None
-        self._featured: Featured | None = None
+        self._features: CandidateFeatures | None = None
 
-    def prepared(self, work: Work) -> Inputs:
-        self.inputs = self.inputs or pipeline.prepare(work)
-        return self.inputs
+    def landmarks(self) -> Landmarks | None:
+        return self._features.fitted.landmarks if self._features is not None else None
 
-    def likeness(self, work: Work, inputs: Inputs) -> SimilarityGraph | None:
-        """Found once while all items take part; in larger pools the labels decide who does."""
-        if self._likeness is None or int(inputs.readable.sum()) > MAX_ITEMS:
-            self._likeness = (pipeline.listen(work, inputs),)
-        return self._likeness[0]
+    def begin(self, context: StageContext, outputs: Outputs) -> None:
+        """Add the outputs that are the same as in the rounds before."""
+        if self.inputs is None:
+            return
+        outputs.add(Inputs, self.inputs)
+        rows = choose_candidates(context, self.inputs).rows
+        if self._features is not None and self._rows is not None and np.array_equal(rows, self._rows):
+            outputs.add(CandidateFeatures, self._features)
 
-    def featured(self, work: Work, inputs: Inputs, candidates: Candidates) -> Featured:
-        rows = candidates.rows
-        if self._featured is None or self._rows is None or not np.array_equal(rows, self._rows):
-            before = self._featured
-            kernel = before.kernel if before else fit_kernel(work, inputs, choose_landmarks(work, inputs))
-            self._featured = Featured(features=kernel_features(work, inputs, kernel, rows), kernel=kernel)
-            self._rows = rows
-        return self._featured
+    def keep(self, context: StageContext, outputs: Outputs) -> None:
+        """Keep inputs, features, and the graph if it holds all items; in larger pools it depends on the labels."""
+        self.inputs = outputs.get(Inputs)
+        if outputs.has(PropagatedLabels) and int(self.inputs.readable.sum()) <= MAX_ITEMS:
+            self.graph = outputs.get(PropagatedLabels).graph
+        found = outputs.find(CandidateFeatures) if outputs.has(CandidateFeatures) else None
+        if found is not None and found is not self._features:
+            self._features, self._rows = found, choose_candidates(context, self.inputs).rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ class Trial:
     read: MediaReader
     cache: RowCache
     runtime: Runtime
-    folder: Path | None = None  # keeps the last models and checkpoints, so that an interrupted trial can go on
+    folder: Path | None = None  # keeps the last models and checkpoints, so that an interrupted trial can continue
     start_file: Path | None = None  # the model of the initial labels: the same for all strategies of a seed
 
     def run(self, done: Sequence[RoundRecord] = (), report: Report = ignore) -> Iterator[RoundRecord]:
@@ -138,125 +141,114 @@ class Trial:
         pool, given, labeled = self._begin()
         row_of = {name: row for row, name in enumerate(pool.hashes)}
         model = self._model_after(done)
-        done = done if model is not None or not self._goes_on else ()
+        done = done if model is not None or not self._is_warm else ()
         kept = _Kept()
         for number in range(self.plan.rounds + 1):
             if number < len(done):
                 record = done[number]
             else:
-                work = self._work(snapshot_with(pool, given, labeled), model, report)
-                record, model = self._round(number, work, pool, kept)
+                context = self._context(snapshot_with(pool, given, labeled), model, report, kept)
+                record, model = self._round(number, context, pool, kept)
                 yield record
             labeled = np.concatenate([labeled, np.array([row_of[name] for name in record.picks], np.int64)])
 
     def train_start(self, report: Report = ignore) -> None:
-        """Leaves the model of the initial labels in `start_file`, for every strategy of this seed."""
+        """Train the model of the initial labels into `start_file`, for every strategy of this seed."""
         pool, given, labeled = self._begin()
-        work = self._work(snapshot_with(pool, given, labeled), None, report)
-        self._learn(0, work, pipeline.prepare(work), Clock())
+        context = self._context(snapshot_with(pool, given, labeled), None, report, _Kept())
+        self._train(0, context, Outputs(), {})
 
     def fit_pool(self, report: Report = ignore) -> None:
-        """Leaves the kernel features of the pool in the cache, for every trial on it."""
+        """Compute the kernel features of the pool into the cache, for every trial that reads them."""
         pool, given, labeled = self._begin()
-        work, kept = self._work(snapshot_with(pool, given, labeled), None, report), _Kept()
-        inputs = kept.prepared(work)
-        kept.featured(work, inputs, choose_candidates(work, inputs))
+        context = self._context(snapshot_with(pool, given, labeled), None, report, _Kept())
+        run_timed(needed(STAGES, CandidateFeatures), context, Outputs())
 
     def _begin(self) -> tuple[LabeledPool, NDArray[np.int64], NDArray[np.int64]]:
-        """The pool, what the oracle says about each item, and the rows labeled at first."""
+        """The pool, the oracle's label of each item, and the rows labeled at first."""
         pool = thinned(self.pool, self.plan, self.seed)
         return pool, answers(pool, self.plan, self.seed), initial_rows(pool, self.plan, self.seed)
 
     @property
-    def _goes_on(self) -> bool:
+    def _is_warm(self) -> bool:
         """Whether a round starts from the last round's model."""
-        return self.plan.warm and pipeline.settled(self.config, self.runtime).training.warm_steps > 0
+        return self.plan.warm and resolve_preset(self.config, self.runtime).training.warm_steps > 0
 
     def _model_after(self, done: Sequence[RoundRecord]) -> TrainedModel | None:
         """The model that the last of these rounds left."""
         kept = self.folder / f"{len(done) - 1}.safetensors" if self.folder is not None and done else None
-        return load_model(kept, self.runtime) if kept is not None and kept.exists() and self._goes_on else None
+        return load_model(kept, self.runtime) if kept is not None and kept.exists() and self._is_warm else None
 
     def _keep(self, number: int, model: TrainedModel) -> None:
         """The last two models: a record may not have been written down before an interruption."""
-        if self.folder is not None and self._goes_on:
+        if self.folder is not None and self._is_warm:
             save_model(model, self.folder / f"{number}.safetensors")
             (self.folder / f"{number - 2}.safetensors").unlink(missing_ok=True)
 
-    def _round(self, number: int, work: Work, pool: LabeledPool, kept: _Kept) -> tuple[RoundRecord, TrainedModel]:
-        """Train, judge, and choose the next batch unless this is the last round. The stages are those of a round."""
-        clock = Clock()
-        with clock("prepare"):
-            inputs = kept.prepared(work)
-        model = self._learn(number, work, inputs, clock)
-        with clock("predict"):
-            guesses = pipeline.settle(work, pipeline.guess(work, inputs, model), kept.likeness(work, inputs))
-        selection: Selection | None = None
-        if number < self.plan.rounds:
-            with clock("features"):
-                chosen = choose_candidates(work, inputs)
-                featured = kept.featured(work, inputs, chosen)
-            with clock("select"):
-                selection = pipeline.choose(work, inputs, guesses, chosen, featured)
+    def _round(
+        self, number: int, context: StageContext, pool: LabeledPool, kept: _Kept
+    ) -> tuple[RoundRecord, TrainedModel]:
+        """Train, measure, and choose the next batch unless this is the last round."""
+        outputs = Outputs()
+        kept.begin(context, outputs)
+        seconds = {PREPARE.name: 0.0}
+        model = self._train(number, context, outputs, seconds)
+        wanted = (PropagatedLabels, Batch) if number < self.plan.rounds else (PropagatedLabels,)
+        seconds |= run_timed(needed(STAGES, *wanted), context, outputs)
+        kept.keep(context, outputs)
         self._keep(number, model)
-        return self._record(number, pool, guesses, selection, clock, work), model
+        return self._record(number, pool, context, outputs, seconds), model
 
-    def _learn(self, number: int, work: Work, inputs: Inputs, clock: Clock) -> TrainedModel:
-        """The model of this round. That of the initial labels is trained once and then read; the seconds told are
-        always those of its training."""
+    def _train(self, number: int, context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> TrainedModel:
+        """The model of this round, added to `outputs`. That of the initial labels is trained once and then read;
+        `seconds` always gets the duration of its training."""
         shared = self.start_file if number == 0 else None
         if shared is not None and shared.exists():
             model = load_model(shared, self.runtime)
-            clock.seconds["train"] = model.metrics["train_seconds"]
+            seconds["train"] = model.metrics["train_seconds"]
+            outputs.add(TrainingResult, TrainingResult(model=model))
             return model
-        with clock("train"):
-            trained = pipeline.learn(work, inputs)
-        if trained is None:
-            raise TrainingFailed(pipeline.why_no_model(work, inputs) or "There is nothing to train on.")
+        seconds |= run_timed(needed(STAGES, TrainingResult), context, outputs)
+        result = outputs.get(TrainingResult)
+        if result.model is None:
+            raise TrainingFailed(result.why_no_model)
         if shared is not None:
-            timed = {**trained.metrics, "train_seconds": clock.seconds["train"]}
-            save_model(replace(trained, metrics=timed), shared)
-        return trained
+            timed = {**result.model.metrics, "train_seconds": seconds["train"]}
+            save_model(replace(result.model, metrics=timed), shared)
+        return result.model
 
     def _record(
-        self,
-        number: int,
-        pool: LabeledPool,
-        guesses: PoolPredictions,
-        selection: Selection | None,
-        clock: Clock,
-        work: Work,
+        self, number: int, pool: LabeledPool, context: StageContext, outputs: Outputs, seconds: dict[str, float]
     ) -> RoundRecord:
-        guessed = guesses.probabilities.argmax(1)
+        predicted = outputs.get(PropagatedLabels).probabilities.argmax(1)
+        selection = outputs.get(Batch).selection if outputs.has(Batch) else None
         picks = selection.item_ids if selection is not None else np.empty(0, np.int64)
         return RoundRecord(
             strategy=self.config.selection.strategy,
             seed=self.seed,
             round=number,
-            n_labels=int(work.snapshot.labeled.sum()),
-            accuracy=float((guessed[pool.test] == pool.truth[pool.test]).mean()),
-            wrong_guesses=int((guessed[picks] != pool.truth[picks]).sum()),
-            seconds={stage: round(seconds, 3) for stage, seconds in clock.seconds.items()},
+            n_labels=int(context.snapshot.labeled.sum()),
+            accuracy=float((predicted[pool.test] == pool.truth[pool.test]).mean()),
+            wrong_guesses=int((predicted[picks] != pool.truth[picks]).sum()),
+            seconds={stage: round(taken, 3) for stage, taken in seconds.items()},
             picks=tuple(pool.hashes[row] for row in picks),
             notes=selection.notes if selection is not None else (),
         )
 
-    def _work(self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report) -> Work:
-        config = pipeline.settled(self.config, self.runtime)
+    def _context(self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report, kept: _Kept) -> StageContext:
+        config = resolve_preset(self.config, self.runtime)
         config = replace(config, selection=replace(config.selection, batch_size=self.plan.batch))
-        previous = Previous(
-            item_ids=np.empty(0, np.int64),
-            map_points=np.empty((0, 2), np.float32),
-            class_names=snapshot.class_names,
-            model=last if self._goes_on else None,
-        )
-        return Work(
+        model = last if self._is_warm else None
+        return StageContext(
             snapshot=snapshot,
             config=config,
             read=self.read,
             cache=self.cache,
             runtime=self.runtime,
-            previous=previous,
+            previous=Previous(
+                class_names=snapshot.class_names, load_model=lambda: model, load_landmarks=kept.landmarks
+            ),
+            graph=kept.graph,
             checkpoints=self.folder,
             report=report,
         )

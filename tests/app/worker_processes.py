@@ -63,6 +63,7 @@ class Place:
     stale_seconds: float = 30.0  # a killed process is noticed at once, and a slow one is not taken for dead
     memory_bytes: int | None = None  # beyond what the process has when it first selects, with all threads running
     environment: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None  # of the engine's workflows; None: that of this program
 
 
 def work(place: Place, log: Path) -> None:
@@ -73,14 +74,16 @@ def work(place: Place, log: Path) -> None:
     import torch
 
     from app.rounds import steps
+    from app.worker import engine
     from app.worker.worker import Intervals, Worker
     from storage.database.store import Store
     from storage.rounds import simulations
 
     torch.set_num_threads(1)
+    engine.VERSION = place.version or engine.VERSION
     logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s", force=True)
     for stage in {*place.slow, *place.gates}:
-        table: dict[str, Any] = steps.UNIT if stage.startswith("unit ") else steps.ALL  # type: ignore[assignment]
+        table: dict[str, Any] = steps.UNIT_STEPS if stage.startswith("unit ") else steps.STEPS
         name = stage.removeprefix("unit ")
         table[name] = lingering(table[name], place.slow.get(stage, 0.0), place.gates.get(stage))
     if place.records_gate is not None:
@@ -90,7 +93,7 @@ def work(place: Place, log: Path) -> None:
         store.artifacts_address = place.artifacts
     worker = Worker(store, Intervals(loop=0.1, heartbeat=0.1, queues=0.1, stale=place.stale_seconds), device="cpu")
     if place.memory_bytes:
-        steps.ALL["select"] = confined(steps.ALL["select"], place.memory_bytes)
+        steps.STEPS["select"] = confined(steps.STEPS["select"], place.memory_bytes)
     worker.start()
     worker.run()
 
@@ -107,17 +110,17 @@ def confined(function: Callable[..., Any], n_bytes: int) -> Callable[..., Any]:
 
 
 def lingering(function: Callable[..., Any], seconds: float, gate: Path | None) -> Callable[..., Any]:
-    def linger(bench: Any, *args: Any) -> Any:
+    def linger(of: Any, *args: Any) -> Any:
         from core.types import Progress
 
         def wait(gate: Path | None) -> None:
             until = time.monotonic() + seconds
             while time.monotonic() < until or (gate is not None and not gate.exists()):
-                bench.report(Progress("linger", 0, 1))
+                of.report(Progress("linger", 0, 1))
                 time.sleep(0.01)
 
         wait(gate)
-        result = function(bench, *args)
+        result = function(of, *args)
         wait(None)
         return result
 

@@ -22,6 +22,7 @@ from app.web.screens.round_history import round_history
 from app.web.screens.simulate import cautions_card, simulate_card
 from core.acquisition import catalog
 from core.config import from_dict
+from core.rounds import stage_names
 from storage.labeling.pool import Pool
 from storage.projects import projects
 from storage.projects.classes import list_classes
@@ -29,16 +30,6 @@ from storage.projects.projects import ProjectSettings
 from storage.rounds.workers import WorkerRow
 
 POLL_SECONDS = 1.0
-STAGE_WORDS = {
-    "snapshot": "Snapshot",
-    "prepare": "Prepare",
-    "train": "Train",
-    "predict": "Predict",
-    "features": "Features",
-    "select": "Select",
-    "map": "Map",
-    "finish": "Finish",
-}
 PRESET_WORDS = {
     "auto": "Automatic: chosen for this machine",
     "laptop": "Laptop: minutes on 2 cores",
@@ -96,14 +87,14 @@ def running(project_id: int) -> None:
 
 
 def _stages(current: str) -> str:
-    names = list(STAGE_WORDS)
+    names = stage_names.NAMES
     at = names.index(current) if current in names else -1
     parts = []
     for place, name in enumerate(names):
         kind = "done" if place < at else "now" if place == at else "next"
         mark = "✓ " if kind == "done" else ""
         current_mark = ' aria-current="step"' if kind == "now" else ""
-        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{STAGE_WORDS[name]}</li>')
+        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{stage_names.title_of(name)}</li>')
     return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
 
 
@@ -274,5 +265,5 @@ def counts_and_workers(project_id: int) -> None:
 
 
 def _worker_line(worker: WorkerRow) -> str:
-    doing = STAGE_WORDS.get(worker.stage, worker.stage.capitalize()) or "idle"
+    doing = stage_names.title_of(worker.stage) or "idle"
     return f"{worker.host} · {worker.device} · {doing} · last heartbeat {ago(worker.heartbeat_at)}"

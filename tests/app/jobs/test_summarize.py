@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from app.cli.main import main
-from app.jobs.summarize import _work
+from app.jobs.summarize import _context
 from app.rounds.requests import round_config
 from app.views.summary_figure import summary_figure
 from core.learning.training import save_model
-from core.rounds import pipeline
+from core.rounds.pipeline import resolve_preset
+from core.rounds.stages import prepare_inputs, train_model
 from core.runtime import Runtime
 from core.types import Selection, ignore
 from storage.database.store import Store
@@ -47,17 +48,17 @@ def finish_round_with_a_model(drawn: Drawn) -> None:
     project = get_project(store, drawn.project_id)
     row = log.request(round_config(project.settings, project.kind))
     log.start(row.id)
-    config = pipeline.settled(row.config, Runtime.create(0))
-    work, _ = _work(store, drawn.project_id, ignore)
-    work = dataclasses.replace(work, config=config)
-    model = pipeline.learn(work, pipeline.prepare(work))
+    config = resolve_preset(row.config, Runtime.create(0))
+    context, _ = _context(store, drawn.project_id, ignore)
+    context = dataclasses.replace(context, config=config)
+    model = train_model(context, prepare_inputs(context)).model
     assert model is not None
     path = store.home / "model.safetensors"
     save_model(model, path)
     nothing = np.empty(0, np.int64)
     log.finish(
         row.id,
-        arrays={"item_ids": work.snapshot.item_ids, "model": store.artifacts.put_file(path)},
+        arrays={"item_ids": context.snapshot.item_ids, "model": store.artifacts.put_file(path)},
         selection=Selection(item_ids=nothing, scores=nothing.astype(np.float32), strategy="bico"),
         metrics={"settings": dataclasses.asdict(config), "has_model": True},
     )

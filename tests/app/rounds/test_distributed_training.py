@@ -12,6 +12,7 @@ from app.processes.child import PipedChild
 from app.processes.messages import encode, error_message, progress_message
 from app.rounds import distributed_training, steps
 from app.rounds import requests as round_requests
+from app.rounds.stored_round import StoredRound
 from core.errors import Cancelled, TrainingFailed
 from core.learning.training import load_model
 from core.runtime import Runtime
@@ -25,17 +26,18 @@ def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_pat
     drawn = draw_project(sqlite_store, n_items=24)
     drawn.label(drawn.item_ids[:9])
     row = round_requests.request_round(sqlite_store, drawn.project_id, config=quick_config())
-    snapshot = steps.take_snapshot(steps.StageContext(sqlite_store, row, {}, ignore))
+    results = {"snapshot": steps.take_snapshot(StoredRound(sqlite_store, row, {}, ignore)).to_dict()}
+    results["prepare"] = steps.perform("prepare", StoredRound(sqlite_store, row, results, ignore)).to_dict()
     seen: list[Progress] = []
-    bench = steps.StageContext(sqlite_store, row, {"snapshot": snapshot}, seen.append)
+    of = StoredRound(sqlite_store, row, results, seen.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("WINNOW_DEVICE", "cpu")
-    model = load_model(distributed_training.train_together(bench, 2, tmp_path), Runtime.create(0, "cpu"))
+    model = load_model(distributed_training.train_together(of, 2, tmp_path), Runtime.create(0, "cpu"))
     assert model.metrics["step"] == 8 and model.shape.n_classes == 3
     assert [progress.done for progress in seen if progress.stage == "train"][-1] == 8
 
 
-def test_a_cancelled_team_leaves_nobody_behind(tmp_path):
+def test_cancelling_ends_all_training_processes(tmp_path):
     """Every process of the training ends when the round is cancelled."""
     line = encode(progress_message(Progress("train", 1, 9)))
     child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -78,7 +80,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_the_team_is_as_large_as_asked_for(monkeypatch):
+def test_the_number_of_training_processes_is_as_set(monkeypatch):
     monkeypatch.setenv("WINNOW_TRAIN_PROCESSES", "3")
     assert distributed_training.size() == 3
     monkeypatch.delenv("WINNOW_TRAIN_PROCESSES")

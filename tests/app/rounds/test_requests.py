@@ -14,6 +14,7 @@ from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.worker.worker import is_dead, machine, new_worker_id
 from core.config import RoundConfig
+from core.rounds.stage_names import NAMES
 from core.types import PickReason, Progress, Selection
 from storage.rounds import workers
 from storage.rounds.log import RoundLog
@@ -104,7 +105,7 @@ def test_the_view_shows_stage_pace_curves_and_interruptions_from_rows_alone(draw
     assert (shown.stage, shown.done, shown.total, shown.interruptions) == ("train", 60, 100, 1)
     assert shown.curves == {"loss": [(10, 2.0), (60, 1.0)]}
     later = estimates.seconds_per_stage(store, project_id, row.config)
-    after_train = sum(later[stage] for stage in ("predict", "features", "select", "map", "finish"))
+    after_train = sum(later[stage] for stage in ("predict", "propagate", "features", "select", "map", "finish"))
     taken = time.monotonic() - began  # for 60 of 100 steps and more; those that are left need less
     assert after_train <= shown.seconds_left <= after_train + taken
 
@@ -113,7 +114,7 @@ def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):
     store, project_id = drawn.store, drawn.project_id
     config = quick_config()
     by_rule = estimates.estimate(store, project_id, config)
-    assert by_rule.source == "rule" and set(by_rule.seconds) == set(estimates.STAGES)
+    assert by_rule.source == "rule" and set(by_rule.seconds) == set(NAMES)
     larger = dataclasses.replace(config, training=dataclasses.replace(config.training, steps=8_000))
     assert estimates.estimate(store, project_id, larger).total > 100 * 0.03 + by_rule.total
     finish(drawn, drawn.item_ids[:2], seconds={"train": 10.0, "map": 2.0}, n_items=15)

@@ -1,4 +1,4 @@
-"""A round on clips that sound alike, stage by stage: what is alike reaches the guesses, the picks and comparisons."""
+"""Rounds on similar clips, step by step: the similarity graph reaches predictions, picks and comparisons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from app.rounds.comparison import compare
-from app.rounds.stage_outputs import open_array, open_similarity_graph, put_similarity_graph
-from app.rounds.steps import StageContext, perform, perform_unit
-from core.config import MediaConfig, SimilarityConfig
+from app.rounds.steps import ORDER, SPLIT, perform, perform_unit
+from app.rounds.stored_round import StoredRound
+from core.config import MediaConfig, RoundConfig, SimilarityConfig
+from core.kernels.nystrom import KernelFeatures
+from core.rounds.outputs import CandidateFeatures, NoCommon, Predictions, PropagatedLabels
+from core.rounds.stages import PREDICT
 from core.types import UNLABELED, ignore
 from storage.database.store import Store
 from storage.labeling.events import LabelInput
@@ -23,18 +26,25 @@ from storage.rounds import comparisons
 from storage.rounds.log import RoundLog, RoundRow
 from tests.app.sample_store import add_items
 from tests.app.worker_processes import quick_config
-from tests.core.clusters import clusters, graph_of
 from tests.core.media.samples import tone, wav
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-STAGES = ("snapshot", "prepare", "train", "plan predict", "predict", "plan features", "features", "select", "map")
+STEPS = tuple(name for stage in ORDER for name in ((f"plan {stage}", stage) if stage in SPLIT else (stage,)))
 TONES = ("low", "middle", "high")
 
 
+def config_of(**selection) -> RoundConfig:
+    return dataclasses.replace(
+        quick_config(**({"proxy": "similarity", "uncertainty_power": 1.0} | selection)),
+        media=MediaConfig(seconds=0.25),
+        similarity=SimilarityConfig(neighbors=4),
+    )
+
+
 @pytest.fixture
-def asked(sqlite_store: Store) -> tuple[Store, RoundRow]:
-    """24 tones of three pitches, two of each labeled, and a round that listens for what is alike."""
+def project(sqlite_store: Store) -> tuple[Store, int]:
+    """24 tones of three pitches, two of each labeled."""
     store = sqlite_store
     project = create_project(store, "tones", "audio", TONES)
     rng = np.random.default_rng(0)
@@ -45,58 +55,139 @@ def asked(sqlite_store: Store) -> tuple[Store, RoundRow]:
         LabelInput(uuid=str(uuid.uuid4()), item_id=ids[i], kind="label", class_id=classes[i % 3]) for i in range(6)
     ]
     Pool(store, project.id).apply(events, annotator=annotator_named(store, "Ann").id)
-    config = dataclasses.replace(
-        quick_config(proxy="similarity", uncertainty_power=1.0),
-        media=MediaConfig(seconds=0.25),
-        similarity=SimilarityConfig(neighbors=4),
-    )
-    log = RoundLog(store, project.id)
+    return store, project.id
+
+
+def ask(project: tuple[Store, int], config: RoundConfig) -> tuple[Store, RoundRow]:
+    store, project_id = project
+    log = RoundLog(store, project_id)
     row = log.request(config)
     log.start(row.id)
     return store, log.get(row.id)
 
 
-def through(store: Store, row: RoundRow, stages: tuple[str, ...], parcels: dict) -> dict:
-    for stage in stages:
-        parcels[stage] = perform(stage, StageContext(store, row, parcels, ignore)) | {"seconds": 0.1}
-    return parcels
+@pytest.fixture
+def asked(project) -> tuple[Store, RoundRow]:
+    return ask(project, config_of())
 
 
-def test_units_that_are_joined_settle_on_the_same_guesses_as_one_piece(asked):
+def through(store: Store, row: RoundRow, steps: tuple[str, ...], results: dict | None = None) -> dict:
+    """The results of these steps, each from what the steps before stored."""
+    results = {} if results is None else results
+    for step in steps:
+        found = perform(step, StoredRound(store, row, results, ignore))
+        results[step] = dataclasses.replace(found, seconds=0.1).to_dict()
+    return results
+
+
+def refuse(*args, **more):
+    raise AssertionError("kernel features were computed")
+
+
+def test_joined_units_give_the_predictions_of_one_piece(asked):
     store, row = asked
-    parcels = through(store, row, STAGES[:5], {})
-    bench = StageContext(store, row, parcels, ignore)
-    units = [perform_unit("predict", bench, start, start + 8) for start in (0, 8, 16)]
-    assert all(unit["likeness"] is None for unit in units)
-    joined = perform("predict", bench, units)
-    whole = bench.guesses()
-    assert whole.likeness is not None and whole.likeness.neighbors.shape == (24, 4)
-    np.testing.assert_allclose(open_array(store.artifacts, joined["probabilities"]), whole.probabilities, atol=1e-5)
-    own = np.concatenate([open_array(store.artifacts, unit["probabilities"]) for unit in units])
-    labels = bench.snapshot.labels
-    assert np.abs(own - whole.probabilities)[labels == UNLABELED].max() > 1e-3
-    np.testing.assert_array_equal(whole.probabilities[labels != UNLABELED].argmax(1), labels[labels != UNLABELED])
+    results = through(store, row, STEPS[: STEPS.index("predict") + 1])
+    of = StoredRound(store, row, results, ignore)
+    whole = of.outputs.get(Predictions)
+    assert PREDICT.split is not None
+    common = PREDICT.split.prepare(of.context, *of.outputs.take(PREDICT.needs))
+    assert common == NoCommon()
+    plan = results["plan predict"] | {"common": {}}
+    divided = StoredRound(store, row, results | {"plan predict": plan}, ignore)
+    units = [perform_unit("predict", divided, start, start + 8).output for start in (0, 8, 16)]
+    joined = perform("predict", divided, [unit for unit in units if unit is not None])
+    found = StoredRound(store, row, results | {"predict": joined.to_dict()}, ignore).outputs.get(Predictions)
+    np.testing.assert_allclose(found.probabilities, whole.probabilities, atol=1e-5)
+    np.testing.assert_allclose(found.embeddings, whole.embeddings, atol=1e-4)
+    assert found.has_model and whole.has_model
 
 
-def test_a_finished_round_keeps_what_was_alike_and_comparisons_choose_on_it(asked):
+def test_labels_propagate_over_the_whole_pool_and_keep_the_given_ones(asked):
     store, row = asked
-    parcels = through(store, row, STAGES, {})
-    through(store, row, ("finish",), parcels)
-    finished = RoundLog(store, row.project_id).get(row.id)
+    results = through(store, row, STEPS[: STEPS.index("propagate") + 1])
+    of = StoredRound(store, row, results, ignore)
+    own, after = of.outputs.get(Predictions).probabilities, of.outputs.get(PropagatedLabels)
+    assert after.graph is not None and after.graph.neighbors.shape == (24, 4)
+    labels = of.context.snapshot.labels
+    assert np.abs(own - after.probabilities)[labels == UNLABELED].max() > 1e-3
+    np.testing.assert_array_equal(after.probabilities[labels != UNLABELED].argmax(1), labels[labels != UNLABELED])
+
+
+def test_a_round_on_similar_clips_computes_no_kernel_features_and_can_be_compared(asked, monkeypatch):
+    store, row = asked
+    monkeypatch.setattr(KernelFeatures, "prepare", refuse)
+    results = through(store, row, STEPS)
+    log = RoundLog(store, row.project_id)
+    finished = log.get(row.id)
     assert finished.status == "finished"
-    changed = parcels["predict"]["changed"]
+    assert results["features"]["output"] is None and "features" not in finished.metrics["seconds"]
+    assert set(finished.metrics["seconds"]) == set(ORDER) - {"features", "finish"}
+    changed = results["propagate"]["output"]["n_changed"]
     assert changed > 0
     assert f"{changed} of 24 predictions were changed by label propagation." in finished.notes
-    real = [pick.item_id for pick in RoundLog(store, row.project_id).picks(row.id)]
-    asked_for = comparisons.request(store, row.id, ["bico", "uniform"])
-    answer = compare(store, finished, asked_for)
-    assert answer.picks["bico"] == real and len(answer.picks["uniform"]) == 4
+    real = [pick.item_id for pick in log.picks(row.id)]
+    answer = compare(store, finished, comparisons.request(store, row.id, ["bico", "uniform", "k_center"]))
+    assert answer.picks["bico"] == real and len(answer.picks["uniform"]) == 4 == len(answer.picks["k_center"])
 
 
-def test_a_likeness_survives_its_file(sqlite_store):
-    likeness = graph_of(clusters()[0])
-    back = open_similarity_graph(sqlite_store.artifacts, put_similarity_graph(sqlite_store.artifacts, likeness))
-    for name in ("rows", "neighbors", "distances"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(likeness, name))
-    assert back.typical == likeness.typical
-    assert open_similarity_graph(sqlite_store.artifacts, put_similarity_graph(sqlite_store.artifacts, None)) is None
+def test_a_comparison_computes_features_that_the_round_did_not_keep(project):
+    """The same round with and without its feature artifacts gives the same comparison."""
+    store, row = ask(project, config_of(proxy="kernel"))
+    through(store, row, STEPS)
+    finished = RoundLog(store, row.project_id).get(row.id)
+    wanted = comparisons.request(store, row.id, ["bico", "margin"])
+    expected = compare(store, finished, wanted)
+    real_artifact = RoundLog.artifact
+    computed: list[type] = []
+
+    def without_features(self, round_id, kind):
+        if kind in ("features", "kernel", "candidate_rows"):
+            computed.append(CandidateFeatures)
+            raise_not_found(kind)
+        return real_artifact(self, round_id, kind)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RoundLog, "artifact", without_features)
+        assert compare(store, finished, wanted).picks == expected.picks
+    assert computed
+    assert expected.picks["bico"] == [pick.item_id for pick in RoundLog(store, row.project_id).picks(row.id)]
+
+
+def raise_not_found(kind: str) -> None:
+    from core.errors import NotFound
+
+    raise NotFound(f"No {kind}.")
+
+
+def test_landmarks_outlast_rounds_that_compute_no_features(project):
+    """Kernel, similarity graph, kernel: the third round uses the landmarks of the first."""
+    store, first = ask(project, config_of(proxy="kernel"))
+    through(store, first, STEPS)
+    _, second = ask(project, config_of())
+    through(store, second, STEPS)
+    _, third = ask(project, config_of(proxy="kernel"))
+    results = through(store, third, STEPS[:-1])
+    log = RoundLog(store, third.project_id)
+    assert StoredRound(store, third, results, ignore).start.previous_round == second.id
+    assert results["features"]["output"]["fitted"]["sha256"] == log.artifact(first.id, "kernel").sha256
+
+
+def test_steps_open_the_previous_model_only_to_train(project, monkeypatch):
+    from app.rounds import stored_round
+
+    store, first = ask(project, config_of())
+    through(store, first, STEPS)
+    _, second = ask(project, config_of())
+    load, loaded = stored_round.load_model, []
+    step = ""
+
+    def watch(*args):
+        loaded.append(step)
+        return load(*args)
+
+    monkeypatch.setattr(stored_round, "load_model", watch)
+    results: dict = {}
+    for step in STEPS:
+        through(store, second, (step,), results)
+    assert loaded == ["train"]
+    assert RoundLog(store, second.project_id).get(second.id).metrics["previous_round"] == first.id

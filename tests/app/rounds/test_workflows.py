@@ -191,7 +191,7 @@ def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_pic
     worker, first = first_round(drawn, crew)
     worker.kill()
     before = picks_of(drawn, first.id)
-    for stage in ("snapshot", "prepare", "train", "predict", "features", "select", "map"):
+    for stage in ("snapshot", "prepare", "train", "predict", "propagate", "features", "select", "map"):
         asked = ask(drawn)
         worker = crew.start(place(drawn, gates={stage: tmp_path / "never there"}))
         begun(worker, stage)
@@ -277,6 +277,24 @@ def test_a_round_survives_the_loss_of_the_engine_file(drawn, crew, tmp_path):
     (drawn.store.home / "engine.sqlite").unlink()
     crew.start(place(drawn))
     assert ended(drawn, asked.id).status == "finished"
+
+
+def test_a_round_that_another_version_began_starts_again_after_the_upgrade(drawn, crew, tmp_path):
+    """Steps of another version are not read; the round is computed again from its row, and gives the same picks."""
+    worker, original = first_round(drawn, crew)
+    worker.kill()
+    replay = round_requests.request_replay(drawn.store, drawn.project_id, original.id)
+    old = crew.start(place(drawn, gates={"predict": tmp_path / "never there"}, version="1"))
+    begun(old, "predict")
+    new = crew.start(place(drawn))
+    until(lambda: len(workers.living_workers(drawn.store)) == 2, PATIENCE, "both workers")
+    time.sleep(0.5)
+    assert not new.lines("Started again")  # a living worker keeps its round, whatever its version
+    old.kill()
+    row = ended(drawn, replay.id)
+    assert row.status == "finished" and row.metrics["replay"]["same"], (row.error, row.notes)
+    assert new.lines(f"Started again, because another version of the program began them: round-{replay.id}")
+    assert new.lines(": snapshot begins") and new.lines(": train begins")
 
 
 def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):

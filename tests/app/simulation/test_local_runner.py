@@ -91,7 +91,7 @@ def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
     assert list(told["accuracy"]) == ["margin", "uniform"] and set(told["accuracy"]["margin"]) == {"3", "5"}
     stored = read_results(out / "results.json")
     assert [one for one in stored["records"] if one in begun] == begun
-    assert set(stored["records"][0]["seconds"]) == {"prepare", "train", "predict", "features", "select"}
+    assert set(stored["records"][0]["seconds"]) == {"prepare", "train", "predict", "propagate", "features", "select"}
     asked = Question.from_dict(stored["question"])
     for seed in (0, 1):
         starts = [one for one in stored["records"] if (one["round"], one["seed"]) == (0, seed)]

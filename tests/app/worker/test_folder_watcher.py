@@ -19,6 +19,7 @@ import pytest
 from app.cli.main import main
 from app.rounds import requests as round_requests
 from app.rounds import steps
+from app.rounds.stored_round import StoredRound
 from app.worker import folder_watcher
 from app.worker.folder_watcher import FolderWatcher, fill_buffer
 from core.rounds import stream_buffer
@@ -153,16 +154,14 @@ def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_fr
     offered = candidate_buffer.candidates(store, drawn.project_id)
     assert offered is not None and len(offered) <= 100 < Pool(store, drawn.project_id).counts().waiting
     row = round_requests.request_round(store, drawn.project_id)
-    bench = steps.StageContext(
-        store, row, {"snapshot": steps.take_snapshot(steps.StageContext(store, row, {}, ignore))}, ignore
-    )
-    work = bench.work()
-    assert set(work.snapshot.item_ids[work.offered]) == set(offered)
+    results = {"snapshot": steps.take_snapshot(StoredRound(store, row, {}, ignore)).to_dict()}
+    context = StoredRound(store, row, results, ignore).context
+    assert set(context.snapshot.item_ids[context.offered]) == set(offered)
     later = dataclasses.replace(row, constraint=dict(row.constraint))
     drawn.label(offered[:5].tolist())
     fill_buffer(store, drawn.project_id)
-    replayed = steps.StageContext(store, later, bench.parcels, ignore).work()
-    assert np.array_equal(replayed.offered, work.offered), "what was offered is stored with the round"
+    replayed = StoredRound(store, later, results, ignore).context
+    assert np.array_equal(replayed.offered, context.offered), "what was offered is stored with the round"
     watches.stop(store, drawn.project_id)
     assert candidate_buffer.candidates(store, drawn.project_id) is None
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidInput
-from core.rounds import pipeline
+from core.rounds import stages
 from core.rounds.simulation import Trial, answers, initial_rows, snapshot_with, thinned
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rows import MemoryRowCache
@@ -126,8 +126,13 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
     twice; and sharing changes no result."""
     trained, read, cache = [], Counter(), CountingCache()
-    learn = pipeline.learn
-    monkeypatch.setattr(pipeline, "learn", lambda work, inputs: trained.append(work.snapshot) or learn(work, inputs))
+    train = stages.train
+
+    def watch(inputs, labels, *rest, **more):
+        trained.append(labels)
+        return train(inputs, labels, *rest, **more)
+
+    monkeypatch.setattr(stages, "train", watch)
     plan, strategies = Plan(start=4, batch=3, rounds=1), ("uniform", "margin", "bico")
     pool, media = labeled_pool()
 
@@ -142,7 +147,7 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     shared("bico").train_start()
     shared("bico").fit_pool()
     found = [record for strategy in strategies for record in shared(strategy).run()]
-    assert [int(one.labeled.sum()) for one in trained] == [4, 7, 7, 7]
+    assert [int((labels >= 0).sum()) for labels in trained] == [4, 7, 7, 7]
     assert set(cache.computed.values()) == {1}
     assert set(read.values()) == {1} and len(read) == len(pool.hashes)
     assert {one.seconds["train"] for one in found if one.round == 0} == {found[0].seconds["train"]}
@@ -151,17 +156,16 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
 
 
 def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
-    """The stages are `core.rounds.pipeline`'s, which a worker runs too; each gets the model that the round before
-    left."""
+    """The stages are those that a worker runs too; each training starts from the model of the round before."""
     given, made = [], []
-    learn = pipeline.learn
+    train = stages.train
 
-    def watch(work, inputs):
-        given.append(work.previous.model)
-        made.append(learn(work, inputs))
+    def watch(*args, warm_start, **more):
+        given.append(warm_start)
+        made.append(train(*args, warm_start=warm_start, **more))
         return made[-1]
 
-    monkeypatch.setattr(pipeline, "learn", watch)
+    monkeypatch.setattr(stages, "train", watch)
     list(trial("uniform").run())
     assert given == [None, *made[:-1]] and len(made) == 3
     assert [model.history[-1]["step"] for model in made] == [8, 4, 4]

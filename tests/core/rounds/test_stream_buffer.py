@@ -14,7 +14,7 @@ from core.coresets import design
 from core.coresets.library.streaming import Reservoir
 from core.rounds import stream_buffer
 from core.rounds.candidates import choose_candidates
-from core.rounds.context import Work
+from core.rounds.context import StageContext
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import PoolSnapshot
@@ -139,11 +139,11 @@ class Seen:
 
 def candidates_of(offered: np.ndarray | None, region: np.ndarray | None = None):
     n = 400
-    work = Work(
+    context = StageContext(
         snapshot=pool(n), config=RoundConfig(selection=SelectionConfig(batch_size=10)), read=lambda sha: b"",
         cache=MemoryRowCache(), runtime=Runtime.create(0, "cpu"), offered=offered, region=region,
     )  # fmt: skip
-    return choose_candidates(work, Seen(np.ones(n, np.bool_)))
+    return choose_candidates(context, Seen(np.ones(n, np.bool_)))
 
 
 def test_rounds_choose_from_what_the_buffer_offers_and_say_so():

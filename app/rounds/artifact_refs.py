@@ -1,0 +1,19 @@
+"""References to artifacts as JSON: what rows and the engine hold instead of files. No torch: any process may use it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from storage.rounds.artifacts import ArtifactRef
+
+
+def to_dict(ref: ArtifactRef) -> dict[str, Any]:
+    return dataclasses.asdict(ref) | {"shape": list(ref.shape)}
+
+
+def to_ref(stored: Mapping[str, Any]) -> ArtifactRef:
+    return ArtifactRef(
+        stored["sha256"], stored["suffix"], int(stored["n_bytes"]), tuple(stored["shape"]), stored["dtype"]
+    )

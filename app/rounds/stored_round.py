@@ -1,0 +1,221 @@
+"""A round in the store: its row, the results of its steps so far, and the context in which its stages run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.rounds import stage_outputs
+from app.rounds.artifact_refs import to_dict
+from app.rounds.stage_outputs import Place, Stored
+from core.config import RoundConfig, from_dict
+from core.errors import NotFound
+from core.learning.training import TrainedModel, load_model
+from core.media.inputs import Inputs
+from core.rounds.context import Landmarks, Previous, StageContext
+from core.rounds.embedding_map import PreviousMap
+from core.rounds.stage import Outputs
+from core.rounds.stages import STAGES
+from core.runtime import Runtime
+from core.types import PoolSnapshot, Report
+from storage.database.store import Store
+from storage.media import shared as shared_media
+from storage.rounds.artifacts import ArtifactRef
+from storage.rounds.log import RoundLog, RoundRow
+from storage.rounds.row_cache import FolderRowCache
+
+Output = TypeVar("Output")
+SNAPSHOT, FINISH = "snapshot", "finish"  # the steps of a worker around the stages
+NAME_OF = {stage.gives: stage.name for stage in STAGES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStart:
+    """The output of the step "snapshot": what all stages of the round start from."""
+
+    snapshot: PoolSnapshot
+    config: RoundConfig  # with the preset resolved for the device of the worker
+    previous_round: int | None  # id of the round this one continues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step returns through the engine, as JSON."""
+
+    output: Stored | None = None  # None: the stage was skipped, because nothing reads its output
+    units: tuple[tuple[int, int], ...] = ()  # rows of each unit, of a plan
+    common: Stored | None = None  # what the units have in common, of a plan
+    seconds: float = 0.0
+    ended: str = ""  # the status of the round, if it ended in this step
+    error: str = ""  # of a unit that failed
+    log: str = ""
+
+    def to_dict(self) -> Stored:
+        return dataclasses.asdict(self) | {"units": [list(unit) for unit in self.units]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StepResult:
+        return cls(**{**values, "units": tuple((int(start), int(stop)) for start, stop in values["units"])})
+
+
+class StoredRound:
+    """One round as a step of it sees it. `results` are those of the earlier steps, by name."""
+
+    def __init__(self, store: Store, row: RoundRow, results: Mapping[str, Stored], report: Report) -> None:
+        self.store, self.row, self.report = store, row, report
+        self.results = {name: StepResult.from_dict(values) for name, values in results.items()}
+        self.folder = store.artifacts
+        self.log = RoundLog(store, row.project_id)
+
+    @cached_property
+    def place(self) -> Place:
+        return Place(folder=self.folder, context=lambda: self.context, shares_inputs=shared_media.is_shared(self.store))
+
+    @cached_property
+    def start(self) -> RoundStart:
+        """What the round started from: the output of its first step or, once it is finished, what its row names."""
+        if self.row.status == "finished":
+            return self._start_of_finished()
+        return stage_outputs.open_output(self.place, RoundStart, self.results[SNAPSHOT].output or {})
+
+    @cached_property
+    def outputs(self) -> StoredOutputs:
+        return StoredOutputs(self)
+
+    @cached_property
+    def context(self) -> StageContext:
+        """The context of the stages. What the previous round left is opened by the stage that reads it."""
+        start = self.start
+        region, share = self._region(start.snapshot)
+        runtime = Runtime.create(start.config.seed)
+        return StageContext(
+            snapshot=start.snapshot,
+            config=start.config,
+            read=shared_media.reader(self.store, self.row.project_id),
+            cache=FolderRowCache(self.store.home / "cache" / "rows"),
+            runtime=runtime,
+            previous=self._previous(start.previous_round, runtime),
+            region=region,
+            region_share=share,
+            offered=self._offered(start.snapshot),
+            checkpoints=self.checkpoints(),
+            report=self.report,
+        )
+
+    def _start_of_finished(self) -> RoundStart:
+        ref = self.log.artifact(self.row.id, "snapshot")
+        return RoundStart(
+            snapshot=stage_outputs.open_snapshot(self.place, to_dict(ref)),
+            config=from_dict(RoundConfig, self.row.metrics["settings"]),
+            previous_round=self.row.metrics.get("previous_round"),
+        )
+
+    def checkpoints(self) -> Path:
+        """In the artifact folder, where other workers find them too, unless that is remote."""
+        folder = self.store.home / "cache" if self.folder.remote else self.folder.folder
+        return Path(folder) / "checkpoints" / f"round-{self.row.id}"
+
+    def artifact(self, round_id: int, *kinds: str) -> ArtifactRef | None:
+        """The first of these artifacts that the round has; None without any."""
+        return find_artifact(self.log, round_id, *kinds)
+
+    def _region(self, snapshot: PoolSnapshot) -> tuple[NDArray[np.bool_] | None, float]:
+        constraint = self.row.constraint
+        if not constraint.get("region"):
+            return None, 1.0
+        item_ids = stage_outputs.open_array(self.folder, constraint["region"])
+        return np.isin(snapshot.item_ids, item_ids), float(constraint.get("share", 1.0))
+
+    def _offered(self, snapshot: PoolSnapshot) -> NDArray[np.bool_] | None:
+        stored = self.row.constraint.get("candidates")
+        return np.isin(snapshot.item_ids, stage_outputs.open_array(self.folder, stored)) if stored else None
+
+    def _previous(self, round_id: int | None, runtime: Runtime) -> Previous:
+        if round_id is None:
+            return Previous()
+
+        def load_previous_model() -> TrainedModel | None:
+            ref = self.artifact(round_id, "model")
+            return load_model(self.folder.path(ref), runtime) if ref is not None else None
+
+        def load_map() -> PreviousMap:
+            item_ids, points = (np.asarray(self.log.arrays(round_id, kind)) for kind in ("item_ids", "map"))
+            return PreviousMap(item_ids=item_ids, points=points)
+
+        return Previous(
+            class_names=tuple(self.log.get(round_id).metrics.get("class_names", ())),
+            load_model=load_previous_model,
+            load_landmarks=lambda: last_landmarks(self.store, self.log, round_id),
+            load_map=load_map,
+        )
+
+
+def find_artifact(log: RoundLog, round_id: int, *kinds: str) -> ArtifactRef | None:
+    """The first of these artifacts that the round has; None without any."""
+    for kind in kinds:
+        try:
+            return log.artifact(round_id, kind)
+        except NotFound:
+            continue
+    return None
+
+
+def last_landmarks(store: Store, log: RoundLog, round_id: int | None) -> Landmarks | None:
+    """The landmarks of this round, or of the newest round before it that computed kernel features."""
+    while round_id is not None:
+        if (ref := find_artifact(log, round_id, "kernel")) is not None:
+            return stage_outputs.open_landmarks(store.artifacts, ref)
+        before = log.get(round_id).metrics.get("previous_round")
+        round_id = int(before) if before is not None else None
+    return None
+
+
+_last_inputs: tuple[tuple[int, int], Inputs] | None = None  # of the round this process worked on last
+
+
+class StoredOutputs(Outputs):
+    """The outputs of a round's finished steps, opened when they are first read."""
+
+    def __init__(self, of: StoredRound) -> None:
+        super().__init__()
+        self.round = of
+
+    def has(self, gives: type) -> bool:
+        return super().has(gives) or NAME_OF.get(gives) in self.round.results
+
+    def find(self, gives: type[Output]) -> Output | None:
+        if not super().has(gives) and self.has(gives):
+            stored = self.round.results[NAME_OF[gives]].output
+            self.add(gives, None if stored is None else self._open(gives, stored))
+        return super().find(gives)
+
+    def _open(self, gives: type[Output], stored: Stored) -> Output:
+        if gives is Inputs:
+            return cast(Output, open_round_inputs(self.round, stored))
+        return stage_outputs.open_output(self.round.place, gives, stored)
+
+
+def open_round_inputs(of: StoredRound, stored: Stored | None = None) -> Inputs:
+    """The inputs of a round, opened once for each round and process; prepared again where `stored` is empty."""
+    global _last_inputs
+    key = _inputs_key(of)
+    if _last_inputs is None or _last_inputs[0] != key:
+        _last_inputs = (key, stage_outputs.open_output(of.place, Inputs, stored or {}))
+    return _last_inputs[1]
+
+
+def keep_inputs(of: StoredRound, inputs: Inputs) -> None:
+    """Later steps of the round in this process use these inputs instead of opening them again."""
+    global _last_inputs
+    _last_inputs = (_inputs_key(of), inputs)
+
+
+def _inputs_key(of: StoredRound) -> tuple[int, int]:
+    return of.row.id, hash(of.start.snapshot.hashes)

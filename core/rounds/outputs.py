@@ -1,0 +1,87 @@
+"""What the stages of a round give: one frozen dataclass each, of arrays, scalars and the types that have a file format
+in `app.rounds.stage_outputs`. The output of "prepare" is `core.media.inputs.Inputs`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.kernels.nystrom import KernelFeatures
+from core.learning.training import TrainedModel
+from core.rounds.context import Landmarks
+from core.similarity.graph import SimilarityGraph
+from core.types import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """The model of the round, or the sentence that says why there is none yet."""
+
+    model: TrainedModel | None
+    why_no_model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """The model's own predictions for rows of the pool; before the first model, equal probabilities."""
+
+    probabilities: NDArray[np.float32]  # (n, C) the human label, one-hot, on labeled rows
+    embeddings: NDArray[np.float32]  # (n, e)
+    view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
+    has_model: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PropagatedLabels:
+    """The pseudo-labels of the round: predictions after label propagation over the similarity graph. Without a graph
+    or a model they are the predictions."""
+
+    probabilities: NDArray[np.float32]  # (n, C) the human label, one-hot, on labeled rows
+    graph: SimilarityGraph | None = None
+    n_changed: int = 0  # items whose most probable class is another one since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedKernel:
+    """The feature map of the landmarks."""
+
+    kernel: KernelFeatures
+    landmarks: Landmarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateFeatures:
+    """Kernel features of the candidate rows, and the feature map for more of them."""
+
+    features: NDArray[np.float32]  # (m, q)
+    fitted: FittedKernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureBlock:
+    """Kernel features of some of the candidate rows: the part of one unit."""
+
+    features: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCommon:
+    """What units of a stage have in common when there is nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The next batch, and the rows it was chosen from."""
+
+    selection: Selection
+    candidate_rows: NDArray[np.int64]  # (m,) ascending
+    notes: tuple[str, ...] = ()  # about the candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPoints:
+    """The two-dimensional map of the pool."""
+
+    points: NDArray[np.float32]  # (n, 2)

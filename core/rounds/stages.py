@@ -1,0 +1,303 @@
+"""The stages of a round, written once: their functions and the list that every caller runs.
+
+    prepare    network inputs of all items
+    train      a model, where there is anything to learn from
+    predict    probabilities and embeddings of all rows              shared by workers in units of rows
+    propagate  label propagation over the similarity graph
+    features   kernel features of the candidate rows                 shared by workers in units of rows
+    select     the next batch
+    map        two-dimensional points, starting from the last map
+
+A new stage is a function, the frozen dataclass it returns (`core.rounds.outputs`), a record here with its place in
+`STAGES`, and its name and title in `core.rounds.stage_names`. An array, a scalar or a nested dataclass in the output is
+stored by the worker without further code.
+
+Without a model. Before the first label, while all labels are of one class, or when nothing labeled can be read, there
+is nothing to train: the batch then covers the pool by the kernel features alone, and a note says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.acquisition import catalog, registry
+from core.errors import TrainingFailed
+from core.learning.training import TrainedModel, predict, train
+from core.media.inputs import Inputs, prepare
+from core.rounds.candidates import (
+    choose_candidates,
+    features_are_read,
+    fit_kernel,
+    kernel_features,
+    selection_request,
+    why_no_model,
+)
+from core.rounds.context import StageContext
+from core.rounds.embedding_map import MapRequest, embed
+from core.rounds.outputs import (
+    Batch,
+    CandidateFeatures,
+    FeatureBlock,
+    FittedKernel,
+    MapPoints,
+    NoCommon,
+    Predictions,
+    PropagatedLabels,
+    TrainingResult,
+)
+from core.rounds.stage import Split, Stage, check_order
+from core.rounds.stage_names import TITLES
+from core.similarity.graph import build_similarity_graph
+from core.similarity.propagation import propagate_labels
+from core.types import UNLABELED, PoolSnapshot, Progress, Report, Selection
+
+PROJECTED = 64  # dimensions of the stand-in for embeddings before the first model
+PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of their own
+
+
+def prepare_inputs(context: StageContext) -> Inputs:
+    """Network inputs of all items, computed once per item and cached."""
+    snapshot = context.snapshot
+    return prepare(snapshot.hashes, context.read, snapshot.kind, context.config.media, context.cache, context.report)
+
+
+def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
+    """The model of this round, or the reason why there is nothing to learn from yet."""
+    if reason := why_no_model(context, inputs):
+        return TrainingResult(model=None, why_no_model=reason)
+    snapshot = context.snapshot
+    unknown = snapshot.held_out & (snapshot.held_out_labels == UNLABELED)
+    known = np.flatnonzero(snapshot.held_out & ~unknown & inputs.readable)
+    model = train(
+        dataclasses.replace(inputs, readable=inputs.readable & ~unknown),  # no test item is ever trained on
+        snapshot.labels,
+        snapshot.n_classes,
+        context.config.training,
+        runtime=context.runtime,
+        checkpoint_dir=context.checkpoints,
+        warm_start=model_to_continue(context, inputs),
+        held_out=(known, snapshot.held_out_labels[known]),
+        report=context.report,
+    )
+    return TrainingResult(model=model)
+
+
+def model_to_continue(context: StageContext, inputs: Inputs) -> TrainedModel | None:
+    """The previous model, where training can continue from it: the settings have steps for that, the network is the
+    same, and no class changed its meaning. With more or fewer classes than before, training keeps the layers and draws
+    a new head. Only this function loads a previous model."""
+    before, now = context.previous.class_names, context.snapshot.class_names
+    if not context.config.training.warm_steps or (before != now and len(before) == len(now)):
+        return None
+    model = context.previous.load_model()
+    if model is None:
+        return None
+    same = model.shape.name == context.config.training.network and model.shape.channels == inputs.shape[2]
+    return model if same else None
+
+
+def predict_all(context: StageContext, inputs: Inputs, training: TrainingResult) -> Predictions:
+    """Probabilities and embeddings of all rows."""
+    return predict_rows(context, NoCommon(), 0, len(inputs), inputs, training)
+
+
+def predict_rows(
+    context: StageContext, common: NoCommon, start: int, stop: int, inputs: Inputs, training: TrainingResult
+) -> Predictions:
+    """Probabilities and embeddings of the rows from `start` to `stop`. A human label replaces the prediction."""
+    rows, model = np.arange(start, stop), training.model
+    if model is None:
+        n_classes = max(context.snapshot.n_classes, 1)
+        even = np.full((len(rows), n_classes), 1.0 / n_classes, np.float32)
+        probabilities = with_labels(even, context.snapshot, rows)
+        return Predictions(probabilities=probabilities, embeddings=project(inputs, rows, context), has_model=False)
+    n_views = max(
+        context.config.training.predict_views, catalog.entry(context.config.selection.strategy).prediction_views
+    )
+    found = predict(model, inputs, rows, runtime=context.runtime, n_views=n_views, report=context.report)
+    broken = int((~np.isfinite(found.probabilities).all(1)).sum())
+    if broken:
+        raise TrainingFailed(f"The predictions are not finite numbers for {broken} of {len(rows)} items.")
+    return Predictions(
+        probabilities=with_labels(found.probabilities, context.snapshot, rows),
+        embeddings=found.embeddings,
+        view_probabilities=found.view_probabilities,
+    )
+
+
+def join_predictions(
+    context: StageContext, common: NoCommon, blocks: Sequence[Predictions], inputs: Inputs, training: TrainingResult
+) -> Predictions:
+    """One array of each kind, from blocks in the order of their rows."""
+    views = [block.view_probabilities for block in blocks if block.view_probabilities is not None]
+    return Predictions(
+        probabilities=np.concatenate([block.probabilities for block in blocks]),
+        embeddings=np.concatenate([block.embeddings for block in blocks]),
+        view_probabilities=np.concatenate(views, axis=1) if views else None,
+        has_model=training.model is not None,
+    )
+
+
+def propagate(context: StageContext, inputs: Inputs, predictions: Predictions) -> PropagatedLabels:
+    """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Labels of test items are
+    not in `snapshot.labels`, so no random walk is absorbed there."""
+    labels, config = context.snapshot.labels, context.config.similarity
+    graph = context.graph
+    if graph is None:
+        graph = build_similarity_graph(inputs, labels, config, _as_stage("propagate", context.report))
+    before = predictions.probabilities
+    if graph is None or not predictions.has_model:
+        return PropagatedLabels(probabilities=before, graph=graph)
+    after = propagate_labels(graph, before, labels, config.reach)
+    n_changed = int((after.argmax(1) != before.argmax(1)).sum())
+    return PropagatedLabels(probabilities=after, graph=graph, n_changed=n_changed)
+
+
+def _as_stage(name: str, report: Report) -> Report:
+    """Progress under the name of this stage, whatever name the computation uses."""
+
+    def renamed(progress: Progress) -> None:
+        report(dataclasses.replace(progress, stage=name))
+
+    return renamed
+
+
+def compute_features(context: StageContext, inputs: Inputs) -> CandidateFeatures:
+    """Kernel features of all candidate rows."""
+    fitted = fit_kernel(context, inputs)
+    rows = choose_candidates(context, inputs).rows
+    return CandidateFeatures(features=kernel_features(context, inputs, fitted.kernel, rows), fitted=fitted)
+
+
+def compute_feature_block(
+    context: StageContext, fitted: FittedKernel, start: int, stop: int, inputs: Inputs
+) -> FeatureBlock:
+    """Kernel features of the candidates from `start` to `stop`."""
+    rows = choose_candidates(context, inputs).rows[start:stop]
+    return FeatureBlock(features=kernel_features(context, inputs, fitted.kernel, rows))
+
+
+def join_features(
+    context: StageContext, fitted: FittedKernel, blocks: Sequence[FeatureBlock], inputs: Inputs
+) -> CandidateFeatures:
+    return CandidateFeatures(features=np.concatenate([block.features for block in blocks]), fitted=fitted)
+
+
+def with_labels(
+    probabilities: NDArray[np.float32], snapshot: PoolSnapshot, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The probabilities, one-hot on labeled rows."""
+    labels = snapshot.labels[rows]
+    given = np.flatnonzero(labels != UNLABELED)
+    probabilities[given] = 0.0
+    probabilities[given, labels[given]] = 1.0
+    return probabilities
+
+
+def project(inputs: Inputs, rows: NDArray[np.int64], context: StageContext) -> NDArray[np.float32]:
+    """(len(rows), PROJECTED) random projection of the inputs: distances without a model, for the first map."""
+    size = int(np.prod(inputs.shape))
+    axes = context.runtime.numpy_generator("projection").normal(size=(size, PROJECTED)).astype(np.float32)
+    projected = np.empty((len(rows), PROJECTED), np.float32)
+    for start in range(0, len(rows), 1024):
+        block = rows[start : start + 1024]
+        projected[start : start + 1024] = inputs.clean.take(block).reshape(len(block), size) @ axes / np.sqrt(size)
+    return projected
+
+
+def select_batch(
+    context: StageContext,
+    inputs: Inputs,
+    predictions: Predictions,
+    labels: PropagatedLabels,
+    features: CandidateFeatures | None,
+) -> Batch:
+    """The next batch: as many items as the settings say, or as can be chosen. `features` is None in rounds that do not
+    read them."""
+    candidates = choose_candidates(context, inputs)
+    request, notes = selection_request(context, inputs, predictions, labels, features)
+    if request is None:
+        empty, strategy = np.empty(0, np.int64), context.config.selection.strategy
+        chosen = Selection(item_ids=empty, scores=empty.astype(np.float32), strategy=strategy)
+    else:
+        chosen = registry.select(request, context.config.selection, context.report)
+    selection = dataclasses.replace(chosen, notes=(*chosen.notes, *notes))
+    return Batch(selection=selection, candidate_rows=candidates.rows, notes=candidates.notes)
+
+
+def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> MapPoints:
+    """(n, 2) points, starting from the last map."""
+    snapshot = context.snapshot
+    request = MapRequest(
+        item_ids=snapshot.item_ids,
+        vectors=predictions.embeddings,
+        keep=snapshot.labeled | np.isin(snapshot.item_ids, batch.selection.item_ids),
+        previous=context.previous.load_map(),
+    )
+    return MapPoints(
+        points=embed(request, context.config.map, seed=context.runtime.seed_for("map"), report=context.report)
+    )
+
+
+PREPARE: Stage[Inputs] = Stage(name="prepare", title=TITLES["prepare"], needs=(), gives=Inputs, run=prepare_inputs)
+TRAIN: Stage[TrainingResult] = Stage(
+    name="train", title=TITLES["train"], needs=(Inputs,), gives=TrainingResult, run=train_model
+)
+PREDICT: Stage[Predictions] = Stage(
+    name="predict",
+    title=TITLES["predict"],
+    needs=(Inputs, TrainingResult),
+    gives=Predictions,
+    run=predict_all,
+    split=Split(
+        unit_rows=PREDICTION_ROWS,
+        n_rows=lambda context, inputs, training: len(inputs),
+        common=NoCommon,
+        prepare=lambda context, inputs, training: NoCommon(),
+        block=Predictions,
+        run_unit=predict_rows,
+        join=join_predictions,
+    ),
+)
+PROPAGATE: Stage[PropagatedLabels] = Stage(
+    name="propagate",
+    title=TITLES["propagate"],
+    needs=(Inputs, Predictions),
+    gives=PropagatedLabels,
+    run=propagate,
+)
+FEATURES: Stage[CandidateFeatures] = Stage(
+    name="features",
+    title=TITLES["features"],
+    needs=(Inputs,),
+    gives=CandidateFeatures,
+    run=compute_features,
+    is_read=features_are_read,
+    split=Split(
+        unit_rows=FEATURE_ROWS,
+        n_rows=lambda context, inputs: len(choose_candidates(context, inputs).rows),
+        common=FittedKernel,
+        prepare=fit_kernel,
+        block=FeatureBlock,
+        run_unit=compute_feature_block,
+        join=join_features,
+    ),
+)
+SELECT: Stage[Batch] = Stage(
+    name="select",
+    title=TITLES["select"],
+    needs=(Inputs, Predictions, PropagatedLabels, CandidateFeatures),
+    gives=Batch,
+    run=select_batch,
+)
+MAP: Stage[MapPoints] = Stage(
+    name="map", title=TITLES["map"], needs=(Predictions, Batch), gives=MapPoints, run=draw_map
+)
+
+STAGES: tuple[Stage[Any], ...] = (PREPARE, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP)
+check_order(STAGES)
