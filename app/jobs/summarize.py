@@ -123,13 +123,12 @@ def _context(store: Store, project_id: int, report: Report) -> tuple[StageContex
 
 def _model(store: Store, context: StageContext, row: RoundRow | None) -> TrainedModel:
     """The network of the newest finished round."""
-    left = find_artifact(RoundLog(store, row.project_id), row.id, "model") if row is not None else None
-    if left is None:
+    if row is None or find_artifact(RoundLog(store, row.project_id), row.id, "model") is None:
         raise InvalidInput(
             "No finished round has trained a network yet, so there is nothing to summarize jointly with. "
             "Run a round first, or summarize for the kernel features alone."
         )
-    return load_model(store.artifacts.path(left), context.runtime)
+    return load_model(RoundLog(store, row.project_id).file(row.id, "model"), context.runtime)
 
 
 def _kernel_view(context: StageContext, inputs: Inputs, split: Split) -> View:

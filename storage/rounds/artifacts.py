@@ -1,7 +1,9 @@
 """Large arrays and files, named by the SHA-256 of their bytes: written once, never changed, memory-mapped for reading.
 
-A file gets its final name when it is complete and on disk. The folder may be any fsspec address (`s3://bucket/winnow`):
-files are then written to a local cache and uploaded, and downloaded into the cache before they are read.
+A file gets its final name when it is complete and on disk. Its bytes are compared with its hash when a process opens it
+for the first time, and again when the file has changed; other bytes are never returned. The folder may be any fsspec
+address (`s3://bucket/winnow`): files are then written to a local cache and uploaded, and downloaded into the cache
+before they are read.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from core.errors import InvalidInput, NotFound
 from storage.system.atomic_files import replace_durably
 
 CHUNK = 1 << 20
+
+
+class ArtifactUnreadable(NotFound):
+    """The file behind an artifact is missing, or its bytes are not those that were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class ArtifactFolder:
         self.folder = Path(local) if not self.remote else Path(cache or ".winnow-cache")
         self._files: Any = None
         self._root = ""
+        self._verified: dict[str, tuple[int, int, int]] = {}  # name -> inode, size and time of a file that was right
         if self.remote:
             self._files, self._root = fsspec.core.url_to_fs(self.address)
 
@@ -91,20 +98,31 @@ class ArtifactFolder:
     def open_array(self, ref: ArtifactRef) -> NDArray[Any]:
         """The array, memory-mapped and read-only; never unpickled."""
         path = self.path(ref)
-        if 0 in ref.shape or ref.shape == ():
-            return np.asarray(np.load(path, allow_pickle=False))
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
+        try:
+            if 0 in ref.shape or ref.shape == ():
+                return np.asarray(np.load(path, allow_pickle=False))
+            mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            return mapped
+        except (ValueError, OSError, EOFError) as problem:
+            raise ArtifactUnreadable(f"The file {ref.name} in {self.address} is not an array of numbers.") from problem
 
     def path(self, ref: ArtifactRef) -> Path:
-        """A local file with the bytes, downloaded and checked first if the folder is remote."""
+        """A local file with the bytes, compared with their hash; fetched first when the folder is remote."""
         path = self.folder / ref.name
         if not path.exists() and self._files is not None:
             self._fetch(ref, path)
-        if not path.exists():
-            raise NotFound(
-                f"The file {ref.name} is missing from {self.address}. Copy the artifacts folder from the previous "
-                "location of the store, or run the round again."
+        try:
+            right = self.verify(ref)
+            if not right and self._files is not None:  # the local copy is damaged: fetch it again
+                self._fetch(ref, path)
+                right = self.verify(ref)
+        except OSError as problem:
+            raise ArtifactUnreadable(
+                f"The file {ref.name} in {self.address} cannot be read ({problem.strerror})."
+            ) from problem
+        if not right:
+            raise ArtifactUnreadable(
+                f"The file {ref.name} in {self.address} is damaged: its bytes do not have the hash in its name."
             )
         return path
 
@@ -115,9 +133,17 @@ class ArtifactFolder:
         return (self.folder / ref.name).exists()
 
     def verify(self, ref: ArtifactRef) -> bool:
-        """Whether the stored bytes still have their hash."""
-        with open(self.path(ref), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == ref.sha256
+        """Whether the local file's bytes have their hash; computed once for each state of the file in this process."""
+        path = self.folder / ref.name
+        status = path.stat()
+        state = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._verified.get(ref.name) == state:
+            return True
+        with open(path, "rb") as file:
+            right = hashlib.file_digest(file, "sha256").hexdigest() == ref.sha256
+        if right:
+            self._verified[ref.name] = state
+        return right
 
     @contextmanager
     def _new_file(self) -> Iterator[tuple[Path, _HashingFile]]:
@@ -150,7 +176,9 @@ class ArtifactFolder:
             with self._files.open(f"{self._root}/{ref.name}", "rb") as source:
                 shutil.copyfileobj(source, file, CHUNK)
             if file.hash.hexdigest() != ref.sha256:
-                raise InvalidInput(f"{ref.name} in {self.address} was changed: its bytes do not match its hash.")
+                raise ArtifactUnreadable(
+                    f"The file {ref.name} in {self.address} is damaged: its bytes do not have the hash in its name."
+                )
             file.file.flush()
             path.parent.mkdir(exist_ok=True)
             os.replace(partial, path)

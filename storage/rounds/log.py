@@ -8,11 +8,13 @@ unfinished round, never a partial result.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from storage.database.store import Store, now
 from storage.labeling import queue, snapshots
 from storage.labeling.item_rows import PickRow, pick_query
 from storage.projects import projects
-from storage.rounds.artifacts import ArtifactRef
+from storage.rounds.artifacts import ArtifactRef, ArtifactUnreadable
 
 UNFINISHED = ("requested", "running")
 
@@ -249,7 +251,26 @@ class RoundLog:
 
     def arrays(self, round_id: int, kind: str) -> NDArray[Any]:
         """One array of a finished round, memory-mapped."""
-        return self.store.artifacts.open_array(self.artifact(round_id, kind))
+        ref = self.artifact(round_id, kind)
+        with self._naming(round_id, kind):
+            return self.store.artifacts.open_array(ref)
+
+    def file(self, round_id: int, kind: str) -> Path:
+        """One file of a finished round, such as its model."""
+        ref = self.artifact(round_id, kind)
+        with self._naming(round_id, kind):
+            return self.store.artifacts.path(ref)
+
+    @contextlib.contextmanager
+    def _naming(self, round_id: int, kind: str) -> Iterator[None]:
+        """Add to an unreadable file which round it belongs to and what to do."""
+        try:
+            yield
+        except ArtifactUnreadable as problem:
+            raise ArtifactUnreadable(
+                f"The {kind.replace('_', ' ')} of round {self.get(round_id).number} cannot be read. {problem} Copy the "
+                "artifacts folder back from a backup, or start a new round: it does not need this file."
+            ) from problem
 
     def _end(self, round_id: int, status: str, **values: Any) -> RoundRow:
         with self.store.write() as connection:

@@ -52,7 +52,7 @@ def living_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[W
 
 
 def _row(row: Any, at: datetime, stale_seconds: float) -> WorkerRow:
-    age = max(0.0, (at - row.heartbeat_at).total_seconds())
+    age = abs((at - row.heartbeat_at).total_seconds())  # a time far ahead was written by a clock that was wrong
     return WorkerRow(
         id=row.id,
         host=row.host,

@@ -162,3 +162,16 @@ def test_an_empty_project_gives_an_empty_snapshot(store: Store, tmp_path: Path) 
     assert len(snapshot.item_ids) == 0 and snapshot.class_names == ("robin", "wren", "owl")
     assert made.pool.counts().total == 0
     assert made.pool.next_to_label(annotator=made.ann) == []
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_an_unreadable_array_names_its_round_and_what_to_do(sqlite_store: Store, how: str) -> None:
+    made = make_pool(sqlite_store)
+    log = RoundLog(sqlite_store, made.project_id)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    log.finish(row.id, arrays={"probabilities": np.ones((4, 3))}, selection=selection(made, 1), metrics={})
+    path = log.file(row.id, "probabilities")
+    path.write_bytes(b"other") if how == "damaged" else path.unlink()
+    with pytest.raises(NotFound, match=r"The probabilities of round 1 cannot be read\. .* start a new round"):
+        log.arrays(row.id, "probabilities")

@@ -93,3 +93,12 @@ def test_an_answer_reaches_only_the_request_it_was_made_for(sqlite_store):
     assert comparisons.requested(sqlite_store) == []
     with pytest.raises(InvalidInput):
         comparisons.request(sqlite_store, 7, [])
+
+
+def test_a_heartbeat_far_ahead_is_left_by_a_wrong_clock_and_is_no_sign_of_life(sqlite_store):
+    workers.register(sqlite_store, "a", host="left", pid=11, device="cpu")
+    with sqlite_store.write() as connection:
+        connection.execute(update(Worker).values(heartbeat_at=now() + timedelta(days=3650)))
+    [row] = workers.list_workers(sqlite_store)
+    assert not row.living
+    assert workers.beat(sqlite_store, "a", round_id=None, stage="") and workers.living_workers(sqlite_store)
