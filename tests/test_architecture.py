@@ -17,9 +17,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOTS = ("core", "storage", "app")
-LIGHT_CORE = ("core.types", "core.errors", "core.config", "core.rows", "core.version")
+LIGHT_CORE = ("core.types", "core.errors", "core.config", "core.limits", "core.rows", "core.version")
 # Modules of core that a page may import: they load numpy and nothing heavier.
-PAGE_CORE = (*LIGHT_CORE, "core.acquisition.catalog", "core.rounds.simulation_plan", "core.rounds.stage_names")
+PAGE_CORE = (
+    *LIGHT_CORE,
+    "core.acquisition.catalog",
+    "core.media.audio",
+    "core.media.images",
+    "core.rounds.simulation_plan",
+    "core.rounds.stage_names",
+)
 HEAVY = ("torch", "torchaudio", "onnxruntime", "librosa", "numba", "umap")
 WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
@@ -46,7 +53,7 @@ DEFERRED_IMPORTS = (
     ("storage.exporting.formats", "xml.*", "needed for Label Studio alone"),
     ("storage.importing.manifest_tables", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
-    ("storage.media.limits", "core.config", "every process that examines files loads this module at its start"),
+    ("core.limits", "core.config", "every process that examines files loads this module at its start"),
     ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),
 )
 

@@ -1,4 +1,4 @@
-"""Spectrograms, waveforms and thumbnails, drawn on the server from a stream of blocks and kept on disk.
+"""Spectrograms, waveforms and thumbnails, drawn from a stream of blocks and kept on disk.
 
 Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 ms, in magma from the clip's maximum
              down to its background (the 15th percentile, 40 to 80 dB below), which is shown black. Up to 24 kHz
@@ -6,25 +6,30 @@ Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 
              in a 44.1 kHz file is not squeezed into the lowest fifth.
 Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the clip's largest.
 
-However long a clip is, memory stays flat: it is read block by block and at most `N_COLUMNS` windows are drawn.
+Memory does not grow with the length of a clip: it is decoded block by block, and at most `N_COLUMNS` windows are
+drawn. The length is counted by decoding; the frame count of a header is not used. The limits are those of import and
+rounds (`core.limits`). The page server does not call `draw`: `app.views.preview_pool` runs it in a limited process.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from plotly.colors import sequential
 
-from storage.media.types import PILLOW_FORMATS
+from core.errors import InvalidInput
+from core.limits import Limits, current_limits, length_problem
+from core.media.audio import open_audio
+from core.media.images import open_image, to_eight_bits
 from storage.system.atomic_files import write_file
 
 N_COLUMNS = 900
@@ -36,8 +41,8 @@ WINDOW_SECONDS = 0.064
 LINEAR_UP_TO = 24_000  # Hz sampling rate
 THUMB = (240, 136)
 PICTURE_SIDE = 1600
-MAX_PIXELS = 100_000_000
-VERSION = 2  # part of the file name: a new drawing never meets an old picture
+KEPT_SAMPLES = 1 << 23  # a clip of up to this many mono samples is decoded once, a longer one twice
+VERSION = 3  # part of the file name: a new drawing never meets an old picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +62,68 @@ def magma() -> NDArray[np.uint8]:
     return np.stack([np.interp(at, np.arange(len(points)), points[:, c]) for c in range(3)], 1).round().astype(np.uint8)
 
 
-def listen(data: bytes) -> Sound:
-    """Read a clip once, block by block. Samples that are not numbers count as silence."""
-    with soundfile.SoundFile(io.BytesIO(data)) as source:
-        rate, n_samples = source.samplerate, max(source.frames, 1)
-        size = 1 << max(6, int(np.ceil(np.log2(rate * WINDOW_SECONDS))))
-        hop = max(1, size // 16, -(-n_samples // N_COLUMNS))
-        columns: list[NDArray[Any]] = []
-        peaks = np.zeros(N_PEAKS, np.float32)
-        tail, start = np.zeros(size // 2, np.float32), 0
-        position = -(size // 2)  # of tail[0]; windows are centered on multiples of the hop
-        for block in source.blocks(blocksize=1 << 18, dtype="float32", always_2d=True, fill_value=None):
-            mono = np.nan_to_num(block.mean(1), nan=0.0, posinf=0.0, neginf=0.0)
-            slices = np.minimum((start + np.arange(len(mono))) * N_PEAKS // n_samples, N_PEAKS - 1)
-            np.maximum.at(peaks, slices, np.abs(mono))
-            start += len(mono)
-            tail, position = _consume(np.concatenate([tail, mono]), position, size, hop, columns)
-        _consume(np.concatenate([tail, np.zeros(size, np.float32)]), position, size, hop, columns)
+def draw(data: bytes, kind: str, part: str, limits: Limits | None = None) -> bytes:
+    """One part of an item (`app.web.routes.media`) as PNG or JSON. InvalidInput with the reason when it has none."""
+    limits = limits or current_limits()
+    if kind == "image":
+        return image_png(data, THUMB if part == "thumb.png" else (PICTURE_SIDE, PICTURE_SIDE), limits)
+    sound = analyze(data, limits)
+    if part == "sound.json":
+        peaks = [round(float(peak), 3) for peak in sound.peaks]
+        values = {"seconds": round(sound.seconds, 4), "peaks": peaks, "ticks": ticks(sound.sample_rate)}
+        return json.dumps(values).encode()
+    return spectrogram_png(sound, THUMB if part == "thumb.png" else None)
+
+
+def analyze(data: bytes, limits: Limits | None = None) -> Sound:
+    """Decode a clip block by block. Samples that are not numbers count as silence."""
+    limits = limits or current_limits()
+    n_samples, rate, decoded = _measure(data, limits)
+    size = 1 << max(6, int(np.ceil(np.log2(rate * WINDOW_SECONDS))))
+    hop = max(1, size // 16, -(-n_samples // N_COLUMNS))
+    columns: list[NDArray[Any]] = []
+    peaks = np.zeros(N_PEAKS, np.float32)
+    tail, start = np.zeros(size // 2, np.float32), 0
+    position = -(size // 2)  # of tail[0]; windows are centered on multiples of the hop
+    for mono in decoded if decoded is not None else _mono_blocks(data, limits):
+        slices = np.minimum((start + np.arange(len(mono))) * N_PEAKS // n_samples, N_PEAKS - 1)
+        np.maximum.at(peaks, slices, np.abs(mono))
+        start += len(mono)
+        tail, position = _consume(np.concatenate([tail, mono]), position, size, hop, columns)
+    _consume(np.concatenate([tail, np.zeros(size, np.float32)]), position, size, hop, columns)
     magnitude = np.stack(columns[: -(-n_samples // hop) or 1], 1)
     top = float(magnitude.max())
     decibels = 20 * np.log10(np.maximum(magnitude, 1e-12) / top) if top > 1e-7 else np.full_like(magnitude, -RANGE_DB)
     rows = _rows(decibels.astype(np.float32), rate)
     return Sound(rows, _calm(peaks, n_samples / rate), n_samples / rate, rate)
+
+
+def _measure(data: bytes, limits: Limits) -> tuple[int, int, list[NDArray[np.float32]] | None]:
+    """(decoded frames, sample rate, the mono blocks of a short clip)."""
+    blocks: list[NDArray[np.float32]] | None = []
+    n_frames = 0
+    with open_audio(data, limits) as source:
+        rate, channels = int(source.file.samplerate), int(source.file.channels)
+        for block in source.blocks():
+            n_frames += len(block)
+            if blocks is not None:
+                blocks.append(_to_mono(block))
+            if n_frames > KEPT_SAMPLES:
+                blocks = None
+    problem = length_problem(n_frames, rate, channels, limits)
+    if problem is not None or n_frames == 0:
+        raise InvalidInput(problem or "The audio contains no samples.")
+    return n_frames, rate, blocks
+
+
+def _mono_blocks(data: bytes, limits: Limits) -> Iterator[NDArray[np.float32]]:
+    with open_audio(data, limits) as source:
+        yield from map(_to_mono, source.blocks())
+
+
+def _to_mono(block: NDArray[np.float32]) -> NDArray[np.float32]:
+    mono: NDArray[np.float32] = np.nan_to_num(block.mean(1), nan=0.0, posinf=0.0, neginf=0.0)
+    return mono
 
 
 def _calm(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
@@ -152,15 +197,11 @@ def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
     return out.getvalue()
 
 
-def image_png(data: bytes, box: tuple[int, int]) -> bytes:
-    """The picture upright and within `box`; small ones keep their pixels. Metadata stays behind."""
-    with Image.open(io.BytesIO(data), formats=tuple(PILLOW_FORMATS.values())) as source:
-        if source.width * source.height > MAX_PIXELS:
-            raise ValueError(
-                f"{source.width} × {source.height} pixels are more than the {MAX_PIXELS:,} that are drawn."
-            )
+def image_png(data: bytes, box: tuple[int, int], limits: Limits | None = None) -> bytes:
+    """The picture upright and within `box`; small ones keep their pixels. Metadata is left out."""
+    with open_image(data, limits or current_limits()) as source:
         source.draft("RGB", box)
-        picture = ImageOps.exif_transpose(source)
+        picture = to_eight_bits(ImageOps.exif_transpose(source))
         picture.thumbnail(box, Image.Resampling.LANCZOS)
         picture = picture.convert("RGBA" if "A" in picture.getbands() or "transparency" in picture.info else "RGB")
     out = io.BytesIO()

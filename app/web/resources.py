@@ -9,9 +9,13 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from app.views.preview_pool import PreviewPool
 from app.web import tickets
 from app.web.access import Rules, rules_for
 from app.web.server_command import access_token, sign_in_configured
+from app.web.server_folders import allowed_roots
+from core.limits import limits_from
+from storage.database.health import BackgroundCheck, backup_problem
 from storage.database.locations import Locations, from_environment
 from storage.database.store import Store
 
@@ -30,6 +34,19 @@ def store() -> Store:
 
 
 @lru_cache(maxsize=1)
+def store_check() -> BackgroundCheck:
+    """The check of a large store, which runs while people work."""
+    return BackgroundCheck(store())
+
+
+def store_warnings() -> list[str]:
+    """What everyone should know about the store: damage, a backup that failed, an unsafe place."""
+    failed = backup_problem(locations().home)
+    found = [*store().warnings, store_check().problem, f"The daily backup failed. {failed}" if failed else ""]
+    return [sentence for sentence in found if sentence]
+
+
+@lru_cache(maxsize=1)
 def key() -> bytes:
     return tickets.signing_key(locations().home)
 
@@ -44,6 +61,20 @@ def rules() -> Rules:
 def sign_in() -> bool:
     """Whether people sign in with an identity provider (`[auth]` in Streamlit's secrets)."""
     return sign_in_configured()
+
+
+@lru_cache(maxsize=1)
+def import_roots() -> tuple[Path, ...]:
+    """The folders of the server that people may import from."""
+    place = locations()
+    token = access_token(place.host, place.home, os.environ)
+    return allowed_roots(place.host, os.environ, token=token, sign_in=sign_in())
+
+
+@lru_cache(maxsize=1)
+def preview_pool() -> PreviewPool:
+    """The child processes that draw previews."""
+    return PreviewPool(limits_from())
 
 
 def picture_folder() -> Path:

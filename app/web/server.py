@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import streamlit as st
 from starlette.middleware import Middleware
@@ -32,10 +35,28 @@ async def lifespan(server: st.App) -> AsyncIterator[None]:
     """Open the store before the first visitor: one that cannot be used stops the start with its sentence."""
     resources.store()
     resources.rules()
+    resources.store_check().start()
     import app.web.screens.label  # noqa: F401  the first visitor should not wait for imports
 
+    previous = {number: _end_drawings_at(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+    resources.preview_pool().shutdown()
     resources.store().close()
+
+
+def _end_drawings_at(number: int) -> Any:
+    """End drawings under way when the signal arrives: the server waits for open requests before it shuts down."""
+    previous = signal.getsignal(number)
+
+    def handle(received: int, frame: FrameType | None) -> None:
+        resources.preview_pool().close()
+        if callable(previous):
+            previous(received, frame)
+
+    signal.signal(number, handle)
+    return previous
 
 
 def on_script_error(error: Exception) -> bool:

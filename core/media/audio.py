@@ -1,12 +1,16 @@
 """Audio bytes -> a mono clip of fixed length.
 
-The type is decided by the first bytes, before any decoder runs: WAV, FLAC, OGG and MP3 only. Rate, length and
-channels are capped, so that a small file cannot cause unbounded work.
+The type is decided by the first bytes, before any decoder runs: WAV, FLAC, OGG and MP3 only. Rate, channels and
+the number of decoded samples are limited (`core.limits`), and audio is decoded in blocks to mono, so that a small file
+cannot cause a large amount of work.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import soundfile
@@ -15,16 +19,15 @@ from numpy.typing import NDArray
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
+from core.limits import Limits, current_limits, header_problem, length_problem, max_frames
 
-MIN_RATE, MAX_RATE = 2_000, 384_000  # Hz
-MAX_SECONDS = 600.0
-MAX_CHANNELS = 8
-FORMATS = ("WAV", "WAVEX", "FLAC", "OGG", "MP3", "MPEG")
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG")
+BLOCK_SAMPLES = 1 << 18
 
 
 def audio_type(data: bytes) -> str | None:
     """ "wav", "flac", "ogg" or "mp3" by the first bytes; None for anything else."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
+    if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return "wav"
     if data[:4] == b"fLaC":
         return "flac"
@@ -34,33 +37,55 @@ def audio_type(data: bytes) -> str | None:
     return "mp3" if data[:3] == b"ID3" or is_frame else None
 
 
-def decode_audio(data: bytes) -> tuple[NDArray[np.float32], int]:
+def decode_audio(data: bytes, limits: Limits | None = None) -> tuple[NDArray[np.float32], int]:
     """(samples,) mono in float32, and the sample rate. InvalidInput with the reason when it cannot be used."""
+    limits = limits or current_limits()
+    mono = bytearray()  # grows with the samples that are there; the frame count of a header is never trusted
+    with open_audio(data, limits) as source:
+        rate, n_frames = int(source.file.samplerate), 0
+        for block in source.blocks():
+            if not np.isfinite(block).all():
+                raise InvalidInput("The audio contains samples that are not numbers (NaN or infinity).")
+            mono += block.mean(axis=1).tobytes()
+            n_frames += len(block)
+            problem = length_problem(n_frames, rate, source.file.channels, limits)
+            if problem is not None:
+                raise InvalidInput(problem)
+    if n_frames == 0:
+        raise InvalidInput("The audio contains no samples.")
+    return np.frombuffer(mono, np.float32), rate
+
+
+@contextmanager
+def open_audio(data: bytes, limits: Limits) -> Iterator[AudioSource]:
+    """The file with its header read and checked. Whatever its decoder raises becomes InvalidInput."""
     if audio_type(data) is None:
         raise InvalidInput("Not a WAV, FLAC, OGG or MP3 file by its first bytes.")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _require_sane(file)
-            samples = file.read(frames=int(MAX_SECONDS * file.samplerate) + 1, dtype="float32", always_2d=True)
-            rate = int(file.samplerate)
+            if file.format not in FORMATS:
+                raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG or MP3.")
+            problem = header_problem(file.samplerate, file.channels, limits)
+            if problem is not None:
+                raise InvalidInput(problem)
+            yield AudioSource(file, max_frames(file.samplerate, file.channels, limits))
     except (soundfile.LibsndfileError, OSError, ValueError) as error:
         raise InvalidInput(f"The audio cannot be decoded: {error}") from error
-    if len(samples) == 0:
-        raise InvalidInput("The audio contains no samples.")
-    if len(samples) > MAX_SECONDS * rate:
-        raise InvalidInput(f"The audio is longer than {MAX_SECONDS:.0f} s; cut it into shorter clips.")
-    if not np.isfinite(samples).all():
-        raise InvalidInput("The audio contains samples that are not numbers (NaN or infinity).")
-    return samples.mean(axis=1), rate
 
 
-def _require_sane(file: soundfile.SoundFile) -> None:
-    if file.format not in FORMATS:
-        raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG or MP3.")
-    if not MIN_RATE <= file.samplerate <= MAX_RATE:
-        raise InvalidInput(f"A sample rate of {file.samplerate} Hz is outside {MIN_RATE:,} to {MAX_RATE:,} Hz.")
-    if file.channels > MAX_CHANNELS:
-        raise InvalidInput(f"The audio has {file.channels} channels; at most {MAX_CHANNELS} are supported.")
+@dataclass(frozen=True, slots=True)
+class AudioSource:
+    """An open file that is read block by block, at most one block beyond `most_frames`."""
+
+    file: soundfile.SoundFile
+    most_frames: int
+
+    def blocks(self) -> Iterator[NDArray[np.float32]]:
+        """(frames, channels) each, until the decoder gives no more."""
+        n_frames, size = 0, max(1, BLOCK_SAMPLES // self.file.channels)
+        while n_frames <= self.most_frames and len(block := self.file.read(size, dtype="float32", always_2d=True)):
+            n_frames += len(block)
+            yield block
 
 
 def clip_length(config: MediaConfig) -> int:

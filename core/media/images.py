@@ -1,6 +1,7 @@
 """Image bytes -> an array of fixed size, upright (EXIF orientation applied once).
 
-Formats are an allow-list, and the number of pixels is checked before anything is decoded.
+Formats are an allow-list, and the number of pixels is checked before anything is decoded (`core.limits`). Deep pictures
+become 8 bits with `to_eight_bits`, which the display uses too, so that people and the model see the same picture.
 """
 
 from __future__ import annotations
@@ -14,21 +15,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
+from core.limits import Limits, current_limits, pixels_problem
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-MAX_PIXELS = 50_000_000
 
 
-def decode_image(data: bytes) -> Image.Image:
+def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
     """The first frame, upright, in mode L or RGB (transparent parts on white). InvalidInput with the reason."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about unusual metadata, which does not matter here
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-            if image.width * image.height > MAX_PIXELS:
-                raise InvalidInput(
-                    f"The image has {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are supported."
-                )
+            image = open_image(data, limits or current_limits())
             image.load()
             return _plain(ImageOps.exif_transpose(image))
     except UnidentifiedImageError as error:
@@ -37,10 +34,26 @@ def decode_image(data: bytes) -> Image.Image:
         raise InvalidInput(f"The image cannot be decoded: {error}") from error
 
 
+def open_image(data: bytes, limits: Limits) -> Image.Image:
+    """The picture with its header read and nothing decoded; refused when it has too many pixels."""
+    Image.MAX_IMAGE_PIXELS = None  # `limits` decides, before decoding
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
+    problem = pixels_problem(image.width, image.height, limits)
+    if problem is not None:
+        raise InvalidInput(problem)
+    return image
+
+
+def to_eight_bits(image: Image.Image) -> Image.Image:
+    """Gray of 16 or 32 bits per pixel becomes its upper 8 of 16 bits; other pictures are returned as they are."""
+    if not image.mode.startswith("I"):
+        return image
+    deep = np.asarray(image).astype(np.int64)
+    return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
+
+
 def _plain(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 or 32 bits per pixel: keep the upper 8 of 16
-        deep = np.asarray(image).astype(np.int64)
-        return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
+    image = to_eight_bits(image)
     if image.mode in ("1", "L"):
         return image.convert("L")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:

@@ -19,7 +19,7 @@ from core.media.images import decode_image, to_picture
 from core.media.mel import log_mel
 from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows, ignore
 
-VERSION = 1  # of what is computed here; increase it when the same settings give other numbers
+VERSION = 2  # of what is computed here; increase it when the same settings give other numbers
 IMAGE_SETTINGS = ("image_size", "image_fit", "channels")
 AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds")
 AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")

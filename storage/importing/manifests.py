@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from core.errors import InvalidInput
+from core.limits import Limits
 from storage.importing.folder import head_of_file
 from storage.importing.manifest_tables import TableRow, read_table
 from storage.importing.sources import Entry, FilePlace, GivenLabel, KeptPlace, PackedPlace, Place, readable_name
 from storage.importing.zip import ZipSource, why_refused
-from storage.media.limits import Limits
 
 _ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.\-]*://|(data|file|https?|ftp|javascript|s3|gs):)", re.IGNORECASE)
 _HASH = re.compile(r"[0-9a-f]{64}\Z")

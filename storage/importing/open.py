@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import InvalidInput
+from core.limits import Limits
 from storage.importing.folder import FolderSource, head_of_file
 from storage.importing.manifests import Finder, FolderFinder, ManifestSource, ZipFinder
 from storage.importing.sources import Place, Source
 from storage.importing.zip import ZipSource
 from storage.importing.zip_reader import BadEntry, ZipEntry
-from storage.media.limits import Limits
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json", ".txt")
 MANIFESTS = tuple(

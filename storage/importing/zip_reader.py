@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.errors import InvalidInput
-from storage.media.limits import MIB, Limits
+from core.limits import MIB, Limits
 
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from storage.media.limits import Limits
+from core.limits import Limits, header_problem, length_problem, max_frames, pixels_problem
 from storage.media.types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind, refusal
 
 Content = bytes | mmap.mmap
@@ -84,23 +84,16 @@ def _one_line(problem: Exception) -> str:
 
 
 def _audio(media_type: str, n_frames: int, sample_rate: int, channels: int, limits: Limits) -> Measures:
-    check_audio_header(sample_rate, channels, limits)
+    _refuse_if(header_problem(sample_rate, channels, limits))
     if n_frames == 0:
         raise Unreadable("It holds no samples.")
-    seconds = n_frames / sample_rate
-    if seconds > limits.max_seconds:
-        raise Refused(f"It lasts {seconds:,.1f} s; the limit is {limits.max_seconds:,g} s (max_seconds).")
-    return Measures("ok", "", media_type, seconds, sample_rate, channels)
+    _refuse_if(length_problem(n_frames, sample_rate, channels, limits))
+    return Measures("ok", "", media_type, n_frames / sample_rate, sample_rate, channels)
 
 
-def check_audio_header(sample_rate: int, channels: int, limits: Limits) -> None:
-    if not limits.min_sample_rate <= sample_rate <= limits.max_sample_rate:
-        raise Refused(
-            f"Its sample rate is {sample_rate:,} Hz; allowed are {limits.min_sample_rate:,} to "
-            f"{limits.max_sample_rate:,} Hz (min_sample_rate, max_sample_rate)."
-        )
-    if not 1 <= channels <= limits.max_channels:
-        raise Refused(f"It has {channels} channels; the limit is {limits.max_channels} (max_channels).")
+def _refuse_if(problem: str | None) -> None:
+    if problem is not None:
+        raise Refused(problem)
 
 
 def plain_wav(data: Content) -> tuple[int, int, int] | None:
@@ -140,8 +133,8 @@ def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
     import soundfile
 
     with soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else _Whole(data)) as sound:
-        check_audio_header(sound.samplerate, sound.channels, limits)
-        allowed = int(limits.max_seconds * sound.samplerate)
+        _refuse_if(header_problem(sound.samplerate, sound.channels, limits))
+        allowed = max_frames(sound.samplerate, sound.channels, limits)
         n_frames = 0
         while len(block := sound.read(1 << 16, dtype="float32", always_2d=True)):
             if not np.isfinite(block).all():
@@ -187,10 +180,7 @@ def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
         warnings.simplefilter("ignore")
         with Image.open(stream, formats=(PILLOW_FORMATS[media_type],)) as picture:
             width, height = picture.size
-            if width * height > limits.max_pixels:
-                raise Refused(
-                    f"It has {width:,} x {height:,} pixels; the limit is {limits.max_pixels:,} in all (max_pixels)."
-                )
+            _refuse_if(pixels_problem(width, height, limits))
             if min(width, height) < 1:
                 raise Unreadable("It has no pixels.")
             picture.load()

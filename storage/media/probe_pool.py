@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from storage.media.limits import Limits
+from core.limits import Limits
 from storage.media.probe import Content, Measures
 from storage.media.probe_process import Examiner
 from storage.media.types import HEAD_BYTES, identify

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage.media.limits import Limits
+from core.limits import Limits
 from storage.media.packs import SMALL_BYTES, Altered, PackWriter
 from storage.media.probe import Content, Measures, Refused, examine
 

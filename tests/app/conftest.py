@@ -19,7 +19,16 @@ from storage.projects.annotators import annotator_named
 from tests.app.asgi_client import Answer, ask
 from tests.app.worker_processes import Crew, crew_in
 
-CACHED = (resources.locations, resources.store, resources.key, resources.rules, resources.sign_in)
+CACHED = (
+    resources.locations,
+    resources.store,
+    resources.key,
+    resources.rules,
+    resources.sign_in,
+    resources.preview_pool,
+    resources.import_roots,
+    resources.store_check,
+)
 
 
 @pytest.fixture
@@ -33,12 +42,13 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 def page_store(tmp_path, monkeypatch) -> Iterator[Store]:
     """`resources` on a store in a temporary folder, as the page server would have it on loopback."""
     monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
-    for name in ("WINNOW_HOST", "WINNOW_TOKEN", "WINNOW_DATABASE_URL", "WINNOW_ALLOWED_HOSTS"):
+    for name in ("WINNOW_HOST", "WINNOW_TOKEN", "WINNOW_DATABASE_URL", "WINNOW_ALLOWED_HOSTS", "WINNOW_IMPORT_ROOTS"):
         monkeypatch.delenv(name, raising=False)
     for cached in CACHED:
         cached.cache_clear()
     opened = resources.store()
     yield opened
+    resources.preview_pool().shutdown()
     opened.close()
     for cached in CACHED:
         cached.cache_clear()

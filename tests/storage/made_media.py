@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,43 @@ def sound(form: str, seed: int = 0, rate: int = 8_000, n_samples: int = 4_000, s
     stream.name = f"x.{form.lower()}"
     soundfile.write(stream, rng.uniform(-0.3, 0.3, n_samples), rate, format=form, subtype=subtype)
     return stream.getvalue()
+
+
+def lying_mp3(seconds: float = 1.0, rate: int = 16_000) -> bytes:
+    """An MP3 whose Xing/Info header claims more frames and bytes than any file has."""
+    stream = io.BytesIO()
+    samples = 0.3 * np.sin(np.arange(int(seconds * rate)) / 5)
+    soundfile.write(stream, samples, rate, format="MP3", bitrate_mode="VARIABLE")
+    data = bytearray(stream.getvalue())
+    at = max(data.find(b"Xing"), data.find(b"Info"))
+    assert at > 0, "the encoder wrote no Xing/Info header"
+    data[at + 4 : at + 16] = b"\xff" * 12
+    return bytes(data)
+
+
+def rf64() -> bytes:
+    stream = io.BytesIO()
+    soundfile.write(stream, np.zeros(4_000, np.float32), 8_000, format="RF64", subtype="PCM_16")
+    return stream.getvalue()
+
+
+def gray16(level: int = 12_600, size: tuple[int, int] = (12, 8)) -> bytes:
+    """A PNG of one 16-bit gray level."""
+    stream = io.BytesIO()
+    Image.fromarray(np.full((size[1], size[0]), level, np.uint16)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def color16(level: int = 12_600, size: tuple[int, int] = (12, 8)) -> bytes:
+    """A PNG of 16 bits per channel, written by hand because Pillow only reads this kind."""
+    row = b"\x00" + struct.pack(">HHH", level, level // 2, 0) * size[0]
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", size[0], size[1], 16, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(row * size[1])),
+        (b"IEND", b""),
+    ]
+    parts = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def long_picture() -> bytes:

@@ -1,8 +1,9 @@
 """Media over our own route: `/api/media/{project}/{item}/{sha256}/{part}`.
 
 An address names the item and the full hash of its bytes, so a clip can never be taken for another, and what was fetched
-may be kept. Only people with a session here get an answer; an item of another project, another hash or another part is
+be cached. Only people with a session get an answer; an item of another project, another hash or another part is
 "not found". Content types come from an allow-list, and a response can neither run a script nor be read as another type.
+Drawings are made in limited child processes (`app.views.preview_pool`); nothing is decoded in this process.
 
 part    file               the bytes as imported, with Range
         spectrogram.png    (audio)  the drawing of `app.views.previews`
@@ -13,16 +14,16 @@ part    file               the bytes as imported, with Range
 
 from __future__ import annotations
 
-import json
-import threading
 from functools import lru_cache
 from pathlib import Path
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from app.views import previews
+from app.views.preview_pool import PreviewBusy, PreviewFailed
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.byte_ranges import ranged
@@ -40,7 +41,7 @@ HEADERS = {
     "Content-Disposition": "inline",
     "Vary": "Cookie",
 }
-DRAWING = threading.BoundedSemaphore(2)  # previews drawn at once; the rest waits its turn
+THREADS = anyio.CapacityLimiter(16)  # of its own, so that requests that wait for a drawing delay no label
 PARTS = {
     "audio": ("file", "spectrogram.png", "sound.json", "thumb.png"),
     "image": ("file", "picture.png", "thumb.png"),
@@ -61,7 +62,11 @@ def media_routes() -> list[Route]:
     return [Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"])]
 
 
-def serve(request: Request) -> Response:
+async def serve(request: Request) -> Response:
+    return await anyio.to_thread.run_sync(_serve, request, limiter=THREADS)
+
+
+def _serve(request: Request) -> Response:
     if tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE)) is None:
         return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
     names = request.path_params
@@ -83,10 +88,12 @@ def serve(request: Request) -> Response:
         if isinstance(content, Path):
             return FileResponse(content, media_type=item.media_type, headers=headers)
         return ranged(content, request.headers, item.media_type, headers)
+    except PreviewFailed as error:
+        return JSONResponse({"error": f"{item.name} cannot be drawn. {error}"}, status_code=422)
+    except PreviewBusy as error:
+        return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "2"})
     except (WinnowError, OSError) as error:
         return JSONResponse({"error": str(error)}, status_code=404)
-    except (ValueError, RuntimeError, SyntaxError):  # what soundfile and Pillow raise on damaged content
-        return JSONResponse({"error": f"{item.name} cannot be decoded."}, status_code=422)
 
 
 def _right_content(item: ItemRow) -> Path | bytes:
@@ -109,28 +116,12 @@ def _unchanged(sha256: str, link_path: str | None, mtime_ns: int, size: int) -> 
 
 def _drawn(item: ItemRow, part: str, tag: str) -> Response:
     def draw() -> bytes:
-        with DRAWING:
-            return draw_part(resources.store().media.read(item.sha256, item.link_path), item, part)
+        data = resources.store().media.read(item.sha256, item.link_path)
+        return resources.preview_pool().draw(data, media_kind(item.media_type), part, item.sha256)
 
     data = previews.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
     media_type = "application/json" if part.endswith(".json") else "image/png"
     return Response(data, media_type=media_type, headers={**HEADERS, "ETag": tag})
-
-
-def draw_part(data: bytes, item: ItemRow, part: str) -> bytes:
-    if media_kind(item.media_type) == "image":
-        side = previews.PICTURE_SIDE
-        return previews.image_png(data, previews.THUMB if part == "thumb.png" else (side, side))
-    sound = previews.listen(data)
-    if part == "sound.json":
-        return json.dumps(
-            {
-                "seconds": round(sound.seconds, 4),
-                "peaks": [round(float(peak), 3) for peak in sound.peaks],
-                "ticks": previews.ticks(sound.sample_rate),
-            }
-        ).encode()
-    return previews.spectrogram_png(sound, previews.THUMB if part == "thumb.png" else None)
 
 
 def _not_found() -> Response:

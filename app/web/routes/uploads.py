@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.web import resources, tickets
-from storage.media.limits import limits_from
+from core.limits import limits_from
 
 NAME = re.compile(r"[0-9a-f]{32}\Z")
 KEPT_SECONDS = 2 * 24 * 3600  # for uploads that are not imported

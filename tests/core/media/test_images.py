@@ -10,7 +10,7 @@ from PIL import Image
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
-from core.media import images
+from core.limits import Limits
 from core.media.images import decode_image, to_picture
 from tests.core.media.samples import png
 
@@ -34,10 +34,9 @@ def test_what_is_not_a_picture_is_refused(data):
         decode_image(data)
 
 
-def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
-    monkeypatch.setattr(images, "MAX_PIXELS", 99)
+def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded():
     with pytest.raises(InvalidInput, match="10 x 10"):
-        decode_image(png(np.zeros((10, 10))))
+        decode_image(png(np.zeros((10, 10))), Limits(max_pixels=99))
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "WEBP"])

@@ -13,8 +13,8 @@ import soundfile
 from PIL import Image
 
 from core.errors import InvalidInput
+from core.limits import Limits, limits_from
 from storage.media.folder import MediaChanged, MediaFolder, MediaMissing
-from storage.media.limits import Limits, limits_from
 from storage.media.probe import Measures, examine
 from storage.media.probe_pool import ProbePool
 from storage.media.probe_process import Examiner

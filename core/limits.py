@@ -1,4 +1,7 @@
-"""How much a file or an archive may ask of this machine. Every limit has a default and can be set.
+"""Limits on files and archives, shared by import, display and rounds. Every limit has a default and can be set.
+
+The module needs neither torch nor a decoder, so that `core` and `storage` can both use it: a file that import accepts
+is drawn for people and read by the model, and one that is over a limit gets the same sentence in all three places.
 
 Settings, later ones win: the defaults below; `WINNOW_LIMITS` (a JSON object) and `WINNOW_MAX_FILE_BYTES` and so on, one
 environment variable per limit; `--limit max_pixels=1000000` on the command line.
@@ -11,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from core.errors import InvalidInput
@@ -20,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What import accepts. A file over a limit is refused with the number and the limit's name."""
+    """What is accepted. A file over a limit is refused with the number and the limit's name."""
 
     max_file_bytes: int = 256 * MIB
     max_pixels: int = 64_000_000  # width x height, checked before decoding
@@ -28,6 +32,7 @@ class Limits:
     min_sample_rate: int = 1_000
     max_sample_rate: int = 384_000
     max_channels: int = 8
+    max_samples: int = 128 * MIB  # decoded values, frames x channels: 600 s of stereo at 96 kHz
     max_zip_entries: int = 1_000_000
     max_zip_bytes: int = 20 * 1024 * MIB  # of all entries, unpacked
     max_zip_ratio: float = 200.0  # unpacked over packed, for entries above 1 MiB and for the archive as a whole
@@ -44,6 +49,51 @@ class Limits:
             raise InvalidInput(
                 f"The lowest sample rate allowed, {self.min_sample_rate}, is above the highest, {self.max_sample_rate}."
             )
+
+
+def header_problem(sample_rate: int, channels: int, limits: Limits) -> str | None:
+    """Why audio with this header is refused, as a sentence; None when it is not."""
+    if not limits.min_sample_rate <= sample_rate <= limits.max_sample_rate:
+        return (
+            f"Its sample rate is {sample_rate:,} Hz; allowed are {limits.min_sample_rate:,} to "
+            f"{limits.max_sample_rate:,} Hz (min_sample_rate, max_sample_rate)."
+        )
+    if not 1 <= channels <= limits.max_channels:
+        return f"It has {channels} channels; the limit is {limits.max_channels} (max_channels)."
+    return None
+
+
+def length_problem(n_frames: int, sample_rate: int, channels: int, limits: Limits) -> str | None:
+    """Why audio of `n_frames` decoded frames is refused, as a sentence; None when it is not."""
+    if n_frames > max_frames(sample_rate, channels, limits):
+        if n_frames > limits.max_seconds * sample_rate:
+            return (
+                f"It lasts {n_frames / sample_rate:,.1f} s or more; the limit is {limits.max_seconds:,g} s "
+                "(max_seconds). Cut it into shorter clips."
+            )
+        return (
+            f"Its {n_frames:,} frames or more of {channels} channels are above the limit of {limits.max_samples:,} "
+            "decoded samples (max_samples). Cut it into shorter clips, mix the channels or lower the sample rate."
+        )
+    return None
+
+
+def max_frames(sample_rate: int, channels: int, limits: Limits) -> int:
+    """The most frames that may be decoded, whatever the file's header says."""
+    return min(int(limits.max_seconds * sample_rate), limits.max_samples // max(1, channels))
+
+
+def pixels_problem(width: int, height: int, limits: Limits) -> str | None:
+    """Why a picture of this size is refused, as a sentence; None when it is not."""
+    if width * height > limits.max_pixels:
+        return f"It has {width:,} x {height:,} pixels; the limit is {limits.max_pixels:,} in all (max_pixels)."
+    return None
+
+
+@lru_cache(maxsize=1)
+def current_limits() -> Limits:
+    """The limits that the environment of this process sets, read once."""
+    return limits_from()
 
 
 def limits_from(

@@ -1,0 +1,120 @@
+"""Import, display and rounds give the same answer about a file, and people and the model see the same picture."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from app.views import previews
+from core.errors import InvalidInput
+from core.limits import Limits
+from core.media.audio import decode_audio
+from core.media.images import decode_image
+from storage.media.probe import examine
+from tests.storage import made_media
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = Limits()
+
+
+def accepted_by_display(data: bytes, kind: str, limits: Limits) -> bool:
+    try:
+        previews.draw(data, kind, "thumb.png", limits)
+    except InvalidInput:
+        return False
+    return True
+
+
+def accepted_by_rounds(data: bytes, kind: str, limits: Limits) -> bool:
+    try:
+        (decode_audio if kind == "audio" else decode_image)(data, limits)
+    except InvalidInput:
+        return False
+    return True
+
+
+def blank_png(width: int, height: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (width, height)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+CASES = {
+    "RF64": ("audio", made_media.rf64, LIMITS, True),
+    "1 kHz": ("audio", lambda: made_media.wav(rate=1_000), LIMITS, True),
+    "1.5 kHz": ("audio", lambda: made_media.wav(rate=1_500), LIMITS, True),
+    "999 Hz": ("audio", lambda: made_media.wav(rate=999), LIMITS, False),
+    "384 kHz": ("audio", lambda: made_media.wav(rate=384_000), LIMITS, True),
+    "385 kHz": ("audio", lambda: made_media.wav(rate=385_000), LIMITS, False),
+    "8 channels": ("audio", lambda: made_media.wav(channels=8), LIMITS, True),
+    "9 channels": ("audio", lambda: made_media.wav(channels=9), LIMITS, False),
+    "exactly max_samples": ("audio", lambda: made_media.wav(channels=2), Limits(max_samples=1_600), True),
+    "above max_samples": ("audio", lambda: made_media.wav(channels=2), Limits(max_samples=1_598), False),
+    "exactly max_seconds": ("audio", lambda: made_media.wav(), Limits(max_seconds=0.1), True),
+    "above max_seconds": ("audio", lambda: made_media.wav(), Limits(max_seconds=0.0999), False),
+    "an MP3 with a lying header": ("audio", made_media.lying_mp3, LIMITS, True),
+    "51 megapixels": ("image", lambda: blank_png(8_500, 6_000), LIMITS, True),
+    "64 megapixels": ("image", lambda: blank_png(8_000, 8_000), LIMITS, True),
+    "65 megapixels": ("image", lambda: blank_png(8_126, 8_000), LIMITS, False),
+    "16-bit gray": ("image", made_media.gray16, LIMITS, True),
+    "16-bit color": ("image", made_media.color16, LIMITS, True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_import_display_and_rounds_give_the_same_answer(name):
+    kind, make, limits, accepted = CASES[name]
+    data = make()
+    answers = {
+        "import": examine(data, limits).status == "ok",
+        "display": accepted_by_display(data, kind, limits),
+        "rounds": accepted_by_rounds(data, kind, limits),
+    }
+    assert answers == dict.fromkeys(answers, accepted)
+
+
+@pytest.mark.parametrize("level", [0, 256, 12_600, 40_000, 65_535])
+@pytest.mark.parametrize("make", [made_media.gray16, made_media.color16])
+def test_a_16_bit_picture_looks_to_people_as_it_does_to_the_model(make, level):
+    data = make(level)
+    drawn = Image.open(io.BytesIO(previews.draw(data, "image", "picture.png")))
+    seen = decode_image(data).convert("RGB")
+    assert np.array_equal(np.asarray(drawn.convert("RGB")), np.asarray(seen))
+    assert abs(int(np.asarray(seen)[0, 0, 0]) - level / 65_535 * 255) <= 1
+
+
+def test_a_lying_header_gives_the_length_that_was_decoded():
+    data = made_media.lying_mp3(seconds=1.0)
+    assert soundfile.info(io.BytesIO(data)).frames > 10**9, "the header does not lie"
+    samples, rate = decode_audio(data)
+    assert len(samples) / rate == pytest.approx(1.0, abs=0.2)
+    assert previews.analyze(data).seconds == pytest.approx(len(samples) / rate)
+
+
+def test_eight_channels_at_192_khz_are_refused_before_they_fill_the_memory(tmp_path):
+    """590 s of silence are below 1 MB of FLAC and 906 million samples."""
+    path = tmp_path / "wide.flac"
+    with soundfile.SoundFile(path, "w", 192_000, 8, format="FLAC") as file:
+        for _ in range(100):
+            file.write(np.zeros((192_000, 8), np.int16))
+        whole = 100 * 192_000 * 8
+    assert path.stat().st_size < 1_000_000 and whole > LIMITS.max_samples
+    code = (
+        "import resource, sys\n"
+        "from core.errors import InvalidInput\nfrom core.media.audio import decode_audio\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try: decode_audio(open(sys.argv[1], 'rb').read())\n"
+        "except InvalidInput as error: print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    reason, kilobytes = done.stdout.splitlines()
+    assert "max_samples" in reason and int(kilobytes) < 200_000
