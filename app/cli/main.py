@@ -110,8 +110,8 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     """Import media into a project. Files that are already in the project are not imported again."""
     from app.cli.import_ import import_and_report, show_preview
     from app.jobs.requests import ImportRequest, PreviewRequest
+    from core.limits import limits_from
     from storage.importing.run import ImportOptions
-    from storage.media.limits import limits_from
 
     options = ImportOptions(
         labels=labels,
@@ -305,24 +305,27 @@ def backup(
 ) -> None:
     """Back up the database while it is in use."""
     from storage.database import backup_files, backups
+    from storage.database.locations import from_environment
 
+    if list_:  # without opening the store, which may be damaged
+        paths = [str(path) for path in backup_files.listed(from_environment().home)]
+        show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
+        return
     with open_store() as store:
-        if list_:
-            paths = [str(path) for path in backup_files.listed(store.home)]
-            show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
-            return
         path = backups.backup(store, target=target.absolute() if target is not None else None)
     show({"backup": str(path), "n_bytes": path.stat().st_size}, as_json, f"The backup is {path}.")
 
 
 @app.command()
 def restore(source: Annotated[Path, typer.Argument(help="A backup file.")], as_json: Json = False) -> None:
-    """Restore the store from a backup. The current state is backed up first."""
-    from storage.database import backups
+    """Restore the store from a backup, also a damaged one. The current state is kept first."""
+    from storage.database.restore import restore as restore_store
+    from storage.database.store import Store
 
-    with open_store() as store:
-        before = backups.restore(store, source.absolute())
-    show({"restored": str(source), "before": str(before)}, as_json, f"Restored. The previous state is in {before}.")
+    with Store.unopened() as store:
+        before = restore_store(store, source.absolute())
+    kept = f"The previous state is in {before}." if before is not None else "There was no store before."
+    show({"restored": str(source), "before": str(before or "")}, as_json, f"Restored. {kept}")
 
 
 @app.command()

@@ -1,37 +1,48 @@
 """Backup files in WINNOW_HOME/backups: their names, how they are made and checked, and which are kept.
 
 This module works on files and database addresses, so the checks that run before a store is open can use it. Backups of
-an open store and restoring are in `storage.database.backups`.
+an open store are made by `storage.database.backups` and read back by `storage.database.restore`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import sqlite3
 import subprocess
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 
-from core.errors import StoreUnusable
+from core.errors import InvalidInput, StoreUnusable
+from storage.database.file_lock import forget
 from storage.system.atomic_files import replace_durably
 
 KEPT = 10
+PERIOD = timedelta(days=1)  # between automatic backups
 AUTOMATIC = ("before-migration", "before-restore", "daily")
 log = logging.getLogger("winnow.store")
 
 
 def listed(home: Path, reason: str | None = None) -> list[Path]:
-    """Backups, oldest first."""
-    return sorted((home / "backups").glob(f"winnow-*-{reason or '*'}.sqlite"))
+    """Backups, oldest first. Those dated ahead by more than a day, by a wrong clock, come before all others."""
+    latest = datetime.now(UTC) + PERIOD
+    found = sorted((home / "backups").glob(f"winnow-*-{reason or '*'}.sqlite"))
+    return sorted(found, key=lambda path: taken_at(path) <= latest)
 
 
 def taken_at(path: Path) -> datetime:
-    return datetime.strptime(path.name.split("-")[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
+    """The time in the name; the time of the file where someone gave it another name."""
+    try:
+        return datetime.strptime(path.name.split("-")[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
+    except (IndexError, ValueError):
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def prune(home: Path, keep: int = KEPT) -> None:
@@ -41,13 +52,47 @@ def prune(home: Path, keep: int = KEPT) -> None:
             path.unlink(missing_ok=True)
 
 
+def write_backup(path: Path, copy: Callable[[Path], None]) -> None:
+    """What `copy` writes, checked, under the name `path`, which appears only when the file is complete and on disk."""
+    if path.exists():
+        raise InvalidInput(f"{path} exists already; choose another name.")
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        copy(partial)
+        check(partial)
+        replace_durably(partial, path)
+    except (OSError, sqlite3.Error, DBAPIError) as problem:
+        raise StoreUnusable(f"The backup {path} was not made: {_cause(problem)}") from problem
+    finally:
+        with contextlib.suppress(OSError):
+            for leftover in (partial, *(partial.with_name(partial.name + end) for end in ("-wal", "-shm"))):
+                leftover.unlink(missing_ok=True)
+            for end in (".lock", ".opening"):
+                forget(partial.with_name(partial.name + end))
+
+
+def _cause(problem: Exception) -> str:
+    """Why a backup failed, and what to do."""
+    known = problem.orig if isinstance(problem, DBAPIError) else problem
+    text = " ".join(str(known).split())
+    full = isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or "disk is full" in text or "disk I/O error" in text:
+        return f"the disk is full or cannot be written ({text}). Free some space and try again."
+    if isinstance(known, PermissionError):
+        return f"{known.filename} cannot be written. Make the folder writable for this user."
+    if isinstance(known, FileNotFoundError):
+        return f"the folder {Path(str(known.filename)).parent} does not exist. Create it or choose another place."
+    if isinstance(known, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
+        return f"the store is damaged ({text}). Restore the newest backup with `python -m app restore`."
+    return f"{text}."
+
+
 def before_migration(path: Path, home: Path) -> Path:
     """A checked copy of an older SQLite store, made before it is migrated; returns its path."""
     target = backup_path(home, "before-migration")
-    partial = target.with_name(f".{target.name}.part")
-    copy_sqlite(path, partial)
-    check(partial)
-    replace_durably(partial, target)
+    write_backup(target, lambda partial: copy_sqlite(path, partial))
     prune(home)
     return target
 
@@ -69,6 +114,8 @@ def before_server_migration(url: str, home: Path) -> Path | None:
         [program, "--format=custom", f"--file={target}", f"--dbname={address}"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    with contextlib.suppress(FileNotFoundError):
+        target.chmod(0o600)
     if done.returncode:
         target.unlink(missing_ok=True)
         raise StoreUnusable(f"pg_dump could not back the store up before its migration: {done.stderr.strip()}")
@@ -77,7 +124,7 @@ def before_server_migration(url: str, home: Path) -> Path | None:
 
 def backup_path(home: Path, reason: str) -> Path:
     folder = home / "backups"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"winnow-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}-{reason}.sqlite"
 
 

@@ -7,9 +7,11 @@ them instead); its version is known; all tables exist.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -23,6 +25,7 @@ from storage.database.file_lock import file_lock
 CHECK_LIMIT_BYTES = 256 * 2**20
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.s3fs"})
 ALLOW_NETWORK = "WINNOW_ALLOW_NETWORK_STORE"
+PRIVATE = 0o600  # rights of the database and its backups: the owner reads and writes, nobody else
 log = logging.getLogger("winnow.store")
 
 
@@ -37,12 +40,26 @@ def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[st
     warnings = network_warnings(path.parent)
     _check_writable(path)
     with file_lock(Path(f"{path}.opening"), "The store's start-up lock", 300.0):
+        keep_private(path, home)
         if path.exists():
             check_health(path)
         _set_wal(path)
         with file_lock(lock_path(url), "The store's write lock"):
             _migrate(engine, may_migrate, lambda: backup_files.before_migration(path, home))
     return warnings
+
+
+def require_usable_server(url: str, home: Path, engine: Engine) -> None:
+    """Before a restore into PostgreSQL: bring an older or empty database to this version, refuse a broken one."""
+    try:
+        _prepare_server(url, home, engine, may_migrate=True)
+    except StoreUnusable as problem:
+        if "did not finish" not in str(problem):
+            raise
+        raise StoreUnusable(
+            f"The tables in {locations.shown(url)} are incomplete, so a backup cannot be restored into them. Save them "
+            "with pg_dump if they matter, create an empty database, set WINNOW_DATABASE_URL to it, and restore again."
+        ) from problem
 
 
 def _prepare_server(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[str, ...]:
@@ -97,6 +114,18 @@ def make_home(home: Path) -> None:
         home.mkdir(exist_ok=True)
     except OSError as error:
         raise StoreUnusable(f"The folder {home} cannot be created: {error.strerror}. Set WINNOW_HOME.") from error
+
+
+def keep_private(path: Path, home: Path) -> None:
+    """Create the database for its owner alone (SQLite gives its journal the same rights), and take the rights that
+    earlier versions gave to everyone from it and from the backups. Rights that an operator has set otherwise stay."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+    journal = (path, Path(f"{path}-wal"), Path(f"{path}-shm"))
+    for one in (*journal, *backup_files.listed(home)):
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(one.stat().st_mode) == 0o644:
+                one.chmod(PRIVATE)
 
 
 def sqlite_path(url: str) -> Path:

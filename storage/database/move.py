@@ -14,10 +14,11 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, bindparam, delete, func, select, text, update
 from sqlalchemy import Table as SqlTable
@@ -64,7 +65,18 @@ def move(source: Store, target: Store, report: Report = ignore) -> MoveReport:
     return MoveReport(tables=sums, n_files=n_files)
 
 
-def copy_rows(source: Connection, target: Store, report: Report = ignore) -> dict[str, TableSum]:
+class RowTarget(Protocol):
+    """Where rows are copied to: a store, or one transaction of a restore."""
+
+    @property
+    def is_sqlite(self) -> bool: ...
+
+    def read(self) -> AbstractContextManager[Connection]: ...
+
+    def write(self) -> AbstractContextManager[Connection]: ...
+
+
+def copy_rows(source: Connection, target: RowTarget, report: Report = ignore) -> dict[str, TableSum]:
     """Make the target's tables equal to those that `source` reads, and verify it."""
     tables = moved_tables()
     sums = {table.name: table_sum(source, table) for table in tables}
@@ -167,7 +179,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(target: Store, table: SqlTable, wanted: TableSum) -> bool:
+def _same(target: RowTarget, table: SqlTable, wanted: TableSum) -> bool:
     with target.read() as connection:
         n_rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
         if table.name != Setting.__tablename__ and n_rows != wanted.n_rows:
@@ -181,7 +193,7 @@ def _blocks(source: Connection, table: SqlTable) -> Iterator[list[dict[str, Any]
         yield [dict(row._mapping) for row in part]
 
 
-def _write_block(target: Store, table: SqlTable, block: Sequence[dict[str, Any]]) -> None:
+def _write_block(target: RowTarget, table: SqlTable, block: Sequence[dict[str, Any]]) -> None:
     """Insert or overwrite; references within the table are set after all rows of the block are written."""
     own = [column for column in table.columns if any(key.column.table is table for key in column.foreign_keys)]
     keys = [column.name for column in table.primary_key.columns]
@@ -201,7 +213,7 @@ def _write_block(target: Store, table: SqlTable, block: Sequence[dict[str, Any]]
                 connection.execute(update(table).where(which).values({column.name: bindparam("v")}), referring)
 
 
-def _delete_extra(source: Connection, target: Store, table: SqlTable) -> None:
+def _delete_extra(source: Connection, target: RowTarget, table: SqlTable) -> None:
     columns = list(table.primary_key.columns)
     with target.write() as connection:
         there = {tuple(row) for row in connection.execute(select(*columns))}
@@ -215,7 +227,7 @@ def _delete_extra(source: Connection, target: Store, table: SqlTable) -> None:
             connection.execute(statement, [{f"k{i}": value for i, value in enumerate(key)} for key in extra])
 
 
-def _set_sequence(target: Store, table: SqlTable) -> None:
+def _set_sequence(target: RowTarget, table: SqlTable) -> None:
     """Let PostgreSQL number new rows after the highest copied one."""
     column = table.autoincrement_column
     if target.is_sqlite or column is None:

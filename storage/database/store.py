@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import sqlite3
 import threading
@@ -39,6 +40,7 @@ from storage.rounds.artifacts import ArtifactFolder
 WAIT_SECONDS = 60.0  # for another writer
 TRIES = 5
 DEADLOCKS = ("40P01", "40001")  # PostgreSQL: deadlock detected, serialization failure
+LOCK_TIMEOUT = "55P03"  # PostgreSQL: a lock was not free in time
 Result = TypeVar("Result")
 
 
@@ -58,16 +60,23 @@ class Store:
         self.engine = make_engine(url)
         self._reader = make_engine(url, read_only=True) if self.is_sqlite else self.engine
         self._writing = threading.local()
+        self._path = store_checks.sqlite_path(url) if self.is_sqlite else None
+        self._file: tuple[int, int] | None = None  # device and inode of the SQLite file that connections have open
 
     @classmethod
-    def open(cls, url: str | None = None, home: Path | None = None, migrate: bool = True) -> Store:
-        """Check and open a store; an older one is migrated, or refused without `migrate`. Defaults: the environment."""
+    def unopened(cls, url: str | None = None, home: Path | None = None) -> Store:
+        """The store at these addresses, neither checked nor migrated: for a restore. Defaults: the environment's."""
         environment = locations.from_environment()
         artifacts = environment.artifacts if home is None else None
         home = Path(home).absolute() if home is not None else environment.home
         if url is None:
             url = environment.database_url if home == environment.home else locations.database_url(None, home)
-        store = cls(locations.database_url(url, home), home, artifacts)
+        return cls(locations.database_url(url, home), home, artifacts)
+
+    @classmethod
+    def open(cls, url: str | None = None, home: Path | None = None, migrate: bool = True) -> Store:
+        """Open, and migrate when `migrate` (an older store is refused otherwise). Defaults: the environment's."""
+        store = cls.unopened(url, home)
         try:
             store.warnings = store_checks.prepare(store.url, store.home, store.engine, may_migrate=migrate)
         except BaseException:
@@ -82,6 +91,7 @@ class Store:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A read-only connection with one consistent snapshot for the length of the block."""
+        self._follow_file()
         with self._reader.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -117,11 +127,28 @@ class Store:
                     raise
             time.sleep(random.uniform(0.0, 0.1))  # so that the transactions do not collide again
 
-    def _turn(self) -> contextlib.AbstractContextManager[None]:
-        """The lock under which one process at a time writes to a SQLite file; PostgreSQL locks rows itself."""
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
         if not self.is_sqlite:
-            return contextlib.nullcontext()
-        return file_lock(store_checks.lock_path(self.url), "The store's write lock", WAIT_SECONDS)
+            yield
+            return
+        with file_lock(store_checks.lock_path(self.url), "The store's write lock", WAIT_SECONDS):
+            self._follow_file()
+            yield
+
+    def _follow_file(self) -> None:
+        """Drop connections to a SQLite file that a restore has replaced: what they wrote would be in the old file."""
+        if not self.is_sqlite:
+            return
+        try:
+            status = os.stat(self._path or "")
+        except FileNotFoundError:
+            return
+        found = (status.st_dev, status.st_ino)
+        if self._file not in (None, found):
+            self.close()
+        self._file = found
 
     @cached_property
     def artifacts(self) -> ArtifactFolder:
@@ -149,6 +176,8 @@ def explained(error: OperationalError, url: str) -> str | None:
         return "The disk is full, so nothing was saved. Free some space and try again."
     if "readonly" in text or "read-only" in text:
         return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
+    if getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT:
+        return f"Another writer kept the database busy for {WAIT_SECONDS:.0f} s, so nothing was saved. Try again."
     if error.connection_invalidated or "connection" in text:
         return (
             f"The database at {locations.shown(url)} closed the connection before it answered: {error.orig} Try again."
@@ -185,7 +214,11 @@ def make_engine(url: str, read_only: bool = False) -> Engine:
         max_overflow=28,
         pool_pre_ping=True,
         json_serializer=strict_json,
-        connect_args={"connect_timeout": 10, "options": "-c timezone=UTC", "application_name": "winnow"},
+        connect_args={
+            "connect_timeout": 10,
+            "options": f"-c timezone=UTC -c lock_timeout={WAIT_SECONDS:.0f}s",
+            "application_name": "winnow",
+        },
     )
 
 

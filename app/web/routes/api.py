@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.web import resources, tickets
-from app.web.access import SESSION_COOKIE, set_cookie
+from app.web.access import SESSION_COOKIE, is_https, set_cookie
 from app.web.routes import cards, tiles
-from core.errors import InvalidInput, NotFound, WinnowError
+from core.errors import InvalidInput, NotFound, StoreUnusable, WinnowError
 from storage.labeling.pool import Applied, ItemFilter, LabelInput, Pool
 from storage.projects.annotators import get_annotator
 from storage.projects.projects import get_project
@@ -62,6 +62,8 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
             answer = await run_in_threadpool(handle, request.path_params["project"], ticket.annotator_id, body)
         except NotFound as error:
             return _error(404, str(error))
+        except StoreUnusable as error:  # such as a full disk or a restore: browsers keep their labels and send again
+            return _error(503, str(error))
         except WinnowError as error:
             return _error(422, str(error))
         except OverflowError:
@@ -73,7 +75,7 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
 
 def _open_session(request: Request) -> Response:
     response = JSONResponse({}, headers={"Cache-Control": "no-store"})
-    secure, seconds = request.url.scheme == "https", int(resources.LOCAL_LIFETIME)
+    secure, seconds = is_https(request), int(resources.LOCAL_LIFETIME)
     set_cookie(response, SESSION_COOKIE, request.headers["x-winnow-ticket"], secure=secure, seconds=seconds)
     return response
 

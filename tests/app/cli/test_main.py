@@ -226,3 +226,17 @@ def test_an_archived_project_is_listed_on_request_and_restored_once(home, sounds
     assert [row["archived"] for row in json.loads(capsys.readouterr().out)] == [False]
     assert main(["projects", "--restore", "animals"]) == 1
     assert capsys.readouterr().err == "The project 'animals' is not archived. Nothing was changed.\n"
+
+
+def test_a_damaged_store_is_restored_and_its_backups_are_listed(sounds, home, tmp_path, capsys):
+    assert main(["backup", "--json"]) == 0
+    path = result(capsys)["backup"]
+    live = home / "winnow.sqlite"
+    live.write_bytes(b"no database here" + live.read_bytes()[16:])
+    assert main(["projects"]) == 1
+    assert "is damaged" in capsys.readouterr().err
+    assert main(["backup", "--list", "--json"]) == 0
+    assert path in result(capsys)
+    assert main(["restore", path, "--json"]) == 0
+    assert ".damaged-" in result(capsys)["before"]
+    assert main(["projects", "--json"]) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from core.errors import InvalidInput, StoreUnusable
 from storage.database import backup_files, backups
+from storage.database.restore import restore
 from storage.database.store import Store
 from tests.storage.pools import make_pool
 
@@ -20,10 +21,10 @@ def test_a_restored_store_is_what_it_was_and_the_present_is_kept_too(store: Stor
     path = backups.backup(store)
     made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
 
-    before = backups.restore(store, path)
+    before = restore(store, path)
     assert made.pool.counts().labeled == 1
     assert made.pool.label(made.items[2], made.classes[1], annotator=made.ann).accepted
-    backups.restore(store, before)
+    restore(store, before)
     assert made.pool.counts().labeled == 2
     assert [one.name for one in (store.home / "backups").iterdir() if not one.name.endswith(".sqlite")] == []
 
@@ -79,9 +80,33 @@ def test_a_damaged_or_foreign_backup_is_refused_and_nothing_changes(sqlite_store
         connection.execute("CREATE TABLE songs (id)")
     connection.close()
     with pytest.raises(StoreUnusable, match="is damaged"):
-        backups.restore(sqlite_store, damaged)
+        restore(sqlite_store, damaged)
     with pytest.raises(StoreUnusable, match="is not a backup of a Winnow store"):
-        backups.restore(sqlite_store, foreign)
+        restore(sqlite_store, foreign)
     with pytest.raises(InvalidInput, match="There is no backup"):
-        backups.restore(sqlite_store, tmp_path / "nothing.sqlite")
+        restore(sqlite_store, tmp_path / "nothing.sqlite")
     assert made.pool.counts().total == 10
+
+
+def test_backups_dated_ahead_by_a_wrong_clock_neither_stop_new_ones_nor_push_them_out(sqlite_store: Store) -> None:
+    backups.set_kept(sqlite_store, 2)
+    folder = sqlite_store.home / "backups"
+    folder.mkdir(exist_ok=True)
+    for day in (1, 2):
+        (folder / f"winnow-2999010{day}T000000000000Z-daily.sqlite").write_bytes(b"")
+    first = backups.daily(sqlite_store)
+    assert first is not None and first.exists()
+    assert backups.daily(sqlite_store) is None
+    backups.backup(sqlite_store, "daily")
+    assert first.exists() and len(backup_files.listed(sqlite_store.home, "daily")) == 2
+
+
+def test_a_failing_backup_says_why_and_leaves_nothing_behind(sqlite_store: Store, monkeypatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(backups, "copy_sqlite", full)
+    with pytest.raises(StoreUnusable, match=r"was not made: the disk is full .* Free some space"):
+        backups.backup(sqlite_store)
+    assert list((sqlite_store.home / "backups").iterdir()) == []

@@ -18,6 +18,7 @@ from core.errors import InvalidInput, StoreUnusable
 from storage.database import backup_files, backups, locations, migrate
 from storage.database import checks as store_checks
 from storage.database.declarative import UtcDateTime
+from storage.database.restore import restore
 from storage.database.schema import METADATA
 from storage.database.store import Store, make_engine
 from storage.projects.projects import ProjectSettings, get_project
@@ -200,7 +201,7 @@ def test_an_older_store_is_backed_up_before_it_is_migrated(tmp_path: Path) -> No
         assert connection.execute("SELECT name FROM projects").fetchone()[0] == "old"
     connection.close()
     with Store.open(home=home) as store:
-        backups.restore(store, copy)
+        restore(store, copy)
         assert get_project(store, "old").kind == "audio", "an old backup is migrated when it is restored"
 
 
@@ -294,3 +295,20 @@ def test_a_newer_or_half_migrated_server_is_refused(postgres_url: str, tmp_path:
     with pytest.raises(StoreUnusable, match="a migration did not finish"):
         Store.open(postgres_url, tmp_path / "home")
     engine.dispose()
+
+
+def test_the_store_its_journal_and_its_backups_are_readable_by_the_owner_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with Store.open(home=home) as store:
+        copy = backups.backup(store)
+        with store.write() as connection:
+            connection.exec_driver_sql("CREATE TABLE later (id)")
+        paths = [home / "winnow.sqlite", home / "winnow.sqlite-wal", copy]
+        assert [oct(path.stat().st_mode & 0o777) for path in paths] == ["0o600"] * 3
+    for path in (home / "winnow.sqlite", copy):
+        path.chmod(0o644)  # as earlier versions made them
+    with Store.open(home=home):
+        assert [oct(path.stat().st_mode & 0o777) for path in (home / "winnow.sqlite", copy)] == ["0o600"] * 2
+    (home / "winnow.sqlite").chmod(0o660)
+    with Store.open(home=home):
+        assert oct((home / "winnow.sqlite").stat().st_mode & 0o777) == "0o660", "what an operator has set stays"

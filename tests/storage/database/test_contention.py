@@ -121,15 +121,15 @@ def test_a_writer_that_never_ends_is_reported_not_waited_for_forever(tmp_path: P
         pass
 
 
-def test_a_process_that_releases_the_lock_does_not_overtake_a_waiting_one(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """A process that writes in a loop alternates with the others: a process that holds the queue lock is next."""
+def test_who_lets_go_of_the_lock_does_not_overtake_who_waits_for_it(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A process that writes in a loop takes turns with the others: once somebody waits at the door, it comes after."""
     path, turns, started, served = tmp_path / "lock", [0], threading.Event(), threading.Event()
-    wait_for_lock, queued_at = file_lock.wait_for_lock, list[int]()  # turns taken when this thread got the queue lock
+    wait_for_lock, at_the_door = file_lock.wait_for_lock, list[int]()  # turns taken when this thread came to the door
 
     def noting(descriptor: int, what: str, deadline: float, pause: float) -> None:
         wait_for_lock(descriptor, what, deadline, pause)
-        if pause == file_lock.QUEUE_PAUSE and threading.current_thread() is not thread:
-            queued_at.append(turns[0])
+        if pause == file_lock.GATE_PAUSE and threading.current_thread() is not thread:
+            at_the_door.append(turns[0])
 
     def greedy() -> None:
         while not served.is_set():
@@ -145,9 +145,9 @@ def test_a_process_that_releases_the_lock_does_not_overtake_a_waiting_one(tmp_pa
         for number in range(10):
             assert started.wait(180)  # the greedy one holds the lock
             with file_lock.file_lock(path, "The lock"):
-                assert len(queued_at) == number + 1
-                overtaken = turns[0] - queued_at[-1]
-                assert overtaken <= 1, f"overtaken {overtaken} times"  # by the one that held the queue lock before
+                assert len(at_the_door) == number + 1
+                overtaken = turns[0] - at_the_door[-1]
+                assert overtaken <= 1, f"overtaken {overtaken} times"  # by the one that had the door already
                 started.clear()
     finally:
         served.set()

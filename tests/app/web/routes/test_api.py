@@ -9,6 +9,7 @@ import pytest
 
 from app.views.predictions import newest_predictions
 from app.web.routes import cards
+from core.errors import StoreUnusable
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes, merge_classes
@@ -237,3 +238,14 @@ def test_the_state_says_what_happens_next(post, project, page_store):
 
     RoundLog(page_store, project.id).request(RoundConfig())
     assert post(path).json()["batch"]["then"] == "Round 2 is running. Its picks will appear first."
+
+
+def test_a_store_that_cannot_be_written_now_answers_503_so_that_browsers_send_again(post, project, monkeypatch):
+    """A browser forgets labels that are refused with 4xx; a full disk or a restore refuses nothing."""
+
+    def busy(*_: object, **__: object) -> None:
+        raise StoreUnusable("The disk is full, so nothing was saved. Free some space and try again.")
+
+    monkeypatch.setattr(Pool, "apply", busy)
+    answer = post(f"/api/projects/{project.id}/labels", {"events": [event(1, 1)]})
+    assert answer.status == 503 and "disk is full" in answer.json()["error"]
