@@ -23,8 +23,10 @@ from app.processes import child
 from app.web import server_command
 from core.errors import Conflict, WinnowError
 from storage.database import backups
+from storage.database.health import note_backup
 from storage.database.locations import Locations, from_environment
 from storage.database.store import Store
+from storage.importing.runs import end_interrupted
 from storage.projects.sample_projects import load_sample_projects
 
 READY_SECONDS = 120.0
@@ -119,6 +121,7 @@ def refuse_taken_port(host: str, port: int) -> None:
 
 def prepare(store: Store, samples: bool) -> None:
     """Load the sample projects before the children start; the store's warnings go to stderr."""
+    end_interrupted(store)
     for warning in store.warnings:
         tell(warning)
     if samples:
@@ -189,8 +192,10 @@ class Supervisor:
     def _daily_backup(self) -> None:
         try:
             backups.daily(self.store)
+            note_backup(self.place.home, "")
         except (WinnowError, OSError) as problem:
             tell(f"The daily backup failed: {problem}")
+            note_backup(self.place.home, str(problem))
 
     def _end(self) -> None:
         services = (self.worker, self.server)

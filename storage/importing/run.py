@@ -8,6 +8,7 @@ names are one item. Memory does not grow with the number of entries.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,16 +20,16 @@ from typing import Literal
 from sqlalchemy import select, update
 
 from core.errors import Cancelled, Conflict, InvalidInput, StoreUnusable
+from core.limits import Limits
 from core.types import Progress, Report, ignore
 from storage.database.schema import ImportRun, Item
 from storage.database.store import Store
 from storage.importing.item_writer import Arrival, ItemWriter, LabelUse, Written
 from storage.importing.preview import ClassRule, ClassRules, preview, wrong_kind
 from storage.importing.reports import Details, ImportReport
-from storage.importing.runs import finish, light_collector, refuse_problems, start
+from storage.importing.runs import finish, light_collector, refuse_problems, running, start
 from storage.importing.sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.zip_reader import BadEntry
-from storage.media.limits import Limits
 from storage.media.probe_pool import Examined, Job, ProbePool
 from storage.media.probe_process import DISK_FULL
 from storage.projects import projects
@@ -79,10 +80,12 @@ def run_import(
     rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
     importer = _Importer(store, project_id, project.kind, source, options)
     try:
-        importer.run(run, seen.n_entries, rules, report)
+        with running(store, run.run_id):
+            importer.run(run, seen.n_entries, rules, report)
     except BaseException as problem:
         status = "cancelled" if isinstance(problem, Cancelled | KeyboardInterrupt) else "failed"
-        finish(store, run, status)
+        with contextlib.suppress(StoreUnusable):  # on a full disk; `end_interrupted` does it later
+            finish(store, run, status)
         if isinstance(problem, Cancelled):
             return run
         raise

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from core.errors import InvalidInput
+from storage.database.file_lock import try_lock
 from storage.database.schema import ImportRun
 from storage.database.store import Store, now
 from storage.importing.preview import Preview
@@ -31,20 +34,64 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     )
 
 
+@contextlib.contextmanager
+def running(store: Store, run_id: int) -> Iterator[None]:
+    """Hold the run's lock file for the length of the block: the kernel releases it when the process ends, however."""
+    path = _lock_path(store, run_id)
+    path.parent.mkdir(exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try_lock(descriptor)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def end_interrupted(store: Store, project_id: int | None = None) -> int:
+    """Set runs that are "running" in the store, but in no process, to "interrupted"; returns how many.
+
+    A process that was killed, or that met a full disk, could not write its own end. PostgreSQL may be shared with other
+    machines, so there only runs of this machine (those with a lock file here) are judged.
+    """
+    query = select(ImportRun.id).where(ImportRun.status == "running")
+    if project_id is not None:
+        query = query.where(ImportRun.project_id == project_id)
+    with store.read() as connection:
+        found = [run_id for run_id in connection.execute(query).scalars() if _is_dead(store, run_id)]
+    if found:
+        with store.write() as connection:
+            which = (ImportRun.id.in_(found), ImportRun.status == "running")
+            connection.execute(update(ImportRun).where(*which).values(status="interrupted", finished_at=now()))
+    for run_id in found:
+        _lock_path(store, run_id).unlink(missing_ok=True)
+    return len(found)
+
+
+def _is_dead(store: Store, run_id: int) -> bool:
+    try:
+        descriptor = os.open(_lock_path(store, run_id), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return store.is_sqlite
+    try:
+        return try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_path(store: Store, run_id: int) -> Path:
+    return store.home / "imports" / f"run-{run_id}.lock"
+
+
 def start(
     store: Store, project_id: int, description: str, options: dict[str, Any], new_classes: list[str]
 ) -> ImportReport:
     """The row of the run, and all its classes at once: a run that goes on after a kill finds the same ones."""
+    end_interrupted(store, project_id)
     with store.write() as connection:
         projects.touch(connection, project_id)
         for name in new_classes:
             class_rows.add_in(connection, project_id, name)
-        interrupted = (
-            ImportRun.project_id == project_id,
-            ImportRun.source == description,
-            ImportRun.status == "running",
-        )
-        connection.execute(update(ImportRun).where(*interrupted).values(status="interrupted", finished_at=now()))
         values = {
             "project_id": project_id,
             "source": description,

@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from core.limits import MIB, Limits
 from storage.importing.sources import Entry, GivenLabel, PackedPlace, Place, has_split_folders, label_of_folder
 from storage.importing.zip_reader import BadEntry, ZipEntry, ZipReader
-from storage.media.limits import MIB, Limits
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _BESIDES = ("__MACOSX/", ".DS_Store", "Thumbs.db")  # what desktop systems add by themselves
@@ -28,25 +28,27 @@ class ZipSource:
         self._splits = has_split_folders({folder for folder in folders if folder != "__MACOSX"})
 
     def entries(self) -> Iterator[Entry]:
+        names = {hash(packed.name) for packed in self.reader.entries()}
         seen: set[int] = set()
         for packed in self.reader.entries():
             if packed.is_folder:
                 continue
             problem = why_refused(packed, self.limits)
-            key = hash(packed.name)
-            if not problem and key in seen:
-                problem = "The archive has two entries with this name; only the first is taken."
-            seen.add(key)
             if problem:
                 yield Entry(printable(packed.name), problem=problem)
-            else:
-                yield self._entry(packed)
+                continue
+            name = packed.name
+            if hash(name) in seen:
+                name = distinct_name(name, names)
+                names.add(hash(name))
+            seen.add(hash(name))
+            yield self._entry(packed, name)
 
-    def _entry(self, packed: ZipEntry) -> Entry:
+    def _entry(self, packed: ZipEntry, shown: str) -> Entry:
         name = packed.name.replace("\\", "/")
         label, split = label_of_folder(name, self._splits)
         labels = (GivenLabel(label),) if label is not None else ()
-        return Entry(packed.name, PackedPlace(packed.position, packed.size), split=split, labels=labels)
+        return Entry(shown, PackedPlace(packed.position, packed.size), split=split, labels=labels)
 
     def head(self, place: Place, n_bytes: int) -> bytes:
         assert isinstance(place, PackedPlace)
@@ -69,6 +71,18 @@ class ZipSource:
 
     def close(self) -> None:
         self.reader.close()
+
+
+def distinct_name(name: str, taken: set[int]) -> str:
+    """The name of a further entry with an equal name: "dog/a (2).wav", where no other entry has that name."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, ending = last.rpartition(".")
+    if not stem:
+        stem, dot, ending = last, "", ""
+    number = 2
+    while hash(found := f"{folder}{slash}{stem} ({number}){dot}{ending}") in taken:
+        number += 1
+    return found
 
 
 def why_refused(entry: ZipEntry, limits: Limits) -> str:

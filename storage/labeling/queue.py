@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Select, and_, bindparam, delete, func, insert, not_, or_, select, tuple_, update
 
 from storage.database.bulk import chunks
 from storage.database.schema import NOT_QUEUED, CurrentLabel, ItemState, Lease, QueueCursor
@@ -24,6 +24,7 @@ from storage.database.store import insert_for
 Place = tuple[int, int, int]  # (queue_rank, shuffle, item_id): sorts as the queue does
 START: Place = (-(2**62), -1, -1)
 TRIES = 5
+CLOCK_SKEW = timedelta(seconds=60)  # between machines that share a store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,12 @@ def _lowest_rank(connection: Connection, project_id: int, waiting: bool) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
+def _is_live(claim: Claim) -> Any:
+    """Not expired, and no further ahead than one lease: that is left by a clock that was wrong and was corrected."""
+    latest = claim.at + timedelta(seconds=claim.seconds) + CLOCK_SKEW
+    return and_(Lease.expires_at > claim.at, Lease.expires_at <= latest)
+
+
 def _held(connection: Connection, claim: Claim) -> list[int]:
     """Waiting items that this tab already holds."""
     query = (
@@ -137,7 +144,7 @@ def _held(connection: Connection, claim: Claim) -> list[int]:
         .join(ItemState, ItemState.item_id == Lease.item_id)
         .where(
             Lease.project_id == claim.project_id,
-            Lease.expires_at > claim.at,
+            _is_live(claim),
             Lease.annotator_id == claim.annotator,
             Lease.holder == claim.holder,
             ItemState.waiting,
@@ -151,7 +158,7 @@ def _held(connection: Connection, claim: Claim) -> list[int]:
 
 def _free(connection: Connection, claim: Claim, taken: Sequence[int], limit: int) -> list[int]:
     """Waiting items without a lease, in order; on PostgreSQL their rows are locked until the transaction ends."""
-    live = select(Lease.item_id).where(Lease.project_id == claim.project_id, Lease.expires_at > claim.at)
+    live = select(Lease.item_id).where(Lease.project_id == claim.project_id, _is_live(claim))
     leased = set(connection.execute(live).scalars()) | set(taken)
     found: list[int] = []
     for queued in (True, False):
@@ -224,7 +231,7 @@ def _still_free(connection: Connection, claim: Claim, found: Sequence[int]) -> l
     """`found` without the items that were leased between the query and the row lock."""
     if connection.dialect.name == "sqlite" or not found:
         return list(found)
-    query = select(Lease.item_id).where(Lease.item_id.in_(found), Lease.expires_at > claim.at)
+    query = select(Lease.item_id).where(Lease.item_id.in_(found), _is_live(claim))
     lost = set(connection.execute(query).scalars())
     return [item_id for item_id in found if item_id not in lost]
 
@@ -233,7 +240,7 @@ def _lease(connection: Connection, claim: Claim, item_ids: Sequence[int]) -> Non
     """Write the leases; remove expired leases on the same items and up to 50 other expired ones."""
     if not item_ids:
         return
-    expired = and_(Lease.project_id == claim.project_id, Lease.expires_at <= claim.at)
+    expired = and_(Lease.project_id == claim.project_id, not_(_is_live(claim)))
     some = select(Lease.item_id, Lease.annotator_id).where(expired).limit(50).with_for_update(skip_locked=True)
     gone = [tuple(row) for row in connection.execute(some)]
     keys = tuple_(Lease.item_id, Lease.annotator_id)

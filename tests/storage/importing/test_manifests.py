@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import func, select
 
 from core.errors import InvalidInput
+from core.limits import Limits
 from storage.database.schema import Item
 from storage.importing.manifest_tables import read_table
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, preview, verdicts
 from storage.importing.run import ImportOptions, run_import
 from storage.labeling.pool import Pool
-from storage.media.limits import Limits
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project
 from tests.storage.made_media import picture, wav, write_files, zip_of

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StoreUnusable
+from core.limits import Limits
 from storage.database.move import copy_files
 from storage.database.store import Store
 from storage.exporting.run import ExportOptions, export_project
@@ -25,7 +26,6 @@ from storage.media import pack_index
 from storage.media import packs as media_packs
 from storage.media.checks import MediaReport, read_item, verify_items
 from storage.media.folder import MediaFolder
-from storage.media.limits import Limits
 from storage.media.packs import SMALL_BYTES, Packs, PackWriter
 from storage.media.probe_pool import ProbePool
 from storage.media.probe_process import DISK_FULL, MANY, Examiner

@@ -16,15 +16,16 @@ import pytest
 from sqlalchemy import func, select, text
 
 from core.errors import Cancelled, InvalidInput, StoreUnusable
+from core.limits import Limits
 from core.types import Progress
 from storage.database.schema import ImportRun, Item, ItemName, LabelEvent
 from storage.database.store import Store
 from storage.importing import run as import_run
+from storage.importing import runs
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
 from storage.labeling import projections
 from storage.labeling.pool import Pool
-from storage.media.limits import Limits
 from storage.media.probe import Measures
 from storage.media.probe_pool import Examined
 from storage.media.probe_process import DISK_FULL
@@ -392,3 +393,33 @@ def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, 
     peak(200)
     few, many = peak(1_000), peak(4_000)
     assert many < 2 * few + 400_000  # four times the files: linear growth would be far above
+
+
+def test_an_import_whose_end_met_a_full_disk_is_not_running_for_ever(sqlite_store, tmp_path, monkeypatch):
+    project = create_project(sqlite_store, "p", "audio").id
+    write_files(tmp_path / "in", {"a.wav": wav(1)})
+
+    def full(*_: object) -> None:
+        raise StoreUnusable("The disk is full, so nothing was saved.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_run, "finish", full)
+        patch.setattr(import_run._Importer, "run", full)
+        with pytest.raises(StoreUnusable, match="disk is full"):
+            take(sqlite_store, project, tmp_path / "in")
+    assert run_statuses(sqlite_store) == ["running"]
+    assert runs.end_interrupted(sqlite_store) == 1
+    assert run_statuses(sqlite_store) == ["interrupted"]
+
+
+def test_a_run_that_is_under_way_in_another_process_is_left_alone(sqlite_store):
+    project = create_project(sqlite_store, "p", "audio").id
+    run = runs.start(sqlite_store, project, "somewhere", {}, [])
+    with runs.running(sqlite_store, run.run_id):
+        assert runs.end_interrupted(sqlite_store) == 0
+    assert run_statuses(sqlite_store) == ["running"]
+
+
+def run_statuses(store: Store) -> list[str]:
+    with store.read() as connection:
+        return list(connection.execute(select(ImportRun.status).order_by(ImportRun.id)).scalars())

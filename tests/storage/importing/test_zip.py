@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InvalidInput
+from core.limits import Limits
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
 from storage.importing.zip import ZipSource
 from storage.importing.zip_reader import BadEntry, ZipReader
 from storage.labeling.pool import Pool
-from storage.media.limits import Limits
 from storage.projects.projects import create_project
 from tests.storage.made_media import wav, zip_of
 
@@ -200,8 +200,20 @@ def test_two_entries_of_one_name_are_not_mixed_up(sqlite_store, audio, tmp_path)
         archive.writestr("a.wav", wav(1))
         archive.writestr("a.wav", wav(2))
     report = take(sqlite_store, audio, path)
-    assert report.imported == 1 and "two entries" in report.refused[0][1]
-    assert sqlite_store.media.read(Pool(sqlite_store, audio).items()[0].sha256) == wav(1)
+    assert report.imported == 2 and report.refused == []
+    names = {item.name: sqlite_store.media.read(item.sha256) for item in Pool(sqlite_store, audio).items()}
+    assert names == {"a.wav": wav(1), "a (2).wav": wav(2)}
+
+
+def test_the_name_of_a_further_entry_is_one_that_no_other_entry_has(tmp_path):
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        for name in ("d.x/a.wav", "d.x/a.wav", "d.x/a (2).wav", "d.x/a.wav", "d.x/.b", "d.x/.b"):
+            archive.writestr(name, name)
+    source = ZipSource(path, Limits())
+    shown = [entry.name for entry in source.entries()]
+    source.close()
+    assert shown == ["d.x/a.wav", "d.x/a (3).wav", "d.x/a (2).wav", "d.x/a (4).wav", "d.x/.b", "d.x/.b (2)"]
 
 
 def test_names_in_old_code_pages_and_without_the_utf8_mark_are_read(tmp_path):

@@ -161,3 +161,12 @@ def test_three_processes_never_get_the_same_item(store: Store) -> None:
     assert sorted(handed) == made.items
     assert made.pool.counts().labeled == 60
     assert made.pool.rebuild() == 0
+
+
+def test_a_lease_far_ahead_is_left_by_a_wrong_clock_and_counts_as_expired(store: Store) -> None:
+    made = make_pool(store, 3)
+    assert len(made.pool.next_to_label(annotator=made.ann, holder="tab", limit=3)) == 3
+    with store.write() as connection:
+        connection.execute(update(Lease).values(expires_at=now() + timedelta(days=3650)))
+    assert len(made.pool.next_to_label(annotator=made.bob, holder="other", limit=3)) == 3
+    assert made.pool.next_to_label(annotator=made.ann, holder="tab", limit=3) == []
