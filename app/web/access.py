@@ -5,16 +5,23 @@ Host      Requests must name a host we answer to, so that a foreign page cannot 
 Origin    What changes something, and every WebSocket, must come from our own page.
 Token     Beyond loopback and without `[auth]`, everyone shows the access token once: it is part of the printed
           address, and a cookie remembers it.
+Headers   Every answer carries a Content-Security-Policy and may not be shown in a frame of another page. Behind TLS
+          every cookie is Secure.
 Session   Media of Streamlit's own `/media/` route need the session cookie of someone who has a name here, as ours do.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import html
+import importlib.util
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers
@@ -31,6 +38,48 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/_stcore/health"})
 SIGN_OUT_PATH = "/auth/logout"  # Streamlit's; who passes it is signed out of our media and exports too
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def _page_policy() -> str:
+    """Nothing is loaded from or sent to another host. What remains beyond 'self': Streamlit's inline styles, its inline
+    script (by its hash), functions that plotly compiles for WebGL, fonts in data addresses, and widgets that are
+    modules in blob addresses."""
+    return "; ".join(
+        (
+            "default-src 'self'",
+            f"script-src 'self' 'unsafe-eval' blob: {' '.join(_inline_scripts())}".rstrip(),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "media-src 'self' blob:",
+            "font-src 'self' data:",
+            "connect-src 'self'",
+            "worker-src 'self' blob:",
+            "frame-src 'none'",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def _inline_scripts() -> list[str]:
+    """The hashes of the scripts in Streamlit's page, as the policy names them."""
+    spec = importlib.util.find_spec("streamlit")  # found without importing it: the command line imports this module
+    page = Path(spec.origin).parent / "static" / "index.html" if spec is not None and spec.origin else None
+    if page is None or not page.is_file():
+        return ["'unsafe-inline'"]
+    scripts = re.findall(r"<script>(.*?)</script>", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    return [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+
+
+PAGE_HEADERS = {
+    "content-security-policy": _page_policy(),
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
 
 
 def is_loopback(host: str) -> bool:
@@ -56,8 +105,8 @@ class Rules:
     hosts: frozenset[str] = frozenset()
 
     def cookie_for_token(self) -> str:
-        """What the access cookie holds: not the token itself, and another value when the token changes."""
-        return tickets.sign(self.key, {"token": self.token})
+        """The value of the access cookie: from it the token cannot be computed, and it changes with the token."""
+        return hmac.new(self.key, f"access:{self.token}".encode(), hashlib.sha256).hexdigest()
 
 
 def rules_for(host: str, key: bytes, *, token: str | None, environ: Mapping[str, str]) -> Rules:
@@ -98,6 +147,8 @@ class Gate:
             await self.app(scope, receive, send)
             return
         refusal = self._refusal(scope)
+        if scope["type"] == "http":
+            send = guarded(send, secure=is_https(HTTPConnection(scope)))
         if refusal is None:
             leaving = scope["type"] == "http" and scope["path"] == SIGN_OUT_PATH
             await self.app(scope, receive, without_session(send) if leaving else send)
@@ -139,8 +190,39 @@ class Gate:
             return None
         rest = urlencode([(k, v) for k, v in parse_qsl(scope["query_string"].decode("latin-1")) if k != "token"])
         answer = RedirectResponse("/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else ""), status_code=303)
-        set_cookie(answer, ACCESS_COOKIE, rules.cookie_for_token(), secure=scope.get("scheme") == "https")
+        set_cookie(answer, ACCESS_COOKIE, rules.cookie_for_token(), secure=is_https(request))
         return answer
+
+
+def is_https(request: HTTPConnection) -> bool:
+    """Whether the browser speaks TLS, with this server or with a proxy in front of it.
+
+    A client that lies about it only makes its own cookies Secure.
+    """
+    forwarded = request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower()
+    origin = request.headers.get("origin", "").lower()
+    return request.scope.get("scheme") in ("https", "wss") or forwarded == "https" or origin.startswith("https://")
+
+
+def guarded(send: Send, *, secure: bool) -> Send:
+    """Answers with the headers of `PAGE_HEADERS` where a route has none of its own; all cookies Secure behind TLS."""
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
+            known = {name.decode("latin-1") for name, _ in headers}
+            if secure:
+                headers = [(name, _secured(value) if name == b"set-cookie" else value) for name, value in headers]
+            added = [(name.encode(), value.encode()) for name, value in PAGE_HEADERS.items() if name not in known]
+            message = {**message, "headers": [*headers, *added]}
+        await send(message)
+
+    return send_guarded
+
+
+def _secured(cookie: bytes) -> bytes:
+    parts = {part.strip().lower() for part in cookie.split(b";")}
+    return cookie if b"secure" in parts else cookie + b"; Secure"
 
 
 def bearer(headers: Headers) -> str | None:

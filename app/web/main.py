@@ -48,7 +48,16 @@ def main() -> None:
     st.session_state["pages"] = pages
     state.open_project(here.project.id if here.project else None)
     header(projects, pages, page)
+    store_notices()
     page.run()
+
+
+def store_notices() -> None:
+    """Problems of the store, and that it is being checked: on every screen."""
+    for sentence in resources.store_warnings():
+        st.warning(plain(sentence))
+    if resources.store_check().running:
+        theme.muted("Checking the database in the background.")
 
 
 def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) -> None:

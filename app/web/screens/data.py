@@ -13,20 +13,20 @@ from app.jobs.jobs import JobView
 from app.jobs.requests import ImportRequest, PreviewRequest
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
-from app.web.access import is_loopback
 from app.web.routes.uploads import upload_folder, upload_path
 from app.web.screens import watch_folder
 from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
 from app.web.screens.job_list import follow, job_list
+from app.web.server_folders import find_on_server
 from app.web.widgets.uploads import uploads
 from core.config import from_dict
 from core.errors import WinnowError
+from core.limits import limits_from
 from storage.importing.item_writer import LabelUse
 from storage.importing.preview import ClassRule
 from storage.importing.run import ImportOptions
 from storage.labeling.pool import Pool
-from storage.media.limits import limits_from
 from storage.projects import projects
 
 LABEL_WORDS: dict[LabelUse, str] = {
@@ -166,11 +166,10 @@ def _source(project: projects.ProjectRow) -> Path | None:
     )
     if not text.strip():
         return None
-    path = Path(text.strip()).expanduser()
-    if not path.is_absolute() or not path.exists():
-        st.error(
-            f"{plain(str(path), 200)} was not found. Enter the absolute path of a folder, a zip archive or a manifest."
-        )
+    try:
+        path = find_on_server(text, resources.import_roots())
+    except WinnowError as error:
+        st.error(plain(error))
         return None
     return path
 
@@ -188,8 +187,8 @@ def _uploaded(source: Path) -> bool:
 
 
 def server_folders_allowed() -> bool:
-    """Whoever can name a path can read it, so this is allowed only for users on the same machine."""
-    return is_loopback(resources.locations().host)
+    """Whoever can name a path can read it (`app.web.server_folders`)."""
+    return bool(resources.import_roots())
 
 
 def _looked(project: projects.ProjectRow, request: PreviewRequest) -> JobView | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
 from app.views.text import count, markup, plain
 from app.web import resources, theme
+from app.web.server_folders import find_on_server
 from core.errors import WinnowError
 from storage.database.store import now
 from storage.importing import watches
@@ -66,10 +65,8 @@ def choose(project: ProjectRow, before: WatchRow | None) -> None:
             "however many files arrive.",
         )  # fmt: skip
     if st.button("Start watching", key="watch-start", disabled=not folder.strip()):
-        path = Path(folder.strip()).expanduser()
         try:
-            if not path.is_absolute():
-                raise WinnowError("Enter the absolute path of the folder.")
+            path = find_on_server(folder, resources.import_roots())
             watches.start(
                 resources.store(), project.id, path, watches.WatchOptions(labels=labels, buffer_size=int(size))
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from app.web import server_command, tickets
@@ -140,3 +143,47 @@ def test_the_server_command_and_its_address(tmp_path, monkeypatch):
     (tmp_path / "secrets.toml").write_text("[auth]\nclient_id = 'x'\n")
     assert "WINNOW_TOKEN" not in server_command.environment("0.0.0.0", 9000, tmp_path, {})
     assert server_command.address("::1", 80) == "http://[::1]:80/"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8501/", "http://evil.example/", "http://127.0.0.1:8501/_stcore/health"]
+)
+def test_every_answer_carries_a_policy_and_refuses_foreign_frames(url):
+    headers = ask(LOCAL, "GET", url).headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"] and headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    sources = {word for part in headers["content-security-policy"].split(";") for word in part.split()[1:]}
+    hashes = {source for source in sources if source.startswith("'sha256-")}
+    assert hashes and sources - hashes <= {"'self'", "'none'", "'unsafe-inline'", "'unsafe-eval'", "blob:", "data:"}
+    [scripts] = [part for part in headers["content-security-policy"].split(";") if "script-src" in part]
+    assert "unsafe-inline" not in scripts
+
+
+def test_the_access_cookie_does_not_hold_the_token_in_any_encoding():
+    value = Rules(key=KEY, token="s3cret").cookie_for_token()
+    assert value != Rules(key=KEY, token="s3cres").cookie_for_token()
+    for part in value.split("."):
+        for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
+            with contextlib.suppress(ValueError):
+                text = decode(part) if decode is bytes.fromhex else decode(part + "=" * (-len(part) % 4))
+                assert b"s3cret" not in text
+
+
+def test_cookies_are_secure_behind_tls_and_a_proxy():
+    url = "http://lab.example:8501/?token=s3cret"
+    plain = ask(OPEN, "GET", url).headers["set-cookie"]
+    assert "secure" not in plain.lower()
+    behind = ask(OPEN, "GET", url, None, {"x-forwarded-proto": "https"}).headers["set-cookie"]
+    assert "; secure" in behind.lower()
+    theirs = guarded_cookie("https")
+    assert theirs.lower().endswith("; secure"), "cookies of Streamlit's own routes too"
+
+
+def guarded_cookie(proto: str) -> str:
+    async def inside(scope, receive, send):
+        response = Response("inside")
+        response.set_cookie("_streamlit_xsrf", "x")
+        await response(scope, receive, send)
+
+    app = Gate(inside, rules=lambda: Rules(key=KEY))
+    return ask(app, "GET", "http://127.0.0.1/", None, {"x-forwarded-proto": proto}).headers["set-cookie"]
