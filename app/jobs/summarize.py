@@ -115,7 +115,7 @@ def _context(store: Store, project_id: int, report: Report) -> tuple[StageContex
         read=shared_media.reader(store, project_id),
         cache=FolderRowCache(store.home / "cache" / "rows"),
         runtime=runtime,
-        previous=Previous(load_landmarks=lambda: last_landmarks(store, log, newest.id if newest else None)),
+        previous=Previous(load_landmarks=lambda: last_landmarks(log, newest.id if newest else None)),
         report=report,
     )
     return context, newest

@@ -57,6 +57,8 @@ def finish_round(of: StoredRound) -> StepResult:
         metrics["replay"], note = compare_with_original(of, batch.selection)
         notes = (*notes, note)
     store_hindsight(of, outputs.get(Predictions), labels)
+    of_steps = [note for result in of.results.values() for note in result.notes]
+    notes = (*notes, *dict.fromkeys([*of_steps, *of.notes]))
     of.log.finish(
         of.row.id,
         arrays={"item_ids": context.snapshot.item_ids, **artifacts_of(of)},

@@ -24,8 +24,9 @@ def store_hindsight(of: StoredRound, predictions: Predictions, labels: Propagate
     before = of.log.get(round_id)
     if not before.metrics.get("has_model") or tuple(before.metrics["class_names"]) != of.start.snapshot.class_names:
         return
-    for position, found in hindsight_of(of, predictions, labels, round_id).items():
-        of.log.set_hindsight(round_id, position, found)
+    found = of.load_or_note("predictions", lambda: hindsight_of(of, predictions, labels, round_id))
+    for position, hindsight in (found or {}).items():
+        of.log.set_hindsight(round_id, position, hindsight)
 
 
 def hindsight_of(

@@ -201,9 +201,9 @@ def open_kernel(place: Place, stored: Stored) -> FittedKernel:
     return FittedKernel(kernel=kernel, landmarks=_landmarks(about))
 
 
-def open_landmarks(folder: ArtifactFolder, ref: ArtifactRef) -> Landmarks:
-    """The landmarks of a stored kernel, without its arrays."""
-    with np.load(folder.path(ref), allow_pickle=False) as file:
+def open_landmarks(path: Path) -> Landmarks:
+    """The landmarks of the kernel stored in this file, without its arrays."""
+    with np.load(path, allow_pickle=False) as file:
         return _landmarks(json.loads(file["about"].tobytes()))
 
 

@@ -47,8 +47,10 @@ SPLIT = tuple(stage.name for stage in STAGES if stage.split is not None)
 def perform(name: str, of: StoredRound, units: Sequence[Stored] = ()) -> StepResult:
     """One step; `units` are the outputs of the units, if the stage was divided."""
     if name.startswith(PLAN):
-        return plan(BY_NAME[name.removeprefix(PLAN)], of)
-    return STEPS[name](of, units) if units else STEPS[name](of)
+        result = plan(BY_NAME[name.removeprefix(PLAN)], of)
+    else:
+        result = STEPS[name](of, units) if units else STEPS[name](of)
+    return dataclasses.replace(result, notes=tuple(of.notes))
 
 
 def perform_unit(name: str, of: StoredRound, start: int, stop: int) -> StepResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from app.rounds import stage_outputs
 from app.rounds.artifact_refs import to_dict
 from app.rounds.stage_outputs import Place, Stored
 from core.config import RoundConfig, from_dict
-from core.errors import NotFound
+from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model
 from core.media.inputs import Inputs
 from core.rounds.context import Landmarks, Previous, StageContext
@@ -32,6 +32,7 @@ from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.row_cache import FolderRowCache
 
 Output = TypeVar("Output")
+Loaded = TypeVar("Loaded")
 SNAPSHOT, FINISH = "snapshot", "finish"  # the steps of a worker around the stages
 NAME_OF = {stage.gives: stage.name for stage in STAGES}
 
@@ -53,6 +54,7 @@ class StepResult:
     units: tuple[tuple[int, int], ...] = ()  # rows of each unit, of a plan
     common: Stored | None = None  # what the units have in common, of a plan
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()  # what the finished round tells people about this step
     ended: str = ""  # the status of the round, if it ended in this step
     error: str = ""  # of a unit that failed
     log: str = ""
@@ -62,7 +64,8 @@ class StepResult:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StepResult:
-        return cls(**{**values, "units": tuple((int(start), int(stop)) for start, stop in values["units"])})
+        units = tuple((int(start), int(stop)) for start, stop in values["units"])
+        return cls(**{**values, "units": units, "notes": tuple(values["notes"])})
 
 
 class StoredRound:
@@ -73,6 +76,7 @@ class StoredRound:
         self.results = {name: StepResult.from_dict(values) for name, values in results.items()}
         self.folder = store.artifacts
         self.log = RoundLog(store, row.project_id)
+        self.notes: list[str] = []  # of the step that is run on this object
 
     @cached_property
     def place(self) -> Place:
@@ -142,8 +146,9 @@ class StoredRound:
             return Previous()
 
         def load_previous_model() -> TrainedModel | None:
-            ref = self.artifact(round_id, "model")
-            return load_model(self.folder.path(ref), runtime) if ref is not None else None
+            if self.artifact(round_id, "model") is None:
+                return None
+            return load_model(self.log.file(round_id, "model"), runtime)
 
         def load_map() -> PreviousMap:
             item_ids, points = (np.asarray(self.log.arrays(round_id, kind)) for kind in ("item_ids", "map"))
@@ -151,10 +156,18 @@ class StoredRound:
 
         return Previous(
             class_names=tuple(self.log.get(round_id).metrics.get("class_names", ())),
-            load_model=load_previous_model,
-            load_landmarks=lambda: last_landmarks(self.store, self.log, round_id),
-            load_map=load_map,
+            load_model=lambda: self.load_or_note("model", load_previous_model),
+            load_landmarks=lambda: self.load_or_note("kernel", lambda: last_landmarks(self.log, round_id)),
+            load_map=lambda: self.load_or_note("map", load_map),
         )
+
+    def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
+        """What the previous round left; None with a note when it cannot be read: the round then starts without it."""
+        try:
+            return load()
+        except (NotFound, InvalidInput) as problem:
+            self.notes.append(f"This round started without the {part} of the previous round. {problem}")
+            return None
 
 
 def find_artifact(log: RoundLog, round_id: int, *kinds: str) -> ArtifactRef | None:
@@ -167,11 +180,11 @@ def find_artifact(log: RoundLog, round_id: int, *kinds: str) -> ArtifactRef | No
     return None
 
 
-def last_landmarks(store: Store, log: RoundLog, round_id: int | None) -> Landmarks | None:
+def last_landmarks(log: RoundLog, round_id: int | None) -> Landmarks | None:
     """The landmarks of this round, or of the newest round before it that computed kernel features."""
     while round_id is not None:
-        if (ref := find_artifact(log, round_id, "kernel")) is not None:
-            return stage_outputs.open_landmarks(store.artifacts, ref)
+        if find_artifact(log, round_id, "kernel") is not None:
+            return stage_outputs.open_landmarks(log.file(round_id, "kernel"))
         before = log.get(round_id).metrics.get("previous_round")
         round_id = int(before) if before is not None else None
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config import TrainingConfig, from_dict
+from core.errors import InvalidInput
 from core.learning.networks.layers import Network, to_device
 from core.learning.networks.registry import NetworkShape, new_network
 from core.learning.tensor_files import load_into, named_tensors, read_tensors, write_tensors
@@ -40,18 +41,20 @@ def save_model(model: TrainedModel, path: Path) -> None:
 
 
 def load_model(path: Path, runtime: Runtime) -> TrainedModel:
-    """The model as it was saved, on the runtime's device."""
+    """The model as it was saved, on the runtime's device. InvalidInput where the file holds something else."""
     tensors, description = read_tensors(Path(path))
-    shape = NetworkShape(**description["shape"])
-    network = to_device(new_network(shape), runtime.device)
-    load_into(network, tensors)
-    network.eval()
-    return TrainedModel(
-        network=network,
-        shape=shape,
-        config=from_dict(TrainingConfig, description["config"]),
-        temperature=description["temperature"],
-        metrics=description["metrics"],
-        history=tuple(description["history"]),
-        notes=tuple(description["notes"]),
-    )
+    try:
+        shape = NetworkShape(**description["shape"])
+        network = to_device(new_network(shape), runtime.device)
+        load_into(network, tensors)
+        return TrainedModel(
+            network=network.eval(),
+            shape=shape,
+            config=from_dict(TrainingConfig, description["config"]),
+            temperature=float(description["temperature"]),
+            metrics=description["metrics"],
+            history=tuple(description["history"]),
+            notes=tuple(description["notes"]),
+        )
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{Path(path).name} does not hold a model of this version: {error}") from error
