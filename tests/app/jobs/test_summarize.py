@@ -115,8 +115,8 @@ def test_without_held_out_items_a_stated_part_of_the_labels_is_set_aside(home, t
 def test_what_cannot_be_summarized_is_said_in_one_sentence(home, tmp_path, capsys):
     with Store.open(home=home) as store:
         drawn = draw_project(store, 12)
-        for asked, sentence in ((["-n", "2"], "Nothing is labeled yet"), ([], "Say how large"), (
-            ["-n", "2", "--percent", "3"], "Say how large")):  # fmt: skip
+        for asked, sentence in ((["-n", "2"], "Nothing is labeled yet"), ([], "Set the size"), (
+            ["-n", "2", "--percent", "3"], "Set the size")):  # fmt: skip
             assert main(["summarize", "shapes", *asked]) == 1
             assert sentence in capsys.readouterr().err
         drawn.label(drawn.of_class(0))

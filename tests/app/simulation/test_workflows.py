@@ -147,7 +147,7 @@ def test_a_round_goes_first_and_the_simulation_goes_on_behind_it(sqlite_store, c
     log = RoundLog(sqlite_store, project_id)
     until(lambda: worker.lines(": train begins"), PATIENCE, "the beginning of the round's training")
     records_gate.touch()
-    until(lambda: any("waits for a round" in note for note in rows.get(sqlite_store, simulation_id).notes), PATIENCE)
+    until(lambda: any("waiting for a round" in note for note in rows.get(sqlite_store, simulation_id).notes), PATIENCE)
     train_gate.touch()
     until(lambda: not log.get(asked.id).unfinished, PATIENCE, "the end of the round")
     assert log.get(asked.id).status == "finished" and shown(sqlite_store, project_id).running
@@ -160,14 +160,14 @@ def test_one_that_cannot_work_says_why(sqlite_store, crew):
     ask(sqlite_store, project_id, dataclasses.replace(ASKED, start=500, rounds=0))
     crew.start(Place(home=sqlite_store.home))
     one = ended(sqlite_store, project_id)
-    assert one.status == "failed" and "500 initial labels were asked for, but the pool has 27" in one.error
+    assert one.status == "failed" and "500 initial labels were requested, but the pool has 27" in one.error
 
 
 def test_a_seed_that_kills_its_workers_is_given_up_with_a_sentence(sqlite_store, crew):
     project_id = shapes(sqlite_store)
     simulation_id = ask(sqlite_store, project_id)
     for _ in range(MOST_LOST_WORKERS):
-        rows.take_up(sqlite_store, simulation_id, 1)
+        rows.start_seed(sqlite_store, simulation_id, 1)
     crew.start(Place(home=sqlite_store.home))
     one = ended(sqlite_store, project_id)
     assert one.status == "failed" and "5 workers were lost at seed 1" in one.error

@@ -160,7 +160,7 @@ def test_what_is_packed_is_on_disk_after_sync(tmp_path, monkeypatch):
     """Few contents: pack, log and folder are synced one by one. Many: the whole file system is."""
     hashes = packed(tmp_path, [b"one", b"two"])
     synced: list[str] = []
-    monkeypatch.setattr("storage.media.folder._sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr("storage.media.folder.sync_path", lambda path: synced.append(path.name))
     media = MediaFolder(tmp_path)
     single = media.put(b"three")
     synced.clear()
