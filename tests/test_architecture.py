@@ -51,7 +51,7 @@ DEFERRED_IMPORTS = (
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.formats", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.exporting.formats", "xml.*", "needed for Label Studio alone"),
-    ("storage.importing.manifest_tables", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    ("storage.importing.tables.parquet_table", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
     ("core.limits", "core.config", "every process that examines files loads this module at its start"),
     ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),

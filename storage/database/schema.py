@@ -94,6 +94,7 @@ class Item(Table):
     width: Mapped[int | None]
     height: Mapped[int | None]
     held_out: Mapped[bool] = mapped_column(default=False)
+    split_name: Mapped[str] = mapped_column(String(40), default="", server_default="")  # as the source says: val, dev …
     truth_class_id: Mapped[int | None] = mapped_column(
         ForeignKey("classes.id")
     )  # known label, hidden from annotators; for tests and simulations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from core.errors import InvalidInput
 
 
@@ -26,3 +28,8 @@ def named(text: str, what: str, limit: int) -> str:
     if not text.strip():
         raise InvalidInput(f"{what} is empty. Type a name.")
     return storable(text, what, limit)
+
+
+def composed(text: str) -> str:
+    """The form in which names are compared: letters with accents as one character (NFC)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)

@@ -1,4 +1,4 @@
-"""Writers: each takes rows one at a time and leaves a table that `storage.importing.manifest_tables` reads back.
+"""Writers: each takes rows one at a time and leaves a table that `storage.importing.tables.readers` reads back.
 
 CSV cells that a spreadsheet would run as a formula get an apostrophe in front, and the column `guarded_cells` names the
 cells of the row that have one, so that reading takes exactly those away. There is no way to make a CSV safe in every
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from storage.exporting import reasons as export_reasons
 from storage.exporting.rows import COLUMNS, OTHER_COLUMNS
 from storage.exporting.weights import WEIGHT
-from storage.importing.manifest_tables import GUARD
+from storage.importing.tables.readers import GUARD
 
 TEXT_COLUMNS = (
     "name", "label", "annotator", "strategy", "suggested_label", "note", "label_given", "path", "file_name",

@@ -142,7 +142,8 @@ class ExportRows:
         query = (
             select(
                 Item.id, Item.sha256, Item.name, Item.media_type, Item.n_bytes, Item.link_path, Item.held_out,
-                Item.seconds.label("duration"), Item.sample_rate, Item.channels, Item.width, Item.height,
+                Item.split_name, Item.seconds.label("duration"),
+                Item.sample_rate, Item.channels, Item.width, Item.height,
                 Item.truth_class_id, ItemState.class_id, *_event_columns(),
                 Round.number, Round.strategy, *pick_selected(),
             )
@@ -168,7 +169,7 @@ class ExportRows:
         values: dict[str, Any] = dict.fromkeys(COLUMNS)
         for name in ITEM_COLUMNS:
             values[name] = getattr(row, name)
-        values["split"] = "test" if row.held_out else "train"
+        values["split"] = row.split_name or ("test" if row.held_out else "train")
         if row.held_out:
             return values | {"label": self.counts_as[row.truth_class_id], "source": "truth"}
         if row.class_id is None:

@@ -192,7 +192,7 @@ class _Export:
             return ""
         name = values["sha256"] + EXTENSIONS.get(values["media_type"], ".bin")
         if self.options.format == "folders":
-            place = f"{values['split']}/{self._class_folder(values['label'])}/{name}"
+            place = f"{values['split'].lower()}/{self._class_folder(values['label'])}/{name}"
         else:
             place = f"media/{name}"
         target = self.folder / place

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from core.errors import InvalidInput
+from storage.importing.folder_names import FolderNames, is_media_name
+from storage.importing.reading import Findings, ReadingOptions
 from storage.importing.sources import (
+    CellPlace,
     Entry,
     FilePlace,
-    GivenLabel,
     PackedPlace,
     Place,
-    has_split_folders,
-    label_of_folder,
     readable_name,
 )
 
@@ -33,17 +33,24 @@ class FolderSource:
 
     strict = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, options: ReadingOptions | None = None, class_names: Mapping[str, str] | None = None
+    ) -> None:
         try:
             self.root = Path(root).resolve(strict=True)
-            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir(follow_symlinks=False)]
+            os.scandir(self.root).close()
         except OSError as problem:
             raise InvalidInput(f"The folder {root} cannot be read: {problem.strerror}.") from problem
         self.description = str(self.root)
-        self._splits = has_split_folders(set(names))
+        self._options, self._class_names = options or ReadingOptions(), class_names or {}
+        self._names = FolderNames(self._options, self._class_names)
 
     def entries(self) -> Iterator[Entry]:
+        self._names = FolderNames(self._options, self._class_names)
         yield from self._below(str(self.root), "")
+
+    def findings(self) -> Findings:
+        return self._names.findings()
 
     def _below(self, folder: str, prefix: str) -> Iterator[Entry]:
         try:
@@ -51,12 +58,16 @@ class FolderSource:
         except OSError as problem:
             yield Entry(readable_name(prefix), problem=f"The folder cannot be read: {problem.strerror}.")
             return
-        label, split = label_of_folder(readable_name(prefix) + "x", self._splits)
-        labels = (GivenLabel(label),) if label is not None else ()
+        inside = readable_name(prefix.rstrip("/"))
+        self._names.enter(inside, {readable_name(entry.name) for entry in found if entry.is_dir(follow_symlinks=False)})
+        meaning = self._names.meaning(inside)
+        n_media = sum(entry.is_file(follow_symlinks=False) and is_media_name(entry.name) for entry in found)
+        self._names.count(inside, meaning, n_media)
         for entry in found:
             name = prefix + entry.name
             if entry.is_file(follow_symlinks=False):
-                yield Entry(readable_name(name), FilePlace(entry.path), "", split, labels)
+                labels = meaning.labels if is_media_name(entry.name) else ()
+                yield Entry(readable_name(name), FilePlace(entry.path), "", meaning.split, labels)
             elif entry.is_dir(follow_symlinks=False):
                 yield from self._below(entry.path, name + "/")
             else:
@@ -66,7 +77,7 @@ class FolderSource:
         assert isinstance(place, FilePlace)
         return head_of_file(place.path, n_bytes)
 
-    def unpack(self, place: PackedPlace, target: Path) -> None:
+    def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
         raise TypeError("A folder holds files, nothing packed.")
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Examined files become items: one transaction for a group, the same bytes never twice in a project.
+"""Writes examined files as items: one transaction for a group, the same bytes never twice in a project.
 
-What is there already keeps its labels, its split and its first name; another name is added beside it. An item that was
+An item that exists keeps its labels, its split and its first name; another name is added beside it. An item that was
 missing, changed or unreadable and is readable now is repaired.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,11 +31,11 @@ _NAMESPACE = uuid.UUID("6f2b1f9e-3c1d-5b6a-9d53-0c2f4a6f8e10")
 
 
 COLUMNS = (
-    "project_id", "name", "held_out", "truth_class_id", "imported_at",
+    "project_id", "name", "held_out", "split_name", "truth_class_id", "imported_at",
     "sha256", "media_type", "n_bytes", "link_path", "link_mtime_ns",
     "seconds", "sample_rate", "channels", "width", "height", "condition", "condition_note",
 )  # fmt: skip
-N_KEPT = 5  # the first columns stay as they are when a file is repaired
+N_KEPT = 6  # the first columns stay as they are when a file is repaired
 STATE_COLUMNS = (
     "item_id", "project_id", "waiting", "n_labels", "decided", "skipped", "flagged", "queue_rank", "shuffle",
 )  # fmt: skip
@@ -68,6 +69,8 @@ class Written:
     already: int = 0
     held_out: int = 0
     labels: int = 0
+    skipped: int = 0
+    splits: Counter[str] = field(default_factory=Counter)  # new items by the source's name for their split
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (name, reason)
     duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, the name it equals)
     notes: list[tuple[str, str]] = field(default_factory=list)  # (name, what was kept as it was)
@@ -99,8 +102,8 @@ class ItemWriter:
         self._repeat(connection, again, known | rows, ids_of, written)
         self._name(connection, group, known | rows)
         if self.labels == "given":
-            item_ids = {sha256: row.id for sha256, row in (known | rows).items()}
-            labeled = [(item_ids[one.examined.sha256], one.entry) for one in group]
+            found = known | rows
+            labeled = [(found[one.examined.sha256], one.entry) for one in group]
             self._label(connection, project, labeled, ids_of, written)
         return written
 
@@ -117,7 +120,7 @@ class ItemWriter:
         return {row.sha256: Known(*row) for row in connection.execute(query)}
 
     def _truth(self, entry: Entry, ids_of: dict[str, int]) -> int | None:
-        if self.labels == "hidden" or (self.labels == "given" and entry.split == "test"):
+        if self.labels == "hidden" or (self.labels == "given" and entry.split.held_out):
             label = entry.label
             return None if label is None else ids_of.get(label)
         return None
@@ -133,16 +136,19 @@ class ItemWriter:
         added, items, states, waiting = {}, [], [], []
         for item_id, arrival in zip(ids, arrivals, strict=True):
             entry, examined, link = arrival
-            row = self._row(arrival, self._truth(entry, ids_of), at)
+            truth = self._truth(entry, ids_of)
+            row = self._row(arrival, truth, at)
             items.append((item_id, *row))
-            held_out, status, sha256 = row[2], examined.measures.status, examined.sha256
+            held_out, status, sha256 = entry.split.held_out, examined.measures.status, examined.sha256
             shuffle = projections.shuffle_of(sha256)
             waits = status == "ok" and not held_out
             states.append((item_id, self.project_id, waits, 0, False, False, False, NOT_QUEUED, shuffle))
             if waits:
                 waiting.append((NOT_QUEUED, shuffle, item_id))
-            added[sha256] = Known(item_id, sha256, entry.name, held_out, row[3], status, link)
+            added[sha256] = Known(item_id, sha256, entry.name, held_out, truth, status, link)
             written.held_out += held_out
+            if entry.split.name:
+                written.splits[entry.split.name] += 1
         insert_rows(connection, Item, ("id", *COLUMNS), items)
         insert_rows(connection, ItemState, STATE_COLUMNS, states)
         queue.move_cursors_back(connection, self.project_id, waiting)
@@ -159,7 +165,7 @@ class ItemWriter:
         entry, (found, sha256, n_bytes, mtime_ns), link = arrival
         status, reason, media_type, *measures = found  # seconds, sample_rate, channels, width, height
         return (
-            self.project_id, entry.name, entry.split == "test", truth, at,
+            self.project_id, entry.name, entry.split.held_out, entry.split.name, truth, at,
             sha256, media_type, n_bytes, link, mtime_ns if link is not None else None,
             *measures, status, reason,
         )  # fmt: skip
@@ -180,11 +186,15 @@ class ItemWriter:
                 written.already += 1
             else:
                 written.duplicates.append((entry.name, row.name))
-            if entry.split == "test" and not row.held_out:
-                written.notes.append((entry.name, "It is already in the pool and did not become a test item."))
+            if entry.split.held_out != row.held_out and entry.split.split:
+                written.notes.append((entry.name, _other_split(row.held_out)))
             truth = self._truth(entry, ids_of)
             if truth is not None and row.truth_class_id is None:
                 truths.append({"which": row.id, "truth": truth})
+            elif truth is not None and truth != row.truth_class_id:
+                written.notes.append(
+                    (entry.name, f"Its hidden label stays as it was; the source says {entry.label!r}.")
+                )
             if row.condition != "ok" and arrival.examined.measures.status == "ok":
                 repaired.append((row.id, arrival))
         if truths:
@@ -211,17 +221,17 @@ class ItemWriter:
         self,
         connection: Connection,
         project: ProjectRow,
-        labeled: Sequence[tuple[int, Entry]],
+        labeled: Sequence[tuple[Known, Entry]],
         ids_of: dict[str, int],
         written: Written,
     ) -> None:
         """Labels as events, in the order they were given; those that are there already are not given again."""
         given = [
-            (item_id, one)
-            for item_id, entry in labeled
-            if entry.split != "test"
+            (row.id, one)
+            for row, entry in labeled
+            if not row.held_out and not entry.split.held_out
             for one in entry.labels
-            if one.label in ids_of
+            if one.label in ids_of or one.kind == "skip"
         ]
         given.sort(key=lambda pair: pair[1].sequence)
         made = {event.uuid: (one, event) for one, event in ((one, self._event(i, one, ids_of)) for i, one in given)}
@@ -232,8 +242,11 @@ class ItemWriter:
             if key not in stored and one.uuid not in stored
         ]
         for annotator, part in itertools.groupby(events, key=lambda pair: pair[0]):
-            answers = apply_events(connection, project, [event for _, event in part], annotator)
-            written.labels += sum(answer.accepted for answer in answers)
+            events_of_one = [event for _, event in part]
+            answers = apply_events(connection, project, events_of_one, annotator)
+            accepted = [event for event, answer in zip(events_of_one, answers, strict=True) if answer.accepted]
+            written.skipped += sum(event.kind == "skip" for event in accepted)
+            written.labels += sum(event.kind != "skip" for event in accepted)
             reasons = {answer.reason for answer in answers if not answer.accepted}
             written.notes += [("", reason) for reason in sorted(reasons)]
 
@@ -251,7 +264,7 @@ class ItemWriter:
             uuid=str(uuid.uuid5(_NAMESPACE, f"{self.project_id}\x00{item_id}\x00{origin}")),
             item_id=item_id,
             kind=given.kind,
-            class_id=ids_of[given.label],
+            class_id=ids_of[given.label] if given.kind != "skip" else None,
             suggestion=given.suggestion if given.suggestion in ("shown", "hidden") else "none",
             suggested_class_id=ids_of.get(given.suggested_label),
             suggested_confidence=given.suggested_confidence,
@@ -259,3 +272,9 @@ class ItemWriter:
             note=given.note,
             at=given.at,
         )
+
+
+def _other_split(held_out: bool) -> str:
+    if held_out:
+        return "It is already a test item and did not move into the pool; its label was not added."
+    return "It is already in the pool and did not become a test item."

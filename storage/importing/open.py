@@ -1,80 +1,91 @@
-"""Which kind of source a path is: a folder, an archive, a manifest, or a folder or archive that carries a manifest."""
+"""Opens a path as a source: a folder, an archive, a table, or a folder or archive with a table in it."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from core.errors import InvalidInput
 from core.limits import Limits
 from storage.importing.folder import FolderSource, head_of_file
-from storage.importing.manifests import Finder, FolderFinder, ManifestSource, ZipFinder
-from storage.importing.sources import Place, Source
+from storage.importing.reading import ReadingOptions
+from storage.importing.sources import FilePlace, PackedPlace, Source
+from storage.importing.tables.discovery import EXPORT, TABLES, Discovery, TableFinder
+from storage.importing.tables.finders import Finder, FolderFinder, NoSuchFile, ZipFinder
+from storage.importing.tables.label_table import LabelTable, Locate
+from storage.importing.tables.source import ManifestSource
+from storage.importing.tables.synsets import synset_names
 from storage.importing.zip import ZipSource
-from storage.importing.zip_reader import BadEntry, ZipEntry
-
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json", ".txt")
-MANIFESTS = tuple(
-    f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in (".csv", ".tsv", ".jsonl", ".parquet")
-)
-EXPORT = "manifest.json"  # what an export of Winnow says about itself
-Locate = Callable[[str], Place | None]
+from storage.importing.zip_reader import BadEntry
 
 
-def open_source(path: Path | str, limits: Limits | None = None, locate: Locate = lambda sha256: None) -> Source:
-    """The source at `path`; close it after use. `locate` knows bytes that the store has, by their hash."""
-    path, limits = Path(path).expanduser(), limits or Limits()
+def open_source(
+    path: Path | str,
+    limits: Limits | None = None,
+    locate: Locate = lambda sha256: None,
+    reading: ReadingOptions | None = None,
+) -> Source:
+    """The source at `path`; close it after use. `locate` finds bytes that the store has, by their hash."""
+    path, limits, reading = Path(path).expanduser(), limits or Limits(), reading or ReadingOptions()
     if not path.exists():
-        raise InvalidInput(f"There is no {path}. Give a folder, a zip archive or a manifest.")
+        raise InvalidInput(f"There is no {path}. Give a folder, a zip archive or a table.")
     if path.is_dir():
-        tables = _tables_in(path)
-        if not tables:
-            return FolderSource(path)
-        return ManifestSource([(table, FolderFinder(table.parent)) for table in tables], str(path), locate)
+        return _open_folder(path, path, limits, locate, reading)
     if not path.is_file():
-        raise InvalidInput(f"{path} is not a regular file. Give a folder, a zip archive or a manifest.")
+        raise InvalidInput(f"{path} is not a regular file. Give a folder, a zip archive or a table.")
     try:
         head = head_of_file(str(path.resolve()), 4)
     except OSError as problem:
         raise InvalidInput(f"{path} cannot be read: {problem.strerror}.") from problem
     if head in (b"PK\x03\x04", b"PK\x05\x06"):
-        return _open_zip(path, limits, locate)
-    if path.name == EXPORT and (tables := _tables_in(path.parent)):
-        return ManifestSource([(table, FolderFinder(table.parent)) for table in tables], str(path), locate)
+        return _open_zip(path, limits, locate, reading)
+    if path.name == EXPORT and (found := _discover_in_folder(path.parent, limits, reading)).exact:
+        return ManifestSource(found.tables, str(path), locate)
     if path.suffix.lower() not in TABLES and head != b"PAR1":
         raise InvalidInput(
             f"{path.name} is not a folder, a zip archive or a manifest ({', '.join(TABLES)}). "
             "To import single files, give the folder they are in."
         )
     _check_size(path.stat().st_size, path.name, limits)
-    return ManifestSource([(path, FolderFinder(path.parent))], str(path), locate)
+    table = LabelTable(path, path.name, _media_finder(path.parent, reading), options=reading)
+    return ManifestSource([table], str(path), locate)
 
 
-def _tables_in(folder: Path) -> list[Path]:
-    """The tables that describe a folder: those its export names, or a manifest at its top."""
-    if (folder / EXPORT).is_file():
-        return [folder / name for name in _exported_tables((folder / EXPORT).read_bytes(), str(folder))]
-    return next(([folder / name] for name in MANIFESTS if (folder / name).is_file()), [])
+def _media_finder(folder: Path, reading: ReadingOptions) -> FolderFinder:
+    """Where a table's files are looked for: the media root that was named, else the table's folder."""
+    if not reading.media_root:
+        return FolderFinder(folder)
+    root = Path(reading.media_root).expanduser()
+    root = root if root.is_absolute() else folder / root
+    if not root.is_dir():
+        raise InvalidInput(f"The media root {root} is not a folder. Name the folder that the table's paths start from.")
+    return FolderFinder(root)
 
 
-def _exported_tables(content: bytes, where: str) -> list[str]:
-    """Names of the tables of an export, or nothing when this is another kind of file."""
-    try:
-        said = json.loads(content)
-    except ValueError:
-        return []
-    if not isinstance(said, dict) or said.get("format") != "winnow-export":
-        return []
-    tables = said.get("tables")
-    if not isinstance(tables, list) or not all(isinstance(name, str) and _plain(name) for name in tables):
-        raise InvalidInput(f"The manifest.json of {where} does not name its tables. Export again.")
-    return tables
+def _open_folder(path: Path, folder: Path, limits: Limits, locate: Locate, reading: ReadingOptions) -> Source:
+    found = _discover_in_folder(folder, limits, reading)
+    if found.tables:
+        return ManifestSource(found.tables, str(path), locate, questions=found.questions, count_others=not found.exact)
+    finder = FolderFinder(folder)
+    return FolderSource(folder, reading, synset_names(finder, lambda name: _local(finder, name, limits)))
 
 
-def _plain(name: str) -> bool:
-    return not name.startswith("/") and ".." not in name.split("/") and "\x00" not in name
+def _discover_in_folder(folder: Path, limits: Limits, reading: ReadingOptions) -> Discovery:
+    finder = FolderFinder(folder)
+    found = TableFinder(finder, lambda name: _local(finder, name, limits), reading).find()
+    if reading.media_root:
+        root = _media_finder(folder, reading)
+        for table in found.tables:
+            table.look_in(root)
+    return found
+
+
+def _local(finder: FolderFinder, name: str, limits: Limits) -> Path:
+    place = finder.find(name)
+    assert isinstance(place, FilePlace)
+    path = Path(place.path)
+    _check_size(path.stat().st_size, name, limits)
+    return path
 
 
 def _check_size(n_bytes: int, name: str, limits: Limits) -> None:
@@ -85,40 +96,48 @@ def _check_size(n_bytes: int, name: str, limits: Limits) -> None:
         )
 
 
-def _open_zip(path: Path, limits: Limits, locate: Locate) -> Source:
-    source = ZipSource(path, limits)
+def _open_zip(path: Path, limits: Limits, locate: Locate, reading: ReadingOptions) -> Source:
+    source = ZipSource(path, limits, reading)
+    scratch = tempfile.TemporaryDirectory(prefix="winnow-")
     try:
-        inside = {entry.name: entry for entry in source.reader.entries() if entry.name in (EXPORT, *MANIFESTS)}
-        names = next(([name] for name in MANIFESTS if name in inside), [])
-        if EXPORT in inside:
-            content = _unpacked(source, inside[EXPORT], limits)
-            names = _exported_tables(content, path.name) or names
-        if not names:
+        finder = ZipFinder(source, limits)
+        unpacked = _Unpacked(finder, Path(scratch.name), limits)
+        found = TableFinder(finder, unpacked.fetch, reading).find()
+        if not found.tables:
+            source.class_names = synset_names(finder, unpacked.fetch)
+            scratch.cleanup()
             return source
-        wanted = {entry.name: entry for entry in source.reader.entries() if entry.name in names}
-        if missing := sorted(set(names) - set(wanted)):
-            raise InvalidInput(f"{path.name} lacks {', '.join(missing)}, which its manifest.json names.")
-        return _zip_manifest(source, [wanted[name] for name in names], limits, locate)
+        if reading.media_root:
+            root = ZipFinder(source, limits, reading.media_root.strip("/"))
+            for table in found.tables:
+                table.look_in(root)
+        return ManifestSource(
+            found.tables, str(path), locate, scratch, questions=found.questions, count_others=not found.exact
+        )
     except BadEntry as problem:
         source.close()
         raise InvalidInput(f"The manifest in {path.name} cannot be read. {problem}") from problem
+    except NoSuchFile as problem:
+        source.close()
+        raise InvalidInput(f"{path.name} lacks a table that its manifest.json names. {problem}") from problem
     except BaseException:
         source.close()
         raise
 
 
-def _zip_manifest(source: ZipSource, entries: list[ZipEntry], limits: Limits, locate: Locate) -> ManifestSource:
-    """The tables are unpacked under names of our own; what they list stays packed."""
-    scratch = tempfile.TemporaryDirectory(prefix="winnow-")
-    tables: list[tuple[Path, Finder]] = []
-    for number, entry in enumerate(entries):
-        table = Path(scratch.name) / f"{number}{Path(entry.name).suffix}"
-        table.write_bytes(_unpacked(source, entry, limits))
-        folder = entry.name.rpartition("/")[0]
-        tables.append((table, ZipFinder(source, limits, f"{folder}/" if folder else "")))
-    return ManifestSource(tables, source.description, locate, scratch)
+class _Unpacked:
+    """Tables of an archive, unpacked under names of our own; the files that they list stay packed."""
 
+    def __init__(self, finder: Finder, folder: Path, limits: Limits) -> None:
+        self._finder, self._folder, self._limits = finder, folder, limits
+        self._paths: dict[str, Path] = {}
 
-def _unpacked(source: ZipSource, entry: ZipEntry, limits: Limits) -> bytes:
-    _check_size(entry.size, entry.name, limits)
-    return b"".join(source.reader.read(entry))
+    def fetch(self, name: str) -> Path:
+        if name not in self._paths:
+            place = self._finder.find(name)
+            assert isinstance(place, PackedPlace)
+            _check_size(place.n_bytes, name, self._limits)
+            target = self._folder / f"{len(self._paths)}{Path(name).suffix}"
+            self._finder.unpack(place, target)
+            self._paths[name] = target
+        return self._paths[name]

@@ -1,6 +1,7 @@
 """What an import would do, row by row, before anything is written.
 
-Labels become classes under one of three rules (`classes`):
+Labels become classes under one of three rules (`classes`). In all of them, labels that differ only in how their accents
+are encoded (NFC or NFD) are one class, which is shown as it was first given.
   ask    a class the project does not have, or one that differs from another only in case or spaces, is a problem;
          a project without classes takes them as they come
   add    every label is a class, exactly as written
@@ -18,12 +19,18 @@ from typing import Literal
 from core.errors import NotFound
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
+from storage.database.strings import composed
+from storage.importing.reading import CLASS_FOLDERS, Findings, Question
 from storage.importing.sources import Entry, GivenLabel, Source
+from storage.importing.splits import HELD_OUT as HELD_OUT_NAMES
+from storage.importing.splits import GivenSplit
 from storage.importing.zip_reader import BadEntry
 from storage.media.types import HEAD_BYTES, identify, refusal
 from storage.projects import classes
 
 ClassRule = Literal["ask", "add", "match"]
+ValidationUse = Literal["hold-out", "pool"]
+POOL = GivenSplit("train", "train")
 LISTED = 200
 
 
@@ -48,10 +55,19 @@ class Preview:
     n_problems: int = 0
     n_class_problems: int = 0
     n_test: int = 0
+    n_validation: int = 0
+    n_unlabeled: int = 0
+    splits: Counter[str] = field(default_factory=Counter)  # entries by the source's name for their split
     labels: Counter[str] = field(default_factory=Counter)
+    class_of: dict[str, str] = field(default_factory=dict)  # label -> class, where they are written differently
     new_classes: list[str] = field(default_factory=list)
     rows: list[Verdict] = field(default_factory=list)
     problems: list[Verdict] = field(default_factory=list)
+    found: Findings = field(default_factory=Findings)
+
+    @property
+    def n_held_out(self) -> int:
+        return self.n_test + self.n_validation
 
 
 def same_up_to_case_and_space(label: str) -> str:
@@ -68,8 +84,10 @@ class ClassRules:
         self.asks_for_new = rule == "ask" and bool(known)
         self.new: list[str] = []
         self._by_form: dict[str, str] = {}
+        self._composed: dict[str, str] = {}
         for name in known:
             self._by_form.setdefault(same_up_to_case_and_space(name), name)
+            self._composed.setdefault(composed(name), name)
         self._decided: dict[str, tuple[str, str]] = {}
 
     @classmethod
@@ -85,6 +103,9 @@ class ClassRules:
     def _decide(self, label: str) -> tuple[str, str]:
         if label in self.known:
             return label, ""
+        same = self._composed.get(composed(label))
+        if same is not None:
+            return same, ""
         near = self._by_form.get(same_up_to_case_and_space(label))
         if near is not None and near != label:
             if self.rule == "match":
@@ -94,6 +115,7 @@ class ClassRules:
         elif self.asks_for_new:
             return "", f"The project has no class {label!r}."
         self._by_form.setdefault(same_up_to_case_and_space(label), label)
+        self._composed[composed(label)] = label
         if label not in self.new:
             self.new.append(label)
         return label, ""
@@ -104,9 +126,9 @@ def verdict_on(source: Source, entry: Entry, rules: ClassRules | None, look: boo
     problem = entry.problem or (_type_problem(source, entry, kind) if look else "")
     about_class = False
     if not problem and rules is not None:
-        problem = next((why for one in entry.labels if (why := rules.decide(one.label)[1])), "")
+        problem = next((why for one in entry.labels if one.label and (why := rules.decide(one.label)[1])), "")
         about_class = bool(problem)
-    return Verdict(entry.name, entry.row, entry.label, entry.split, problem, about_class)
+    return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class)
 
 
 def verdicts(source: Source, rules: ClassRules | None = None, look: bool = True, kind: str = "") -> Iterator[Verdict]:
@@ -121,12 +143,14 @@ def preview(
     *,
     look: bool = True,
     kind: str = "",
+    validation: ValidationUse = "hold-out",
     report: Report = ignore,
 ) -> Preview:
     """Counts and the first verdicts of `source`; nothing is written. `kind` is the project's: audio or image."""
     seen = Preview(source.description)
     fine: set[tuple[GivenLabel, ...]] = set()  # labels that were decided without a problem
-    for entry in source.entries():
+    hints = SplitHints()
+    for entry in entries_of(source, validation):
         seen.n_entries += 1
         if look or entry.problem or entry.labels not in fine or len(seen.rows) < LISTED:
             verdict = verdict_on(source, entry, rules, look, kind)
@@ -140,13 +164,79 @@ def preview(
                 continue
             if len(fine) < LISTED:
                 fine.add(entry.labels)
-        seen.n_test += entry.split == "test"
-        if entry.labels:
-            seen.labels[entry.label or ""] += 1
+        _count(seen, entry, hints)
         if seen.n_entries % 512 == 0:
             report(Progress("preview", seen.n_entries, 0))
-    seen.new_classes = list(rules.new) if rules is not None else []
+    _conclude(seen, source, rules, hints)
     return seen
+
+
+def _count(seen: Preview, entry: Entry, hints: SplitHints) -> None:
+    split, label = entry.split, entry.label
+    seen.n_test += split.split == "test"
+    seen.n_validation += split.split == "validation"
+    if split.name:
+        seen.splits[split.name] += 1
+    else:
+        hints.add(entry.name)
+    if label is not None:
+        seen.labels[label] += 1
+    else:
+        seen.n_unlabeled += 1
+
+
+def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: SplitHints) -> None:
+    """What can be said after all entries were seen: findings, warnings, and questions about the labels."""
+    seen.found = source.findings()
+    seen.found.warnings += hints.warnings(seen.n_held_out)
+    if rules is None:
+        seen.found.questions = [one for one in seen.found.questions if one.option != "folders"]
+        return
+    seen.new_classes = list(rules.new)
+    decided = {label: rules.decide(label)[0] for label in seen.labels}
+    seen.class_of = {label: name for label, name in decided.items() if name and name != label}
+    lone = next(iter(seen.labels)) if len(seen.labels) == 1 else None
+    asked = any(one.option == "folders" for one in seen.found.questions)
+    if lone in rules.new and seen.found.labels_from == CLASS_FOLDERS and not seen.found.classes_said and not asked:
+        text = (
+            f"All {seen.labels[lone]:,} labels come from one folder, {lone!r}. Is it a class (folders: classes), or do "
+            "these files have no label (folders: ignore)?"
+        )
+        seen.found.questions.append(Question("folders", text))
+
+
+class SplitHints:
+    """Counts entries without a split whose folders are called like held-out splits."""
+
+    def __init__(self) -> None:
+        self._n_entries: Counter[str] = Counter()
+        self._names: dict[str, str] = {}  # folder -> the part of it that is called like a split
+
+    def add(self, name: str) -> None:
+        folder = name.rpartition("/")[0]
+        if folder not in self._names:
+            if len(self._names) > LISTED * 10:
+                self._names.clear()
+            found = (part for part in folder.split("/") if part.casefold() in HELD_OUT_NAMES)
+            self._names[folder] = next(found, "")
+        if self._names[folder]:
+            self._n_entries[self._names[folder]] += 1
+
+    def warnings(self, n_held_out: int) -> list[str]:
+        if not self._n_entries:
+            return []
+        listed = ", ".join(f"{name!r} ({n:,})" for name, n in self._n_entries.most_common(5))
+        held = "nothing is held out" if not n_held_out else "they are not held out"
+        return [f"Files are in folders called like test or validation data, {listed}, and {held}."]
+
+
+def entries_of(source: Source, validation: ValidationUse) -> Iterator[Entry]:
+    """The entries of a source, with its validation items where the user wants them."""
+    if validation == "hold-out":
+        yield from source.entries()
+        return
+    for entry in source.entries():
+        yield entry._replace(split=POOL) if entry.split.split == "validation" else entry
 
 
 def _type_problem(source: Source, entry: Entry, kind: str) -> str:

@@ -24,6 +24,7 @@ class ImportReport:
     already: int = 0
     held_out: int = 0
     labels: int = 0
+    skipped: int = 0
     n_duplicates: int = 0
     n_refused: int = 0
     n_unreadable: int = 0
@@ -32,19 +33,28 @@ class ImportReport:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     new_classes: list[str] = field(default_factory=list)
+    splits: dict[str, int] = field(default_factory=dict)  # new items by the source's name for their split
+    labels_from: str = ""
+    warnings: list[str] = field(default_factory=list)
     details: str = ""  # file with one JSON line for every entry that is not simply imported
     seconds: float = 0.0
 
     def counts(self) -> dict[str, Any]:
-        """For the row of the run: numbers only, and where the details are."""
+        """For the row of the run: the numbers, the splits, and where the details are."""
         values = asdict(self).items()
-        return {name: value for name, value in values if isinstance(value, int | float) or name == "details"}
+        return {
+            name: value for name, value in values if isinstance(value, int | float) or name in ("details", "splits")
+        }
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def sentence(self) -> str:
         parts = [f"{self.imported:,} imported"]
+        if self.splits:
+            parts.append(" and ".join(f"{n:,} {name}" for name, n in self.splits.items()))
+        if self.held_out:
+            parts.append(f"{self.held_out:,} held out")
         if self.already:
             parts.append(f"{self.already:,} already in the project")
         parts += [f"{self.n_duplicates:,} duplicates", f"{self.n_refused:,} rejected"]

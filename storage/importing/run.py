@@ -1,8 +1,8 @@
-"""From a source to items: streaming, in groups that are each on disk before they are in the store.
+"""Imports a source: streaming, in groups whose files are on disk before their rows are in the store.
 
-entries -> batches -> children (read, hash, examine, store) -> groups -> sync the media folder -> one transaction each
+entries -> batches -> child processes (read, hash, examine, store) -> groups -> sync the media folder -> one transaction
 
-A killed import leaves whole groups; running it again finds them by their hashes and goes on. The same bytes under two
+A killed import leaves whole groups; a second run finds them by their hashes and continues. The same bytes under two
 names are one item. Memory does not grow with the number of entries.
 """
 
@@ -25,10 +25,10 @@ from core.types import Progress, Report, ignore
 from storage.database.schema import ImportRun, Item
 from storage.database.store import Store
 from storage.importing.item_writer import Arrival, ItemWriter, LabelUse, Written
-from storage.importing.preview import ClassRule, ClassRules, preview, wrong_kind
+from storage.importing.preview import ClassRule, ClassRules, ValidationUse, entries_of, preview, wrong_kind
 from storage.importing.reports import Details, ImportReport
 from storage.importing.runs import finish, light_collector, refuse_problems, running, start
-from storage.importing.sources import Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
+from storage.importing.sources import CellPlace, Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.zip_reader import BadEntry
 from storage.media.probe_pool import Examined, Job, ProbePool
 from storage.media.probe_process import DISK_FULL
@@ -47,7 +47,8 @@ class ImportOptions:
     labels: LabelUse = "given"
     storage: Literal["copy", "link"] = "copy"
     classes: ClassRule = "ask"
-    skip_problems: bool = False  # import the rest when rows of a manifest, or classes, are in question
+    skip_problems: bool = False  # import the rest when rows of a table, or classes, have problems
+    validation: ValidationUse = "hold-out"  # what becomes of items that the source calls validation data
     annotator: str = "import"  # who gives labels that name nobody
     limits: Limits = field(default_factory=Limits)
 
@@ -74,9 +75,10 @@ def run_import(
     options = options or ImportOptions()
     project = projects.get_project(store, project_id)
     rules = None if options.labels == "ignore" else ClassRules.of_project(store, project_id, options.classes)
-    seen = preview(source, rules, look=False, report=report)
+    seen = preview(source, rules, look=False, validation=options.validation, report=report)
     refuse_problems(seen, source.strict, options.skip_problems)
     run = start(store, project_id, source.description, asdict(options), seen.new_classes)
+    run.labels_from, run.warnings = seen.found.labels_from, seen.found.warnings
     rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
     importer = _Importer(store, project_id, project.kind, source, options)
     try:
@@ -180,11 +182,11 @@ class _Importer:
         jobs: list[Job] = []
         n_bytes = n_unpacked = 0
         labels, class_problem = None, ""
-        for entry in self.source.entries():
+        for entry in entries_of(self.source, self.options.validation):
             if entry.labels is not labels:  # those of a folder are the same for all its files
                 labels, class_problem = entry.labels, _class_problem(entry, rules)
             problem = entry.problem or class_problem
-            if not problem and isinstance(entry.place, PackedPlace):
+            if not problem and isinstance(entry.place, PackedPlace | CellPlace):
                 n_unpacked += 1
                 target = incoming / f"entry-{n_unpacked}"
                 try:
@@ -266,6 +268,9 @@ class _Importer:
         run.already += written.already
         run.held_out += written.held_out
         run.labels += written.labels
+        run.skipped += written.skipped
+        for name, n_items in written.splits.items():
+            run.splits[name] = run.splits.get(name, 0) + n_items
         for kind in ("duplicates", "unreadable", "notes"):
             for name, reason in getattr(written, kind):
                 details.add(kind, name, reason)
@@ -274,12 +279,12 @@ class _Importer:
 def _class_problem(entry: Entry, rules: ClassRules | None) -> str:
     if rules is None or not entry.labels:
         return ""
-    return next((problem for one in entry.labels if (problem := rules.decide(one.label)[1])), "")
+    return next((problem for one in entry.labels if one.label and (problem := rules.decide(one.label)[1])), "")
 
 
 def _class_names(group: list[Arrival], rules: ClassRules) -> dict[str, str]:
     """label -> the class it counts as, for all labels of a group, in the order they appear."""
-    labels = dict.fromkeys(one.label for arrival in group for one in arrival.entry.labels)
+    labels = dict.fromkeys(one.label for arrival in group for one in arrival.entry.labels if one.label)
     suggested = (one.suggested_label for arrival in group for one in arrival.entry.labels if one.suggested_label)
     decided = {label: rules.decide(label)[0] for label in labels}
     return decided | {label: label for label in suggested if label in rules.known}

@@ -1,4 +1,4 @@
-"""An import as a row of the store: what is refused before there is one, its begin and its end."""
+"""An import run as a row of the store: the checks before it starts, its start and its end."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from storage.projects import class_rows, projects
 
 
 def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
-    """No part of a manifest, and no guess about a class, without someone having said so."""
+    """Raise when the user has to decide something first: an open question, rows of a table, or classes."""
+    if seen.found.questions:
+        first = seen.found.questions[0]
+        option = first.option.replace("_", "-")
+        raise InvalidInput(f"{first.text} Nothing was imported. Say it with --{option}.")
     n_problems = seen.n_problems if strict else seen.n_class_problems
     if not n_problems or skip:
         return
-    first = next(one for one in seen.problems if strict or one.about_class)
-    where = f"row {first.row} ({first.name})" if first.row else first.name
+    first_problem = next(one for one in seen.problems if strict or one.about_class)
+    where = f"row {first_problem.row} ({first_problem.name})" if first_problem.row else first_problem.name
     raise InvalidInput(
-        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first.problem} "
+        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first_problem.problem} "
         "Nothing was imported. Correct them, skip them (--skip-problems)"
         + (", or set what happens to unknown classes (--classes add or match)." if seen.n_class_problems else ".")
     )
@@ -86,7 +90,7 @@ def _lock_path(store: Store, run_id: int) -> Path:
 def start(
     store: Store, project_id: int, description: str, options: dict[str, Any], new_classes: list[str]
 ) -> ImportReport:
-    """The row of the run, and all its classes at once: a run that goes on after a kill finds the same ones."""
+    """Insert the row of the run and all its new classes at once, so that a run resumed after a kill finds the same."""
     end_interrupted(store, project_id)
     with store.write() as connection:
         projects.touch(connection, project_id)
@@ -113,8 +117,8 @@ def finish(store: Store, run: ImportReport, status: str) -> None:
 
 @contextlib.contextmanager
 def light_collector() -> Iterator[None]:
-    """Meanwhile, the search for garbage leaves out what is there now: an import makes and drops so many small objects
-    that going through all modules again and again was a sixth of this process's work."""
+    """Exclude existing objects from garbage collection during an import. An import allocates and frees so many small
+    objects that scanning all loaded modules each time took a sixth of this process's time."""
     gc.freeze()
     try:
         yield

@@ -1,7 +1,7 @@
-"""What every source of an import gives: a stream of entries, each with a name, a place and perhaps a label.
+"""The interface of import sources: a stream of entries, each with a name, a place and perhaps a label and a split.
 
-A source never reads media and never writes. What it can see to be wrong (a symbolic link, a path outside the root, a
-ragged row) it gives as an entry with a `problem`, so that previews and reports name every one of them.
+A source never reads media and never writes. Entries that cannot be imported (a symbolic link, a path outside the root,
+a row with missing cells) carry a `problem`, so that previews and reports list every one of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from storage.importing.reading import Findings
+from storage.importing.splits import NO_SPLIT, GivenSplit
+
 if TYPE_CHECKING:
     from storage.media.folder import MediaFolder
-
-TRAINING_FOLDERS = frozenset(("train", "training", "pool"))
-TEST_FOLDERS = frozenset(("test", "testing"))
 
 
 class GivenLabel(NamedTuple):
@@ -25,7 +25,7 @@ class GivenLabel(NamedTuple):
     label: str
     annotator: str = ""  # "": the annotator of the import
     at: datetime | None = None
-    kind: Literal["label", "decide"] = "label"
+    kind: Literal["label", "decide", "skip"] = "label"  # a skip carries no label
     uuid: str = ""
     sequence: int = 0
     seconds: float | None = None
@@ -46,6 +46,14 @@ class PackedPlace(NamedTuple):
     n_bytes: int
 
 
+class CellPlace(NamedTuple):
+    """The media cell of one row of a table; the source that gave it can unpack it."""
+
+    table: int  # position among the tables of the source
+    row: int
+    n_bytes: int  # on average
+
+
 class KeptPlace(NamedTuple):
     """Bytes that a pack of the media folder has already."""
 
@@ -53,7 +61,7 @@ class KeptPlace(NamedTuple):
     media: MediaFolder
 
 
-Place = FilePlace | PackedPlace | KeptPlace
+Place = FilePlace | PackedPlace | CellPlace | KeptPlace
 
 
 class Entry(NamedTuple):
@@ -62,19 +70,21 @@ class Entry(NamedTuple):
     name: str
     place: Place | None = None
     problem: str = ""
-    split: Literal["", "train", "test"] = ""
+    split: GivenSplit = NO_SPLIT
     labels: tuple[GivenLabel, ...] = ()
     row: int = 0  # line of the manifest, 0 when there is none
     sha256: str = ""  # what the manifest says the bytes are; "" when it says nothing
     other_names: tuple[str, ...] = ()  # under which the same bytes were known where they come from
+    note: str = ""  # what the user should know although the entry is imported
 
     @property
     def label(self) -> str | None:
-        """The label that counts: a decision, else the one given last."""
+        """The label that counts: a decision, else the one given last. None for skipped and unlabeled entries."""
         if len(self.labels) == 1:
-            return self.labels[0].label
+            return self.labels[0].label or None
         decided = [given for given in self.labels if given.kind == "decide"]
-        return (decided or self.labels)[-1].label if self.labels else None
+        given = decided or [given for given in self.labels if given.kind == "label"]
+        return given[-1].label if given else None
 
 
 class Source(Protocol):
@@ -89,32 +99,15 @@ class Source(Protocol):
         """The first bytes behind an entry, for previews."""
         ...
 
-    def unpack(self, place: PackedPlace, target: Path) -> None:
+    def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
         """Write the entry's bytes to a new file."""
         ...
 
+    def findings(self) -> Findings:
+        """What the source was read as. Complete after `entries` was gone through once."""
+        ...
+
     def close(self) -> None: ...
-
-
-def label_of_folder(name: str, split_folders: bool) -> tuple[str | None, Literal["", "train", "test"]]:
-    """(label, split) that the folders of a relative name stand for: `test/dog/a.wav` is a held-out dog.
-
-    The innermost folder is the class. The outermost is the split when `split_folders` says that such folders are used.
-    """
-    folders = [folder for folder in name.split("/")[:-1] if folder not in ("", ".")]
-    split: Literal["", "train", "test"] = ""
-    if split_folders and folders:
-        first = folders[0].lower()
-        if first in TEST_FOLDERS or first in TRAINING_FOLDERS:
-            split = "test" if first in TEST_FOLDERS else "train"
-            folders = folders[1:]
-    return (folders[-1] if folders else None), split
-
-
-def has_split_folders(folders: set[str]) -> bool:
-    """A top level with a test folder is one that splits; a lone class called `train` is a class."""
-    lowered = {folder.lower() for folder in folders}
-    return bool(lowered & TEST_FOLDERS) and lowered <= TEST_FOLDERS | TRAINING_FOLDERS
 
 
 def readable_name(name: str) -> str:

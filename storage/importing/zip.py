@@ -1,16 +1,20 @@
-"""A zip archive as a source. Names decide nothing but what is shown; bytes are unpacked under names of our own."""
+"""A zip archive as a source. Bytes are unpacked under names of our own, never under those of the archive."""
 
 from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from core.limits import MIB, Limits
-from storage.importing.sources import Entry, GivenLabel, PackedPlace, Place, has_split_folders, label_of_folder
+from storage.importing.folder_names import FolderMeaning, FolderNames, is_media_name
+from storage.importing.reading import Findings, ReadingOptions
+from storage.importing.sources import CellPlace, Entry, PackedPlace, Place
+from storage.importing.splits import NAMES as SPLIT_NAMES
 from storage.importing.zip_reader import BadEntry, ZipEntry, ZipReader
 
+MOST_SIBLINGS = 100  # folders beside each other that are remembered when they are not called like splits
 _DRIVE = re.compile(r"[A-Za-z]:")
 _BESIDES = ("__MACOSX/", ".DS_Store", "Thumbs.db")  # what desktop systems add by themselves
 
@@ -20,14 +24,44 @@ class ZipSource:
 
     strict = False
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits,
+        options: ReadingOptions | None = None,
+        class_names: Mapping[str, str] | None = None,
+    ) -> None:
         self.reader = ZipReader(path, limits)
         self.limits = limits
         self.description = str(path)
-        folders = {entry.name.split("/")[0] for entry in self.reader.entries() if "/" in entry.name.rstrip("/")}
-        self._splits = has_split_folders({folder for folder in folders if folder != "__MACOSX"})
+        self.options, self.class_names = options or ReadingOptions(), class_names or {}
+        self._names = FolderNames(self.options, self.class_names)
+
+    def _enter_folders(self) -> FolderNames:
+        """The folders of the archive, with one example of the names that are not those of splits."""
+        names = FolderNames(self.options, self.class_names)
+        children: dict[str, set[str]] = {}
+        last = ""
+        for packed in self.reader.entries():
+            folder = packed.name.replace("\\", "/").rpartition("/")[0]
+            if folder == last:
+                continue
+            last, parent = folder, ""
+            for name in folder.split("/") if folder else ():
+                beside = children.setdefault(parent, set())
+                if len(beside) < MOST_SIBLINGS or name.casefold() in SPLIT_NAMES:
+                    beside.add(name)
+                parent = f"{parent}/{name}" if parent else name
+        for parent, beside in children.items():
+            names.enter(parent, beside)
+        return names
+
+    def findings(self) -> Findings:
+        return self._names.findings()
 
     def entries(self) -> Iterator[Entry]:
+        self._names = self._enter_folders()
+        self._meanings: dict[str, FolderMeaning] = {}
         names = {hash(packed.name) for packed in self.reader.entries()}
         seen: set[int] = set()
         for packed in self.reader.entries():
@@ -45,10 +79,14 @@ class ZipSource:
             yield self._entry(packed, name)
 
     def _entry(self, packed: ZipEntry, shown: str) -> Entry:
-        name = packed.name.replace("\\", "/")
-        label, split = label_of_folder(name, self._splits)
-        labels = (GivenLabel(label),) if label is not None else ()
-        return Entry(shown, PackedPlace(packed.position, packed.size), split=split, labels=labels)
+        folder, _, name = packed.name.replace("\\", "/").rpartition("/")
+        if folder not in self._meanings:
+            self._meanings[folder] = self._names.meaning(folder)
+        meaning, media = self._meanings[folder], is_media_name(name)
+        if media:
+            self._names.count(folder, meaning)
+        labels = meaning.labels if media else ()
+        return Entry(shown, PackedPlace(packed.position, packed.size), split=meaning.split, labels=labels)
 
     def head(self, place: Place, n_bytes: int) -> bytes:
         assert isinstance(place, PackedPlace)
@@ -59,8 +97,9 @@ class ZipSource:
                 break
         return head[:n_bytes]
 
-    def unpack(self, place: PackedPlace, target: Path) -> None:
+    def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
         """Raises `BadEntry`, after removing what it wrote."""
+        assert isinstance(place, PackedPlace)
         try:
             with open(target, "xb") as file:
                 for block in self.reader.read(self.reader.entry_at(place.position)):
@@ -96,7 +135,7 @@ def why_refused(entry: ZipEntry, limits: Limits) -> str:
     if ".." in parts:
         return "Its name leads out of the archive (..)."
     if any(part in name for part in _BESIDES):
-        return "It is a note of the operating system, not media."
+        return "It is a file of the operating system, not media."
     kind = stat.S_IFMT(entry.mode)
     if kind == stat.S_IFLNK:
         return "It is a symbolic link; links are not followed."

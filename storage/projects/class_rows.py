@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Select, func, insert, select
 from core.errors import Conflict, NotFound
 from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import now
-from storage.database.strings import named
+from storage.database.strings import composed, named
 
 KEYS = tuple("1234567890") + tuple(letter for letter in string.ascii_lowercase if letter not in "cr")
 COLORS = (
@@ -180,5 +180,5 @@ def record_event(
 
 
 def refuse_taken(rows: list[ClassRow], name: str) -> None:
-    if any(row.active and row.name == name for row in rows):
+    if any(row.active and composed(row.name) == composed(name) for row in rows):
         raise Conflict(f"There is already a class named {name!r}. Choose another name.")

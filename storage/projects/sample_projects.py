@@ -23,8 +23,10 @@ from core.types import MediaKind, Report, ignore
 from storage.database.schema import Setting
 from storage.database.store import Store, insert_for
 from storage.importing.open import open_source
+from storage.importing.reading import Findings
 from storage.importing.run import ImportOptions, run_import
-from storage.importing.sources import Entry, GivenLabel, PackedPlace, Place, Source
+from storage.importing.sources import CellPlace, Entry, GivenLabel, PackedPlace, Place, Source
+from storage.importing.splits import GivenSplit
 from storage.projects.projects import create_project, get_project
 
 SPOKEN, HANDWRITTEN = "Spoken digits", "Handwritten digits"
@@ -97,7 +99,8 @@ class HandwrittenDigits:
     def entries(self) -> Iterator[Entry]:
         for row, values in enumerate(self._table):
             labels = (GivenLabel(str(values[64])),)
-            yield Entry(f"{row:04d}.png", PackedPlace(row, 0), "", "train" if row < N_POOL else "test", labels)
+            split = GivenSplit("train", "train") if row < N_POOL else GivenSplit("test", "test")
+            yield Entry(f"{row:04d}.png", PackedPlace(row, 0), "", split, labels)
 
     def png(self, row: int) -> bytes:
         levels = self._table[row, :64].reshape(8, 8).astype(np.uint16) * 255 // 16
@@ -107,7 +110,11 @@ class HandwrittenDigits:
         assert isinstance(place, PackedPlace)
         return self.png(place.position)[:n_bytes]
 
-    def unpack(self, place: PackedPlace, target: Path) -> None:
+    def findings(self) -> Findings:
+        return Findings()
+
+    def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
+        assert isinstance(place, PackedPlace)
         target.write_bytes(self.png(place.position))
 
     def close(self) -> None:

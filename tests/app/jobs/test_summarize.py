@@ -19,7 +19,7 @@ from core.rounds.stages import prepare_inputs, train_model
 from core.runtime import Runtime
 from core.types import Selection, ignore
 from storage.database.store import Store
-from storage.importing.manifest_tables import read_table
+from storage.importing.tables.readers import read_table
 from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog
 from tests.round_pools import NAMES, Drawn, draw_project

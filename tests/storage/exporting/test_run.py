@@ -21,9 +21,9 @@ from storage.exporting.formats import is_formula
 from storage.exporting.reasons import PICK_COLUMNS
 from storage.exporting.rows import COLUMNS, ExportOptions
 from storage.exporting.run import FORMATS, export_project
-from storage.importing.manifest_tables import read_table
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
+from storage.importing.tables.readers import read_table
 from storage.labeling.pool import Pool
 from storage.projects.classes import add_class, merge_classes, retire_class
 from storage.projects.projects import ProjectSettings, create_project
@@ -259,7 +259,7 @@ def test_pseudo_labels_come_only_above_the_confidence_and_never_come_back_as_lab
 
 def test_held_out_items_come_with_their_truth_when_asked_for(sqlite_store, tmp_path):
     project = create_project(sqlite_store, "p", "audio").id
-    write_files(tmp_path / "in", {"train/dog/a.wav": wav(1), "test/dog/b.wav": wav(2)})
+    write_files(tmp_path / "in", {"train/dog/a.wav": wav(1), "test/cat/b.wav": wav(2)})
     run_import(sqlite_store, project, open_source(tmp_path / "in"))
     assert export_project(sqlite_store, project, tmp_path / "a").rows == 1
     options = ExportOptions(format="folders", held_out=True)

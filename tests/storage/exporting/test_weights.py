@@ -14,9 +14,9 @@ from storage.database.store import Store
 from storage.exporting.rows import ExportOptions
 from storage.exporting.run import FORMATS, export_project
 from storage.exporting.weights import ExportWeights
-from storage.importing.manifest_tables import read_table
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
+from storage.importing.tables.readers import read_table
 from storage.labeling.pool import Pool
 from storage.projects.projects import create_project
 from tests.storage.made_media import picture, write_files

@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 from core.errors import InvalidInput
 from core.limits import Limits
 from storage.database.schema import Item
-from storage.importing.manifest_tables import read_table
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, preview, verdicts
 from storage.importing.run import ImportOptions, run_import
+from storage.importing.tables.readers import read_table
 from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project

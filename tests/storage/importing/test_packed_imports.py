@@ -33,7 +33,7 @@ from storage.projects.projects import create_project
 from tests.storage.made_media import long_picture, wav, write_files, zip_of
 
 N = MANY + 6
-FILES = {f"dog/{k:03d}.wav": wav(k) for k in range(N)}
+FILES = {f"{('dog', 'cat')[k % 2]}/{k:03d}.wav": wav(k) for k in range(N)}
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from storage.database.store import Store
 from storage.importing import run as import_run
 from storage.importing import runs
 from storage.importing.open import open_source
+from storage.importing.reading import Findings, ReadingOptions
 from storage.importing.run import ImportOptions, run_import
 from storage.labeling import projections
 from storage.labeling.pool import Pool
@@ -43,7 +44,8 @@ def items(store: Store, project_id: int) -> list[Item]:
 
 
 def take(store: Store, project_id: int, path: Path, **options):
-    return run_import(store, project_id, open_source(path), ImportOptions(**options))
+    reading = ReadingOptions(folders="classes")  # also where there is one class folder only
+    return run_import(store, project_id, open_source(path, reading=reading), ImportOptions(**options))
 
 
 @pytest.fixture
@@ -382,6 +384,9 @@ def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, 
         def entries(self):
             for k in range(self.n):
                 yield Entry(f"{k}.wav", FilePlace(str(tmp_path / "a.wav")))
+
+        def findings(self):
+            return Findings()
 
     def peak(n: int) -> int:
         tracemalloc.start()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from core.errors import InvalidInput
 from core.limits import Limits
 from storage.importing.open import open_source
+from storage.importing.reading import ReadingOptions
 from storage.importing.run import ImportOptions, run_import
 from storage.importing.zip import ZipSource
 from storage.importing.zip_reader import BadEntry, ZipReader
@@ -33,7 +34,7 @@ def audio(sqlite_store) -> int:
 
 
 def take(store, project: int, path: Path, limits: Limits | None = None, **options):
-    source = open_source(path, limits)
+    source = open_source(path, limits, reading=ReadingOptions(folders="classes"))
     try:
         return run_import(store, project, source, ImportOptions(limits=limits or Limits(), **options))
     finally:

@@ -1,7 +1,7 @@
-"""Tables that people write by hand or export from elsewhere, as a stream of rows: CSV, TSV, JSONL, Parquet, JSON tasks.
+"""Tables as a stream of rows: CSV, TSV, JSONL, Parquet, and the JSON of Label Studio, COCO and FiftyOne.
 
-Text may be UTF-8 with or without a mark, UTF-16 or Latin-1, separated by comma, semicolon, tab or bar; the first row
-names the columns. A row that cannot be read is given as one with a problem, and the rows after it still come.
+Text may be UTF-8 with or without a byte order mark, UTF-16 or Latin-1, separated by comma, semicolon, tab or bar; the
+first row names the columns. A row that cannot be read has a problem instead of values; later rows are still read.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ import codecs
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from core.errors import InvalidInput
+from storage.importing.tables import label_studio
+from storage.importing.tables.documents import document_rows, kind_of_document
+from storage.importing.tables.finders import InvalidRow
+from storage.importing.tables.parquet_table import parquet_rows
+from storage.importing.tables.rows import TableRow
 
 CELL_LIMIT = 1_000_000  # characters; a quote that is never closed must not swallow the file
 _CHUNK = 1 << 20
 GUARD = "'"
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One row. `number` counts rows from 1, the row of names not counted."""
-
-    number: int
-    values: dict[str, Any] = field(default_factory=dict)
-    problem: str = ""
-
-
 def read_table(path: Path) -> Iterator[TableRow]:
     """Rows of the table in `path`, by its extension; anything unknown is read as CSV."""
-    readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": _parquet, ".json": _tasks}
+    readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": parquet_rows, ".json": _json}
     try:
         yield from readers.get(path.suffix.lower(), _csv)(path)
     except OSError as problem:
@@ -131,32 +126,40 @@ def _jsonl(path: Path) -> Iterator[TableRow]:
                 yield TableRow(number, problem='The line is not a JSON object such as {"path": "a.wav"}.')
 
 
-def _parquet(path: Path) -> Iterator[TableRow]:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        number = 0
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(1024):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield TableRow(number, values)
-    except pyarrow.ArrowInvalid as problem:
-        raise InvalidInput(f"{path.name} is not a Parquet file that can be read: {problem}.") from problem
-
-
-def _tasks(path: Path) -> Iterator[TableRow]:
-    """A JSON array of Label Studio tasks, one at a time."""
-    for number, task in enumerate(_array(path), 1):
-        if not isinstance(task, dict):
-            yield TableRow(number, problem="The task is not a JSON object.")
-            continue
-        meta = task.get("meta")
-        if isinstance(meta, dict) and isinstance(meta.get("winnow"), dict):
-            yield TableRow(number, meta["winnow"])
+def _json(path: Path) -> Iterator[TableRow]:
+    """A list of Label Studio tasks or of plain rows, one at a time, or a document that describes a data set."""
+    with _open_text(path) as file:
+        if file.read(_CHUNK).lstrip()[:1] == "{":
+            yield from _document(path)
+            return
+    for number, element in enumerate(_array(path), 1):
+        if not isinstance(element, dict):
+            yield TableRow(number, problem="It is not a JSON object.")
+        elif isinstance(element.get("data"), dict):
+            yield _task(number, element)
         else:
-            yield _task_row(number, task)
+            yield TableRow(number, element)
+
+
+def _task(number: int, task: dict[str, Any]) -> TableRow:
+    try:
+        return TableRow(number, label_studio.task_values(task))
+    except InvalidRow as problem:
+        return TableRow(number, problem=str(problem))
+
+
+def _document(path: Path) -> Iterator[TableRow]:
+    with _open_text(path) as file:
+        try:
+            document = json.load(file)
+        except (ValueError, RecursionError) as problem:
+            raise InvalidInput(f"{path.name} breaks off or is not JSON: {problem}.") from problem
+    if not kind_of_document(document):
+        raise InvalidInput(
+            f"{path.name} is neither a list of tasks or rows, nor a COCO file, nor FiftyOne's labels.json. "
+            "Export it as JSON from Label Studio, or write a table with path,label,split."
+        )
+    yield from document_rows(document)
 
 
 def _array(path: Path) -> Iterator[Any]:
@@ -165,7 +168,7 @@ def _array(path: Path) -> Iterator[Any]:
     with _open_text(path) as file:
         buffer = file.read(_CHUNK).lstrip()
         if not buffer.startswith("["):
-            raise InvalidInput(f"{path.name} is not a list of tasks. Export it as JSON from Label Studio.")
+            raise InvalidInput(f"{path.name} is not a JSON list. Export it as JSON from Label Studio.")
         buffer = buffer[1:].lstrip()
         while True:
             buffer = buffer.lstrip().removeprefix(",").lstrip()
@@ -183,29 +186,3 @@ def _array(path: Path) -> Iterator[Any]:
                 continue
             yield element
             buffer = buffer[end:]
-
-
-def _task_row(number: int, task: dict[str, Any]) -> TableRow:
-    """A task of another tool: the first media address in its data, and each annotation's first choice."""
-    data = task.get("data") if isinstance(task.get("data"), dict) else {}
-    assert isinstance(data, dict)
-    address = next((data[name] for name in ("audio", "image", "file", "path") if isinstance(data.get(name), str)), "")
-    labels = []
-    for annotation in task.get("annotations") or ():
-        if not isinstance(annotation, dict) or annotation.get("was_cancelled"):
-            continue
-        choices = [
-            choice
-            for result in annotation.get("result") or ()
-            if isinstance(result, dict) and isinstance(result.get("value"), dict)
-            for choice in result["value"].get("choices") or ()
-        ]
-        if choices:
-            who = annotation.get("completed_by")
-            name = who.get("email") if isinstance(who, dict) else who
-            labels.append(
-                {"label": choices[0], "annotator": str(name or ""), "at": annotation.get("created_at"),
-                 "seconds": annotation.get("lead_time")}
-            )  # fmt: skip
-    first, *others = labels or [{}]
-    return TableRow(number, {"path": address.removeprefix("/data/local-files/?d="), **first, "other_labels": others})

@@ -1,0 +1,140 @@
+"""What the folders of a source mean: a split, a class, or a place to keep files.
+
+The class of a file is the innermost folder that is neither a split nor called like a container (`images`, `data`,
+`audio` …). Where that is doubtful nothing is taken for granted: the findings carry a question, and imports ask it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from storage.importing.reading import CLASS_FOLDERS, Findings, Question, ReadingOptions
+from storage.importing.sources import GivenLabel
+from storage.importing.splits import NO_SPLIT, GivenSplit, split_folders, split_named
+
+CONTAINERS = frozenset((
+    "images", "image", "imgs", "img", "pictures", "pics", "photos", "photo", "data", "dataset", "datasets", "audio",
+    "audios", "wav", "wavs", "mp3", "flac", "ogg", "clips", "clip", "sounds", "recordings", "recording", "files",
+    "file", "media", "samples", "jpg", "jpeg", "jpegs", "png", "pngs", "jpegimages", "raw", "input", "inputs", "upload",
+    "uploads",
+))  # fmt: skip
+NO_CLASS = frozenset(("_unlabeled", "unlabeled", "unlabelled", "_unlabelled", "unsupervised"))
+NOT_MEDIA = frozenset((
+    ".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".xml", ".yaml", ".yml", ".md", ".rst", ".html",
+    ".pdf", ".toml", ".ini", ".cfg", ".log", ".py", ".ipynb", ".ds_store", ".db", ".npy", ".npz", ".arrow", ".zip",
+    ".license",
+))  # fmt: skip
+FEW = 5
+
+
+class FolderMeaning(NamedTuple):
+    labels: tuple[GivenLabel, ...] = ()
+    split: GivenSplit = NO_SPLIT
+
+
+class FolderNames:
+    """Meanings of folders, by their names relative to the source. Parents are entered before their folders."""
+
+    def __init__(self, options: ReadingOptions, class_names: Mapping[str, str] | None = None) -> None:
+        self._options, self._class_names = options, class_names or {}
+        self._split_parents: set[str] = set()
+        self._doubtful: dict[str, tuple[str, ...]] = {}
+        self._containers: Counter[str] = Counter()
+        self._unlabeled = 0
+        self._class_folders: Counter[str] = Counter()  # folder -> files that its name labels
+
+    def enter(self, parent: str, children: Collection[str]) -> None:
+        """`children` are all folders directly in `parent` ("" is the top)."""
+        seen = {name for name in children if not name.startswith(".") and name != "__MACOSX"}
+        if not seen or self._options.splits == "ignore":
+            return
+        found = split_folders(seen)
+        if found.are_splits or (self._options.splits == "take" and any(split_named(name) for name in seen)):
+            self._split_parents.add(parent)
+        elif found.doubtful:
+            self._doubtful[parent] = (*found.doubtful, *sorted(seen - set(found.doubtful))[:FEW])
+
+    def meaning(self, folder: str) -> FolderMeaning:
+        """Split and label of the files directly in `folder`, a relative name without a slash at its end."""
+        split, left, parent = NO_SPLIT, [], ""
+        for name in folder.split("/") if folder else ():
+            given = split_named(name) if parent in self._split_parents and not split.split else None
+            if given is not None:
+                split = given
+            elif name not in ("", "."):
+                left.append(name)
+            parent = f"{parent}/{name}" if parent else name
+        label = self._label(left)
+        return FolderMeaning((GivenLabel(label),) if label is not None else (), split)
+
+    def _label(self, folders: list[str]) -> str | None:
+        if self._options.folders == "ignore" or not folders:
+            return None
+        label: str | None = folders[-1]
+        if self._options.folders == "auto":
+            if folders[-1].casefold() in NO_CLASS:
+                return None
+            label = next((name for name in reversed(folders) if name.casefold() not in CONTAINERS), None)
+        return None if label is None else self._class_names.get(label, label)
+
+    def count(self, folder: str, meaning: FolderMeaning, n_files: int = 1) -> None:
+        """Files that stand in `folder`, for the findings."""
+        innermost = folder.rpartition("/")[2].casefold()
+        if meaning.labels:
+            self._class_folders[folder] += n_files
+        elif innermost in CONTAINERS:
+            self._containers[folder] += n_files
+        elif innermost in NO_CLASS:
+            self._unlabeled += n_files
+
+    def findings(self) -> Findings:
+        """What the folders counted so far were taken for."""
+        found = Findings(labels_from=CLASS_FOLDERS if self._class_folders else "")
+        found.classes_said = self._options.folders == "classes"
+        used = {one for folder in self._class_folders for one in folder.split("/")} & set(self._class_names)
+        found.label_names = {folder: self._class_names[folder] for folder in sorted(used)}
+        if self._options.folders == "auto":
+            found.questions += self._container_questions()
+            found.warnings += self._nested_folders()
+        if self._options.splits == "auto":
+            found.questions += [
+                Question(
+                    "splits",
+                    f"The folder {names[0]!r} is called like a split and stands beside {_listed(names[1:])}. "
+                    "Is it a split (splits: take) or an ordinary folder (splits: ignore)?",
+                )
+                for names in self._doubtful.values()
+            ]
+        if self._unlabeled:
+            found.warnings.append(f"{self._unlabeled:,} files in a folder for unlabeled files get no label.")
+        return found
+
+    def _container_questions(self) -> Iterable[Question]:
+        if not self._containers:
+            return
+        names = sorted(self._containers)
+        yield Question(
+            "folders",
+            f"{sum(self._containers.values()):,} files are in {_listed(names)}, a name for a place rather than for a "
+            "class. Is it a class (folders: classes), or do these files have no label (folders: ignore)?",
+        )
+
+    def _nested_folders(self) -> Iterable[str]:
+        """Folders whose name is a label although they hold other class folders, too."""
+        above = {folder.rpartition("/")[0] for folder in self._class_folders}
+        for folder in sorted(above & set(self._class_folders)):
+            n_files = self._class_folders[folder]
+            yield f"{n_files:,} files directly in {folder!r} get its name as their label; it holds class folders, too."
+
+
+def is_media_name(name: str) -> bool:
+    """False for files that cannot be media by their extension: tables, notes, archives."""
+    dot = name.rfind(".")
+    return dot < 0 or name[dot:].lower() not in NOT_MEDIA
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(map(repr, names[:FEW])) + (" …" if len(names) > FEW else "")

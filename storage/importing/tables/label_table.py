@@ -1,0 +1,185 @@
+"""A table that labels files: its columns, where its files are, and its rows as entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from core.errors import InvalidInput
+from storage.importing.reading import Findings, ReadingOptions
+from storage.importing.sources import CellPlace, Entry, Place, readable_name
+from storage.importing.splits import NO_SPLIT, GivenSplit, split_named
+from storage.importing.tables import label_studio
+from storage.importing.tables.columns import Columns, find_columns, text_of
+from storage.importing.tables.finders import Finder, InvalidRow
+from storage.importing.tables.given_labels import HASH, given_labels, other_names
+from storage.importing.tables.media_paths import MediaPaths
+from storage.importing.tables.parquet_table import IN_TABLE, ParquetMedia
+from storage.importing.tables.readers import read_table
+from storage.importing.tables.rows import TableRow
+
+SAMPLE_ROWS = 50
+SHOWN_ROWS = 5
+SHOWN_CHARACTERS = 60
+Locate = Callable[[str], Place | None]
+
+
+class LabelTable:
+    """`path` is the table's file, `name` what it is called, `start` its folder in the finder."""
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        finder: Finder,
+        *,
+        start: str = "",
+        split: GivenSplit = NO_SPLIT,
+        options: ReadingOptions | None = None,
+    ) -> None:
+        self.path, self.name, self.finder, self.split = path, name, finder, split
+        self.options = options or ReadingOptions()
+        self.media_paths = MediaPaths(finder, start)
+        self._columns: Columns | None = None
+        self._sample: list[TableRow] = []
+        self._media: ParquetMedia | None = None
+        self._joined = False  # several rows make one item: annotations of Label Studio
+
+    def look_in(self, root: Finder) -> None:
+        """Look for the files below another folder than the table's."""
+        self.finder, self.media_paths = root, MediaPaths(root)
+        self._columns = None
+
+    @property
+    def columns(self) -> Columns:
+        """Found by reading the first rows, once."""
+        if self._columns is None:
+            self._sample = list(islice(read_table(self.path), SAMPLE_ROWS))
+            good = [row.values for row in self._sample if not row.problem]
+            names = list(dict.fromkeys(name for values in good for name in values))
+            found = find_columns(names, good, self.options)
+            if label_studio.has_annotation_columns(names):
+                self._joined = True
+                found.label = found.label or label_studio.label_column(names, found.path)
+            self._columns = found
+            self._check(names, good)
+            self.media_paths.learn([path for values in good if (path := self._path_or_nothing(values))])
+        return self._columns
+
+    def _check(self, names: list[str], good: list[dict[str, Any]]) -> None:
+        assert self._columns is not None
+        if good and not self._columns.path and "sha256" not in names:
+            raise InvalidInput(
+                f"{self.name} has no column named path; it has {', '.join(map(repr, names)) or 'none'}. "
+                "Name the columns in the first row (path,label,split), or say which column it is (--path-column)."
+            )
+
+    def _path_or_nothing(self, values: dict[str, Any]) -> str:
+        assert self._columns is not None
+        try:
+            if isinstance(values.get(self._columns.path), dict):
+                return ""
+            return self._columns.path_of(values)
+        except InvalidRow:
+            return ""
+
+    def rows(self) -> Iterator[TableRow]:
+        columns = self.columns
+        rows = read_table(self.path)
+        return label_studio.joined_annotations(rows, columns.label) if self._joined else rows
+
+    def entry(self, row: TableRow, position: int, locate: Locate) -> Entry:
+        """The row as an entry; `position` is this table's among those of its source."""
+        columns, values = self.columns, row.values
+        name = ""
+        try:
+            path = columns.path_of(values)
+            name = readable_name(self._given_name(values) or path)
+            name = name or (f"{self.name} row {row.number}" if self._cell(values) else "")
+            if row.problem:
+                raise InvalidRow(row.problem)
+            split = self._split(values)
+            label = "" if self._joined else columns.label_of(values)
+            labels = given_labels(values, label)
+            sha256 = text_of(values.get("sha256")).lower()
+            place = self._place(values, row.number, position, path, sha256, locate)
+            return Entry(name, place, "", split, labels, row.number, sha256, other_names(values))
+        except InvalidRow as problem:
+            return Entry(name, problem=str(problem), row=row.number)
+
+    def _given_name(self, values: dict[str, Any]) -> str:
+        taken = (self.columns.path, self.columns.label)
+        return text_of(values.get("name")) if "name" not in taken else ""
+
+    def _cell(self, values: dict[str, Any]) -> bool:
+        cell = values.get(self.columns.path)
+        return isinstance(cell, dict) and bool(cell.get(IN_TABLE))
+
+    def _split(self, values: dict[str, Any]) -> GivenSplit:
+        given = self.columns.split_of(values)
+        found = split_named(given)
+        if found is None:
+            raise InvalidRow(f"The split is {given[:40]!r}; use train, validation or test.")
+        return found if found.split else self.split
+
+    def _place(
+        self, values: dict[str, Any], number: int, position: int, path: str, sha256: str, locate: Locate
+    ) -> Place:
+        if sha256 and not HASH.match(sha256):
+            raise InvalidRow("The sha256 is not a SHA-256 in hex.")
+        if self._cell(values):
+            return CellPlace(position, number, self.media.bytes_per_row)
+        if path:
+            try:
+                return self.media_paths.find(path)
+            except InvalidRow:
+                if not sha256 or locate(sha256) is None:
+                    raise
+        if not sha256:
+            raise InvalidRow("The row names no file: its path is empty.")
+        known = locate(sha256)
+        if known is None:
+            raise InvalidRow("The row names no file, and the store has no bytes with its hash.")
+        return known
+
+    @property
+    def media(self) -> ParquetMedia:
+        if self._media is None:
+            self._media = ParquetMedia(self.path)
+        return self._media
+
+    def describe(self, found: Findings) -> None:
+        """Add what this table is read as to the findings of its source."""
+        columns = self.columns
+        found.tables.append(self.name)
+        found.labels_from = ", ".join(found.tables)
+        named = {"path": columns.path, "label": columns.label, "split": columns.split}
+        found.columns = found.columns or {what: name for what, name in named.items() if name}
+        found.media_root = found.media_root or self.media_paths.root
+        good = [row.values for row in self._sample if not row.problem]
+        found.column_names = found.column_names or list(dict.fromkeys(name for values in good for name in values))
+        if not found.first_rows:
+            found.first_rows = [{name: shown(value) for name, value in values.items()} for values in good[:SHOWN_ROWS]]
+        found.warnings += [one for one in columns.warnings if one not in found.warnings]
+        if good and not columns.label and not any(values.get("other_labels") for values in good):
+            listed = ", ".join(map(repr, found.column_names))
+            found.warnings.append(
+                f"No column of {self.name} was taken for the label; it has {listed}. Name it (--label-column)."
+            )
+
+    def close(self) -> None:
+        if self._media is not None:
+            self._media.close()
+        self.finder.close()
+
+
+def shown(value: Any) -> str:
+    """A cell for a preview, short; media cells and bytes by their size or path only."""
+    if isinstance(value, dict) and IN_TABLE in value:
+        return str(value.get("path") or IN_TABLE)
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    text = text_of(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

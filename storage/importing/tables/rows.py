@@ -1,0 +1,15 @@
+"""One row of a table, whatever the table is stored as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """`number` counts rows from 1; the row of column names is not counted."""
+
+    number: int
+    values: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
