@@ -7,6 +7,7 @@ from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, pr
 from app.jobs.requests import ImportRequest, PreviewRequest
 from storage.database.store import Store
 from storage.importing.preview import Preview
+from storage.importing.reading import Findings
 from storage.importing.reports import ImportReport
 
 
@@ -30,18 +31,42 @@ def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> in
 
 
 def _words(seen: Preview) -> str:
-    lines = [f"{seen.n_entries:,} entries, {seen.n_problems:,} with problems, {seen.n_test:,} test items."]
+    lines = [
+        f"{seen.n_entries:,} entries, {seen.n_problems:,} with problems, {seen.n_test:,} test items, "
+        f"{seen.n_validation:,} validation items, {seen.n_unlabeled:,} without a label."
+    ]
+    lines += _reading_words(seen.found)
+    if seen.splits:
+        lines.append("Splits: " + ", ".join(f"{name} {count:,}" for name, count in seen.splits.items()) + ".")
     lines += [f"  {name}: {count:,}" for name, count in sorted(seen.labels.items())]
+    lines += [f"  {label!r} counts as the class {name!r}." for label, name in seen.class_of.items()]
     if seen.new_classes:
         lines.append(f"New classes: {', '.join(map(repr, seen.new_classes))}.")
+    lines += [f"Warning: {one}" for one in seen.found.warnings]
+    lines += [f"Question (--{one.option.replace('_', '-')}): {one.text}" for one in seen.found.questions]
     lines += [f"  {f'row {one.row}: ' if one.row else ''}{one.name!r}: {one.problem}" for one in seen.problems]
     if seen.n_problems > len(seen.problems):
         lines.append(f"  … and {seen.n_problems - len(seen.problems):,} more.")
     return "\n".join(lines)
 
 
+def _reading_words(found: Findings) -> list[str]:
+    """Where labels come from, and how a table is read, with its first rows."""
+    lines = [f"Labels from: {found.labels_from}."] if found.labels_from else []
+    if found.columns:
+        columns = ", ".join(f"{what} = {name!r}" for what, name in found.columns.items())
+        lines.append(f"Columns: {columns}; files in {found.media_root or 'the folder of the table'}.")
+        lines += ["  " + ", ".join(f"{name}: {value}" for name, value in row.items()) for row in found.first_rows]
+    if found.label_names:
+        names = list(found.label_names.items())
+        shown = ", ".join(f"{value} = {name}" for value, name in names[:10])
+        lines.append(f"Class names: {shown}{' …' if len(names) > 10 else ''}.")
+    return lines
+
+
 def _report(done: ImportReport) -> str:
     lines = [done.sentence()]
+    lines += [f"Warning: {one}" for one in done.warnings]
     for title, listed in (("Rejected", done.refused), ("Unreadable", done.unreadable), ("Unchanged", done.notes)):
         lines += [f"  {title}: {name!r}: {reason}" for name, reason in listed[:10]]
     lines += [f"  Duplicate: {name!r} equals {equal!r}." for name, equal in done.duplicates[:10]]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from app.cli import options
 from app.cli.output import complain, progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from core.version import VERSION
@@ -89,20 +90,19 @@ def worker() -> int:
 def import_(  # noqa: PLR0913 (one parameter for each option)
     source: Annotated[Path, typer.Argument(help="A folder, a zip archive, a manifest (CSV, JSONL, …) or an export.")],
     project: Annotated[str, typer.Option("--project", "-p", help="Name of the project; created if it does not exist.")],
-    kind: Annotated[
-        Literal["audio", "image"] | None,
-        typer.Option(help="Media type of a new project; default: that of the first file."),
-    ] = None,
-    labels: Annotated[
-        Literal["given", "hidden", "ignore"],
-        typer.Option(help="Existing labels: use them (given), hide them for evaluation (hidden), or ignore them."),
-    ] = "given",
+    kind: options.Kind = None,
+    labels: options.Labels = "given",
     link: Annotated[bool, typer.Option("--link", help="Link the files instead of copying them.")] = False,
-    classes: Annotated[
-        Literal["ask", "add", "match"],
-        typer.Option(help="Unknown classes: reject the import (ask), add them, or match ignoring case and spaces."),
-    ] = "ask",
+    classes: options.Classes = "ask",
     skip_problems: Annotated[bool, typer.Option(help="Skip entries with problems and import the rest.")] = False,
+    folders: options.Folders = "auto",
+    splits: options.Splits = "auto",
+    validation: options.Validation = "hold-out",
+    table: options.Table = "",
+    path_column: options.PathColumn = "",
+    label_column: options.LabelColumn = "",
+    split_column: options.SplitColumn = "",
+    media_root: options.MediaRoot = "",
     preview: Annotated[bool, typer.Option("--preview", help="Show what would be imported; write nothing.")] = False,
     limit: Annotated[list[str] | None, typer.Option(help="A limit, such as max_pixels=1000000; repeatable.")] = None,
     as_json: Json = False,
@@ -111,19 +111,26 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     from app.cli.import_ import import_and_report, show_preview
     from app.jobs.requests import ImportRequest, PreviewRequest
     from core.limits import limits_from
+    from storage.importing.reading import ReadingOptions
     from storage.importing.run import ImportOptions
 
-    options = ImportOptions(
+    reading = ReadingOptions(
+        folders=folders, splits=splits, table=table, path_column=path_column, label_column=label_column,
+        split_column=split_column, media_root=media_root,
+    )  # fmt: skip
+    wanted = ImportOptions(
         labels=labels,
         storage="link" if link else "copy",
         classes=classes,
         skip_problems=skip_problems,
+        validation=validation,
         limits=limits_from(limit or ()),
+        reading=reading,
     )
     with open_store() as store:
         if preview:
-            return show_preview(store, PreviewRequest(source=str(source), project=project, options=options), as_json)
-        request = ImportRequest(source=str(source), project=project, kind=kind, options=options)
+            return show_preview(store, PreviewRequest(source=str(source), project=project, options=wanted), as_json)
+        request = ImportRequest(source=str(source), project=project, kind=kind, options=wanted)
         return import_and_report(store, request, as_json)
 
 
@@ -151,12 +158,12 @@ def export(  # noqa: PLR0913 (one parameter for each option)
     from app.jobs.requests import ExportRequest
     from storage.exporting.rows import ExportOptions
 
-    options = ExportOptions(
+    wanted = ExportOptions(
         format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, overwrite=overwrite
     )
     with open_store() as store, progress_bar("Exporting") as report:
         found = find_project(store, project)
-        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=options), report)
+        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=wanted), report)
     missing = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
     show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{missing}")
 
@@ -192,13 +199,13 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
     from storage.exporting.rows import ExportOptions
 
     summary = SummaryOptions(items=items, percent=percent, weighted=weighted, joint=joint, n_draws=draws, seed=seed)
-    options = ExportOptions(format=format_, media=media, overwrite=overwrite)
+    wanted = ExportOptions(format=format_, media=media, overwrite=overwrite)
     with open_store() as store:
         request = SummaryRequest(
             project_id=find_project(store, project).id,
             target=None if target is None else str(target),
             summary=summary,
-            options=options,
+            options=wanted,
         )
         summarize_and_report(store, request, as_json)
 

@@ -19,8 +19,8 @@ from storage.exporting.run import ExportReport, check_target, export_project
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, Preview, preview
 from storage.importing.reports import ImportReport
-from storage.importing.run import locator, run_import
-from storage.importing.source_kind import find_media_kind
+from storage.importing.run import check_source, locator, run_import
+from storage.importing.sources import find_media_kind
 from storage.projects.projects import ProjectRow, create_project, get_project
 
 IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it again to resume."
@@ -52,30 +52,34 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
     """What an import of the source would do; nothing is written."""
     options = request.options
-    source = open_source(Path(request.source), options.limits, locator(store))
+    source = open_source(Path(request.source), options.limits, locator(store), options.reading)
     try:
         project = _project(store, request.project)
         rules = ClassRules({}, options.classes)
         if project is not None:
             rules = ClassRules.of_project(store, project.id, options.classes)
         kind = project.kind if project is not None else ""
-        return preview(source, None if options.labels == "ignore" else rules, kind=kind, report=report)
+        rules_or_none = None if options.labels == "ignore" else rules
+        return preview(source, rules_or_none, kind=kind, validation=options.validation, report=report)
     finally:
         source.close()
 
 
 def preview_as_dict(found: Preview) -> dict[str, Any]:
-    return asdict(found) | {"labels": dict(found.labels)}
+    return asdict(found) | {"labels": dict(found.labels), "splits": dict(found.splits)}
 
 
 def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[str, ImportReport]:
     """Import the source; the name of the project and what was done. A cancelled import returns what it did so far."""
-    source = open_source(Path(request.source), request.options.limits, locator(store))
+    options = request.options
+    source = open_source(Path(request.source), options.limits, locator(store), options.reading)
     try:
         project = _project(store, request.project)
         if project is None:
-            project = create_project(store, request.project, request.kind or find_media_kind(source))
-        return project.name, run_import(store, project.id, source, request.options, report)
+            kind = request.kind or find_media_kind(source)
+            check_source(source, options)  # before a project is created that would stay empty
+            project = create_project(store, request.project, kind)
+        return project.name, run_import(store, project.id, source, options, report)
     finally:
         source.close()
 

@@ -23,7 +23,7 @@ from storage.database.locations import from_environment
 from storage.database.store import Store
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
-from storage.importing.source_kind import find_media_kind
+from storage.importing.sources import find_media_kind
 from storage.labeling.known_labels import known_labels
 from storage.media import shared as shared_media
 from storage.projects import projects

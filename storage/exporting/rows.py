@@ -49,6 +49,7 @@ class ExportOptions:
     pseudo_above: float | None = None  # also predictions with at least this confidence
     held_out: bool = False  # also test items with a known label
     media: bool = False  # also the files
+    media_prefix: str | None = None  # before paths in Label Studio tasks; None: its addresses of local files
     overwrite: bool = False
 
     def __post_init__(self) -> None:

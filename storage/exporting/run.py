@@ -32,9 +32,8 @@ from storage.exporting.formats import (
     JsonlWriter,
     ParquetWriter,
     TableWriter,
-    TasksWriter,
-    label_studio_view,
 )
+from storage.exporting.label_studio import TasksWriter, labeling_interface, local_files_prefix, readme
 from storage.exporting.rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
 from storage.exporting.weights import WEIGHT, ExportWeights
 from storage.labeling import snapshots
@@ -85,7 +84,7 @@ def export_project(
     folder = partial if target.suffix != ".zip" else partial.with_name(partial.name + ".d")
     folder.mkdir()
     try:
-        done = _Export(store, project_id, options, folder, weights).run(report)
+        done = _Export(store, project_id, options, folder, target, weights).run(report)
         if folder != partial:
             _pack(folder, partial)
         _sync_all(partial)
@@ -110,9 +109,15 @@ class _Export:
     """One export in progress: rows of one snapshot, written to one folder."""
 
     def __init__(
-        self, store: Store, project_id: int, options: ExportOptions, folder: Path, weights: ExportWeights | None
+        self,
+        store: Store,
+        project_id: int,
+        options: ExportOptions,
+        folder: Path,
+        target: Path,
+        weights: ExportWeights | None,
     ) -> None:
-        self.weights = weights
+        self.weights, self.target = weights, target
         self.store, self.project_id, self.options, self.folder = store, project_id, options, folder
         self.labels: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
@@ -180,7 +185,13 @@ class _Export:
             return JsonlWriter(path)
         if self.options.format == "parquet":
             return ParquetWriter(path, self._columns(COLUMNS))
-        return TasksWriter(path, self.kind)
+        return TasksWriter(path, self.kind, self._media_prefix())
+
+    def _media_prefix(self) -> str:
+        """What stands before the path of a file in a Label Studio task."""
+        if self.options.media_prefix is not None:
+            return self.options.media_prefix
+        return local_files_prefix(self.target)
 
     def _columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns if self.weights is None else (*columns, WEIGHT)
@@ -233,8 +244,10 @@ class _Export:
         known = class_rows.rows_in(connection, self.project_id)
         names = {row.id: row.name for row in known}
         if self.options.format == "label-studio":
-            view = label_studio_view(self.kind, [row.name for row in known if row.active])
+            view = labeling_interface(self.kind, [row.name for row in known if row.active])
             (self.folder / "label_config.xml").write_text(view, encoding="utf-8")
+            steps = readme(self.target, self._media_prefix(), self.options.media)
+            (self.folder / "README.md").write_text(steps, encoding="utf-8")
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and not _is_media(path)]
         return {
             "format": "winnow-export",

@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from core.errors import NotFound
+from core.errors import InvalidInput, NotFound
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.database.strings import composed
 from storage.importing.reading import CLASS_FOLDERS, Findings, Question
-from storage.importing.sources import Entry, GivenLabel, Source
+from storage.importing.sources import Entry, GivenLabel, Source, type_of
 from storage.importing.splits import HELD_OUT as HELD_OUT_NAMES
 from storage.importing.splits import GivenSplit
 from storage.importing.zip_reader import BadEntry
-from storage.media.types import HEAD_BYTES, identify, refusal
+from storage.media.types import HEAD_BYTES, refusal
 from storage.projects import classes
 
 ClassRule = Literal["ask", "add", "match"]
@@ -239,6 +239,24 @@ def entries_of(source: Source, validation: ValidationUse) -> Iterator[Entry]:
         yield entry._replace(split=POOL) if entry.split.split == "validation" else entry
 
 
+def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
+    """Raise when the user has to decide something first: an open question, rows of a table, or classes."""
+    if seen.found.questions:
+        first = seen.found.questions[0]
+        option = first.option.replace("_", "-")
+        raise InvalidInput(f"{first.text} Nothing was imported. Say it with --{option}.")
+    n_problems = seen.n_problems if strict else seen.n_class_problems
+    if not n_problems or skip:
+        return
+    first_problem = next(one for one in seen.problems if strict or one.about_class)
+    where = f"row {first_problem.row} ({first_problem.name})" if first_problem.row else first_problem.name
+    raise InvalidInput(
+        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first_problem.problem} "
+        "Nothing was imported. Correct them, skip them (--skip-problems)"
+        + (", or set what happens to unknown classes (--classes add or match)." if seen.n_class_problems else ".")
+    )
+
+
 def _type_problem(source: Source, entry: Entry, kind: str) -> str:
     assert entry.place is not None
     place = entry.place
@@ -246,8 +264,7 @@ def _type_problem(source: Source, entry: Entry, kind: str) -> str:
         head = source.head(place, HEAD_BYTES)
     except (OSError, BadEntry, NotFound) as problem:
         return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}."
-    tagged = head.startswith(b"ID3")  # what follows the tag is looked at when the file is read
-    media_type = "audio/mpeg" if tagged else identify(head, lambda offset, n: head[offset : offset + n])
+    media_type = type_of(head)
     if media_type is None:
         return refusal(head)
     return wrong_kind(media_type, kind)

@@ -25,9 +25,18 @@ from core.types import Progress, Report, ignore
 from storage.database.schema import ImportRun, Item
 from storage.database.store import Store
 from storage.importing.item_writer import Arrival, ItemWriter, LabelUse, Written
-from storage.importing.preview import ClassRule, ClassRules, ValidationUse, entries_of, preview, wrong_kind
+from storage.importing.preview import (
+    ClassRule,
+    ClassRules,
+    ValidationUse,
+    entries_of,
+    preview,
+    refuse_problems,
+    wrong_kind,
+)
+from storage.importing.reading import ReadingOptions
 from storage.importing.reports import Details, ImportReport
-from storage.importing.runs import finish, light_collector, refuse_problems, running, start
+from storage.importing.runs import finish, light_collector, running, start
 from storage.importing.sources import CellPlace, Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.zip_reader import BadEntry
 from storage.media.probe_pool import Examined, Job, ProbePool
@@ -51,6 +60,7 @@ class ImportOptions:
     validation: ValidationUse = "hold-out"  # what becomes of items that the source calls validation data
     annotator: str = "import"  # who gives labels that name nobody
     limits: Limits = field(default_factory=Limits)
+    reading: ReadingOptions = field(default_factory=ReadingOptions)  # how the source was opened, for the record
 
 
 def locator(store: Store) -> Callable[[str], Place | None]:
@@ -66,6 +76,13 @@ def locator(store: Store) -> Callable[[str], Place | None]:
         return None if linked is None else FilePlace(linked)
 
     return locate
+
+
+def check_source(source: Source, options: ImportOptions) -> None:
+    """Raise what `run_import` would raise for a new project, before there is one."""
+    rules = None if options.labels == "ignore" else ClassRules({}, options.classes)
+    seen = preview(source, rules, look=False, validation=options.validation)
+    refuse_problems(seen, source.strict, options.skip_problems)
 
 
 def run_import(

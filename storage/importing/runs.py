@@ -1,4 +1,4 @@
-"""An import run as a row of the store: the checks before it starts, its start and its end."""
+"""An import run as a row of the store: its start, its lock and its end."""
 
 from __future__ import annotations
 
@@ -11,31 +11,11 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from core.errors import InvalidInput
 from storage.database.file_lock import try_lock
 from storage.database.schema import ImportRun
 from storage.database.store import Store, now
-from storage.importing.preview import Preview
 from storage.importing.reports import ImportReport
 from storage.projects import class_rows, projects
-
-
-def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
-    """Raise when the user has to decide something first: an open question, rows of a table, or classes."""
-    if seen.found.questions:
-        first = seen.found.questions[0]
-        option = first.option.replace("_", "-")
-        raise InvalidInput(f"{first.text} Nothing was imported. Say it with --{option}.")
-    n_problems = seen.n_problems if strict else seen.n_class_problems
-    if not n_problems or skip:
-        return
-    first_problem = next(one for one in seen.problems if strict or one.about_class)
-    where = f"row {first_problem.row} ({first_problem.name})" if first_problem.row else first_problem.name
-    raise InvalidInput(
-        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first_problem.problem} "
-        "Nothing was imported. Correct them, skip them (--skip-problems)"
-        + (", or set what happens to unknown classes (--classes add or match)." if seen.n_class_problems else ".")
-    )
 
 
 @contextlib.contextmanager

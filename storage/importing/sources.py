@@ -12,8 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from core.errors import InvalidInput, NotFound
+from core.types import MediaKind
 from storage.importing.reading import Findings
 from storage.importing.splits import NO_SPLIT, GivenSplit
+from storage.importing.zip_reader import BadEntry
+from storage.media.types import HEAD_BYTES, identify, media_kind, refusal
 
 if TYPE_CHECKING:
     from storage.media.folder import MediaFolder
@@ -119,3 +123,33 @@ def readable_name(name: str) -> str:
     except UnicodeEncodeError:
         return os.fsencode(name).decode("utf-8", "backslashreplace")
     return name
+
+
+def find_media_kind(source: Source) -> MediaKind:
+    """The kind of the first entry whose bytes are audio or an image. Raises `InvalidInput` when there is none, with the
+    reason of the first entry."""
+    first = ""
+    for entry in source.entries():
+        found, problem = _type_or_problem(source, entry)
+        if found is not None:
+            return media_kind(found)
+        if not first:
+            where = f"row {entry.row}, {entry.name!r}" if entry.row else repr(entry.name)
+            first = f" The first entry ({where}): {problem}"
+    raise InvalidInput(f"{source.description} contains no audio clips or pictures that can be imported.{first}")
+
+
+def _type_or_problem(source: Source, entry: Entry) -> tuple[str | None, str]:
+    if entry.place is None or entry.problem:
+        return None, entry.problem
+    try:
+        head = source.head(entry.place, HEAD_BYTES)
+    except (OSError, BadEntry, NotFound) as problem:
+        return None, f"It cannot be read: {getattr(problem, 'strerror', None) or problem}."
+    found = type_of(head)
+    return found, "" if found is not None else refusal(head)
+
+
+def type_of(head: bytes) -> str | None:
+    """The media type that the first bytes say. After an ID3 tag, the rest is checked when the file is read."""
+    return "audio/mpeg" if head.startswith(b"ID3") else identify(head, lambda offset, n: head[offset : offset + n])

@@ -59,7 +59,7 @@ def test_help_names_every_command_and_is_quick():
 
 
 def test_import_reports_what_it_did_and_can_be_run_again(home, tmp_path, capsys):
-    files = {"dog/a.wav": wav(1), "dog/same.wav": wav(1), "dog/page.wav": b"<html>" * 9}
+    files = {"dog/a.wav": wav(1), "dog/same.wav": wav(1), "page/page.wav": b"<html>" * 9}
     folder = write_files(tmp_path / "in", files)
     assert main(["import", str(folder), "--project", "animals", "--json"]) == 0
     told = result(capsys)
@@ -71,7 +71,7 @@ def test_import_reports_what_it_did_and_can_be_run_again(home, tmp_path, capsys)
 
 
 def test_the_kind_of_a_new_project_is_seen_from_its_files(home, tmp_path, capsys):
-    main(["import", str(write_files(tmp_path / "p", {"x/a.png": picture()})), "-p", "pictures"])
+    main(["import", str(write_files(tmp_path / "p", {"a.png": picture()})), "-p", "pictures"])
     main(["projects", "--json"])
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [(row["name"], row["kind"], row["total"]) for row in rows] == [("pictures", "image", 1)]
@@ -88,8 +88,47 @@ def test_a_preview_writes_nothing(home, tmp_path, capsys):
         get_project(store, "new")
 
 
+def test_an_open_question_leaves_no_project_behind(home, tmp_path, capsys):
+    folder = write_files(tmp_path / "in", {"images/a.png": picture(), "images/b.png": picture(seed=2)})
+    assert main(["import", str(folder), "-p", "new"]) == 1
+    told = capsys.readouterr().err
+    assert "a name for a place" in told and "Say it with --folders" in told
+    with Store.open(home=home) as store, pytest.raises(Exception, match="no project"):
+        get_project(store, "new")
+    assert main(["import", str(folder), "-p", "new", "--folders", "ignore", "--json"]) == 0
+    assert result(capsys)["imported"] == 2
+
+
+def test_a_preview_says_splits_columns_first_rows_and_questions(home, tmp_path, capsys):
+    files = {f"images/{n}.png": picture(seed=n) for n in range(3)}
+    files["train.csv"] = b"Image_ID,Label,Set\n0,cat,train\n1,dog,val\n2,cat,test\n"
+    folder = write_files(tmp_path / "in", files)
+    assert main(["import", str(folder), "-p", "new", "--preview"]) == 0
+    words = capsys.readouterr().out
+    assert "3 entries, 0 with problems, 1 test items, 1 validation items, 0 without a label." in words
+    assert "Labels from: train.csv." in words and "Splits: train 1, val 1, test 1." in words
+    assert "path = 'Image_ID', label = 'Label', split = 'Set'; files in images." in words
+    assert "Image_ID: 0, Label: cat, Set: train" in words
+
+
+def test_a_table_whose_files_are_missing_is_refused_with_the_first_reason(home, tmp_path, capsys):
+    folder = write_files(tmp_path / "in", {"list.csv": b"path,label\nmissing.png,cat\n"})
+    assert main(["import", str(folder / "list.csv"), "-p", "new"]) == 1
+    assert "(row 1, 'missing.png'): There is no such file." in capsys.readouterr().err
+
+
+def test_columns_and_the_media_root_can_be_named(home, tmp_path, capsys):
+    folder = write_files(tmp_path / "in", {"table.csv": b"a,b,c\nx.png,cat,val\n", "other/x.png": picture()})
+    named = ["--path-column", "A", "--label-column", "b", "--split-column", "c", "--media-root", "other"]
+    assert main(["import", str(folder / "table.csv"), "-p", "new", *named, "--json"]) == 0
+    told = result(capsys)
+    assert (told["imported"], told["held_out"], told["splits"]) == (1, 1, {"val": 1})
+    assert main(["import", str(folder / "table.csv"), "-p", "new", "--path-column", "nope"]) == 1
+    assert "no column 'nope'" in capsys.readouterr().err
+
+
 def test_limits_and_label_rules_are_options(home, tmp_path, capsys):
-    folder = write_files(tmp_path / "in", {"dog/a.wav": wav(1)})
+    folder = write_files(tmp_path / "in", {"a.wav": wav(1)})
     arguments = ["import", str(folder), "-p", "x", "--limit", "max_seconds=0.01", "--json"]
     assert main(arguments) == 1
     assert "max_seconds" in result(capsys)["refused"][0][1]
