@@ -17,6 +17,7 @@ from app.web.routes.uploads import upload_folder, upload_path
 from app.web.screens import watch_folder
 from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
+from app.web.screens.import_reading import show_findings, with_reading
 from app.web.screens.job_list import follow, job_list
 from app.web.server_folders import find_on_server
 from app.web.widgets.uploads import uploads
@@ -129,16 +130,25 @@ def add_files(project: projects.ProjectRow) -> None:
                     "archive, or a manifest with path, label and split. Rows with split=test become test items."
                     )  # fmt: skip
         return
+    source_found = st.session_state.get(f"found-{project.id}", ("", None))
+    found = source_found[1] if source_found[0] == str(source) else None
     link = bool(st.session_state.get(f"link-{project.id}")) and not _uploaded(source)
     request = PreviewRequest(
         source=str(source),
         project=project.name,
-        options=ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
+        options=with_reading(
+            ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
+            project.id,
+            found,
+        ),
     )
     looked = _looked(project, request)
     if looked is not None and looked.status == "running":
         _wait_for(looked.job.id)
     elif looked is not None and looked.status == "finished" and looked.result is not None:
+        if found != looked.result["found"]:  # the columns of its table can be chosen now
+            st.session_state[f"found-{project.id}"] = (request.source, looked.result["found"])
+            st.rerun()
         _preview(project, looked.result, request)
     else:
         if looked is not None and looked.status != "cancelled":
@@ -214,10 +224,13 @@ def _wait_for(job_id: str) -> None:
 def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: PreviewRequest) -> None:
     """Which files the import would take, which it would leave out, and why."""
     good = seen["n_entries"] - seen["n_problems"]
-    theme.figure(f"{good:,}", "files can be imported", f"including {count(seen['n_test'], 'test item')}")
+    held_out = f"including {count(seen['n_test'], 'test item')}"
+    held_out += f" and {count(seen['n_validation'], 'validation item')}" if seen["n_validation"] else ""
+    theme.figure(f"{good:,}", "files can be imported", held_out)
     if seen["labels"]:
         few = ", ".join(f"{name} {n:,}" for name, n in list(seen["labels"].items())[:12])
         theme.muted(f"Labels: {few}{' …' if len(seen['labels']) > 12 else ''}")
+    asked = show_findings(seen)
     if seen["n_problems"]:
         st.warning(f"{count(seen['n_problems'], 'file')} will be skipped:")
         told = [(markup(one["name"]), markup(one["problem"])) for one in seen["problems"][:SHOWN_PROBLEMS]]
@@ -225,7 +238,7 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: Previe
         more = seen["n_problems"] - SHOWN_PROBLEMS
         rest = f'<li class="winnow-muted">and {more:,} more</li>' if more > 0 else ""
         st.html(f'<ul class="winnow-problems">{"".join(lines)}{rest}</ul>')
-    if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=good == 0):
+    if st.button(f"Import {count(good, 'file')}", type="primary", key="import-now", disabled=asked or good == 0):
         options = dataclasses.replace(request.options, skip_problems=bool(seen["n_problems"]))
         wanted = ImportRequest(source=request.source, project=request.project, options=options)
         source = Path(request.source)

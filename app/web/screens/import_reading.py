@@ -1,0 +1,79 @@
+"""How a source is read: folders, splits and the columns of a table, with what the last preview found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from app.views.text import plain, visible
+from app.web import theme
+from storage.importing.preview import ValidationUse
+from storage.importing.reading import FolderUse, ReadingOptions, SplitUse
+from storage.importing.run import ImportOptions
+
+FOLDER_WORDS: dict[FolderUse, str] = {"auto": "Automatic", "classes": "Class names", "ignore": "No labels"}
+SPLIT_WORDS: dict[SplitUse, str] = {"auto": "Automatic", "take": "Splits", "ignore": "Ordinary folders"}
+VALIDATION_WORDS: dict[ValidationUse, str] = {"hold-out": "Hold out", "pool": "Put into the pool"}
+AUTOMATIC = "Automatic"
+SHOWN_WARNINGS = 10
+
+
+def with_reading(options: ImportOptions, project_id: int, found: Mapping[str, Any] | None) -> ImportOptions:
+    """`options` with what the user chooses here. `found` are the findings of the last preview of this source."""
+    asked = [question["option"] for question in (found or {}).get("questions", ())]
+    with st.expander("How files are read", expanded=bool(asked)):
+        first, second, third = st.columns(3)
+        with first:
+            folders = _choice("Folder names", FOLDER_WORDS, f"folders-{project_id}", "Whether folder names are labels.")
+        with second:
+            told = "Whether folders called train, val or test are splits."
+            splits = _choice("Split folders", SPLIT_WORDS, f"splits-{project_id}", told)
+        with third:
+            told = "What to do with items that the source calls validation data."
+            validation = _choice("Validation items", VALIDATION_WORDS, f"validation-{project_id}", told)
+        reading = _columns(ReadingOptions(folders=folders, splits=splits), project_id, found or {})
+    return dataclasses.replace(options, reading=reading, validation=validation)
+
+
+def _choice(title: str, words: Mapping[Any, str], key: str, told: str) -> Any:
+    return st.selectbox(title, list(words), format_func=words.__getitem__, key=key, help=told)
+
+
+def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any]) -> ReadingOptions:
+    """The columns of the table that the last preview found, with its first rows."""
+    if not found.get("tables"):
+        return reading
+    if found.get("first_rows"):
+        theme.muted(f"First rows of {visible(found['tables'][0])}")
+        st.dataframe(found["first_rows"], hide_index=True)
+    chosen: dict[str, Any] = {}
+    for place, what in zip(st.columns(3), ("path", "label", "split"), strict=True):
+        taken = found["columns"].get(what)
+        names = {"": f"{AUTOMATIC} ({taken})" if taken else AUTOMATIC} | {name: name for name in found["column_names"]}
+        with place:
+            told = f"The table's column with the {what}."
+            key = f"{what}-column-{project_id}"
+            if st.session_state.get(key, "") not in names:
+                del st.session_state[key]
+            chosen[f"{what}_column"] = _choice(f"{what.capitalize()} column", names, key, told)
+    return dataclasses.replace(reading, **chosen)
+
+
+def show_findings(seen: Mapping[str, Any]) -> bool:
+    """What the preview found. True when a question has to be answered before the import."""
+    found = seen["found"]
+    if found["labels_from"]:
+        theme.muted(f"Labels from: {visible(found['labels_from'])}")
+    if seen["splits"]:
+        theme.muted("Splits: " + ", ".join(f"{visible(name)} {n:,}" for name, n in seen["splits"].items()))
+    if found["label_names"]:
+        few = [f"{visible(value)} = {visible(name)}" for value, name in list(found["label_names"].items())[:10]]
+        theme.muted("Class names: " + ", ".join(few))
+    for warning in found["warnings"][:SHOWN_WARNINGS]:
+        st.warning(plain(warning))
+    for question in found["questions"]:
+        st.error(plain(question["text"]))
+    return bool(found["questions"])
