@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.views.item_names import ItemNames
 from app.views.text import visible
 from storage.database.store import Store
 from storage.exporting.reasons import picks_of_round
+from storage.projects.classes import list_classes
 
 TITLES = {
     "pick_order": "rank",
@@ -36,6 +38,11 @@ TITLES = {
 def pick_table(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
     """One row per pick, in the order of selection, without columns that are empty for all picks."""
     picks = picks_of_round(store, project_id, round_id)
+    called = ItemNames(row.name for row in list_classes(store, project_id, include_inactive=True))
+    for pick in picks:
+        pick["name"] = called.shown_name(pick["item_id"], pick["name"])
+        if pick.get("pick_nearest_name") is not None and called.tells_class(pick["pick_nearest_name"]):
+            pick["pick_nearest_name"] = "name hidden"
     shown = [name for name in TITLES if any(pick.get(name) is not None for pick in picks)]
     return [{TITLES[name]: _cell(pick.get(name)) for name in shown} for pick in picks]
 

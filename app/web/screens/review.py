@@ -7,6 +7,7 @@ import uuid
 import streamlit as st
 
 from app.views import review_cases
+from app.views.item_names import ItemNames
 from app.views.review_cases import Case
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
@@ -53,7 +54,7 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     theme.heading(f"{place + 1} of {len(waiting)}", words)
     sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
-    theme.muted(item.name[:160])
+    st.html(ItemNames(row.name for row in known).shown_html(item.id, item.name))
     people = {row.id: row.name for row in list_annotators(store)}
     said = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
     if case.prediction is not None:
