@@ -21,7 +21,10 @@ from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import now
 from storage.database.strings import composed, named
 
-KEYS = tuple("1234567890") + tuple(letter for letter in string.ascii_lowercase if letter not in "cr")
+ACTION_KEYS = frozenset("usfnlazg[]/? ")  # actions on the Label and Grid screens (label_card.js, grid_tiles.js)
+STREAMLIT_KEYS = frozenset("cr.,")  # shortcuts of Streamlit itself
+RESERVED_KEYS = ACTION_KEYS | STREAMLIT_KEYS
+KEYS = tuple(key for key in "1234567890" + string.ascii_lowercase if key not in RESERVED_KEYS)
 COLORS = (
     "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE8866", "#44BB99", "#BBBBBB", "#77AADD",
 )  # fmt: skip
@@ -52,15 +55,40 @@ class ClassRow:
 def rows_in(connection: Connection, project_id: int) -> list[ClassRow]:
     query = select(LabelClass.__table__).where(LabelClass.project_id == project_id)
     rows = connection.execute(query.order_by(LabelClass.position, LabelClass.id))
-    return [ClassRow(**row._asdict()) for row in rows]
+    return with_usable_keys([ClassRow(**row._asdict()) for row in rows])
+
+
+def with_usable_keys(rows: list[ClassRow]) -> list[ClassRow]:
+    """`rows` with a key of its own, or none, for each active class.
+
+    Earlier versions stored keys that belong to an action, that are not lowercase, or that two active classes share.
+    Such a class gets the next free key. Keys of inactive classes stay as stored; nothing is bound to them.
+    """
+    taken: set[str] = set()
+    unusable: set[int] = set()
+    for row in rows:
+        if not row.active or row.key is None:
+            continue
+        if is_usable_key(row.key) and row.key not in taken:
+            taken.add(row.key)
+        else:
+            unusable.add(row.id)
+    if not unusable:
+        return rows
+    free = iter([key for key in KEYS if key not in taken])
+    return [replace(row, key=next(free, None)) if row.id in unusable else row for row in rows]
+
+
+def is_usable_key(key: str) -> bool:
+    """Whether the widgets can bind a class to this key: one visible lowercase character that no action has."""
+    return len(key) == 1 and key.isprintable() and key == key.lower() and key not in RESERVED_KEYS
 
 
 def one_in(connection: Connection, project_id: int, class_id: int) -> ClassRow:
-    query = select(LabelClass.__table__).where(LabelClass.id == class_id, LabelClass.project_id == project_id)
-    row = connection.execute(query).one_or_none()
+    row = next((row for row in rows_in(connection, project_id) if row.id == class_id), None)
     if row is None:
         raise NotFound(f"There is no class {class_id} in this project.")
-    return ClassRow(**row._asdict())
+    return row
 
 
 def counts_as(rows: Iterable[ClassRow]) -> dict[int, int]:
@@ -99,9 +127,9 @@ def add_in(connection: Connection, project_id: int, name: str, by: int | None = 
         "key": default_key(name, taken),
         "color": color_of(position),
     }
-    class_id = connection.execute(insert(LabelClass).values(values).returning(LabelClass.id)).scalar_one()
-    record_event(connection, project_id, class_id, "add", {"name": name, "position": position}, by)
-    return one_in(connection, project_id, class_id)
+    added = connection.execute(insert(LabelClass).values(values).returning(*LabelClass.__table__.columns)).one()
+    record_event(connection, project_id, added.id, "add", {"name": name, "position": position}, by)
+    return ClassRow(**added._asdict())
 
 
 def default_key(name: str, taken: Collection[str | None]) -> str | None:

@@ -18,7 +18,18 @@ from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
 from storage.labeling import projections
-from storage.projects.class_rows import ClassRow, add_in, merge_ends, one_in, record_event, refuse_taken, rows_in
+from storage.projects.class_rows import (
+    KEYS,
+    RESERVED_KEYS,
+    ClassRow,
+    add_in,
+    is_usable_key,
+    merge_ends,
+    one_in,
+    record_event,
+    refuse_taken,
+    rows_in,
+)
 from storage.projects.projects import touch
 
 
@@ -32,6 +43,7 @@ def list_classes(store: Store, project_id: int, include_inactive: bool = False) 
 def add_class(store: Store, project_id: int, name: str, by: int | None = None) -> ClassRow:
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         return add_in(connection, project_id, name, by)
 
 
@@ -53,6 +65,7 @@ def merge_classes(store: Store, project_id: int, source_id: int, target_id: int,
     """Let all labels of the source, old and new, count as labels of the target."""
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         source, target = (one_in(connection, project_id, one) for one in (source_id, target_id))
         if source_id == target_id:
             raise InvalidInput(f"The class {source.name!r} cannot be merged with itself. Choose another one.")
@@ -68,6 +81,7 @@ def unmerge_class(store: Store, project_id: int, source_id: int, by: int | None 
     """Undo a merge: labels of the source count as their own class again."""
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         source = one_in(connection, project_id, source_id)
         if source.effective_id is None:
             raise Conflict(f"The class {source.name!r} is not merged into another one.")
@@ -80,6 +94,7 @@ def unmerge_class(store: Store, project_id: int, source_id: int, by: int | None 
 def retire_class(store: Store, project_id: int, class_id: int, by: int | None = None) -> ClassRow:
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         row = one_in(connection, project_id, class_id)
         if not row.active:
             raise Conflict(f"The class {row.name!r} is already {_inactive(row)}.")
@@ -91,6 +106,7 @@ def retire_class(store: Store, project_id: int, class_id: int, by: int | None = 
 def restore_class(store: Store, project_id: int, class_id: int, by: int | None = None) -> ClassRow:
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         row = one_in(connection, project_id, class_id)
         if row.retired_at is None:
             raise Conflict(f"The class {row.name!r} is not retired.")
@@ -106,6 +122,7 @@ def style_class(
     """Set another key ("" for none) or color; a key of another active class is refused."""
     with store.write() as connection:
         touch(connection, project_id)
+        _keep_keys(connection, project_id)
         row = one_in(connection, project_id, class_id)
         values: dict[str, Any] = {}
         if key is not None:
@@ -137,13 +154,27 @@ def _inactive(row: ClassRow) -> str:
 
 
 def _checked_key(rows: list[ClassRow], class_id: int, key: str) -> str | None:
+    key = key.lower()
     if key == "":
         return None
     storable(key, "The key", 8)
+    if key in RESERVED_KEYS:
+        raise Conflict(f"The key {key!r} is used by an action or by the page. Choose another one: {' '.join(KEYS)}.")
+    if not is_usable_key(key):
+        raise InvalidInput(f"{key!r} cannot be a key. Use one letter, digit or sign.")
     holder = next((row for row in rows if row.active and row.key == key and row.id != class_id), None)
     if holder is not None:
         raise Conflict(f"The key {key!r} belongs to {holder.name!r}. Choose another one, or free it first.")
     return key
+
+
+def _keep_keys(connection: Connection, project_id: int) -> None:
+    """Store the keys as they are shown, before a change could free another key for a class without a usable one."""
+    query = select(LabelClass.id, LabelClass.key).where(LabelClass.project_id == project_id)
+    stored = {row.id: row.key for row in connection.execute(query)}
+    for row in rows_in(connection, project_id):
+        if row.key != stored[row.id]:
+            _set(connection, row.id, key=row.key)
 
 
 def _checked_color(color: str) -> str:

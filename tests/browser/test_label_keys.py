@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from playwright.sync_api import Route, expect
+from sqlalchemy import update
 
+from storage.database.schema import LabelClass
 from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import current_item, saved, wait_for_card
@@ -198,15 +200,20 @@ def test_skip_and_flag_can_be_taken_back_and_the_time_to_decide_is_measured(desk
     assert seconds is not None and 0.6 < seconds <= time.monotonic() - shown + 0.1
 
 
-def test_a_class_key_that_is_also_a_command_wins_and_the_command_needs_shift(desks, store):
-    project = create_project(store, "Letters", "audio", ["stop", "yes"], settings=ProjectSettings())
-    sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(80_000 + i)) for i in range(4)])
-    from storage.projects.classes import style_class
-
+def test_a_stored_class_key_that_is_also_a_command_never_labels(desks, store):
+    """Earlier versions stored such keys. What is shown is what is bound: S skips, and the class has another key."""
+    names = ["stop", "yes", *(f"class {k}" for k in range(12))]
+    project = create_project(store, "Letters", "audio", names, settings=ProjectSettings())
+    sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(80_000 + i)) for i in range(6)])
     desk = desks(project)
-    style_class(store, project.id, desk.classes[0].id, key="s")
+    with store.write() as connection:
+        for one, key in zip(desk.classes[:4], "slaz", strict=True):
+            connection.execute(update(LabelClass).where(LabelClass.id == one.id).values(key=key))
     page = desk.label_tab()
-    page.keyboard.press("s")
-    page.keyboard.press("Shift+S")
+    caps = page.locator(".class kbd").all_inner_texts()
+    assert not set(caps) & set("slaz") and caps[:4] == ["1", "2", "3", "4"]
+    for key in ("a", "l", "z", "s", caps[0]):
+        page.keyboard.press(key)
     saved(page)
-    assert [event.kind for event in desk.events(None)] == ["label", "skip"]
+    stored = desk.events(None)
+    assert [(event.kind, event.class_id) for event in stored] == [("skip", None), ("label", desk.classes[0].id)]

@@ -204,9 +204,9 @@ class Grid {
     } else if (pressed === " " && this.focused()) {
       this.selection.toggle(Number(this.focused().dataset.itemId));
     } else {
-      const entry = e.shiftKey ? null : this.classes.find((one) => one.key === pressed);
-      if (entry) this.label(entry);
-      else if (pressed === "u") this.undo();
+      const entry = e.shiftKey && /^[a-z]$/.test(pressed) ? null : this.classes.find((one) => one.key === pressed);
+      if (pressed === "u") this.undo(); // the server gives no class the key of a command
+      else if (entry) this.label(entry);
       else return;
     }
     e.preventDefault();

@@ -133,18 +133,11 @@ class LabelCard {
   }
 
   showKeys() {
-    const taken = new Set(this.classes.map((entry) => entry.key));
     const list = this.root.querySelector(".keys dl");
     const rows = [];
-    for (const [, key, cap, words] of COMMANDS) {
-      rows.push(element("dt", {}, element("kbd", {}, taken.has(key) ? `⇧ ${cap}` : cap)), element("dd", {}, words));
-    }
+    for (const [, , cap, words] of COMMANDS) rows.push(element("dt", {}, element("kbd", {}, cap)), element("dd", {}, words));
     for (const entry of this.classes.filter((c) => c.key)) rows.push(element("dt", {}, element("kbd", {}, entry.key)), element("dd", {}, entry.name));
     list.replaceChildren(...rows);
-    for (const button of this.root.querySelectorAll("[data-action] kbd")) {
-      const [, key, cap] = COMMANDS.find(([name]) => name === button.parentElement.dataset.action);
-      button.textContent = taken.has(key) ? `⇧ ${cap}` : cap;
-    }
   }
 
   // --- input ---------------------------------------------------------------------------------------------------------
@@ -155,10 +148,10 @@ class LabelCard {
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
     if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
     const pressed = e.key.length === 1 ? e.key.toLowerCase() : e.key;
+    const command = COMMANDS.find(([, key]) => key === pressed); // the server gives no class the key of a command
     const chosen = e.shiftKey && /^[a-z]$/.test(pressed) ? null : this.classes.find((entry) => entry.key === pressed);
-    const command = COMMANDS.find(([, key]) => key === pressed);
-    if (chosen) this.label(chosen);
-    else if (command) this.run(command[0]);
+    if (command) this.run(command[0]);
+    else if (chosen) this.label(chosen);
     else return;
     e.preventDefault();
   }
