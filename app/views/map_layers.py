@@ -8,17 +8,19 @@ and a sample of the rest. Areas are resolved against all items, not only against
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
+from app.views.item_names import ItemNames
 from app.views.predictions import predictions_of
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.item_rows import first_pick_rounds
-from storage.labeling.labeled_items import ItemLabels, item_labels
+from storage.labeling.labeled_items import ItemLabels, item_labels, own_classes
+from storage.labeling.pool import Pool
 from storage.projects import classes
 from storage.projects.annotators import list_annotators
 from storage.projects.class_rows import color_of
@@ -37,9 +39,9 @@ class MapLayers:
     class_ids: tuple[int, ...]
     class_colors: tuple[str, ...]  # as the project has them
     item_ids: NDArray[np.int64]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # as shown (`app.views.item_names`)
     points: NDArray[np.float32]  # (n, 2)
-    predicted: NDArray[np.int64]  # position in class_names, NONE without a model
+    predicted: NDArray[np.int64]  # position in class_names, NONE without a model or if the model has seen its label
     confidence: NDArray[np.float32]
     label: NDArray[np.int64]  # position in class_names, NONE where there is none
     label_round: NDArray[
@@ -77,8 +79,10 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     probabilities = found.class_probabilities(known)
     has_model = bool(row.metrics.get("has_model")) and probabilities.shape[1] > 0
     n = len(points)
+    predicts = ~found.seen & has_model
     labels = item_labels(store, project_id)
     at = _aligned(labels, found.item_ids)
+    called = ItemNames(one.name for one in known)
     label = _positions(labels.class_ids[at], [one.id for one in active])
     people = [one for one in list_annotators(store) if one.id in set(labels.annotator_ids[at].tolist())]
     picked_in = first_pick_rounds(store, project_id)
@@ -93,10 +97,10 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
         class_ids=tuple(one.id for one in active),
         class_colors=tuple(one.color or color_of(one.position) for one in active),
         item_ids=found.item_ids,
-        names=tuple(labels.names[place] for place in at.tolist()),
+        names=tuple(called.shown_name(int(labels.item_ids[place]), labels.names[place]) for place in at.tolist()),
         points=points,
-        predicted=probabilities.argmax(1) if has_model else np.full(n, NONE, np.int64),
-        confidence=probabilities.max(1) if has_model else np.zeros(n, np.float32),
+        predicted=np.where(predicts, probabilities.argmax(1), NONE) if has_model else np.full(n, NONE, np.int64),
+        confidence=np.where(predicts, probabilities.max(1), 0) if has_model else np.zeros(n, np.float32),
         label=label,
         label_round=np.where(label == NONE, NONE, rounds),
         annotator=_positions(labels.annotator_ids[at], [one.id for one in people]),
@@ -105,6 +109,26 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
         picks=picks,
         other_picks=others,
         drawn=drawn_rows(label, picks, n),
+    )
+
+
+def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:
+    """The layers for an annotator of a blind project: no labels and no predictions of items still to label."""
+    project_id = found.round.project_id
+    waiting = Pool(store, project_id).waiting_ids()
+    own = np.fromiter(own_classes(store, project_id, annotator), np.int64)
+    hidden = np.isin(found.item_ids, waiting) & ~np.isin(found.item_ids, own)
+
+    def cover(values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where(hidden, NONE, values)
+
+    return replace(
+        found,
+        predicted=cover(found.predicted),
+        confidence=np.where(hidden, np.float32(0), found.confidence),
+        label=cover(found.label),
+        label_round=cover(found.label_round),
+        annotator=cover(found.annotator),
     )
 
 

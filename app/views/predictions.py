@@ -2,6 +2,10 @@
 
 The columns of a round are the classes that were active when it was requested. Here they are translated to class ids.
 The probability of a class that was merged since then is added to the class it counts as.
+
+A round stores the label of an item in place of a prediction if the item was labeled when the round was requested
+(one-hot). Such rows are no predictions: `predicted_rows` and `most_probable` leave them out, so that no label is shown,
+compared or exported as a suggestion of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 
 from core.errors import NotFound
 from storage.database.store import Store
+from storage.labeling.labeled_items import items_seen_with_labels
 from storage.projects import class_rows
 from storage.projects.class_rows import ClassRow
 from storage.rounds.log import RoundLog, RoundRow
@@ -40,6 +45,7 @@ class RoundPredictions:
     embeddings: NDArray[np.float32] | None
     column_classes: tuple[int, ...]
     order: NDArray[np.int64] = field(repr=False)  # rows sorted by item id
+    seen: NDArray[np.bool_] = field(repr=False)  # (n,) the model has seen a label of the item; the row is no prediction
 
     def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) the row of each item, −1 for items that are not part of the round."""
@@ -47,6 +53,11 @@ class RoundPredictions:
             return np.full(len(item_ids), -1, np.int64)
         at = np.searchsorted(self.item_ids, item_ids, sorter=self.order).clip(max=len(self.order) - 1)
         return np.where(self.item_ids[self.order[at]] == item_ids, self.order[at], -1)
+
+    def predicted_rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) the row of each item, −1 for items without a prediction: not part of the round, or seen with a label."""
+        rows = self.rows(item_ids)
+        return rows if not len(self.seen) else np.where((rows >= 0) & ~self.seen[rows], rows, -1)
 
     def row(self, item_id: int) -> int | None:
         found = int(self.rows(np.array([item_id]))[0])
@@ -63,9 +74,9 @@ class RoundPredictions:
         return probabilities
 
     def most_probable(self, item_id: int, now: list[ClassRow], limit: int = 3) -> list[Prediction]:
-        """The most probable classes of one item, best first; empty if the item is not part of the round."""
-        row = self.row(item_id)
-        if row is None:
+        """The most probable classes of one item, best first; empty if the round has no prediction of it."""
+        row = int(self.predicted_rows(np.array([item_id]))[0])
+        if row < 0:
             return []
         counts_as = class_rows.counts_as(now)
         names = {one.id: one.name for one in now if one.active}
@@ -123,11 +134,12 @@ def _open(store: Store, row: RoundRow) -> RoundPredictions | None:
         return None
     with store.read() as connection:
         known = class_rows.rows_as_of(connection, row.project_id, row.class_event)
+        seen = np.isin(item_ids, items_seen_with_labels(connection, row.project_id, row.label_sequence))
     columns = tuple(one.id for one in known if one.active)
     if probabilities.shape != (len(item_ids), len(columns)):
         return None
     embeddings = _optional(log, row.id, "embeddings")
-    return RoundPredictions(row, item_ids, probabilities, embeddings, columns, np.argsort(item_ids))
+    return RoundPredictions(row, item_ids, probabilities, embeddings, columns, np.argsort(item_ids), seen)
 
 
 def _optional(log: RoundLog, round_id: int, kind: str) -> Any:

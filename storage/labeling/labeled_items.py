@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, or_, select
+from sqlalchemy.orm import aliased
 
 from storage.database.bulk import chunks
-from storage.database.schema import Item, ItemState, LabelEvent
+from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, Round
 from storage.database.store import Store
 from storage.projects.class_rows import effective_ids
 
@@ -29,6 +30,49 @@ def counting_classes(store: Store, project_id: int, item_ids: Sequence[int] | No
     with store.read() as connection:
         counts_as = effective_ids(connection, project_id)
         return {row.item_id: counts_as[row.class_id] for part in parts for row in connection.execute(part)}
+
+
+def own_classes(store: Store, project_id: int, annotator: int, item_ids: Sequence[int] | None = None) -> dict[int, int]:
+    """item id -> class id, for the items that this annotator has labeled, or for those among `item_ids`."""
+    query = select(CurrentLabel.item_id, CurrentLabel.class_id).where(
+        CurrentLabel.project_id == project_id, CurrentLabel.annotator_id == annotator
+    )
+    parts = [query] if item_ids is None else [query.where(CurrentLabel.item_id.in_(part)) for part in chunks(item_ids)]
+    with store.read() as connection:
+        counts_as = effective_ids(connection, project_id)
+        return {row.item_id: counts_as[row.class_id] for part in parts for row in connection.execute(part)}
+
+
+def items_seen_with_labels(connection: Connection, project_id: int, label_sequence: int) -> NDArray[np.int64]:
+    """(n,) sorted ids of the items whose labels a round that used the labels up to `label_sequence` has seen.
+
+    The rows of these items in the round's probabilities repeat a label and are not predictions. Models continue from
+    the model before, so a label that an earlier round used counts too, even if it was undone afterwards. A label that
+    was undone before any round used it does not count. The result never changes: later events have larger sequences.
+    """
+    undo, used_by = aliased(LabelEvent), aliased(Round)
+    was_used = (
+        select(used_by.id)
+        .where(
+            used_by.project_id == project_id,
+            used_by.label_sequence >= LabelEvent.sequence,
+            used_by.label_sequence < undo.sequence,
+            used_by.label_sequence <= label_sequence,
+        )
+        .exists()
+    )
+    query = (
+        select(LabelEvent.item_id)
+        .outerjoin(undo, undo.undoes == LabelEvent.uuid)
+        .where(
+            LabelEvent.project_id == project_id,
+            LabelEvent.kind.in_(("label", "decide")),
+            LabelEvent.sequence <= label_sequence,
+            or_(undo.sequence.is_(None), was_used),
+        )
+        .distinct()
+    )
+    return np.sort(np.fromiter(connection.execute(query).scalars(), np.int64))
 
 
 @dataclass(frozen=True, slots=True)

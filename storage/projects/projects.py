@@ -30,6 +30,7 @@ class ProjectSettings:
     labels_per_item: int = 1
     suggestions: Literal["show", "hide", "random"] = "show"
     hidden_share: float = 0.2  # share of the items, if suggestions are hidden at random
+    blind: bool = True  # with several labels per item: no suggestion and no label of others before one's own label
     automatic_rounds: bool = True
     batch_size: int = 10
     strategy: str = "bico"
@@ -44,6 +45,11 @@ class ProjectSettings:
         require(0 <= self.hidden_share <= 1, f"The hidden share is {self.hidden_share}; use 0 to 1.")
         require(1 <= self.batch_size <= 10_000, f"The batch size is {self.batch_size}; use 1 to 10,000.")
         require(5 <= self.lease_seconds <= 86_400, f"Items are held for {self.lease_seconds} s; use 5 to 86,400.")
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether annotators label without seeing suggestions or the labels of others; only with several per item."""
+        return self.blind and self.labels_per_item > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,11 @@
 
 A card holds the item, the addresses of its media, why it is shown, and the suggestion of the model. The suggestion
 carries its item id and whether it is shown: always, never, or hidden on a share of items. The share is drawn from item,
-annotator and round, so that it is the same for every request.
+annotator and round, so that it is the same for every request. There is no suggestion for an item whose label the model
+has seen.
+
+In a blind project (`ProjectSettings.is_blind`), a suggestion is hidden until the annotator has labeled the item, and
+the nearest labeled items are those that the annotator has labeled, with the annotator's own labels.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
-from storage.labeling.labeled_items import counting_classes
+from storage.labeling.labeled_items import counting_classes, own_classes
 from storage.labeling.pool import LabelEventRow, Pool, PoolCounts
 from storage.media.types import media_kind
 from storage.projects import classes
@@ -46,17 +50,27 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
     pool = Pool(store, project.id)
     known = classes.list_classes(store, project.id, include_inactive=True)
     found = newest_predictions(store, project.id)
-    labeled = counting_classes(store, project.id) if found is not None else {}
-    queued = pool.prioritized([item.id for item in items])
+    ids = [item.id for item in items]
+    labeled = _labels_to_show(store, project, annotator) if found is not None else {}
+    own = own_classes(store, project.id, annotator, ids) if project.settings.is_blind else {}
+    queued = pool.prioritized(ids)
     log = RoundLog(store, project.id)
     rounds = {n: (log.get(n).strategy, len(log.picks(n))) for n in {item.pick.round_id for item in items if item.pick}}
     made = []
     for item in items:
         card = _card(item, rounds, item.id in queued, found)
-        card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known)
+        blind = project.settings.is_blind and item.id not in own
+        card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known, blind=blind)
         card["nearest"] = _nearest(pool, item.id, found, labeled, known)
         made.append(card)
     return made
+
+
+def _labels_to_show(store: Store, project: ProjectRow, annotator: int) -> dict[int, int]:
+    """item id -> class id, of the labels that this annotator may see beside other items."""
+    if project.settings.is_blind:
+        return own_classes(store, project.id, annotator)
+    return counting_classes(store, project.id)
 
 
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
@@ -98,19 +112,36 @@ def _card(
 
 
 def suggestion(
-    item_id: int, annotator: int, settings: ProjectSettings, found: RoundPredictions | None, known: list[ClassRow]
+    item_id: int,
+    annotator: int,
+    settings: ProjectSettings,
+    found: RoundPredictions | None,
+    known: list[ClassRow],
+    *,
+    blind: bool = False,
 ) -> dict[str, Any]:
+    """The suggestion for one item; `blind` hides it because the annotator has not labeled the item yet."""
     best = found.most_probable(item_id, known) if found is not None else []
     if found is None or not best or best[0].probability * len(found.column_classes) < 1.001:  # uniform: no model yet
-        return {"state": "none", "item_id": item_id, "class_id": None, "confidence": None, "guesses": []}
-    hidden = settings.suggestions == "hide" or (
-        settings.suggestions == "random" and draw(item_id, annotator, found.round.id) < settings.hidden_share
+        return {
+            "state": "none",
+            "item_id": item_id,
+            "class_id": None,
+            "confidence": None,
+            "blind": blind,
+            "guesses": [],
+        }
+    hidden = (
+        blind
+        or settings.suggestions == "hide"
+        or (settings.suggestions == "random" and draw(item_id, annotator, found.round.id) < settings.hidden_share)
     )
     return {
         "state": "hidden" if hidden else "shown",
         "item_id": item_id,
         "class_id": best[0].class_id,
         "confidence": best[0].probability,
+        "blind": blind,
         "guesses": [] if hidden else [{"name": one.name, "share": one.probability} for one in best],
     }
 

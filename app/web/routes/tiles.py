@@ -1,4 +1,8 @@
-"""The grid's tiles: items that wait for a label, with predictions, sorted by confidence."""
+"""The grid's tiles: items that wait for a label, with predictions, sorted by confidence.
+
+An item whose label the model has seen has no prediction. In a blind project (`ProjectSettings.is_blind`), tiles carry
+no predictions, and neither order nor filter depends on them.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,10 @@ class TileQuery:
 
 def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
     """One page of tiles and the total number. Before the first round, the order is that of the queue."""
-    get_project(store, project_id)
+    blind = get_project(store, project_id).settings.is_blind
     known = classes.list_classes(store, project_id, include_inactive=True)
     pool = Pool(store, project_id)
-    found = newest_predictions(store, project_id)
+    found = None if blind else newest_predictions(store, project_id)
     ids, predicted, confidences = _sorted(_waiting(pool, query.items), found, known, query)
     page = slice(query.offset, query.offset + query.limit)
     active = [row for row in known if row.active]
@@ -69,7 +73,7 @@ def _sorted(
     predicted, confidence = np.full(len(ids), -1), np.zeros(len(ids), np.float32)
     active = [row.id for row in known if row.active]
     if found is not None and active and len(ids):
-        rows = found.rows(ids)
+        rows = found.predicted_rows(ids)
         probabilities = found.class_probabilities(known)[rows]
         predicted = np.where(rows >= 0, probabilities.argmax(1), -1)
         confidence = np.where(rows >= 0, probabilities.max(1), 0)

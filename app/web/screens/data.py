@@ -43,6 +43,10 @@ RULE_WORDS: dict[ClassRule, str] = {
 SUGGESTION_WORDS = {"show": "Always show", "hide": "Never show", "random": "Hide on some items (bias check)"}
 KINDS = {"audio": "Audio clips", "image": "Pictures"}
 GUIDELINES_HELP = "Instructions that annotators can open while they label."
+BLIND_TEXT = (
+    "With several annotators per item, blind labeling hides suggestions and the labels of others until you have "
+    "labeled the item yourself."
+)
 SHOWN_PROBLEMS = 50
 
 
@@ -268,6 +272,12 @@ def project_settings(project: projects.ProjectRow) -> None:
         per_item = st.number_input(
             "Annotators per item", 1, 20, project.settings.labels_per_item, help="How many people label each item."
         )
+        blind = st.checkbox(
+            "Blind labeling",
+            project.settings.blind,
+            help="Has no effect with one annotator per item.",
+        )
+        theme.muted(BLIND_TEXT)
         suggestions = st.selectbox(
             "Model suggestions",
             list(SUGGESTION_WORDS),
@@ -286,6 +296,7 @@ def project_settings(project: projects.ProjectRow) -> None:
         saved = st.form_submit_button("Save")
     if saved:
         chosen = {"labels_per_item": int(per_item), "suggestions": suggestions, "hidden_share": float(share)}
+        chosen["blind"] = blind
         try:
             settings = from_dict(projects.ProjectSettings, dataclasses.asdict(project.settings) | chosen)
             projects.update_project(

@@ -12,8 +12,9 @@ import streamlit as st
 
 from app.rounds import requests as round_requests
 from app.views import charts
+from app.views.item_names import ItemNames
 from app.views.map_figure import Coloring, map_figure, mark_open_item, named_colors, outline
-from app.views.map_layers import NONE, MapLayers, inside, map_layers
+from app.views.map_layers import NONE, MapLayers, blinded, inside, map_layers
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
@@ -30,9 +31,12 @@ STEP_SECONDS = 1.6  # a round on screen while playing
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _layers(url: str, project_id: int, round_id: int, revision: int, compared: str) -> MapLayers | None:
-    """Keyed on the project's revision: any new label, class or round gives a new map."""
-    return map_layers(resources.store(), project_id, round_id)
+def _layers(
+    url: str, project_id: int, round_id: int, revision: int, compared: str, blind_for: int | None
+) -> MapLayers | None:
+    """Keyed on the project's revision: any new label, class or round gives a new map. `blind_for`: annotator id."""
+    found = map_layers(resources.store(), project_id, round_id)
+    return found if found is None or blind_for is None else blinded(found, resources.store(), blind_for)
 
 
 def render() -> None:
@@ -49,7 +53,8 @@ def render() -> None:
     row = chosen_round(done)  # drawn below the map, read before it
     compared = round_requests.comparison(store, row.id)
     beside = f"{compared.ticket} {compared.status}" if compared else ""
-    found = _layers(store.url, project.id, row.id, project.revision, beside)
+    blind_for = state.here().annotator.id if project.settings.is_blind else None
+    found = _layers(store.url, project.id, row.id, project.revision, beside, blind_for)
     if found is None:
         theme.empty_state("No map", f"Round {row.number} has no map.")
         return
@@ -246,9 +251,9 @@ def point(found: MapLayers, row: int) -> None:
     theme.heading(f"Pick {int(order[0]) + 1}" if len(order) else "Item", "")
     sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
-    theme.muted(item.name[:120])
-    predictions = predictions_of(store, found.round)
     known = list_classes(store, project.id, include_inactive=True)
+    st.html(ItemNames(one.name for one in known).shown_html(item.id, item.name))
+    predictions = predictions_of(store, found.round)
     if predictions is not None and found.predicted[row] != NONE:
         theme.muted("Prediction")
         for guess in predictions.most_probable(item.id, known):

@@ -145,7 +145,7 @@ class LabelView {
         rows.push(bar);
       }
     } else if (card.suggestion.state === "hidden") {
-      rows.push(term("Suggestion"), element("div", { class: "value quiet" }, "Hidden for this item (bias check)"));
+      rows.push(term("Suggestion"), element("div", { class: "value quiet" }, card.suggestion.blind ? "Hidden until you have labeled this item" : "Hidden for this item (bias check)"));
     }
     if (card.nearest.length) {
       rows.push(term("Nearest labeled items"));

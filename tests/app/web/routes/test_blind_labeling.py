@@ -1,0 +1,149 @@
+"""Nobody is shown a label as a suggestion of the model, and with several labels per item people label independently."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+import numpy as np
+import pytest
+
+from app.views.map_layers import NONE, blinded, map_layers
+from app.views.predictions import newest_predictions
+from core.config import RoundConfig
+from core.types import Selection
+from storage.labeling.pool import LabelInput, Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from storage.projects.projects import ProjectSettings, get_project, update_project
+from storage.rounds.log import RoundLog
+from tests.app import sample_store
+
+
+def finish_round(store, project) -> None:
+    """A finished round as the pipeline stores it: one-hot on labeled rows, class 1 with 0.6 elsewhere."""
+    log, pool = RoundLog(store, project.id), Pool(store, project.id)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    snapshot = pool.snapshot()
+    n = len(snapshot.item_ids)
+    probabilities = np.full((n, snapshot.n_classes), 0.4 / (snapshot.n_classes - 1), np.float32)
+    probabilities[:, 1] = 0.6
+    labeled = np.flatnonzero(snapshot.labeled)
+    probabilities[labeled] = np.eye(snapshot.n_classes, dtype=np.float32)[snapshot.labels[labeled]]
+    nobody = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    arrays = {"item_ids": snapshot.item_ids, "probabilities": probabilities, "map": np.zeros((n, 2), np.float32)}
+    arrays["embeddings"] = np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 4), np.float32)
+    log.finish(row.id, arrays=arrays, selection=nobody, metrics={"has_model": True})
+
+
+class Desk:
+    def __init__(self, store, project) -> None:
+        self.store, self.project, self.pool = store, project, Pool(store, project.id)
+        self.items = [item.id for item in self.pool.items()]
+        self.classes = [row.id for row in list_classes(store, project.id)]
+        self.ana, self.ben = (annotator_named(store, name).id for name in ("Ana", "Ben"))
+
+    def label(self, item: int, class_: int, who: int) -> str:
+        given = {"item_id": self.items[item], "kind": "label", "class_id": self.classes[class_]}
+        event = LabelInput(uuid=str(uuid.uuid4()), **given)
+        assert self.pool.apply([event], annotator=who)[0].accepted
+        return event.uuid
+
+    def card(self, post, item: int, person: str) -> dict:
+        path = f"/api/projects/{self.project.id}/cards"
+        return post(path, {"items": [self.items[item]]}, person=person).json()["cards"][0]
+
+
+@pytest.fixture
+def desk(page_store) -> Desk:
+    return Desk(page_store, sample_store.audio_project(page_store, n=12, labels_per_item=2))
+
+
+def open_suggestions(desk: Desk) -> None:
+    settings = dataclasses.replace(get_project(desk.store, desk.project.id).settings, blind=False)
+    update_project(desk.store, desk.project.id, settings=settings)
+
+
+@pytest.mark.parametrize("blind", [True, False])
+def test_the_label_of_another_annotator_is_never_a_suggestion(desk, post, blind):
+    desk.label(0, 7, desk.ana)
+    finish_round(desk.store, desk.project)
+    if not blind:
+        open_suggestions(desk)
+    for person in ("Ana", "Ben"):
+        suggestion = desk.card(post, 0, person)["suggestion"]
+        assert (suggestion["state"], suggestion["class_id"], suggestion["confidence"]) == ("none", None, None)
+        assert suggestion["guesses"] == []
+    tiles = post(f"/api/projects/{desk.project.id}/tiles", {}, person="Ben").json()["tiles"]
+    mine = next(tile for tile in tiles if tile["item_id"] == desk.items[0])
+    assert (mine["guess"], mine["class_id"], mine["confidence"]) == (None, None, None)
+    found = newest_predictions(desk.store, desk.project.id)
+    assert found.most_probable(desk.items[0], list_classes(desk.store, desk.project.id)) == []
+    assert found.most_probable(desk.items[1], list_classes(desk.store, desk.project.id))[0].probability == 0.6
+
+
+def test_a_label_counts_as_seen_after_it_is_undone_unless_no_round_used_it(desk, post):
+    open_suggestions(desk)
+    seen, unseen = desk.label(0, 7, desk.ana), desk.label(1, 7, desk.ana)
+
+    def undo(item: int, what: str) -> None:
+        event = LabelInput(uuid=str(uuid.uuid4()), item_id=desk.items[item], kind="undo", undoes=what)
+        assert desk.pool.apply([event], annotator=desk.ana)[0].accepted
+
+    undo(1, unseen)
+    finish_round(desk.store, desk.project)
+    undo(0, seen)
+    states = [desk.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
+    assert states == ["none", "shown"]
+    finish_round(desk.store, desk.project)  # its model continues from the one that used the label
+    states = [desk.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
+    assert states == ["none", "shown"]
+
+
+def test_with_several_labels_per_item_suggestions_are_hidden_until_the_own_label(desk, post):
+    finish_round(desk.store, desk.project)
+    before = desk.card(post, 3, "Ben")["suggestion"]
+    assert (before["state"], before["blind"], before["guesses"]) == ("hidden", True, [])
+    desk.label(3, 2, desk.ben)
+    after = desk.card(post, 3, "Ben")["suggestion"]
+    assert (after["state"], after["confidence"]) == ("shown", 0.6)
+    assert desk.card(post, 3, "Ana")["suggestion"]["state"] == "hidden"
+    tiles = post(f"/api/projects/{desk.project.id}/tiles", {}, person="Ben").json()
+    assert tiles["guessed"] is False and {tile["guess"] for tile in tiles["tiles"]} == {None}
+    open_suggestions(desk)
+    assert desk.card(post, 4, "Ben")["suggestion"]["state"] == "shown"
+
+
+def test_nearest_items_show_only_own_labels_in_a_blind_project(desk, post):
+    finish_round(desk.store, desk.project)
+    for item in (4, 5, 6):
+        desk.label(item, 7, desk.ana)
+    desk.label(6, 2, desk.ben)
+    names = [row.name for row in list_classes(desk.store, desk.project.id)]
+    near = desk.card(post, 5, "Ben")["nearest"]
+    assert [(one["item_id"], one["name"]) for one in near] == [(desk.items[6], names[2])]
+    open_suggestions(desk)
+    near = desk.card(post, 5, "Ben")["nearest"]
+    assert desk.items[5] not in [one["item_id"] for one in near] and len(near) == 2
+
+
+def test_the_map_of_a_blind_project_hides_what_is_still_to_label(desk):
+    desk.label(0, 7, desk.ana)
+    desk.label(1, 7, desk.ana)
+    desk.label(1, 3, desk.ben)
+    finish_round(desk.store, desk.project)
+    layers = map_layers(desk.store, desk.project.id, 1)
+    assert layers.predicted[:3].tolist() == [NONE, NONE, 1]
+    assert layers.confidence[:2].tolist() == [0, 0]
+    for who, labels in ((desk.ben, [NONE, 3]), (desk.ana, [7, 3])):
+        seen = blinded(layers, desk.store, who)
+        assert seen.label[:2].tolist() == labels
+        assert seen.predicted[2] == NONE and seen.confidence[2] == 0
+        assert (seen.annotator[:1] == NONE).tolist() == [labels[0] == NONE]
+
+
+def test_projects_of_one_label_per_item_and_stored_settings_keep_their_suggestions(page_store):
+    assert not ProjectSettings().is_blind
+    assert ProjectSettings(labels_per_item=2).is_blind
+    assert not ProjectSettings(labels_per_item=2, blind=False).is_blind
