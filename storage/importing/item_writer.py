@@ -267,7 +267,7 @@ class ItemWriter:
             class_id=ids_of[given.label] if given.kind != "skip" else None,
             suggestion=given.suggestion if given.suggestion in ("shown", "hidden") else "none",
             suggested_class_id=ids_of.get(given.suggested_label),
-            suggested_confidence=given.suggested_confidence,
+            suggested_confidence=_probability(given.suggested_confidence),
             seconds=given.seconds,
             note=given.note,
             at=given.at,
@@ -278,3 +278,8 @@ def _other_split(held_out: bool) -> str:
     if held_out:
         return "It is already a test item and did not move into the pool; its label was not added."
     return "It is already in the pool and did not become a test item."
+
+
+def _probability(value: float | None) -> float | None:
+    """The value if it is a probability. Exports of earlier versions may contain other numbers; the label is kept."""
+    return value if value is not None and 0 <= value <= 1 else None

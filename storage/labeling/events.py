@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, func, insert, select
@@ -27,6 +27,7 @@ from storage.projects.projects import ProjectRow, row_in
 Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
 KINDS = ("label", "skip", "flag", "unflag", "note", "undo", "decide")
 NOTE_LIMIT = 100_000
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # earlier times cannot be converted between time zones in every program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class _Batch:
 
     def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput]) -> None:
         self.project_id = project_id
-        named = [event.undoes for event in events if event.undoes is not None]
+        named = [event.undoes for event in events if event.undoes is not None and _is_uuid(event.undoes)]
         self.known = _stored(connection, [event.uuid for event in events])
         self.targets = _stored(connection, named)
         self.undone = undone_uuids(_rows(connection, LabelEvent.undoes, named))
@@ -101,6 +102,21 @@ class _Batch:
             return f"There is no event of kind {event.kind!r}."
         if event.item_id not in self.items:
             return f"Item {event.item_id} is not in this project; the label was not stored."
+        if event.at is not None and event.at < EARLIEST:
+            return f"The time {event.at.isoformat()} is before 1970; the label was not stored. Check the clock."
+        if event.undoes is not None and event.kind != "undo":
+            return f"An event of kind {event.kind} cannot undo another one."
+        return self._suggestion_refusal(event) or self._kind_refusal(event, annotator)
+
+    def _suggestion_refusal(self, event: LabelInput) -> str:
+        confidence = event.suggested_confidence
+        if event.suggested_class_id is not None and event.suggested_class_id not in self.classes:
+            return f"The suggested class {event.suggested_class_id} is not in this project; the label was not stored."
+        if confidence is not None and not 0 <= confidence <= 1:
+            return f"The suggested confidence is {confidence}, not a number from 0 to 1; the label was not stored."
+        return ""
+
+    def _kind_refusal(self, event: LabelInput, annotator: int) -> str:
         if event.kind in ("label", "decide"):
             return self._class_refusal(event.class_id)
         if event.class_id is not None:
@@ -152,7 +168,7 @@ def apply_events(
     """Write a batch in a transaction that holds the project's lock (`projects.lock` or `touch`); one result each."""
     if isinstance(project, int):
         project = row_in(connection, project)
-    events = [_checked(event) for event in events]
+    events = [checked(event) for event in events]
     project_id = project.id
     batch = _Batch(connection, project_id, events)
     refusal = _annotator_refusal(connection, project, annotator)
@@ -176,7 +192,7 @@ def apply_events(
     return answers
 
 
-def _checked(event: LabelInput) -> LabelInput:
+def checked(event: LabelInput) -> LabelInput:
     """The event in its stored form. Raises InvalidInput for a value that cannot be stored exactly."""
     try:
         normal = str(uuid.UUID(event.uuid))
@@ -188,15 +204,17 @@ def _checked(event: LabelInput) -> LabelInput:
         raise InvalidInput(f"The time {event.at.isoformat()} of an event has no time zone.")
     if event.suggestion not in ("none", "shown", "hidden"):
         raise InvalidInput(f"A suggestion is none, shown or hidden, not {event.suggestion!r}.")
-    if not _measured(event.seconds) or not _measured(
-        event.suggested_confidence
-    ):  # the clock was changed: no measurement
-        seconds, confidence = (
-            value if _measured(value) else None for value in (event.seconds, event.suggested_confidence)
-        )
-        event = replace(event, seconds=seconds, suggested_confidence=confidence)
+    if not _measured(event.seconds):  # the clock was changed: no measurement
+        event = replace(event, seconds=None)
     storable(event.note, "The note", NOTE_LIMIT)
     return event
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def _measured(value: float | None) -> bool:

@@ -8,6 +8,8 @@ disk.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
@@ -17,10 +19,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from app.views.text import visible
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE, is_https, set_cookie
 from app.web.routes import cards, tiles
 from core.errors import InvalidInput, NotFound, StoreUnusable, WinnowError
+from storage.labeling.events import checked
 from storage.labeling.pool import Applied, ItemFilter, LabelInput, Pool
 from storage.projects.annotators import get_annotator
 from storage.projects.projects import get_project
@@ -28,6 +32,10 @@ from storage.projects.projects import get_project
 MAX_BODY = 16 * 2**20
 MAX_CARDS = 60
 MAX_EVENTS = 20_000
+MAX_INTEGER = 2**62
+LOGGED_REFUSALS = 20  # in one line
+LOG = logging.getLogger(__name__)
+_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 Body = Mapping[str, Any]
 Answer = dict[str, Any]
 
@@ -57,17 +65,18 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
             return _error(401, "You are signed out. Open Winnow again. Labels that were not sent yet are kept.")
         if handle is None:
             return _open_session(request)
+        project = request.path_params["project"]
         try:
             body = await _body(request)
-            answer = await run_in_threadpool(handle, request.path_params["project"], ticket.annotator_id, body)
+            if project >= MAX_INTEGER:
+                raise NotFound("There is no such project.")
+            answer = await run_in_threadpool(handle, project, ticket.annotator_id, body)
         except NotFound as error:
             return _error(404, str(error))
         except StoreUnusable as error:  # such as a full disk or a restore: browsers keep their labels and send again
             return _error(503, str(error))
         except WinnowError as error:
             return _error(422, str(error))
-        except OverflowError:
-            return _error(404, "There is no such project.")
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     return endpoint
@@ -108,23 +117,34 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
     events, results = [], []
     for one in given:
         try:
-            events.append(label_input(one))
+            events.append(checked(label_input(one)))
         except InvalidInput as error:
             name = one.get("uuid") if isinstance(one, dict) else None
-            results.append(Applied(str(name), False, str(error)))
-    results.extend(apply_each(Pool(resources.store(), project), events, annotator))
+            results.append(Applied(_encodable(str(name)), False, str(error)))
+    results.extend(Pool(resources.store(), project).apply(events, annotator=annotator))
+    _log_refusals(project, annotator, results, {event.uuid: event for event in events})
     state = cards.work_state(resources.store(), project, annotator)
     return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in results], "state": state}
 
 
-def apply_each(pool: Pool, events: list[LabelInput], annotator: int) -> list[Applied]:
-    """Apply all events in one transaction; if an event is invalid, apply them one by one."""
-    try:
-        return pool.apply(events, annotator=annotator)
-    except InvalidInput as error:
-        if len(events) == 1:
-            return [Applied(events[0].uuid, False, str(error))]
-        return [result for event in events for result in apply_each(pool, [event], annotator)]
+def _log_refusals(project: int, annotator: int, results: list[Applied], events: Mapping[str, LabelInput]) -> None:
+    """One line with the ids of the refused events and the reasons, without names and other quoted text."""
+    refused = [one for one in results if not one.accepted]
+    if not refused:
+        return
+    parts = []
+    for one in refused[:LOGGED_REFUSALS]:
+        event = events.get(one.uuid)
+        ids = f" {event.kind} item {event.item_id} class {event.class_id}" if event is not None else ""
+        parts.append(visible(f"{one.uuid[:36]}{ids}: {_QUOTED.sub('…', one.reason)}"))
+    more = f"; {len(refused) - LOGGED_REFUSALS:,} more" if len(refused) > LOGGED_REFUSALS else ""
+    told = (len(refused), len(results), project, annotator, "; ".join(parts) + more)
+    LOG.warning("refused %d of %d events in project %d of annotator %d: %s", *told)
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates escaped, so that a response can contain it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def label_input(given: Any) -> LabelInput:
@@ -155,6 +175,8 @@ def _text(given: Body, name: str) -> str:
     value = given.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidInput(f"{name} must be text.")
+    if value and ("\x00" in value or _encodable(value) != value):
+        raise InvalidInput(f"{name} contains a character that cannot be stored.")
     return value or ""
 
 
@@ -162,16 +184,27 @@ def _integer(given: Body, name: str, *, required: bool = False) -> int | None:
     value = given.get(name)
     if value is None and not required:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**62:
+    if not _is_integer(value):
         raise InvalidInput(f"{name} must be a whole number.")
-    return value
+    return int(value)  # type: ignore[arg-type]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INTEGER
+
+
+def _integers(given: Body, name: str) -> list[int]:
+    values = given.get(name)
+    if not isinstance(values, list) or not all(_is_integer(value) for value in values):
+        raise InvalidInput(f"{name} must be a list of whole numbers.")
+    return values
 
 
 def _number(given: Body, name: str) -> float | None:
     value = given.get(name)
     if value is None:
         return None
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not (isinstance(value, float) or _is_integer(value)):
         raise InvalidInput(f"{name} must be a number.")
     return float(value)
 
@@ -184,7 +217,7 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
     if who.removed_at is not None:
         raise InvalidInput(f"{who.name} was removed. Continue under another name.")
     if "items" in body:
-        wanted = [item for item in body["items"] if isinstance(item, int)][:MAX_CARDS]
+        wanted = _integers(body, "items")[:MAX_CARDS]
         made = cards.cards(store, row, annotator, pool.items_by_id(wanted))
         return {"cards": [cards.with_own_state(pool, card, annotator) for card in made]}
     holder, limit = _text(body, "holder")[:64], max(1, min(_integer(body, "limit") or 1, MAX_CARDS))
@@ -222,13 +255,13 @@ def release(project: int, annotator: int, body: Body) -> Answer:
 
 
 def give_tiles(project: int, annotator: int, body: Body) -> Answer:
-    wanted = body.get("items")
+    wanted = None if body.get("items") is None else tuple(_integers(body, "items"))
     query = tiles.TileQuery(
         class_id=_integer(body, "class_id"),
         order="unsure" if body.get("order") == "unsure" else "sure",
         offset=max(0, _integer(body, "offset") or 0),
         limit=max(1, min(_integer(body, "limit") or 60, 240)),
-        items=tuple(item for item in wanted if isinstance(item, int)) if isinstance(wanted, list) else None,
+        items=wanted,
     )
     found = tiles.tiles(resources.store(), project, query)
     return found | {"state": cards.work_state(resources.store(), project, annotator)}
