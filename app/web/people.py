@@ -21,7 +21,7 @@ def current() -> AnnotatorRow | None:
     """The annotator of this session, or None; then `ask` draws the screen to show."""
     if resources.sign_in():
         return _signed_in()
-    known = {row.id: row for row in annotators.list_annotators(resources.store())}
+    known = {row.id: row for row in annotators.list_people(resources.store())}
     chosen = st.session_state.get(CHOSEN)
     if chosen is None and not st.session_state.get("leaving"):
         ticket = tickets.redeem(resources.key(), st.context.cookies.get(SESSION_COOKIE))
@@ -62,7 +62,7 @@ def ask() -> None:
 
 
 def _ask_name() -> None:
-    known = [row for row in annotators.list_annotators(resources.store()) if row.removed_at is None]
+    known = annotators.list_people(resources.store())
     with st.container(key="welcome"):
         st.title("Who is labeling?", anchor=False)
         st.write("Every label is stored with the name of its annotator.")
@@ -78,7 +78,7 @@ def _ask_name() -> None:
 
 def enter_as(name: str) -> None:
     try:
-        row = annotators.annotator_named(resources.store(), name.strip())
+        row = annotators.person_named(resources.store(), name)
     except WinnowError as error:
         st.error(plain(error))
         return

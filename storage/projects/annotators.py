@@ -15,6 +15,10 @@ from storage.database.store import Store, insert_for, now
 from storage.database.strings import named, storable
 from storage.labeling.undo import is_undone
 
+PROGRAM_NAMES = frozenset(
+    {"import", "simulator"}
+)  # whose labels come from files or hidden labels; nobody signs in as these
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotatorRow:
@@ -23,6 +27,11 @@ class AnnotatorRow:
     subject: str | None
     created_at: datetime
     removed_at: datetime | None
+
+    @property
+    def is_person(self) -> bool:
+        """Whether a person may sign in as this annotator."""
+        return self.subject is not None or self.name.casefold() not in PROGRAM_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,18 @@ def list_annotators(store: Store, include_removed: bool = False) -> list[Annotat
         query = query.where(Annotator.removed_at.is_(None))
     with store.read() as connection:
         return [AnnotatorRow(**row._asdict()) for row in connection.execute(query)]
+
+
+def list_people(store: Store) -> list[AnnotatorRow]:
+    """The annotators that sign-in offers: people who were not removed."""
+    return [row for row in list_annotators(store) if row.is_person]
+
+
+def person_named(store: Store, name: str) -> AnnotatorRow:
+    """`annotator_named` for a name that a person typed; the names of programs are refused."""
+    if name.strip().casefold() in PROGRAM_NAMES:
+        raise Conflict(f"The name {name.strip()!r} is used for labels that no person gave. Use another name.")
+    return annotator_named(store, name)
 
 
 def get_annotator(store: Store, annotator_id: int) -> AnnotatorRow:
@@ -150,6 +171,8 @@ def _find(connection: Connection, name: str, subject: str | None) -> AnnotatorRo
 def _make(connection: Connection, name: str, subject: str | None) -> AnnotatorRow:
     """Insert unless another process did; for a new subject, a taken name gets the first free number."""
     candidate, number = name, 2
+    if subject is not None and name.casefold() in PROGRAM_NAMES:
+        candidate, number = f"{name} (2)", 3
     while True:
         values = {"name": candidate, "subject": subject, "created_at": now()}
         connection.execute(insert_for(connection, Annotator).values(values).on_conflict_do_nothing())

@@ -68,3 +68,23 @@ def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, ca
     assert "inner detail" not in said[0] and "Labels are not affected" in said[0]
     assert server.on_script_error(NotFound("Project 7 is gone.")) is True
     assert said[1] == plain("Project 7 is gone.")
+
+
+def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(page_store):
+    from streamlit.testing.v1 import AppTest
+
+    from storage.projects.annotators import annotator_named
+
+    for name in ("Ana", "import"):
+        annotator_named(page_store, name)
+
+    def screen() -> None:
+        from app.web import people
+
+        people.ask()
+
+    page = AppTest.from_function(screen, default_timeout=60).run()
+    assert [button.label for button in page.button if button.key and button.key.startswith("person-")] == ["Ana"]
+    page.text_input[0].set_value("import")
+    page.button[-1].click().run()
+    assert "no person gave" in page.error[0].value.replace("\\", "")
