@@ -1,0 +1,46 @@
+"""Random faults over a running system while simulated annotators label and rounds run, for five minutes.
+
+    .venv/bin/python -m benchmarks.drills [--seconds 300] [--seed 0] [--database sqlite|postgresql] [--out FILE]
+
+Faults: the worker, the page server and PostgreSQL are killed with SIGKILL, the worker is paused, the disk is full for
+seconds (a small file system of the drill's own; needs root), connections and uploads are cut, bytes of artifacts and
+caches are flipped, the clock jumps by up to ten years. The seed and the fault log are printed.
+
+Last line: one JSON object. `acknowledged` counts the events that the server said it had stored, `lost` those that are
+not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
+`inconsistencies` (promised: none) are sentences: a damaged database, projections that differ from the events, events
+that were refused or stored in another order, acknowledged uploads with other bytes, no round that finishes after the
+faults. The exit status is an error when a promise does not hold. The test suite runs thirty seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from pathlib import Path
+
+from tests.drills.drill import Options, run_drill
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--out", type=Path, default=None, help="also write the JSON, with the fault log, to this file")
+    parser.add_argument("--logs", type=Path, default=None, help="keep the logs of the processes in this folder")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1 << 31) if given.seed is None else given.seed
+    options = Options(seconds=given.seconds, seed=seed, database=given.database, logs=given.logs)
+    result = run_drill(options, lambda line: print(line, flush=True))
+    if given.out is not None:
+        given.out.write_text(json.dumps(result, indent=1))
+    print(json.dumps({name: value for name, value in result.items() if name != "fault_log"}))
+    if result["lost"] or result["doubled"] or result["inconsistencies"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The processes of a drill: page server, worker and PostgreSQL, started as users start them and killed by their ids.
+
+`Watchdog` starts again what ended, as a service manager does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from app.web import server_command
+from tests.drills.shifted_clock import VARIABLE
+from tests.postgres_server import Server, as_ordinary_user, dying_with_us
+
+STOP_SECONDS = 30.0
+START_SECONDS = 300.0
+RETRY_SECONDS = 0.5
+
+
+@dataclass
+class Managed:
+    """One process that may be killed at any time."""
+
+    name: str
+    command: Sequence[str]
+    environment: dict[str, str]
+    log: Path
+    folder: Path = server_command.ROOT
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    started: float = field(default=0.0)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                list(self.command), cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.starts += 1
+        self.started = time.monotonic()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def send(self, number: int) -> int:
+        """Send a signal to this process alone; its id."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.pid
+
+    def end(self) -> None:
+        """Terminate it, and kill it and its children when that takes long."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)  # its own session: nobody else's processes
+            self.process.wait()
+
+
+def page_server(home: Path, port: int, environment: dict[str, str], logs: Path) -> Managed:
+    command = server_command.command("127.0.0.1", port)
+    shifted = [sys.executable, "-m", "tests.drills.shifted_clock", *command[2:]]  # without python -m
+    values = server_command.environment("127.0.0.1", port, home) | environment
+    return Managed("server", shifted, values, logs / "server.log")
+
+
+def worker(home: Path, port: int, environment: dict[str, str], logs: Path) -> Managed:
+    values = server_command.environment("127.0.0.1", port, home) | environment
+    command = [sys.executable, "-m", "tests.drills.shifted_clock", "app", "worker"]
+    return Managed("worker", command, values, logs / "worker.log")
+
+
+def common_environment(clock: Path, url: str | None) -> dict[str, str]:
+    values = {VARIABLE: str(clock), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    return values | ({"WINNOW_DATABASE_URL": url} if url else {})
+
+
+def is_ready(port: int) -> bool:
+    try:
+        address = f"http://127.0.0.1:{port}{server_command.HEALTH_PATH}"
+        return bool(urllib.request.urlopen(address, timeout=5).status == 200)
+    except OSError:
+        return False
+
+
+class Postgres:
+    """A PostgreSQL server in `folder` that can be killed and started again; it listens on no network address."""
+
+    def __init__(self, binaries: Path, folder: Path, logs: Path) -> None:
+        folder.mkdir(parents=True)
+        prefix = as_ordinary_user(folder)
+        data = folder / "data"
+        initdb = [*prefix, str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run([*initdb, "-E", "UTF8", "--locale=C.UTF-8"], cwd=folder, check=True, capture_output=True)
+        settings = {
+            "listen_addresses": "", "unix_socket_directories": folder, "max_connections": 60,
+            "shared_buffers": "64MB", "max_wal_size": "64MB", "min_wal_size": "32MB",
+        }  # fmt: skip
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        command = [*dying_with_us(prefix), str(binaries / "postgres"), "-D", str(data), *options]
+        self.server = Server(folder)
+        self.managed = Managed("postgresql", command, dict(os.environ), logs / "postgresql.log", folder)
+
+    def is_ready(self) -> bool:
+        try:
+            self.server.run("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def wait_until(ready: object, what: str, seconds: float = START_SECONDS) -> None:
+    assert callable(ready)
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"The {what} was not ready after {seconds:.0f} s.")
+        time.sleep(0.1)
+
+
+class Watchdog(threading.Thread):
+    """Starts processes again that ended."""
+
+    def __init__(self, processes: Sequence[Managed]) -> None:
+        super().__init__(daemon=True)
+        self.processes, self.stopped = processes, threading.Event()
+
+    def run(self) -> None:
+        while not self.stopped.wait(RETRY_SECONDS):
+            for one in self.processes:
+                if not one.running:
+                    one.start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.join()

@@ -1,0 +1,23 @@
+"""Thirty seconds of random faults: no acknowledged label is lost or doubled, and a round finishes afterwards.
+
+The five minutes of `benchmarks.drills` run the same drill.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.drills.drill import Options, run_drill
+
+SEED = 17
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_500)
+def test_thirty_seconds_of_faults_lose_and_double_no_acknowledged_label(capsys):
+    result = run_drill(Options(seconds=30, seed=SEED))
+    told = {name: result[name] for name in ("lost", "doubled", "inconsistencies")}
+    assert told == {"lost": 0, "doubled": 0, "inconsistencies": []}, result
+    assert result["acknowledged"] > 0
+    assert result["rounds_finished"] > 0
+    assert sum(result["faults"].values()) >= 5, result["faults"]
