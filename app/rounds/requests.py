@@ -146,7 +146,7 @@ class RoundView:
     note: str
     seconds_left: float | None  # None before there is anything to go by
     interruptions: int  # how often another worker had to take over
-    waiting_for_worker: bool  # nobody has a hand on it
+    waiting_for_worker: bool  # no worker has started it
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # "loss" -> (step, value)
     labels_since: int = 0  # "trained before your last n labels"
 

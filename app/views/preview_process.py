@@ -1,4 +1,4 @@
-"""The process that draws previews: it decodes files that nobody has checked, under limits on memory, time and output.
+"""The process that draws previews: it decodes untrusted files, under limits on memory, time and output.
 
 Started by `app.views.preview_pool` as `python -m app.views.preview_process`. The first line of standard input holds the
 limits as JSON. A request is one JSON line [kind, part, n_bytes] followed by the bytes of the file; a reply is one JSON

@@ -1,10 +1,9 @@
-"""Who may talk to this server: one gate in front of pages, WebSocket, media and API.
+"""Access control: one gate in front of pages, WebSocket, media and API.
 
-Host      Requests must name a host we answer to, so that a foreign page cannot reach us through its own name (DNS
-          rebinding).
-Origin    What changes something, and every WebSocket, must come from our own page.
-Token     Beyond loopback and without `[auth]`, everyone shows the access token once: it is part of the printed
-          address, and a cookie remembers it.
+Host      Requests must name an allowed host, which prevents DNS rebinding.
+Origin    Requests that change something, and every WebSocket, must come from a page of this server.
+Token     Beyond loopback and without `[auth]`, visitors present the access token once: it is part of the printed
+          address, and a cookie keeps the proof.
 Headers   Every answer carries a Content-Security-Policy and may not be shown in a frame of another page. Behind TLS
           every cookie is Secure.
 Session   Media of Streamlit's own `/media/` route need the session cookie of someone who has a name here, as ours do.
@@ -36,7 +35,7 @@ SESSION_COOKIE = "winnow_session"
 YEAR = 365 * 24 * 3600
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/_stcore/health"})
-SIGN_OUT_PATH = "/auth/logout"  # Streamlit's; who passes it is signed out of our media and exports too
+SIGN_OUT_PATH = "/auth/logout"  # Streamlit's route; it also ends the session for media and exports
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -98,7 +97,7 @@ def needs_token(host: str, sign_in: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the gate checks. `token` None: nobody is asked for one. `hosts` empty: any host name is answered."""
+    """What the gate checks. `token` None: no token is needed. `hosts` empty: every host name is allowed."""
 
     key: bytes
     token: str | None = None
@@ -128,7 +127,7 @@ def host_name(host: str | None) -> str | None:
 
 
 def same_origin(origin: str | None, host: str | None, allowed: frozenset[str]) -> bool:
-    """A browser names the page that asks. No name at all is a program on the command line, which holds no cookies."""
+    """Browsers send the origin of the page. A request without one comes from a program, which holds no cookies."""
     if origin is None:
         return True
     netloc = urlsplit(origin).netloc.lower()
@@ -231,12 +230,12 @@ def bearer(headers: Headers) -> str | None:
 
 
 def set_cookie(response: Response, name: str, value: str, *, secure: bool, seconds: int = YEAR) -> None:
-    """Cookies no script can read and no other site can make the browser send."""
+    """Set an HttpOnly, SameSite cookie: scripts cannot read it, and other sites cannot make the browser send it."""
     response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="strict", secure=secure, path="/")
 
 
 def without_session(send: Send) -> Send:
-    """Answers that also take the session cookie away."""
+    """Add the deletion of the session cookie to the answer."""
     gone = Response()
     gone.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
 

@@ -60,7 +60,7 @@ def _end_drawings_at(number: int) -> Any:
 
 
 def on_script_error(error: Exception) -> bool:
-    """A page that fails tells its visitor an error number and what is safe; other sessions and the labels go on."""
+    """Show an error number and what is safe. Other sessions and the saved labels are not affected."""
     if isinstance(error, WinnowError):
         st.error(plain(error))
         return True

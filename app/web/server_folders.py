@@ -1,8 +1,8 @@
 """Which folders of the server people may import from or watch.
 
-Whoever can name a path can read what is there, with the rights of the server process. The operator lists the allowed
-folders in WINNOW_IMPORT_ROOTS (separated like PATH). Without that setting every folder is allowed as long as Winnow is
-used by one person on one machine, and none as soon as there is a sign that others reach it: an address beyond loopback,
+A visitor who may name a path can read what is there, with the rights of the server process. The operator lists the
+allowed folders in WINNOW_IMPORT_ROOTS (separated like PATH). Without that setting every folder is allowed as long as
+Winnow is used by one person on one machine, and none when others may reach it: an address beyond loopback,
 an access token, `[auth]`, or WINNOW_ALLOWED_HOSTS (a proxy in front).
 """
 
@@ -33,8 +33,8 @@ def allowed_roots(host: str, environ: Mapping[str, str], *, token: str | None, s
 def find_on_server(text: str, roots: tuple[Path, ...]) -> Path:
     """The file or folder at an absolute path, with links resolved, if it is below one of `roots`.
 
-    A path that does not exist and one that is not allowed give the same answer, so that nobody can find out what is on
-    the server. Nothing outside the roots is touched, unless a link inside them leads there.
+    A path that does not exist and one that is not allowed give the same answer, so that visitors cannot find out what
+    is on the server. Nothing outside the roots is touched, unless a link inside them leads there.
     """
     path = Path(os.path.normpath(Path(text.strip()).expanduser()))
     if "\0" not in text and path.is_absolute() and _within(path, roots):

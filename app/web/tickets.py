@@ -1,8 +1,8 @@
-"""Signed notes that say who someone is, and the key they are signed with.
+"""Signed tickets that identify an annotator, and the signing key.
 
 A ticket is `payload.signature`: JSON in URL-safe base64 and its HMAC-SHA-256. The page gives one to each tab; the tab
 sends it with every label, so two tabs of one browser can work under two names. Tickets outlive a restart of the server,
-because the key lies in WINNOW_HOME and not in memory.
+because the key is a file in WINNOW_HOME.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def issue(key: bytes, annotator_id: int, lifetime_seconds: float) -> str:
 
 
 def redeem(key: bytes, text: str | None) -> Ticket | None:
-    """Who a ticket speaks for, or None when it is missing, forged or too old."""
+    """The content of a valid ticket; None when it is missing, forged or expired."""
     payload = verify(key, text)
     if payload is None:
         return None
@@ -61,7 +61,7 @@ def sign(key: bytes, payload: dict[str, Any]) -> str:
 
 
 def verify(key: bytes, text: str | None) -> dict[str, Any] | None:
-    """The payload if the signature holds, else None."""
+    """The payload if the signature is valid, else None."""
     body, _, signature = (text or "").partition(".")
     if not body or not hmac.compare_digest(_signature(key, body).encode(), signature.encode("utf-8", "replace")):
         return None

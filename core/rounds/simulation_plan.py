@@ -46,7 +46,7 @@ class LabeledPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a trial goes, and how hard the oracle makes it."""
+    """The protocol of a trial: sizes, and the errors of the simulated annotator."""
 
     start: int = 10
     batch: int = 10

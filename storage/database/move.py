@@ -130,8 +130,8 @@ def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
 
 
 def _copy_packed(source: Store, target: Store, report: Report) -> int:
-    """Packed contents that the target lacks, into packs of its own: what nobody can read any more stays behind, unless
-    an item refers to it."""
+    """Packed contents that the target lacks, into packs of its own: contents that cannot be read are left behind,
+    unless an item refers to it."""
     writer, n_files = PackWriter(target.media.root), 0
     try:
         for done, sha256 in enumerate(source.media.packs.index.hashes()):

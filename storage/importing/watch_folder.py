@@ -1,4 +1,4 @@
-"""A look at a watched folder: which files are new or changed, and have come to rest.
+"""A scan of a watched folder: which files are new or changed, and no longer change.
 
 A file that is still being written is left alone: it counts as settled when its size and time of change were the same at
 two looks at least `patience` seconds apart, or when it was last touched longer ago than `OLD_SECONDS`. Names that begin

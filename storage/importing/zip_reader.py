@@ -1,4 +1,4 @@
-"""Zip archives nobody vouches for, read in constant memory per entry.
+"""A reader of untrusted zip archives, in constant memory per entry.
 
 The central directory is walked entry by entry from the file, so an archive with ten million names costs no more memory
 than one with ten. Before anything is unpacked, the number of entries, their sizes and their overlaps are checked; while

@@ -1,8 +1,8 @@
-"""Files that went missing or changed after import: noticed when they are read or checked, shown, and put right.
+"""Detection of files that went missing or changed after import, when they are read or verified.
 
-An item whose file is gone or has other bytes keeps its labels and its place in history, but waits for nobody. When the
-right bytes are back, it waits again. Only a machine that can know says so: one that works from an artifact folder and
-has no media of its own finds every file missing, and notes nothing.
+An item whose file is missing or changed keeps its labels and its history but leaves the queue. It returns to the queue
+when the original bytes are back. Only the machine that holds the media records such findings: a worker that reads from
+an artifact folder has no media files and records nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 500
 
 @dataclass(frozen=True, slots=True)
 class MediaReport:
-    """How many items were looked at, and how they stand now."""
+    """Number of items checked, by their present condition."""
 
     checked: int = 0
     missing: int = 0
@@ -38,7 +38,8 @@ class MediaReport:
 
 
 def read_item(store: Store, item_id: int) -> bytes:
-    """The item's bytes, exactly those that were imported. A missing or changed file is noted before it is raised."""
+    """The item's bytes, exactly those that were imported. A missing or changed file is recorded before the error is
+    raised."""
     query = select(Item.id, Item.project_id, Item.sha256, Item.link_path, Item.condition).where(Item.id == item_id)
     with store.read() as connection:
         row = connection.execute(query).one_or_none()

@@ -1,8 +1,8 @@
-"""The bytes behind items: `media/ab/abcdef…`, each file named after the SHA-256 of its content, and packs.
+"""Content-addressed storage of media: `media/ab/abcdef…`, each file named after the SHA-256 of its content, and packs.
 
-A file gets its name only when it is complete; what is read is compared with the hash it was asked for. Small contents
-of large imports are kept together (`storage.media.packs`); a file of its own counts before a place in a pack. Items
-that were linked stay where they are and are read from there, with the same comparison.
+A file is renamed to its hash only when it is complete, and bytes are compared with the hash when they are read. Small
+files of large imports are stored together (`storage.media.packs`); a separate file takes precedence over a pack. Linked
+items stay where they are and are read from there, with the same comparison.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CHUNK = 1 << 20
 
 
 class MediaMissing(NotFound):
-    """The file behind an item is not there (any more), or may not be read."""
+    """The file of an item does not exist or cannot be read."""
 
 
 class MediaChanged(NotFound):
-    """The file behind an item has other bytes than it had when it was imported."""
+    """The bytes of an item differ from those that were imported."""
 
 
 class MediaFolder:
@@ -46,7 +46,7 @@ class MediaFolder:
         self.packs = Packs(self.root)
 
     def path(self, sha256: str) -> Path:
-        """Where the bytes with this hash are if they have a file of their own."""
+        """The path of the separate file with this hash, whether or not it exists."""
         if not _HASH.match(sha256):
             raise InvalidInput(f"{sha256[:80]!r} is not a SHA-256 in hex.")
         return self.root / sha256[:2] / sha256
@@ -70,7 +70,7 @@ class MediaFolder:
         return digest.hexdigest()
 
     def locate(self, sha256: str, link_path: str | None = None) -> Path | None:
-        """The regular file that holds the item's bytes, whose content is not compared here; None: a pack does."""
+        """The regular file with the item's bytes, not verified here; None when the bytes are in a pack."""
         path = Path(link_path) if link_path is not None else self.path(sha256)
         try:
             status = path.lstat() if link_path is not None else path.stat()
@@ -83,7 +83,7 @@ class MediaFolder:
         return path
 
     def open(self, sha256: str, link_path: str | None = None) -> BinaryIO:
-        """The bytes as a stream; those of a file are for the reader to compare."""
+        """The bytes as a stream. The reader must verify those that come from a file."""
         path = self.locate(sha256, link_path)
         if path is None:
             return io.BytesIO(self._packed(sha256))
@@ -122,7 +122,8 @@ class MediaFolder:
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A folder of this process for files on their way in; gone afterwards, as are those of processes that died."""
+        """A temporary folder for incoming files of this process. It is removed afterwards, with those of dead
+        processes."""
         waiting = self.root / "incoming"
         waiting.mkdir(parents=True, exist_ok=True)
         for leftover in waiting.iterdir():
@@ -136,7 +137,7 @@ class MediaFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def sync(self, hashes: Sequence[str]) -> None:
-        """Copied bytes with these hashes are on disk when this returns: file by file when few, else at once."""
+        """Flush the contents with these hashes to disk: file by file when they are few, else the whole file system."""
         if len(hashes) <= FEW:
             single = {self.path(sha256) for sha256 in hashes if self.path(sha256).exists()}
             for path in single | self.packs.files([one for one in hashes if self.path(one) not in single]):
@@ -149,7 +150,7 @@ class MediaFolder:
             self.sync_all()
 
     def sync_all(self) -> None:
-        """Everything that was put here until now is on disk when this returns."""
+        """Flush everything stored so far to disk."""
         descriptor = os.open(self.root, os.O_RDONLY)
         try:
             if _syncfs is None or _syncfs(descriptor) != 0:
@@ -174,7 +175,7 @@ _syncfs = _find_syncfs()
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Never waits: a FIFO that took the file's place is opened without blocking, seen, and refused."""
+    """Open a regular file without blocking. A FIFO in its place is detected and refused."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -187,7 +188,8 @@ def _host() -> str:
 
 
 def _alive(name: str) -> bool:
-    """Whether the process that made `incoming/<host>-<pid>-…` may still run; those of other machines may."""
+    """Whether the process that created `incoming/<host>-<pid>-…` may still run. Other machines' processes always
+    may."""
     host, _, rest = name.partition("-")
     pid = rest.partition("-")[0]
     if host != _host() or not pid.isdigit():

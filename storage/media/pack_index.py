@@ -1,14 +1,14 @@
-"""Which pack holds the bytes with a given hash: a log beside each pack, and one sorted table made of all logs.
+"""Index from a hash to its place in a pack: a log beside each pack, and one sorted table of all logs.
 
-packs/<name>.log   one record for each content of packs/<name>.pack, in the order of writing; its writer alone appends
-packs/table        all records of the logs sorted by hash, with how many of each log it holds; searched where it lies
+packs/<name>.log   one record for each content of packs/<name>.pack, in the order of writing; only its writer appends
+packs/table        all records of the logs sorted by hash, with the count taken from each log; searched in a memory map
 
-The logs are what counts. The table can be removed at any time and is made again; what the logs have beyond it is held
-in memory and merged into a new table, which takes the old one's place whole, when it is more than `UNSORTED` records:
-memory does not grow with the number of items. A record is a hint, never a proof: whoever reads compares the bytes.
+The logs are authoritative. The table can be deleted at any time and is rebuilt. Records that the table lacks are held
+in memory; above `UNSORTED` records they are merged into a new table, which replaces the old one atomically, so memory
+does not grow with the number of items. A record only says where to look: readers compare the bytes with the hash.
 
 record   sha256 (32 bytes), number of the pack in the table (4; 0 in a log), n_bytes (4), offset (8), big-endian
-table    mark, number of packs, number of records; for each pack its name (16) and how many records it gave (8); records
+table    mark, number of packs, number of records; for each pack its name (16) and its number of records (8); records
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ABANDONED_SECONDS = 3600.0
 
 
 class Slot(NamedTuple):
-    """A stretch of a pack."""
+    """A byte range of a pack."""
 
     pack: str
     offset: int
@@ -42,7 +42,7 @@ class Slot(NamedTuple):
 
 
 class _Table:
-    """The sorted records, in a memory map; empty when there is no file, or not a whole one."""
+    """The sorted records in a memory map; empty when the file is missing or incomplete."""
 
     def __init__(self, path: Path | None) -> None:
         self.packs: list[str] = []
@@ -85,7 +85,7 @@ class _Table:
 
 
 class PackIndex:
-    """Finds contents by their hash; for several threads of one process."""
+    """Finds contents by their hash. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,11 +112,11 @@ class PackIndex:
 
     @property
     def crowded(self) -> bool:
-        """Whether it is time for a new table, which `refresh` makes."""
+        """Whether so many records are in memory that `refresh` should write a new table."""
         return len(self._recent) > self._room
 
     def refresh(self) -> None:
-        """Take in what any process wrote since the last time."""
+        """Read what other processes have written since the last call."""
         with self._lock:
             self._reload()
             try:
@@ -130,7 +130,7 @@ class PackIndex:
                 self._merge()
 
     def hashes(self) -> Iterator[str]:
-        """Every hash that has a record now, once, with a flat memory."""
+        """Every recorded hash once, in bounded memory."""
         self.refresh()
         with self._lock:
             table, recent = self._table, sorted(self._recent)
@@ -144,14 +144,14 @@ class PackIndex:
             last = key
 
     def _reload(self) -> None:
-        """The table as it is now; what it holds need not be remembered any more."""
+        """Reload the table, and drop the records in memory that it contains."""
         version = _version(self._path)
         if version != self._version:
             self._table, self._version = _Table(self._path), version
             self._recent, self._n_read = {}, dict(self._table.covered)
 
     def _read_log(self, entry: os.DirEntry[str]) -> None:
-        """Records beyond those known; half a record at the end was never finished and does not count."""
+        """The new records of a log. An incomplete record at its end is ignored."""
         pack = entry.name.removesuffix(".log")
         n_known = self._n_read.get(pack, 0)
         if not _NAME.match(pack) or os.stat(entry.path).st_size < (n_known + 1) * RECORD.size:
@@ -170,7 +170,7 @@ class PackIndex:
         self._recent[key] = (slot, *self._recent.get(key, ()))
 
     def _merge(self) -> None:
-        """A new table of the old one and what came since; whoever writes last wins, and loses nobody's logs."""
+        """A new table from the old one and the records since. The last writer wins; the logs stay complete."""
         packs = list(dict.fromkeys((*self._table.packs, *self._n_read)))
         partial = self.folder / f"table-{os.urandom(8).hex()}.part"
         try:
@@ -185,7 +185,7 @@ class PackIndex:
                 os.fsync(file.fileno())
             table, version = _Table(partial), _version(partial)
             os.replace(partial, self._path)
-        except OSError:  # a folder that may only be read, or a full disk: the logs alone do as well
+        except OSError:  # read-only folder or full disk: the logs are enough
             self._room = 2 * len(self._recent)
             return
         finally:
@@ -204,7 +204,7 @@ class PackIndex:
         yield self._table.rows(done, self._table.n_records)
 
     def _clear_abandoned(self) -> None:
-        """Parts of tables whose writers died."""
+        """Remove unfinished tables of dead writers."""
         for part in self.folder.glob("table-*.part"):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:

@@ -1,9 +1,9 @@
-"""Small contents kept together: `media/packs/<name>.pack` holds the bytes of many items one after the other.
+"""Packs of small files: `media/packs/<name>.pack` holds the bytes of many items one after the other.
 
-Making a file costs several times what reading and hashing a small one does, and appending to an open file a fraction of
-it. An import of many files therefore has each of its processes append what is small to a pack that it alone writes, and
-note hash, place and length in the log beside it (`storage.media.pack_index`), bytes first. Packs only grow; nothing in
-them is changed. A process that dies leaves at most bytes that nobody refers to.
+Creating a file costs several times as much as reading and hashing a small one; appending to an open file costs a
+fraction of that. Each process of a large import therefore appends small files to a pack of its own and then records
+hash, offset and length in the log beside it (`storage.media.pack_index`). Packs only grow and are never changed. A
+process that dies leaves at most bytes without a record.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from storage.media.pack_index import RECORD, PackIndex, Slot
 
 SMALL_BYTES = 256 << 10  # contents up to here are packed
-PACK_BYTES = 256 << 20  # a pack that has reached this is followed by another
+PACK_BYTES = 256 << 20  # a new pack is started at this size
 WRITE_BYTES = 1 << 20  # what is appended is written in pieces of this size, which costs half of one write each
 FOLDER = "packs"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Altered(Exception):
-    """Packs have a place for the content, but other bytes are there."""
+    """A pack has a record of the content, but its bytes differ."""
 
 
 class Packs:
@@ -37,7 +37,7 @@ class Packs:
         return bool(self.slots(sha256))
 
     def slots(self, sha256: str) -> list[Slot]:
-        """Where the bytes should be; what other processes packed meanwhile counts."""
+        """Where the bytes should be, including what other processes have packed meanwhile."""
         if found := self.index.find(sha256):
             return found
         self.index.refresh()
@@ -69,7 +69,7 @@ class Packs:
         raise problem
 
     def bytes_at(self, slot: Slot) -> bytes:
-        """What is there now, never more than the pack has."""
+        """The bytes at this place, cut off at the end of the pack."""
         descriptor = os.open(self.path(slot), os.O_RDONLY | os.O_CLOEXEC)
         try:
             n_bytes = min(slot.n_bytes, os.fstat(descriptor).st_size - slot.offset)
@@ -81,13 +81,13 @@ class Packs:
         return self.folder / f"{slot.pack}.pack"
 
     def files(self, hashes: list[str]) -> set[Path]:
-        """The packs and logs that these contents are in, for whoever wants them on disk."""
+        """The pack and log files that contain these contents, so that they can be flushed to disk."""
         packs = {self.path(slot) for sha256 in hashes for slot in self.slots(sha256)}
         return packs | {path.with_suffix(".log") for path in packs}
 
 
 class PackWriter:
-    """Appends to packs of its own; for one thread. What was appended is there for others after `flush`."""
+    """Appends to packs of its own; not thread-safe. Other processes see the contents after `flush`."""
 
     def __init__(self, media_root: Path) -> None:
         self.packs = Packs(media_root)
@@ -128,7 +128,7 @@ class PackWriter:
             self.packs.index.refresh()
 
     def flush(self) -> None:
-        """Everything appended is in the pack, and then in the log."""
+        """Write everything appended to the pack, then to the log."""
         if self.failure is not None:
             raise self.failure
         self._write()
@@ -141,7 +141,7 @@ class PackWriter:
             self._n_bytes = 0
 
     def _put(self, descriptor: int, blocks: list[bytes], offset: int) -> int:
-        """Write and forget `blocks`. After a failure these files are left as they are, and others begun."""
+        """Write `blocks` and empty it. After a failure these files are left as they are and new ones are started."""
         data = b"".join(blocks)
         try:
             written = os.pwrite(descriptor, data, offset)

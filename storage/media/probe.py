@@ -1,7 +1,7 @@
 """Whether a file can be read, and its measures: seconds, rate, channels, width, height.
 
 `examine` decides one of three things about bytes: refused (not an allowed type, or over a limit), unreadable (an
-allowed type that does not decode, with the reason) or ok. Plain PCM in a WAV is understood from its header alone;
+allowed type that does not decode, with the reason) or ok. Plain PCM in a WAV is measured from its header alone;
 everything else is decoded to the end, which happens in a child process with limits (`storage.media.probe_pool`).
 """
 
@@ -21,7 +21,7 @@ Content = bytes | mmap.mmap
 
 
 class Measures(NamedTuple):
-    """What is known about one file's content."""
+    """Media type and measurements of a file."""
 
     status: Literal["ok", "unreadable", "refused"]
     reason: str = ""
@@ -38,7 +38,7 @@ class Unreadable(Exception):
 
 
 class Refused(Exception):
-    """Content that is not wanted; the text is the reason."""
+    """Content that is not accepted; the text is the reason."""
 
 
 def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] = lambda: None) -> Measures:
@@ -63,12 +63,12 @@ def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] =
     except MemoryError:
         reason_text = f"Decoding needs more than the {limits.decode_bytes:,} bytes allowed (decode_bytes)."
         return Measures("unreadable", reason_text, media_type)
-    except Exception as problem:  # decoders raise anything on damaged data; none of it may stop a batch
+    except Exception as problem:  # decoders raise any exception on damaged data; none may stop a batch
         return Measures("unreadable", f"It does not decode: {_one_line(problem)}.", media_type)
 
 
 def _load_decoder(media_type: str) -> None:
-    """Import what decodes this type, so that the time a file may take is not spent on that."""
+    """Import the decoder of this type, so that its import time does not count against the file."""
     if media_kind(media_type) == "audio":
         import numpy  # noqa: F401
         import soundfile  # noqa: F401
@@ -97,7 +97,7 @@ def _refuse_if(problem: str | None) -> None:
 
 
 def plain_wav(data: Content) -> tuple[int, int, int] | None:
-    """(frames, sample rate, channels) of a WAV with 8 to 32 bit integer PCM, or None when a decoder has to look.
+    """(frames, sample rate, channels) of a WAV with 8 to 32 bit integer PCM, or None when it must be decoded.
 
     A data chunk that is cut off, or whose size was never filled in, counts as far as the bytes go.
     """
@@ -146,7 +146,7 @@ def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
 
 
 class _Whole(io.RawIOBase):
-    """A memory map as a plain file, for decoders that ask for one."""
+    """A memory map as a file object, for decoders that need one."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self._at = data, 0

@@ -1,7 +1,7 @@
-"""A few long-lived child processes that examine files, and what is said when one of them dies.
+"""A few long-lived child processes that examine files.
 
-A child that a file kills or hangs is replaced; the file is marked unreadable with the reason, and its neighbors in the
-batch are not affected (see `storage.media.probe_process`).
+A child that crashes or hangs on a file is replaced. The file is marked unreadable with the reason, and the rest of the
+batch is not affected (see `storage.media.probe_process`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Child:
             self.process.stdin.flush()
 
     def examine(self, jobs: Sequence[Job]) -> list[Examined]:
-        """As many results as the child lived to give."""
+        """The results that the child sent before it ended."""
         self._send(jobs)
         assert self.process.stdout is not None
         results: list[Examined] = []
@@ -158,7 +158,7 @@ def _read_reply(reply: list[Any]) -> Examined:
 
 
 def _cause(code: int, limits: Limits) -> str:
-    """Why a child ended, as the reason of the file it was at."""
+    """Why a child ended, as the reason given for the file it was examining."""
     if code in (-signal.SIGALRM, -signal.SIGXCPU):
         return f"Decoding took longer than {limits.decode_seconds:g} s (decode_seconds)."
     if code < 0:

@@ -1,13 +1,13 @@
-"""The process that touches files nobody vouches for: reads, hashes, decodes and stores one file after another.
+"""The process that handles untrusted files: it reads, hashes, decodes and stores one file after another.
 
 Started by `storage.media.probe_pool` as `python -m storage.media.probe_process`. One JSON line in is a batch of jobs,
 one or more lines out are lists of replies. Before a decoder runs, the replies so far are sent and an alarm and a CPU
-limit are set: whatever a hostile file does to this process, the parent knows which file it was and has everything
-before it.
+limit are set: whatever a hostile file does to this process, the parent knows which file it was and has all earlier
+replies.
 
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
-                        move  the file is ours: put it into the media folder, or remove it when it is not wanted
-                        kept  `path` is the hash of bytes that a pack of the media folder has: look at them there
+                        move  the file is temporary: move it into the media folder, or delete it when it is refused
+                        kept  `path` is the hash of bytes in a pack of the media folder: examine them there
 From the first batch with many jobs on, small contents go into a pack (`storage.media.packs`); others become files.
 A reply is [status, reason, media_type, seconds, sample_rate, channels, width, height, sha256, n_bytes, mtime_ns].
 """
@@ -35,7 +35,7 @@ from storage.media.probe import Content, Measures, Refused, examine
 
 SMALL = 4 << 20  # files up to here are read in one piece
 CHUNK = 1 << 20
-MANY = 64  # jobs in a batch from which on a process packs: a pack for a handful of files is not worth it
+MANY = 64  # jobs in a batch from which on a process packs: fewer do not justify a pack
 DISK_FULL = "The disk is full."
 OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -44,7 +44,7 @@ Examine = Callable[[Content, Limits, Callable[[], None]], Measures]
 
 
 class Examiner:
-    """Does one job at a time. `examine` may be replaced by a verdict that is already known, so nothing is decoded."""
+    """Does one job at a time. `examine` can be replaced by a known verdict, so that nothing is decoded."""
 
     def __init__(self, media_root: Path, incoming: Path, limits: Limits, examine: Examine = examine) -> None:
         self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
@@ -70,7 +70,7 @@ class Examiner:
         return _reply(found, sha256, status.st_size, status.st_mtime_ns)
 
     def settle(self, replies: list[list[Any]]) -> None:
-        """Before replies are given: whoever reads one finds the bytes, or reads that they could not be kept."""
+        """Flush before replies are sent, so that a reply is true: the bytes are stored, or the reply says why not."""
         try:
             self.packs.flush()
         except OSError as problem:
@@ -121,7 +121,7 @@ class Examiner:
     def _large(
         self, descriptor: int, path: str, mode: str, before: Callable[[], None], status: os.stat_result
     ) -> tuple[Measures, str, os.stat_result]:
-        """Copied first and then examined, so that what is measured is what is kept, whoever writes to the original."""
+        """Copy first and then examine the copy, so that a later change of the original has no effect."""
         digest, n_bytes = hashlib.sha256(), 0
         staged = self._staging_name() if mode == "copy" else path
         with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ class Examiner:
         return found, digest.hexdigest(), status
 
     def _store(self, data: Content, path: str, mode: str, sha256: str) -> None:
-        """The bytes under their hash, complete or not at all. What is there already is compared, never trusted."""
+        """Store the bytes under their hash, atomically. An existing file is compared, not trusted."""
         folder = f"{self.media_root}/{sha256[:2]}"
         final = f"{folder}/{sha256}"
         if self._shards is None:
@@ -225,7 +225,7 @@ def main() -> None:
     limits = Limits(**settings["limits"])
     examiner = Examiner(Path(settings["media_root"]), Path(settings["incoming"]), limits)
     confine(limits)
-    gc.freeze()  # what is there now stays: searching it for garbage was a fifth of the work on small files
+    gc.freeze()  # garbage collection of the modules loaded so far took a fifth of the time on small files
     replies: list[list[Any]] = []
     guarded = False
 

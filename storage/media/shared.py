@@ -1,8 +1,8 @@
 """Media for workers on other machines: the bytes of items as files of the artifact folder.
 
-A worker may reach nothing but the database and the artifact folder. Where that folder is not simply beside the store,
-the machine that holds the media (its WINNOW_HOME has a media folder) copies new items into it, in the order of their
-ids, and notes how far it got. A copy is named after the item's own SHA-256, so it needs no table and is checked when
+A worker may have access to the database and the artifact folder only. Where that folder is not beside the store, the
+machine that holds the media (its WINNOW_HOME has a media folder) copies new items into it in the order of their ids and
+records its progress. A copy is named after the item's own SHA-256, so it needs no table and is checked when
 it is fetched.
 """
 
@@ -25,7 +25,7 @@ from storage.rounds.artifacts import ArtifactRef
 
 SUFFIX = ".media"
 WAIT_SECONDS = 1.0
-NOTED = 500  # items between two notes of how far sharing got
+NOTED = 500  # items between two records of the progress
 
 
 def reader(store: Store, project_id: int) -> MediaReader:
@@ -51,7 +51,8 @@ def reader(store: Store, project_id: int) -> MediaReader:
 
 
 def share(store: Store, project_id: int, last_item_id: int, report: Report = ignore) -> None:
-    """Return when all items up to `last_item_id` can be read by every worker: copy them, or wait for who can."""
+    """Return when all items up to `last_item_id` can be read by every worker: copy them, or wait for the machine that
+    can."""
     while is_shared(store) and (known := shared_until(store, project_id)) < last_item_id:
         if holds_media(store):
             _copy(store, project_id, known, last_item_id, report)

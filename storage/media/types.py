@@ -1,7 +1,7 @@
-"""What a file is, by its first bytes. Names and extensions are never asked.
+"""The media type of a file by its first bytes. Names and extensions are ignored.
 
-Nine formats are allowed; everything else is refused here, before any decoder sees it, with the name of what it looks
-like where that is known.
+Nine formats are allowed; everything else is refused here, before any decoder sees it, with the name of the format
+where it is recognized.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _is_mp3_frame(head: bytes) -> bool:
 
 
 def _after_id3(read_at: ReadAt) -> str | None:
-    """What follows the ID3 tags. libsndfile skips them too and then believes whatever comes next."""
+    """What follows the ID3 tags. libsndfile skips them too and trusts what follows."""
     offset = 0
     for _ in range(4):
         head = read_at(offset, 10)
@@ -118,7 +118,7 @@ def _after_id3(read_at: ReadAt) -> str | None:
 
 
 def what_it_looks_like(head: bytes) -> str:
-    """Words for something that is not allowed, for the reason of its refusal."""
+    """The name of a format that is not allowed, for the reason of its refusal."""
     if not head:
         return "empty"
     for magic, what in _KNOWN_BUT_REFUSED:

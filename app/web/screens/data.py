@@ -201,7 +201,7 @@ def _uploaded(source: Path) -> bool:
 
 
 def server_folders_allowed() -> bool:
-    """Whoever can name a path can read it (`app.web.server_folders`)."""
+    """Whether this visitor may name folders of the server (`app.web.server_folders`)."""
     return bool(resources.import_roots())
 
 

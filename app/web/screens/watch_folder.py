@@ -25,7 +25,7 @@ SHOWN_REFUSALS = 20
 
 
 def section(project: ProjectRow, may_name_folders: bool) -> None:
-    """`may_name_folders`: whoever can name a path can read it, so the rule is that of importing a folder."""
+    """`may_name_folders`: whether the visitor may name folders of the server; the rule is that of imports."""
     watch = watches.get(resources.store(), project.id)
     if watch is None and not may_name_folders:
         return

@@ -7,7 +7,7 @@ from app.web.widgets.bundle import widget
 
 
 def session_badge(here: Here, *, key: str) -> None:
-    """Mount it once a page. When a ticket has run out it asks for a rerun, which brings a new one."""
+    """Mount the badge once per page. An expired ticket triggers a rerun, which issues a new one."""
     widget("session_badge")(
         key=key,
         data={
