@@ -308,6 +308,7 @@ def backup(
         Path | None, typer.Argument(help="File to write; default: a new file in WINNOW_HOME/backups.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the existing backups.")] = False,
+    keep: Annotated[int | None, typer.Option(help="Automatic backups to keep, from now on.")] = None,
     as_json: Json = False,
 ) -> None:
     """Back up the database while it is in use."""
@@ -319,6 +320,8 @@ def backup(
         show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
         return
     with open_store() as store:
+        if keep is not None:
+            backups.set_kept(store, keep)
         path = backups.backup(store, target=target.absolute() if target is not None else None)
     show({"backup": str(path), "n_bytes": path.stat().st_size}, as_json, f"The backup is {path}.")
 

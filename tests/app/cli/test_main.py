@@ -14,6 +14,7 @@ from app.cli import main as cli
 from app.cli import round as cli_round
 from app.cli.main import main
 from core.types import Selection
+from storage.database import backups
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.projects.projects import archive_project, get_project
@@ -265,6 +266,15 @@ def test_an_archived_project_is_listed_on_request_and_restored_once(home, sounds
     assert [row["archived"] for row in json.loads(capsys.readouterr().out)] == [False]
     assert main(["projects", "--restore", "animals"]) == 1
     assert capsys.readouterr().err == "The project 'animals' is not archived. Nothing was changed.\n"
+
+
+def test_backup_keeps_as_many_automatic_backups_as_the_operator_says(sounds, home, tmp_path, capsys):
+    assert main(["backup", str(tmp_path / "copy.sqlite"), "--keep", "3", "--json"]) == 0
+    with Store.open(home=home) as store:
+        assert backups.kept(store) == 3
+    capsys.readouterr()
+    assert main(["backup", "--keep", "0"]) == 1
+    assert "0 backups cannot be kept" in capsys.readouterr().err
 
 
 def test_a_damaged_store_is_restored_and_its_backups_are_listed(sounds, home, tmp_path, capsys):
