@@ -1,6 +1,6 @@
 """`core.types.RowCache` on disk: one row per (key, name), computed once, read by memory map.
 
-    folder/<hash of key>/layout.json          the key, the shape and dtype of a row
+    folder/<hash of key>/layout.json          the key, the shape and dtype of a row, and a hash of these
     folder/<hash of key>/<shard>.rows         rows one after another, only ever appended
     folder/<hash of key>/<shard>.names        for each row the 16-byte hash of its name, appended after its row
     folder/<hash of key>/front.lock           held by the process that fills from the front
@@ -8,6 +8,8 @@
 A row exists once its name is in the second file, so a killed process leaves at most unreferenced bytes. Each process
 that computes rows appends to a shard that it has locked, so several can fill the same key: they start at opposite ends
 and read each other's names after every block.
+
+Everything here can be computed again. A folder whose layout is damaged is therefore removed and filled again.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import mmap
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +34,7 @@ from core.errors import InvalidInput
 from storage.database.file_lock import try_lock
 from storage.system.atomic_files import sync_path
 
+LOG = logging.getLogger("winnow.row_cache")
 DIGEST = 16
 DigestType = np.dtype((np.void, DIGEST))
 BLOCK_BYTES = 8 << 20
@@ -63,6 +68,7 @@ class FolderRowCache:
     ) -> StoredRows:
         """See `core.types.RowCache.rows`."""
         shelf = _Shelf(self.folder / hashlib.sha256(key.encode()).hexdigest()[:32], key)
+        shelf.remove_damaged()
         digests = digests_of(names)
         wanted = _Wanted(digests, shelf)
         if wanted.n_missing:
@@ -124,11 +130,30 @@ class _Shelf:
         folder.mkdir(parents=True, exist_ok=True)
 
     def layout(self) -> Layout | None:
+        """The stored layout, None if there is none. Raises ValueError for a damaged file."""
         try:
-            stored = json.loads((self.folder / "layout.json").read_text(encoding="utf-8"))
+            stored = json.loads((self.folder / "layout.json").read_bytes())
         except FileNotFoundError:
             return None
-        return Layout(tuple(stored["shape"]), np.dtype(stored["dtype"]))
+        try:
+            values = {name: stored[name] for name in ("key", "shape", "dtype")}
+            if values["key"] != self.key or stored.get("sha256", _hash_of(values)) != _hash_of(values):
+                raise ValueError(f"{self.folder / 'layout.json'} does not have the bytes that were written.")
+            return Layout(tuple(values["shape"]), np.dtype(values["dtype"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.folder / 'layout.json'} is not a layout.") from error
+
+    def remove_damaged(self) -> None:
+        """Remove the rows if their layout cannot be read, because without it their bytes have no meaning."""
+        try:
+            self.layout()
+        except ValueError as error:
+            LOG.warning("%s Its rows are computed again.", error)
+            aside = self.folder.with_name(f"{self.folder.name}.{uuid.uuid4().hex}.damaged")
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                self.folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
 
     def set_layout(self, layout: Layout) -> None:
         """Store the layout if this is the first writer; raise InvalidInput if the stored layout differs."""
@@ -136,7 +161,7 @@ class _Shelf:
         if not path.exists():
             partial = self.folder / f"{uuid.uuid4().hex}.part"
             values = {"key": self.key, "shape": list(layout.shape), "dtype": layout.dtype.str}
-            partial.write_text(json.dumps(values), encoding="utf-8")
+            partial.write_text(json.dumps(values | {"sha256": _hash_of(values)}), encoding="utf-8")
             with contextlib.suppress(FileExistsError):
                 os.link(partial, path)
             partial.unlink()
@@ -201,6 +226,10 @@ class _Shelf:
             )
         maps = [_open_map(self.folder / f"{shard}.rows", len(part), layout) for shard, part in names]
         return StoredRows(maps, where[places], layout)
+
+
+def _hash_of(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 class _Shard:

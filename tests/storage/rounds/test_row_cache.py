@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -186,3 +187,32 @@ def test_100000_rows_of_32_by_32_stay_out_of_memory(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 140
+
+
+@pytest.mark.parametrize("place", range(0, 130, 3))
+def test_a_damaged_layout_removes_the_rows_which_are_computed_again(tmp_path: Path, place: int) -> None:
+    names, log = [f"n {number}" for number in range(5)], list[str]()
+    FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    [layout] = tmp_path.rglob("layout.json")
+    data = bytearray(layout.read_bytes())
+    data[place % len(data)] ^= 0b0001_0000
+    layout.write_bytes(data)
+    log.clear()
+    rows = FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert np.array_equal(rows.take(np.arange(5)), np.stack([row_of(name) for name in names]))
+    log.clear()
+    FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert log == []
+    assert len(list(tmp_path.iterdir())) == 1, "nothing damaged stays behind"
+
+
+def test_a_layout_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    names, log = ["n 1", "n 2"], list[str]()
+    FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    [layout] = tmp_path.rglob("layout.json")
+    stored = json.loads(layout.read_text())
+    del stored["sha256"]
+    layout.write_text(json.dumps(stored))
+    log.clear()
+    FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert log == []
