@@ -103,13 +103,13 @@ def run_drill(options: Options, say: Callable[[str], None] = lambda line: None) 
         watchdog = processes.Watchdog(system.watched)
         for thread in (watchdog, system.rounds, system.target.uploader, *system.annotators):
             thread.start()
-        _disturb(options, faults, say)
-        faults.end_due(everything=True)
-        return _finish(system, watchdog, faults, say) | {
-            "seconds": options.seconds,
-            "seed": options.seed,
-            "database": options.database,
-        }
+        try:
+            _disturb(options, faults, say)
+            faults.end_due(everything=True)
+            result = _finish(system, watchdog, faults, say)
+        finally:
+            watchdog.stop()
+        return result | {"seconds": options.seconds, "seed": options.seed, "database": options.database}
 
 
 def _disturb(options: Options, faults: Faults, say: Callable[[str], None]) -> None:
@@ -134,10 +134,8 @@ def _finish(system: System, watchdog: processes.Watchdog, faults: Faults, say: C
     system.target.uploader.stop()
     say("all events sent" if not any(one.waiting for one in system.annotators) else "events remain unsent")
     problem = _last_round(system)
-    watchdog.stop()
-    for one in reversed(system.watched):
-        if one is not system.target.database:
-            one.end()
+    for one in (system.target.worker, system.target.server):
+        watchdog.end(one)
     verdict = judge(system.store, system.project_id, system.annotators)
     history = RoundLog(system.store, system.project_id).list()
     statuses = Counter(row.status for row in history)

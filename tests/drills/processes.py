@@ -135,17 +135,25 @@ def wait_until(ready: object, what: str, seconds: float = START_SECONDS) -> None
 
 
 class Watchdog(threading.Thread):
-    """Starts processes again that ended."""
+    """Starts processes again that ended. PostgreSQL ends with the thread that started it, so stop this one last."""
 
     def __init__(self, processes: Sequence[Managed]) -> None:
         super().__init__(daemon=True)
-        self.processes, self.stopped = processes, threading.Event()
+        self.processes, self.stopped = list(processes), threading.Event()
+        self._lock = threading.Lock()
 
     def run(self) -> None:
         while not self.stopped.wait(RETRY_SECONDS):
-            for one in self.processes:
-                if not one.running:
-                    one.start()
+            with self._lock:
+                for one in self.processes:
+                    if not one.running:
+                        one.start()
+
+    def end(self, one: Managed) -> None:
+        """End a process for good."""
+        with self._lock:
+            self.processes.remove(one)
+        one.end()
 
     def stop(self) -> None:
         self.stopped.set()
