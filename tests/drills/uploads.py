@@ -35,10 +35,10 @@ class Uploader(threading.Thread):
         while not self.stopped.is_set():
             name, files = uuid.uuid4().hex, self.files()
             try:
-                for path, data in files.items():
-                    self.put(name, path, data)
+                for position, (path, data) in enumerate(files.items()):
+                    self.put(name, position, path, data)
                     self.stopped.wait(self.chance.uniform(0.05, 0.5))
-                self.request("POST", f"/api/uploads/{name}/done", b"{}", {})
+                self.request("POST", f"/api/uploads/{name}/done", b"{}", {"X-Winnow-Files": str(len(files))})
             except (OSError, http.client.HTTPException):
                 self.interrupted += 1
                 self.stopped.wait(self.chance.uniform(0.2, 1.0))
@@ -51,8 +51,8 @@ class Uploader(threading.Thread):
         count = self.chance.randint(*N_FILES)
         return {f"folder/{i}.bin": self.chance.randbytes(self.chance.randint(*FILE_BYTES)) for i in range(count)}
 
-    def put(self, name: str, path: str, data: bytes) -> None:
-        headers = {"X-Winnow-Name": path, "X-Winnow-Alone": "no"}
+    def put(self, name: str, position: int, path: str, data: bytes) -> None:
+        headers = {"X-Winnow-Name": path, "X-Winnow-Alone": "no", "X-Winnow-Position": str(position)}
         if not self.cut.is_set():
             self.request("PUT", f"/api/uploads/{name}", data, headers)
             return

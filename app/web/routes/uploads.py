@@ -2,6 +2,9 @@
 
 An upload is one zip archive in `WINNOW_HOME/uploads`. Files are appended under a random archive name until the browser
 closes it; the import then reads it with the checks for archives. A single zip file is stored unchanged.
+
+Each file carries its position in the upload, and the request that closes the archive carries the number of files. They
+are refused when the archive has another number, because the server was restarted or the archive was deleted in between.
 """
 
 from __future__ import annotations
@@ -23,8 +26,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.web import resources, tickets
+from core.errors import Conflict
 from core.limits import limits_from
 
+CHECK_DISK = "Check the server's disk, then choose the files again."
+INCOMPLETE = "The server lost a part of this upload, because it was restarted. Choose the files again."
 NAME = re.compile(r"[0-9a-f]{32}\Z")
 KEPT_SECONDS = 2 * 24 * 3600  # for uploads that are not imported
 _lock = threading.Lock()
@@ -62,18 +68,30 @@ async def receive(request: Request) -> Response:
     alone = request.headers.get("x-winnow-alone") == "yes"
     most = limits.max_zip_bytes if alone else limits.max_file_bytes
     room = limits.max_zip_bytes - await run_in_threadpool(_received, target)
-    with NamedTemporaryFile(dir=target.parent, prefix="part-", delete=True) as part:
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > most:
-                return _answer(413, f"{name[:80]} has more than {most:,} bytes, which is the limit.")
-            if size > room:
-                return _answer(413, f"All files together have more than {limits.max_zip_bytes:,} bytes: send fewer.")
-            part.write(chunk)
-        part.flush()
-        await run_in_threadpool(_keep, part, target, name, alone)
+    try:
+        with NamedTemporaryFile(dir=target.parent, prefix="part-", delete=True) as part:
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most:
+                    return _answer(413, f"{name[:80]} has more than {most:,} bytes, which is the limit.")
+                if size > room:
+                    sentence = f"All files together have more than {limits.max_zip_bytes:,} bytes: send fewer."
+                    return _answer(413, sentence)
+                part.write(chunk)
+            part.flush()
+            await run_in_threadpool(_keep, part, target, name, alone, _number(request, "x-winnow-position"))
+    except OSError as error:
+        return _answer(507, f"{name[:80]} was not stored: {error.strerror or error}. {CHECK_DISK}")
+    except Conflict as error:
+        return _answer(409, str(error))
     return JSONResponse({"bytes": size}, headers={"Cache-Control": "no-store"})
+
+
+def _number(request: Request, header: str) -> int | None:
+    """The number in a header; None if there is none."""
+    text = request.headers.get(header, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 async def close(request: Request) -> Response:
@@ -83,7 +101,12 @@ async def close(request: Request) -> Response:
     upload = request.path_params["upload"]
     if not NAME.fullmatch(upload):
         return _answer(404, "There is no such upload.")
-    await run_in_threadpool(_close, upload)
+    try:
+        await run_in_threadpool(_close, upload, _number(request, "x-winnow-files"))
+    except OSError as error:
+        return _answer(507, f"The upload was not stored: {error.strerror or error}. {CHECK_DISK}")
+    except Conflict as error:
+        return _answer(409, str(error))
     if not upload_path(upload).exists():
         return _answer(404, "There is no such upload.")
     return JSONResponse({}, headers={"Cache-Control": "no-store"})
@@ -104,8 +127,11 @@ def _received(target: Path) -> int:
     return 0
 
 
-def _keep(part: IO[bytes], target: Path, name: str, alone: bool) -> None:
-    """Append the file to the archive under its own name, or make it the archive itself."""
+def _keep(part: IO[bytes], target: Path, name: str, alone: bool, position: int | None) -> None:
+    """Append the file to the archive under its own name, or make it the archive itself.
+
+    Raises Conflict when `position` files should be in the archive and are not.
+    """
     part.seek(0)
     if alone:
         with target.with_suffix(".part").open("wb") as stream:
@@ -114,15 +140,23 @@ def _keep(part: IO[bytes], target: Path, name: str, alone: bool) -> None:
         return
     with _lock:
         archive = _growing.get(target.stem)
+        _check_count(archive, position)
         if archive is None:
             archive = _growing[target.stem] = zipfile.ZipFile(target.with_suffix(".part"), "w", zipfile.ZIP_STORED)
         with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as stream:
             shutil.copyfileobj(part, stream, 1 << 20)
 
 
-def _close(upload: str) -> None:
+def _check_count(archive: zipfile.ZipFile | None, expected: int | None) -> None:
+    if expected is not None and expected != (0 if archive is None else len(archive.namelist())):
+        raise Conflict(INCOMPLETE)
+
+
+def _close(upload: str, n_files: int | None) -> None:
     with _lock:
         archive = _growing.pop(upload, None)
+        if archive is not None or not upload_path(upload).exists():  # a single zip file is complete already
+            _check_count(archive, n_files)
         if archive is not None:
             archive.close()
             upload_path(upload).with_suffix(".part").replace(upload_path(upload))

@@ -21,9 +21,9 @@ async function droppedFiles(transfer) {
   return found;
 }
 
-async function send(api, upload, one, alone) {
-  const headers = { "X-Winnow-Ticket": api.ticket, "X-Winnow-Name": encodeURIComponent(one.name), "X-Winnow-Alone": alone ? "yes" : "no" };
-  const response = await fetch(`/api/uploads/${upload}`, { method: "PUT", headers, body: one.file, credentials: "same-origin" });
+// One request of an upload; the numbers in its headers let the server refuse an archive of which it lost a part.
+async function request(api, method, path, headers, body) {
+  const response = await fetch(path, { method, headers: { "X-Winnow-Ticket": api.ticket, ...headers }, body, credentials: "same-origin" });
   if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || `The server returned status ${response.status}.`);
 }
 
@@ -45,9 +45,10 @@ export default function (component) {
       for (let i = 0; i < files.length; i += 1) {
         state.textContent = `${(i + 1).toLocaleString("en")} of ${files.length.toLocaleString("en")} files`;
         bar.value = i / files.length;
-        await send(api, upload, files[i], alone);
+        const headers = { "X-Winnow-Name": encodeURIComponent(files[i].name), "X-Winnow-Alone": alone ? "yes" : "no", "X-Winnow-Position": String(i) };
+        await request(api, "PUT", `/api/uploads/${upload}`, headers, files[i].file);
       }
-      await api.post(`/api/uploads/${upload}/done`, {});
+      await request(api, "POST", `/api/uploads/${upload}/done`, { "X-Winnow-Files": String(files.length) }, "{}");
       bar.value = 1;
       state.textContent = `${files.length.toLocaleString("en")} ${files.length === 1 ? "file" : "files"} uploaded. Nothing is imported yet.`;
       setStateValue("upload", upload);

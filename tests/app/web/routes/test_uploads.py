@@ -26,6 +26,11 @@ UPLOAD = "0123456789abcdef" * 2
 HOSTILE = ("../../outside.wav", "/etc/outside.wav", "<img src=x onerror=alert(1)>.wav", "![x](http://203.0.113.7/).wav")
 
 
+@pytest.fixture(autouse=True)
+def no_uploads_in_progress(monkeypatch) -> None:
+    monkeypatch.setattr(upload_routes, "_growing", {})
+
+
 @pytest.fixture
 def server(page_store) -> Starlette:
     return Starlette(routes=upload_routes.upload_routes())
@@ -46,7 +51,11 @@ def put(server, page_store) -> Callable[..., Answer]:
 @pytest.fixture
 def done(server, page_store) -> Callable[..., Answer]:
     ticket = tickets.issue(resources.key(), annotator_named(page_store, "Ana").id, 60)
-    return lambda upload=UPLOAD: ask(server, "POST", f"/api/uploads/{upload}/done", {}, {"x-winnow-ticket": ticket})
+
+    def close(upload: str = UPLOAD, **more: str) -> Answer:
+        return ask(server, "POST", f"/api/uploads/{upload}/done", {}, {"x-winnow-ticket": ticket} | more)
+
+    return close
 
 
 def test_nothing_is_taken_without_a_ticket(server, page_store):
@@ -126,3 +135,42 @@ def test_uploads_that_nobody_imported_are_cleared_away(put, done, page_store):
     assert put("c.wav", b"x", upload="c" * 32).status == 200
     assert [path.name for path in folder.iterdir()] == [f"{'c' * 32}.part"]
     assert done("a" * 32).status == 404 and done("c" * 32).status == 200
+
+
+def restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed server forgets."""
+    monkeypatch.setattr(upload_routes, "_growing", {})
+
+
+def test_a_file_after_a_restart_of_the_server_is_refused_because_the_earlier_ones_are_gone(put, done, monkeypatch):
+    assert put("a.wav", b"x", **{"x-winnow-position": "0"}).status == 200
+    restart(monkeypatch)
+    answer = put("b.wav", b"y", **{"x-winnow-position": "1"})
+    assert answer.status == 409 and "Choose the files again" in answer.json()["error"]
+
+
+def test_an_upload_that_lost_files_cannot_be_closed(put, done, monkeypatch):
+    assert put("a.wav", b"x", **{"x-winnow-position": "0"}).status == 200
+    restart(monkeypatch)
+    assert done(**{"x-winnow-files": "1"}).status == 409
+    assert not upload_path(UPLOAD).exists()
+    other = "e" * 32
+    assert [put(f"{n}.wav", b"x", other, **{"x-winnow-position": str(n)}).status for n in range(2)] == [200, 200]
+    assert done(other, **{"x-winnow-files": "2"}).status == 200
+    with zipfile.ZipFile(upload_path(other)) as packed:
+        assert packed.namelist() == ["0.wav", "1.wav"]
+
+
+def test_a_zip_alone_is_closed_with_its_count(put, done):
+    assert put("in.zip", b"PK", **{"x-winnow-alone": "yes", "x-winnow-position": "0"}).status == 200
+    assert done(**{"x-winnow-files": "1"}).status == 200
+
+
+def test_a_full_disk_is_a_sentence_and_no_file_stays(put, page_store, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(upload_routes, "_keep", full)
+    answer = put("a.wav", b"x")
+    assert answer.status == 507 and "a.wav was not stored: No space left on device" in answer.json()["error"]
+    assert list((page_store.home / "uploads").iterdir()) == []
