@@ -84,8 +84,8 @@ def shop(sqlite_store, tmp_path) -> int:
 
 
 def through_label_studio(tasks: list[dict], change: dict[str, str]) -> list[dict]:
-    """Tasks as Label Studio gives them back (tests/fixtures/label_studio/round-trip.json was made by it): results keep
-    their ids, annotations get an owner, times and ids, and `meta` comes back. `change` maps names to new choices."""
+    """Tasks as Label Studio gives them back (as in the recorded round-trip/back.json): results keep their ids,
+    annotations get an owner, times and ids, and `meta` comes back. `change` maps names to new choices."""
     for number, task in enumerate(tasks, 1):
         for annotation in task["annotations"]:
             annotation |= {"id": number, "completed_by": 1, "updated_by": None, "updated_at": "2026-11-17T22:24:17.5Z",
@@ -175,3 +175,22 @@ def test_paths_of_local_files_are_found_below_the_media_root(sqlite_store, tmp_p
     reading = ReadingOptions(media_root=str(tmp_path / "files"))
     entry = next(iter(open_source(tmp_path / "tasks.json", reading=reading).entries()))
     assert entry.problem == "" and entry.place.path.endswith("files/pets/a b.png")
+
+
+@pytest.mark.parametrize("name", ["back.json", "back-min.json", "back.csv"])
+def test_a_recorded_round_trip_through_the_real_program(sqlite_store, name):
+    """Label Studio 1.23.2 loaded `export/`; there `cat/0.png` was changed to dog and `dog/1.png` was skipped."""
+    project = create_project(sqlite_store, "pets", "image").id
+    run_import(sqlite_store, project, open_source(FIXTURES / "round-trip" / "export"))
+    before = events(sqlite_store, project)
+    assert len(before) == 6 and {who for *_, who in before} == {"ann"}
+    back = FIXTURES / "round-trip" / name
+    report = run_import(sqlite_store, project, open_source(back, locate=locator(sqlite_store)))
+    new = events(sqlite_store, project)[len(before) :]
+    assert report.imported == 0 and ("cat/0.png", "label", "dog", USER) in new
+    if name == "back.json":  # the others have no ids of results and no skipped tasks: each row is a vote of its person
+        assert new == [("cat/0.png", "label", "dog", USER), ("dog/1.png", "skip", None, USER)]
+    expected = {f"{label}/{n}.png": label for label in ("cat", "dog") for n in range(3)} | {"cat/0.png": "dog"}
+    assert counting(sqlite_store, project) == expected
+    again = run_import(sqlite_store, project, open_source(back, locate=locator(sqlite_store)))
+    assert (again.labels, again.skipped) == (0, 0)
