@@ -55,7 +55,7 @@ def rename_class(store: Store, project_id: int, class_id: int, name: str, by: in
         if row.name == name:
             return row
         if row.active:
-            refuse_taken(rows_in(connection, project_id), name)
+            refuse_taken([other for other in rows_in(connection, project_id) if other.id != class_id], name)
         _set(connection, class_id, name=name)
         record_event(connection, project_id, class_id, "rename", {"from": row.name, "to": name}, by)
         return one_in(connection, project_id, class_id)

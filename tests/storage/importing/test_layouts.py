@@ -38,10 +38,10 @@ def images(sqlite_store: Store) -> int:
     return create_project(sqlite_store, "pictures", "image").id
 
 
-def seen_in(path: Path, **reading) -> Preview:
+def seen_in(path: Path, kind: str = "image", **reading) -> Preview:
     source = open_source(path, reading=ReadingOptions(**reading))
     try:
-        return preview(source, ClassRules({}, "ask"), kind="image")
+        return preview(source, ClassRules({}, "ask"), kind=kind)
     finally:
         source.close()
 
