@@ -145,6 +145,10 @@ def export(  # noqa: PLR0913 (one parameter for each option)
         float | None, typer.Option(help="Include model predictions with at least this confidence (0 to 1).")
     ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Include test items and their labels.")] = False,
+    contested: Annotated[
+        Literal["keep", "majority", "omit"],
+        typer.Option(help="Undecided items with different labels: keep all, keep those with a majority, or omit all."),
+    ] = "keep",
     media: Annotated[
         bool, typer.Option("--media", help="Include media files (class folders always contain them).")
     ] = False,
@@ -158,14 +162,21 @@ def export(  # noqa: PLR0913 (one parameter for each option)
     from app.jobs.requests import ExportRequest
     from storage.exporting.rows import ExportOptions
 
-    wanted = ExportOptions(
-        format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, overwrite=overwrite
+    options = ExportOptions(
+        format=format_,
+        pseudo_above=pseudo_above,
+        held_out=held_out,
+        media=media,
+        overwrite=overwrite,
+        contested=contested,
     )
     with open_store() as store, progress_bar("Exporting") as report:
         found = find_project(store, project)
-        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=wanted), report)
-    missing = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
-    show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{missing}")
+        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=options), report)
+    notes = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
+    notes += f" Contested rows: {done.contested:,} (column contested)." if done.contested else ""
+    notes += f" Contested items left out: {done.contested_left_out:,}." if done.contested_left_out else ""
+    show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{notes}")
 
 
 @app.command()

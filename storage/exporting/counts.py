@@ -18,6 +18,8 @@ from storage.exporting.rows import (
     may_have_pseudo_label,
     newest_pseudo_labels,
 )
+from storage.exporting.votes import contested_votes
+from storage.projects import class_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class ExportCounts:
     labels: int
     pseudo_labels: int  # items without a label whose prediction reaches the required confidence
     test_items: int  # held-out items with a known label
+    contested: int = 0  # items whose labels differ and that nobody decided, also those that are left out
+    contested_left_out: int = 0
 
     @property
     def total(self) -> int:
@@ -37,7 +41,16 @@ def export_counts(store: Store, project_id: int, options: ExportOptions) -> Expo
         labels = _count(connection, project_id, is_labeled())
         test_items = _count(connection, project_id, is_test_item()) if options.held_out else 0
         pseudo_labels = _count_pseudo_labels(store, connection, project_id, options)
-    return ExportCounts(labels=labels, pseudo_labels=pseudo_labels, test_items=test_items)
+        counts_as = class_rows.effective_names(class_rows.rows_in(connection, project_id))
+        contested = contested_votes(connection, project_id, counts_as)
+    left_out = sum(not votes.kept(options.contested) for votes in contested)
+    return ExportCounts(
+        labels=labels - left_out,
+        pseudo_labels=pseudo_labels,
+        test_items=test_items,
+        contested=len(contested),
+        contested_left_out=left_out,
+    )
 
 
 def _count(connection: Connection, project_id: int, condition: Any) -> int:

@@ -137,10 +137,11 @@ def _parquet_schema(columns: Sequence[str]) -> Any:
     import pyarrow as pa
 
     floats = (WEIGHT, "confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
-    whole = ("round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
+    whole = ("n_labels", "round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
     kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
     kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
-    kinds |= dict.fromkeys(export_reasons.FLAG_COLUMNS, pa.bool_())
+    kinds |= dict.fromkeys(("contested", *export_reasons.FLAG_COLUMNS), pa.bool_())
+    kinds["votes"] = pa.list_(pa.struct([("label", pa.string()), ("n", pa.int64())]))
     other = pa.struct([(name, kinds.get(name, pa.string())) for name in OTHER_COLUMNS])
     kinds |= {"other_names": pa.list_(pa.string()), "other_labels": pa.list_(other)}
     return pa.schema([(name, kinds.get(name, pa.string())) for name in columns])

@@ -1,9 +1,10 @@
 """Labeled items with their provenance, as a stream of rows from one snapshot of the store.
 
 One row per item, in the order of import. `label` is the class that counts. Further columns give its annotator, time,
-round and suggestion, why that round selected the item (`storage.exporting.reasons`), and the labels of other annotators
-(`other_labels`). `source` is the origin of the label: label (an annotator), decide (a review), truth (the known label
-of a held-out item) or pseudo (the model's prediction, with its confidence).
+round and suggestion, why that round selected the item (`storage.exporting.reasons`), the labels of other annotators
+(`other_labels`), and how many annotators gave which class (`storage.exporting.votes`). `source` is the origin of the
+label: label (an annotator), decide (a review), truth (the known label of a held-out item) or pseudo (the prediction of
+the model, with its confidence).
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy.orm import aliased
 
 from core.errors import InvalidInput, NotFound
 from storage.database.schema import Annotator, CurrentLabel, Item, ItemName, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
 from storage.exporting.reasons import PICK_COLUMNS, PickColumns, pick_selected
+from storage.exporting.votes import CONTESTED, VOTE_COLUMNS, Contested, votes_of
+from storage.labeling.labeled_items import items_seen_with_labels
 from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
@@ -37,8 +41,9 @@ COLUMNS = (
     "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", *PICK_COLUMNS,
     "suggestion", "suggested_label", "suggested_confidence", "seconds", "note", "label_given", "kind", "event",
     "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
-    "other_names", "other_labels",
+    "other_names", "other_labels", *VOTE_COLUMNS,
 )  # fmt: skip
+CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +56,11 @@ class ExportOptions:
     media: bool = False  # also the files
     media_prefix: str | None = None  # before paths in Label Studio tasks; None: its addresses of local files
     overwrite: bool = False
+    contested: Contested = "keep"  # items whose labels differ and that nobody decided: keep, majority, or omit
 
     def __post_init__(self) -> None:
+        if self.contested not in CONTESTED:
+            raise InvalidInput(f"Contested items: {self.contested!r} is unknown; use {', '.join(CONTESTED)}.")
         if self.pseudo_above is not None and not 0 <= self.pseudo_above <= 1:
             raise InvalidInput(f"The confidence is {self.pseudo_above}; give a number from 0 to 1.")
 
@@ -70,10 +78,19 @@ class PseudoLabels:
     """The predictions of one finished round as labels: the most probable class of each item, with its probability."""
 
     def __init__(
-        self, number: int, item_ids: NDArray[Any], probabilities: NDArray[Any], names: list[str | None]
+        self,
+        number: int,
+        item_ids: NDArray[Any],
+        probabilities: NDArray[Any],
+        names: list[str | None],
+        without: NDArray[np.int64] | tuple[()] = (),
     ) -> None:
-        """`probabilities` is (n, C); `names` has the label of each column, None where it cannot be given any more."""
+        """`probabilities` is (n, C); `names` has the label of each column, None where it cannot be given any more.
+
+        `without`: ids of items whose rows repeat a label and are no predictions.
+        """
         order = np.argsort(item_ids, kind="stable")
+        order = order[~np.isin(np.asarray(item_ids)[order], without)]
         self.number, self._ids, self._rows = number, np.asarray(item_ids)[order], order
         self._probabilities, self._names = probabilities, names
         self._usable = np.array([name is not None for name in names], np.bool_)
@@ -113,6 +130,7 @@ class ExportRows:
         rows = class_rows.rows_in(connection, project_id)
         self.given = {row.id: row.name for row in rows}
         self.counts_as = class_rows.effective_names(rows)
+        self.n_left_out = 0  # contested items, by `options.contested`
         self.picks = PickColumns(connection, project_id, self.counts_as)
         self.pseudo_labels = (
             newest_pseudo_labels(store, connection, project_id) if options.pseudo_above is not None else None
@@ -123,15 +141,21 @@ class ExportRows:
         while chunk := self._chunk(last):
             last = chunk[-1].id
             self.picks.prepare(chunk)
+            self._repeated = self._repeated_labels([row.id for row in chunk])
             others = self._others([row.id for row in chunk])
             names = self._names([row.id for row in chunk])
             pseudo_labels = self._pseudo_labels(chunk)
             for row in chunk:
                 values = self._values(row, pseudo_labels.get(row.id))
-                if values is not None:
-                    values["other_names"] = names.get(row.id, [])
-                    values["other_labels"] = others.get(row.id, [])
-                    yield ExportItem(row.id, values, row.link_path)
+                if values is None:
+                    continue
+                values["other_names"] = names.get(row.id, [])
+                values["other_labels"] = others.get(row.id, [])
+                votes = votes_of(values["source"], values["label"], values["other_labels"])
+                if votes.kept(self.options.contested):
+                    yield ExportItem(row.id, values | votes.columns(), row.link_path)
+                else:
+                    self.n_left_out += 1
 
     def _chunk(self, last: int) -> list[Any]:
         """The next items that may have a row, with the event of the label that counts."""
@@ -198,7 +222,7 @@ class ExportRows:
             "seconds": row.seconds_to_decide,
             "suggestion": row.suggestion,
             "suggested_label": self.counts_as.get(row.suggested_class_id),
-            "suggested_confidence": row.suggested_confidence,
+            "suggested_confidence": None if row.sequence in self._repeated else row.suggested_confidence,
             "note": row.note or None,
         }
 
@@ -222,6 +246,30 @@ class ExportRows:
         for row in self.connection.execute(query):
             found[row.item_id].append(self._event(row))
         return found
+
+    def _repeated_labels(self, item_ids: list[int]) -> set[int]:
+        """Sequences of the events whose stored suggestion was a label of the item, shown with a confidence of 100 %.
+
+        Earlier versions showed the label of an item as the suggestion of a round that had used the label.
+        """
+        earlier, used_by = aliased(LabelEvent), aliased(Round)
+        was_used = (
+            select(earlier.sequence)
+            .join(used_by, used_by.project_id == earlier.project_id)
+            .where(
+                earlier.item_id == LabelEvent.item_id,
+                earlier.kind.in_(("label", "decide")),
+                earlier.sequence < LabelEvent.sequence,
+                used_by.status == "finished",
+                used_by.label_sequence >= earlier.sequence,
+                used_by.finished_at <= LabelEvent.stored_at,
+            )
+            .exists()
+        )
+        query = select(LabelEvent.sequence).where(
+            LabelEvent.item_id.between(item_ids[0], item_ids[-1]), LabelEvent.suggested_confidence >= CERTAIN, was_used
+        )
+        return set(self.connection.execute(query).scalars())
 
     def _names(self, item_ids: list[int]) -> dict[int, list[str]]:
         query = (
@@ -263,7 +311,7 @@ def newest_pseudo_labels(store: Store, connection: Connection, project_id: int) 
 
     Raises NotFound before the first finished round.
     """
-    query = select(Round.id, Round.number, Round.class_event).where(
+    query = select(Round.id, Round.number, Round.class_event, Round.label_sequence).where(
         Round.project_id == project_id, Round.status == "finished"
     )
     newest = connection.execute(query.order_by(Round.number.desc()).limit(1)).one_or_none()
@@ -274,4 +322,6 @@ def newest_pseudo_labels(store: Store, connection: Connection, project_id: int) 
     columns = [row for row in class_rows.rows_as_of(connection, project_id, newest.class_event) if row.active]
     ends = [now[now[row.id].counts_as] for row in columns]
     names = [None if end.retired_at is not None else end.name for end in ends]
-    return PseudoLabels(newest.number, log.arrays(newest.id, "item_ids"), log.arrays(newest.id, "probabilities"), names)
+    seen = items_seen_with_labels(connection, project_id, newest.label_sequence)
+    item_ids, probabilities = (log.arrays(newest.id, name) for name in ("item_ids", "probabilities"))
+    return PseudoLabels(newest.number, item_ids, probabilities, names, seen)

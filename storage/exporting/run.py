@@ -48,7 +48,7 @@ TABLE_NAMES = {
     "csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "folders": "labels.csv",
     "label-studio": "tasks.json",
 }  # fmt: skip
-LOADED_COLUMNS = ("file_name", "name", "label", "source", "sha256", "media_type", "n_bytes")
+LOADED_COLUMNS = ("file_name", "name", "label", "source", "sha256", "media_type", "n_bytes", "contested")
 REPORT_EVERY = 500  # rows
 FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "folders", "label-studio")
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.export-(?P<pid>\d+)-[0-9a-f]{8}\Z")
@@ -63,6 +63,8 @@ class ExportReport:
     sources: dict[str, int]
     media_files: int
     media_missing: int  # rows whose file is missing or changed; they have no path
+    contested: int  # rows whose labels differ and that nobody decided
+    contested_left_out: int  # such items that the options leave out
     label_sequence: int
 
 
@@ -121,7 +123,7 @@ class _Export:
         self.store, self.project_id, self.options, self.folder = store, project_id, options, folder
         self.labels: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
-        self.n_rows = self.n_media = 0
+        self.n_rows = self.n_media = self.n_contested = self.n_decided = 0
         self.problems: dict[int, tuple[str, str]] = {}  # items whose file is missing or changed
         self.folder_names: dict[str, str] = {}
         self.writers: dict[str, TableWriter] = {}
@@ -150,6 +152,8 @@ class _Export:
             "sources": dict(self.sources),
             "media_files": self.n_media,
             "media_missing": len(self.problems),
+            "contested": self.n_contested,
+            "contested_left_out": rows.n_left_out,
             "label_sequence": moment.label_sequence,
         }
 
@@ -158,6 +162,8 @@ class _Export:
         self.n_rows += 1
         self.labels[values["label"]] += 1
         self.sources[values["source"]] += 1
+        self.n_contested += values["contested"]
+        self.n_decided += values["decided_by"] == "review"
         values["path"] = self._media(item)
         self._writer(self.table).write(values)
         if self.options.format == "folders" and values["path"]:
@@ -269,6 +275,9 @@ class _Export:
                 "sources": dict(self.sources),
                 "media_files": self.n_media,
                 "media_missing": len(self.problems),
+                "contested": self.n_contested,
+                "contested_left_out": rows.n_left_out,
+                "decided_in_review": self.n_decided,
             },
             "classes": [
                 {

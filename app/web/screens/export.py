@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import replace
 
 import streamlit as st
 
@@ -18,6 +19,7 @@ from app.web.screens import summarize
 from app.web.screens.job_list import job_list
 from storage.exporting.counts import ExportCounts, export_counts
 from storage.exporting.rows import ExportOptions, Format
+from storage.exporting.votes import Contested
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
@@ -27,6 +29,12 @@ FORMATS: dict[Format, str] = {
     "parquet": "Parquet: exact values, for pandas, DuckDB and Spark",
     "folders": "Class folders with metadata.csv: load with Hugging Face datasets",
     "label-studio": "Label Studio tasks (JSON)",
+}
+
+CONTESTED_WORDS: dict[Contested, str] = {
+    "keep": "Keep; the column contested marks them",
+    "majority": "Keep those with a majority; leave out ties",
+    "omit": "Leave out",
 }
 
 
@@ -45,8 +53,9 @@ def render() -> None:
         with theme.card("carries"):
             theme.heading("Contents of each row")
             theme.muted("SHA-256 and original name of the item, its label with annotator and time, the round and "
-                        "strategy that picked it with rank and score, whether a suggestion was shown, and the labels "
-                        "of others. manifest.json adds counts, classes, settings and file hashes.")  # fmt: skip
+                        "strategy that picked it with rank and score, whether a suggestion was shown, the labels of "
+                        "others, and the votes for each class. manifest.json adds counts, classes, settings and file "
+                        "hashes.")  # fmt: skip
             theme.muted("An export is a snapshot. Labels added while it runs are in the next one. You can import an "
                         "export again and get the same items and labels.")  # fmt: skip
     job_list(project.id, "Export", _sentence)
@@ -64,12 +73,33 @@ def options(project: ProjectRow) -> ExportCounts:
     held_out = st.checkbox("Include test items and their labels", key="export-held-out", help=test_help)
     folders, media_help = chosen == "folders", "Copies the audio or picture files; class folders always contain them."
     media = st.checkbox("Include media files", key="export-media", value=folders, disabled=folders, help=media_help)
-    found = export_counts(store, project.id, ExportOptions(pseudo_above=pseudo, held_out=held_out))
+    wanted = ExportOptions(pseudo_above=pseudo, held_out=held_out, contested=_contested(project))
+    found = export_counts(store, project.id, wanted)
     if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
         media_too = media and chosen != "folders"
-        prepare(project, ExportOptions(format=chosen, pseudo_above=pseudo, held_out=held_out, media=media_too))
+        prepare(project, replace(wanted, format=chosen, media=media_too))
         st.rerun()
     return found
+
+
+def _contested(project: ProjectRow) -> Contested:
+    """What happens to items whose labels differ; asked only if there are such items."""
+    n = export_counts(resources.store(), project.id, ExportOptions()).contested
+    if n == 0:
+        return "keep"
+    st.warning(
+        f"Annotators chose different classes for {count(n, 'item')}, and nobody has decided. Decide in Review, or "
+        "choose what happens to contested items."
+    )
+    told = "Items with different labels and no decision in Review."
+    chosen = st.radio(
+        "Contested items",
+        list(CONTESTED_WORDS),
+        format_func=CONTESTED_WORDS.__getitem__,
+        key="export-contested",
+        help=told,
+    )
+    return chosen or "keep"
 
 
 def _least_confidence(project: ProjectRow) -> float | None:
@@ -102,6 +132,10 @@ def holds(found: ExportCounts) -> None:
         theme.figure(f"{found.pseudo_labels:,}", "model predictions", "marked in the column source")
     if found.test_items:
         theme.figure(f"{found.test_items:,}", "test items", "split: test")
+    if found.contested > found.contested_left_out:
+        theme.figure(f"{found.contested - found.contested_left_out:,}", "contested", "marked in the column contested")
+    if found.contested_left_out:
+        theme.figure(f"{found.contested_left_out:,}", "contested items left out")
 
 
 def slug(name: str) -> str:
@@ -113,4 +147,5 @@ def _sentence(view: JobView) -> str:
     done = view.result or {}
     name = str(done.get("target", "")).rsplit("/", 1)[-1]
     missing = f", {done['media_missing']:,} files missing" if done.get("media_missing") else ""
+    missing += f", {done['contested']:,} contested" if done.get("contested") else ""
     return f"{done.get('rows', 0):,} rows{missing}. [Download {name}](/api/exports/{name})"

@@ -17,6 +17,8 @@ from core.types import Selection
 from storage.database import backups
 from storage.database.store import Store
 from storage.labeling.pool import Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
 from storage.projects.projects import archive_project, get_project
 from storage.rounds.log import RoundLog
 from tests.storage.made_media import picture, wav, write_files
@@ -142,6 +144,19 @@ def test_export_writes_and_says_where(sounds, tmp_path, capsys):
     assert result(capsys)["rows"] == 3
     assert main(["export", "1", str(tmp_path / "out.zip"), "-f", "folders"]) == 0
     assert "3 rows in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rule", "rows"), [("keep", 3), ("majority", 2), ("omit", 2)])
+def test_export_leaves_out_contested_items_on_request(sounds, home, tmp_path, capsys, rule, rows):
+    with Store.open(home=home) as store:
+        first = Pool(store, 1).items()[0]
+        other = next(row.id for row in list_classes(store, 1) if row.id != first.class_id)
+        assert Pool(store, 1).label(first.id, other, annotator=annotator_named(store, "Ben").id).accepted
+    assert main(["export", "animals", str(tmp_path / "out"), f"--contested={rule}", "--json"]) == 0
+    done = result(capsys)
+    assert (done["rows"], done["contested"], done["contested_left_out"]) == (rows, rows - 2, 3 - rows)
+    assert main(["export", "animals", str(tmp_path / "told"), f"--contested={rule}"]) == 0
+    assert ("Contested rows: 1 (" if rule == "keep" else "Contested items left out: 1.") in capsys.readouterr().out
 
 
 def test_check_marks_what_is_missing(sounds, home, capsys):
