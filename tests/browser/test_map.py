@@ -125,8 +125,10 @@ def test_colors_say_what_is_guessed_labeled_sure_asked_for_and_by_whom(mapped, s
     given = dict.fromkeys(items, LIGHT.line) | {items[3]: palette[3], items[9]: palette[0]}
     eventually(page, lambda: colors(page), given)
     choose_coloring(page, "Confidence", "darker: more confident")
-    eventually(page, lambda: len(set(colors(page).values())), 1)
+    eventually(page, lambda: len(set(colors(page).values())), 2)
     assert set(colors(page).values()).isdisjoint(palette)
+    pale = {item for item, color in colors(page).items() if color == LIGHT.line}
+    assert pale == {items[3], items[9]}  # the model has seen their labels: no prediction
     choose_coloring(page, "Round", "darker: labeled later")
     eventually(page, lambda: colors(page)[items[3]], LIGHT.accent)
     asked = colors(page)

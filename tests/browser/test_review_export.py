@@ -10,6 +10,7 @@ import zipfile
 from playwright.sync_api import expect
 
 from storage.projects.annotators import annotator_named
+from storage.projects.projects import get_project
 from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually
@@ -90,3 +91,38 @@ def test_an_export_is_counted_prepared_in_the_background_and_downloaded(desks, a
     expect(link).to_have_count(0)
     assert list(made.glob(f"spoken-digits-{audio.name.split()[-1]}-csv-*")) == []
     assert desk.outside == []
+
+
+def test_contested_items_are_announced_before_an_export_and_left_out_on_request(desks, store):
+    project = sample_store.audio_project(store, f"Contested {next(_numbers)}", 6, labels_per_item=2)
+    desk = desks(project)
+    items, bea = [item.id for item in desk.pool.items()], annotator_named(store, "Bea").id
+    for item, (mine, hers) in zip(items, [(0, 4), (1, 1)], strict=False):
+        desk.pool.label(item, desk.classes[mine].id, annotator=desk.person.id)
+        desk.pool.label(item, desk.classes[hers].id, annotator=bea)
+    page = desk.tab("export")
+    card, counts = page.locator(".st-key-card-export"), page.locator(".st-key-card-counts")
+    expect(card).to_contain_text("Annotators chose different classes for 1 item, and nobody has decided.")
+    expect(counts.locator("strong")).to_have_text(["2", "1"])
+    expect(counts).to_contain_text("marked in the column contested")
+    card.get_by_text("Leave out", exact=True).click()
+    expect(counts.locator("strong")).to_have_text(["1", "1"])
+    expect(counts).to_contain_text("contested items left out")
+    page.get_by_role("button", name="Create export").click()
+    expect(page.locator(".st-key-card-jobs-export")).to_contain_text("1 rows")
+
+
+def test_blind_labeling_is_explained_and_can_be_switched_off(desks, store):
+    project = sample_store.audio_project(store, f"Blind {next(_numbers)}", 6, labels_per_item=2)
+    desk = desks(project)
+    finish_round(store, project, [0, 1], confidence=0.96)
+    page = desk.label_tab()
+    expect(page.locator(".reasons")).to_contain_text("Hidden until you have labeled this item")
+    page = desk.tab("data")
+    form = page.locator(".st-key-card-project")
+    expect(form).to_contain_text("hides suggestions and the labels of others until you have labeled the item yourself")
+    form.get_by_text("Blind labeling", exact=True).click()
+    form.get_by_role("button", name="Save", exact=True).click()
+    eventually(page, lambda: get_project(store, project.id).settings.blind, False)
+    page = desk.label_tab()
+    expect(page.locator(".reasons")).to_contain_text("96 %")

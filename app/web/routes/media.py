@@ -89,7 +89,7 @@ def _serve(request: Request) -> Response:
             return FileResponse(content, media_type=item.media_type, headers=headers)
         return ranged(content, request.headers, item.media_type, headers)
     except PreviewFailed as error:
-        return JSONResponse({"error": f"{item.name} cannot be drawn. {error}"}, status_code=422)
+        return JSONResponse({"error": f"The file cannot be drawn. {error}"}, status_code=422)
     except PreviewBusy as error:
         return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "2"})
     except (WinnowError, OSError) as error:
