@@ -1,4 +1,4 @@
-"""Options of the import command, as types for its parameters."""
+"""Options that commands share, and those of the import command, as types for their parameters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 Kind = Annotated[
     Literal["audio", "image"] | None,
     typer.Option(help="Media type of a new project; default: that of the first file."),

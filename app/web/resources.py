@@ -9,7 +9,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from app.views.preview_pool import PreviewPool
+from app.views.previews.pool import PreviewPool
 from app.web import tickets
 from app.web.access import Rules, rules_for
 from app.web.server_command import access_token, sign_in_configured

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from app.views import previews
+from app.views.previews import drawing as previews
 from core.errors import InvalidInput
 from core.limits import Limits
 from core.media.audio import decode_audio

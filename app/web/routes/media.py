@@ -3,10 +3,10 @@
 An address names the item and the full hash of its bytes, so a clip can never be taken for another, and what was fetched
 be cached. Only people with a session get an answer; an item of another project, another hash or another part is
 "not found". Content types come from an allow-list, and a response can neither run a script nor be read as another type.
-Drawings are made in limited child processes (`app.views.preview_pool`); nothing is decoded in this process.
+Drawings are made in limited child processes (`app.views.previews.pool`); nothing is decoded in this process.
 
 part    file               the bytes as imported, with Range
-        spectrogram.png    (audio)  the drawing of `app.views.previews`
+        spectrogram.png    (audio)  the drawing of `app.views.previews.drawing`
         sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
         picture.png        (image)  upright, at most 1600 pixels wide or high
         thumb.png          (both)   small, for tiles
@@ -22,8 +22,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.views import previews
-from app.views.preview_pool import PreviewBusy, PreviewFailed
+from app.views.previews import drawing as previews
+from app.views.previews.pool import PreviewBusy, PreviewFailed
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.byte_ranges import ranged

@@ -69,7 +69,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _wait_for_child(parent: int) -> list[int]:
-    """Processes of `app.views.preview_process` below `parent`."""
+    """Processes of `app.views.previews.process` below `parent`."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = []
@@ -79,7 +79,7 @@ def _wait_for_child(parent: int) -> list[int]:
                 command = Path(f"/proc/{entry}/cmdline").read_bytes()
             except OSError:
                 continue
-            if int(stat[1]) == parent and b"preview_process" in command:
+            if int(stat[1]) == parent and b"previews.process" in command:
                 found.append(int(entry))
         if found:
             return found

@@ -1,6 +1,6 @@
 """Draws previews in a few long-lived child processes, so that no file can stop or slow the page server.
 
-Each child has a limit on address space, CPU and wall time (`app.views.preview_process`). The pool limits the time and
+Each child has a limit on address space, CPU and wall time (`app.views.previews.process`). The pool limits the time and
 the size of a reply as well, and replaces a child that a file ended. A file that ended its child is remembered for a
 while: the next request for it fails at once instead of occupying a child for the full time.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from core.errors import InvalidInput, WinnowError
 from core.limits import Limits
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 MAX_REPLY_BYTES = 32 << 20
 GRACE_SECONDS = 5.0  # beyond the child's own limit, before the pool ends it
 START_SECONDS = 60.0  # imports of a new child on a busy machine
@@ -41,13 +41,13 @@ class PreviewBusy(WinnowError):
 
 
 class _Child:
-    """One running `app.views.preview_process`."""
+    """One running `app.views.previews.process`."""
 
     def __init__(self, limits: Limits) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "app.views.preview_process"],
+            [sys.executable, "-m", "app.views.previews.process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

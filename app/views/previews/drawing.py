@@ -8,7 +8,7 @@ Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the 
 
 Memory does not grow with the length of a clip: it is decoded block by block, and at most `N_COLUMNS` windows are
 drawn. The length is counted by decoding; the frame count of a header is not used. The limits are those of import and
-rounds (`core.limits`). The page server does not call `draw`: `app.views.preview_pool` runs it in a limited process.
+rounds (`core.limits`). The page server does not call `draw`: `app.views.previews.pool` runs it in a limited process.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import time
 import pytest
 from PIL import Image
 
-from app.views import preview_pool
-from app.views.preview_pool import PreviewBusy, PreviewFailed, PreviewPool
+from app.views.previews import pool as preview_pool
+from app.views.previews.pool import PreviewBusy, PreviewFailed, PreviewPool
 from core.limits import Limits
 from tests.storage import made_media
 

@@ -10,7 +10,7 @@ import soundfile
 from PIL import Image
 from scipy.signal import stft
 
-from app.views import previews
+from app.views.previews import drawing as previews
 from core.media import audio
 
 

@@ -1,8 +1,8 @@
 """The process that draws previews: it decodes untrusted files, under limits on memory, time and output.
 
-Started by `app.views.preview_pool` as `python -m app.views.preview_process`. The first line of standard input holds the
-limits as JSON. A request is one JSON line [kind, part, n_bytes] followed by the bytes of the file; a reply is one JSON
-line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty when there is a drawing.
+Started by `app.views.previews.pool` as `python -m app.views.previews.process`. The first line of standard input holds
+the limits as JSON. A request is one JSON line [kind, part, n_bytes] followed by the bytes of the file; a reply is one
+JSON line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty when there is a drawing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import BinaryIO
 
-from app.views import previews
+from app.views.previews import drawing as previews
 from core.errors import InvalidInput
 from core.limits import Limits
 from storage.media.probe_process import confine, guard_decoding
