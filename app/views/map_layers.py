@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
+from app.views.blind_labeling import items_to_hide
 from app.views.item_names import ItemNames
 from app.views.predictions import predictions_of
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.item_rows import first_pick_rounds
-from storage.labeling.labeled_items import ItemLabels, item_labels, own_classes
-from storage.labeling.pool import Pool
+from storage.labeling.labeled_items import ItemLabels, item_labels
 from storage.projects import classes
 from storage.projects.annotators import list_annotators
 from storage.projects.class_rows import color_of
@@ -113,11 +113,8 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
 
 
 def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:
-    """The layers for an annotator of a blind project: no labels and no predictions of items still to label."""
-    project_id = found.round.project_id
-    waiting = Pool(store, project_id).waiting_ids()
-    own = np.fromiter(own_classes(store, project_id, annotator), np.int64)
-    hidden = np.isin(found.item_ids, waiting) & ~np.isin(found.item_ids, own)
+    """The layers for one annotator: in a blind project, no labels and no predictions of items still to label."""
+    hidden = np.isin(found.item_ids, items_to_hide(store, found.round.project_id, annotator))
 
     def cover(values: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.where(hidden, NONE, values)

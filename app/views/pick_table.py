@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app.views.blind_labeling import items_to_hide
 from app.views.item_names import ItemNames
 from app.views.text import visible
 from storage.database.store import Store
@@ -35,11 +36,19 @@ TITLES = {
 }
 
 
-def pick_table(store: Store, project_id: int, round_id: int) -> list[dict[str, Any]]:
-    """One row per pick, in the order of selection, without columns that are empty for all picks."""
+TELLING = ("label", "pick_guess", "pick_guess_was_wrong", "pick_nearest_name", "hindsight_label_probability")
+
+
+def pick_table(store: Store, project_id: int, round_id: int, viewer: int | None = None) -> list[dict[str, Any]]:
+    """One row per pick, in the order of selection, without columns that are empty for all picks.
+
+    In a blind project, picks that the viewer (an annotator) may still label have no label and no prediction.
+    """
+    hidden = set(items_to_hide(store, project_id, viewer).tolist())
     picks = picks_of_round(store, project_id, round_id)
     called = ItemNames(row.name for row in list_classes(store, project_id, include_inactive=True))
     for pick in picks:
+        pick.update(dict.fromkeys(TELLING) if pick["item_id"] in hidden else {})
         pick["name"] = called.shown_name(pick["item_id"], pick["name"])
         if pick.get("pick_nearest_name") is not None and called.tells_class(pick["pick_nearest_name"]):
             pick["pick_nearest_name"] = "name hidden"

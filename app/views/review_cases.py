@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.views.blind_labeling import items_to_hide
 from app.views.predictions import RoundPredictions, predictions_of
 from storage.database.store import Store
 from storage.labeling import agreement
@@ -28,14 +29,19 @@ class Case:
     confidence: float | None = None
 
 
-def cases(store: Store, project_id: int) -> list[Case]:
-    """Disagreements, then conflicts by descending confidence of the prediction."""
+def cases(store: Store, project_id: int, reviewer: int | None = None) -> list[Case]:
+    """Disagreements, then conflicts by descending confidence of the prediction.
+
+    In a blind project, items that the reviewer may still label are left out.
+    """
     differing = [
         Case(item_id=one.item_id, kind="disagreement", labels=one.labels)
         for one in agreement.disagreements(store, project_id)
     ]
     known = {one.item_id for one in differing}
-    return differing + [one for one in conflicts(store, project_id) if one.item_id not in known]
+    hidden = set(items_to_hide(store, project_id, reviewer).tolist())
+    found = differing + [one for one in conflicts(store, project_id) if one.item_id not in known]
+    return [one for one in found if one.item_id not in hidden]
 
 
 def conflicts(store: Store, project_id: int) -> list[Case]:

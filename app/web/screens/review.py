@@ -25,7 +25,7 @@ KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "fl
 def render() -> None:
     project, store = state.project(), resources.store()
     known = list_classes(store, project.id, include_inactive=True)
-    waiting = review_cases.cases(store, project.id)
+    waiting = review_cases.cases(store, project.id, state.here().annotator.id)
     left, right = st.columns([3, 2])
     with left, theme.card("case"):
         if waiting:

@@ -102,7 +102,7 @@ def open_round(project_id: int, round_id: int) -> None:
         st.error(plain(row.error))
     for told in row.notes:
         theme.muted(str(told))
-    if picks := pick_table(store, project_id, round_id):
+    if picks := pick_table(store, project_id, round_id, state.here().annotator.id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
         theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from app.views.map_layers import NONE, blinded, map_layers
+from app.views.pick_table import pick_table
 from app.views.predictions import newest_predictions
+from app.views.review_cases import cases
 from core.config import RoundConfig
-from core.types import Selection
+from core.types import PickReason, Selection
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
@@ -20,21 +22,23 @@ from storage.rounds.log import RoundLog
 from tests.app import sample_store
 
 
-def finish_round(store, project) -> None:
-    """A finished round as the pipeline stores it: one-hot on labeled rows, class 1 with 0.6 elsewhere."""
+def finish_round(store, project, picks=(), confidence=0.6) -> None:
+    """A finished round as the pipeline stores it: one-hot on labeled rows, class 1 with `confidence` elsewhere."""
     log, pool = RoundLog(store, project.id), Pool(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)
     snapshot = pool.snapshot()
     n = len(snapshot.item_ids)
-    probabilities = np.full((n, snapshot.n_classes), 0.4 / (snapshot.n_classes - 1), np.float32)
-    probabilities[:, 1] = 0.6
+    probabilities = np.full((n, snapshot.n_classes), (1 - confidence) / (snapshot.n_classes - 1), np.float32)
+    probabilities[:, 1] = confidence
     labeled = np.flatnonzero(snapshot.labeled)
     probabilities[labeled] = np.eye(snapshot.n_classes, dtype=np.float32)[snapshot.labels[labeled]]
-    nobody = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    chosen = snapshot.item_ids[list(picks)] if picks else np.empty(0, np.int64)
+    reasons = tuple(PickReason(order=k + 1, score=1.0, guess=1, confidence=confidence) for k in range(len(chosen)))
+    selection = Selection(item_ids=chosen, scores=np.ones(len(chosen), np.float32), strategy="bico", reasons=reasons)
     arrays = {"item_ids": snapshot.item_ids, "probabilities": probabilities, "map": np.zeros((n, 2), np.float32)}
     arrays["embeddings"] = np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 4), np.float32)
-    log.finish(row.id, arrays=arrays, selection=nobody, metrics={"has_model": True})
+    log.finish(row.id, arrays=arrays, selection=selection, metrics={"has_model": True})
 
 
 class Desk:
@@ -147,3 +151,23 @@ def test_projects_of_one_label_per_item_and_stored_settings_keep_their_suggestio
     assert not ProjectSettings().is_blind
     assert ProjectSettings(labels_per_item=2).is_blind
     assert not ProjectSettings(labels_per_item=2, blind=False).is_blind
+
+
+def test_review_and_picks_of_a_blind_project_leave_out_what_is_still_to_label(desk):
+    finish_round(desk.store, desk.project, picks=[0, 1], confidence=0.95)
+    desk.label(0, 7, desk.ana)
+    desk.label(1, 7, desk.ana)
+    desk.label(1, 3, desk.ben)
+
+    def seen_by(who: int | None) -> tuple[list[int], list[str | None]]:
+        found = cases(desk.store, desk.project.id, who)
+        return [desk.items.index(one.item_id) for one in found], [
+            line["label"] for line in pick_table(desk.store, desk.project.id, 1, who)
+        ]
+
+    names = [row.name for row in list_classes(desk.store, desk.project.id)]
+    assert seen_by(desk.ben) == ([1], [None, names[3]])
+    assert seen_by(desk.ana) == seen_by(None) == ([1, 0], [names[7], names[3]])
+    assert pick_table(desk.store, desk.project.id, 1, desk.ben)[0]["prediction"] is None
+    open_suggestions(desk)
+    assert seen_by(desk.ben) == seen_by(None)
