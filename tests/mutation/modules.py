@@ -9,8 +9,8 @@ CORESETS = "tests/core/coresets"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "core/similarity/propagation.py": ("tests/core/similarity/test_propagation.py",),
-    "core/acquisition/strategies/bico.py": ("tests/core/acquisition",),
-    "core/coresets/bilevel.py": (f"{CORESETS}/test_bilevel.py",),
+    "core/acquisition/strategies/bico.py": ("tests/core/acquisition/test_bico.py", "tests/core/acquisition"),
+    "core/coresets/bilevel.py": (f"{CORESETS}/test_bilevel_records.py", f"{CORESETS}/test_bilevel.py"),
     "storage/labeling/projections.py": (LABELING, f"{PROJECTS}/test_classes.py"),
     "storage/labeling/events.py": (LABELING,),
     "storage/labeling/queue.py": (LABELING,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from core.similarity import propagation
 from core.similarity.graph import SimilarityGraph
@@ -86,3 +87,42 @@ def test_equal_items_without_a_label_get_the_same_prediction():
     P = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
     found = propagation.propagated(propagation.transition_matrix(same, 0.7), P, np.full(3, UNLABELED))
     np.testing.assert_allclose(found, np.tile(P.mean(0), (3, 1)), atol=1e-3)
+
+
+class CountedSteps:
+    """A transition matrix that counts its products."""
+
+    def __init__(self, matrix: csr_matrix) -> None:
+        self.matrix, self.steps = matrix, 0
+
+    def sum(self, axis: int) -> np.ndarray:
+        return self.matrix.sum(axis)
+
+    def __matmul__(self, other: np.ndarray) -> np.ndarray:
+        self.steps += 1
+        return self.matrix @ other
+
+
+def test_the_iteration_stops_when_predictions_no_longer_change():
+    never = CountedSteps(csr_matrix((4, 4)))  # every walk stops where it starts
+    P = some_predictions(4, 2)
+    np.testing.assert_array_equal(propagation.propagated(never, P, np.full(4, UNLABELED)), P)
+    assert never.steps == 1
+    graph = graph_of(np.random.default_rng(0).normal(size=(40, 3)))
+    walk = CountedSteps(propagation.transition_matrix(graph, 0.7))
+    labels = np.full(40, UNLABELED)
+    labels[0] = 1
+    propagation.propagated(walk, some_predictions(40, 3), labels)
+    assert 1 < walk.steps < 200
+
+
+def test_propagated_predictions_sum_to_one_whatever_the_model_gives():
+    points, _ = clusters()
+    P = some_predictions(60, 5, 3)
+    labels = np.full(60, UNLABELED)
+    labels[:3] = [0, 1, 2]
+    right = propagation.propagate_labels(graph_of(points), P.astype(np.float32), labels, 0.7)
+    labels[:3] = UNLABELED
+    halved = propagation.propagate_labels(graph_of(points), (P / 2).astype(np.float32), labels, 0.7)
+    np.testing.assert_allclose(right.sum(1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(halved.sum(1), 1.0, atol=1e-6)
