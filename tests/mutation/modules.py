@@ -1,4 +1,4 @@
-"""The modules that carry the promises, each with the test files that have to notice its mutants."""
+"""The modules that carry the promises, each with the test files that have to notice its mutants, the quickest first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ LABELING = "tests/storage/labeling"
 PROJECTS = "tests/storage/projects"
 EXPORTING = "tests/storage/exporting"
 CORESETS = "tests/core/coresets"
+# Tests that need seconds and notice nothing that the others do not.
+NOT_MANY_PROCESSES = f"--deselect={LABELING}/test_queue.py::test_three_processes_never_get_the_same_item"
 
 TESTS: dict[str, tuple[str, ...]] = {
     "core/similarity/propagation.py": ("tests/core/similarity/test_propagation.py",),
-    "core/acquisition/strategies/bico.py": ("tests/core/acquisition/test_bico.py", "tests/core/acquisition"),
+    "core/acquisition/strategies/bico.py": (
+        "tests/core/acquisition/test_bico.py",
+        "tests/core/acquisition/test_constraints.py",
+        "tests/core/acquisition/test_rivals.py",
+    ),
     "core/coresets/bilevel.py": (f"{CORESETS}/test_bilevel_records.py", f"{CORESETS}/test_bilevel.py"),
-    "storage/labeling/projections.py": (LABELING, f"{PROJECTS}/test_classes.py"),
-    "storage/labeling/events.py": (LABELING,),
-    "storage/labeling/queue.py": (LABELING,),
-    "storage/projects/classes.py": (PROJECTS,),
-    "storage/projects/class_rows.py": (PROJECTS, LABELING),
-    "storage/exporting/rows.py": (EXPORTING,),
-    "storage/exporting/run.py": (EXPORTING,),
+    "storage/labeling/projections.py": (
+        f"{LABELING}/test_projection_rules.py",
+        LABELING,
+        f"{PROJECTS}/test_classes.py",
+        NOT_MANY_PROCESSES,
+    ),
+    "storage/labeling/events.py": (LABELING, NOT_MANY_PROCESSES),
+    "storage/labeling/queue.py": (f"{LABELING}/test_queue.py", LABELING, NOT_MANY_PROCESSES),
+    "storage/projects/classes.py": (f"{PROJECTS}/test_classes.py", f"{PROJECTS}/test_class_keys.py"),
+    "storage/projects/class_rows.py": (
+        f"{PROJECTS}/test_classes.py",
+        f"{PROJECTS}/test_class_keys.py",
+        f"{PROJECTS}/test_projects.py",
+    ),
+    "storage/exporting/rows.py": (f"{EXPORTING}/test_run.py", f"{EXPORTING}/test_counts.py"),
+    "storage/exporting/run.py": (f"{EXPORTING}/test_run.py", f"{EXPORTING}/test_interrupted.py"),
     "app/rounds/workflows.py": ("tests/app/rounds",),
 }

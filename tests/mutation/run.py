@@ -1,6 +1,6 @@
 """Mutation testing of the modules that carry the promises.
 
-    .venv/bin/python -m tests.mutation.run [MODULE ...] [--sample 40] [--seed 0] [--out mutation.json] [--show]
+    .venv/bin/python -m tests.mutation.run [MODULE ...] [--sample 40] [--seed 0] [--out mutation.json]
 
 Each mutant (`tests.mutation.mutants`) is imported instead of the module in a forked process, which runs the module's
 test files (`tests.mutation.modules`) until the first failure. A mutant is `noticed` when a test fails or the time is
@@ -9,7 +9,8 @@ unchanged module, so only what the test process executes counts.
 
 Results are added to the JSON file after each mutant, under the module, the hash of its source and the name of the
 mutant; a second run continues where the first one ended. `--again` repeats the survivors, after tests were added.
-Tests marked `postgres`, `slow` and `browser` are left out unless `--marks` says otherwise.
+`--match` runs the mutants whose name contains a text, such as a line number. The output of the last tests is in
+MUTATION_LOG, if that is set. Tests marked `postgres`, `slow` and `browser` are left out unless `--marks` says otherwise.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ def mutate(path: str, options: argparse.Namespace, results: dict[str, Any]) -> N
     limit = max(20.0, 6 * seconds)
     say(f"{path}: {record['made']} mutants, {seconds:.1f} s for its tests")
     for mutant in sampled(source, options.sample, options.seed):
+        if options.match not in mutant.name:
+            continue
         known = record["verdicts"].get(mutant.name)
         if known is not None and not (options.again and known == "survived"):
             continue
@@ -139,6 +142,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests without a mutant")
     parser.add_argument("--marks", default=FASTEST)
     parser.add_argument("--again", action="store_true", help="repeat the survivors")
+    parser.add_argument("--match", default="", help="only mutants whose name contains this text")
     parser.add_argument("--show", action="store_true", help="print every mutant, not only survivors")
     parser.add_argument("--out", type=Path, default=Path("mutation.json"))
     options = parser.parse_args()
