@@ -10,7 +10,8 @@ unchanged module, so only what the test process executes counts.
 Results are added to the JSON file after each mutant, under the module, the hash of its source and the name of the
 mutant; a second run continues where the first one ended. `--again` repeats the survivors, after tests were added.
 `--match` runs the mutants whose name contains a text, such as a line number. The output of the last tests is in
-MUTATION_LOG, if that is set. Tests marked `postgres`, `slow` and `browser` are left out unless `--marks` says otherwise.
+MUTATION_LOG, if that is set. Tests marked `postgres`, `slow` and `browser` are left out unless `--marks` says
+otherwise.
 """
 
 from __future__ import annotations
