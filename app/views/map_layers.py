@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
-from app.views.blind_labeling import items_to_hide
 from app.views.item_names import ItemNames
 from app.views.predictions import predictions_of
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.item_rows import first_pick_rounds
-from storage.labeling.labeled_items import ItemLabels, item_labels
+from storage.labeling.labeled_items import ItemLabels, item_labels, items_to_hide
 from storage.projects import classes
 from storage.projects.annotators import list_annotators
 from storage.projects.class_rows import color_of

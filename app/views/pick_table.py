@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.views.blind_labeling import items_to_hide
 from app.views.item_names import ItemNames
 from app.views.text import visible
 from storage.database.store import Store
 from storage.exporting.reasons import picks_of_round
+from storage.labeling.labeled_items import items_to_hide
 from storage.projects.classes import list_classes
 
 TITLES = {

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.views.blind_labeling import items_to_hide
 from app.views.predictions import RoundPredictions, predictions_of
 from storage.database.store import Store
 from storage.labeling import agreement
-from storage.labeling.labeled_items import UndecidedLabel, undecided_labels
+from storage.labeling.labeled_items import UndecidedLabel, items_to_hide, undecided_labels
 from storage.projects import class_rows, classes
 from storage.rounds.log import RoundLog
 

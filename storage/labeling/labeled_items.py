@@ -16,7 +16,9 @@ from sqlalchemy.orm import aliased
 from storage.database.bulk import chunks
 from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, Round
 from storage.database.store import Store
+from storage.labeling import queue
 from storage.projects.class_rows import effective_ids
+from storage.projects.projects import row_in
 
 NO_ID = 0  # no class, no annotator
 
@@ -41,6 +43,20 @@ def own_classes(store: Store, project_id: int, annotator: int, item_ids: Sequenc
     with store.read() as connection:
         counts_as = effective_ids(connection, project_id)
         return {row.item_id: counts_as[row.class_id] for part in parts for row in connection.execute(part)}
+
+
+def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArray[np.int64]:
+    """(n,) ids of the items that the annotator may still label and has not labeled, if the project is blind; else none.
+
+    Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator nothing
+    is hidden.
+    """
+    with store.read() as connection:
+        if annotator is None or not row_in(connection, project_id).settings.is_blind:
+            return np.empty(0, np.int64)
+        waiting = np.fromiter(connection.execute(queue.waiting_items(project_id)).scalars(), np.int64)
+    own = own_classes(store, project_id, annotator)
+    return np.setdiff1d(waiting, np.fromiter(own, np.int64, len(own)))
 
 
 def items_seen_with_labels(connection: Connection, project_id: int, label_sequence: int) -> NDArray[np.int64]:
