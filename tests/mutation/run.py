@@ -10,8 +10,7 @@ unchanged module, so only what the test process executes counts.
 Results are added to the JSON file after each mutant, under the module, the hash of its source and the name of the
 mutant; a second run continues where the first one ended. `--again` repeats the survivors, after tests were added.
 `--match` runs the mutants whose name contains a text, such as a line number. The output of the last tests is in
-MUTATION_LOG, if that is set. Tests marked `postgres`, `slow` and `browser` are left out unless `--marks` says
-otherwise.
+MUTATION_LOG, if that is set. Tests marked `postgres`, `slow` or `browser` are left out unless `--marks` is given.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from tests.mutation.modules import TESTS
 from tests.mutation.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PRELOADED = ("torch", "scipy.sparse", "sklearn.cluster", "sqlalchemy", "alembic", "pytest", "numba")
+PRELOADED = ("torch", "scipy.sparse", "sklearn.cluster", "numba", "pytest", "hypothesis", "storage.labeling.pool")
+OURS = ("core", "storage", "app", "tests")
 FASTEST = "not postgres and not slow and not browser"
 
 
@@ -60,6 +60,15 @@ class MutatedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self.code, module.__dict__)
 
 
+def preload() -> None:
+    """Import what takes long once, before processes are forked. Our own modules are imported again in each process."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    for name in list(sys.modules):
+        if name.partition(".")[0] in OURS and not name.startswith("tests.mutation"):
+            del sys.modules[name]
+
+
 def run_tests(path: str, code: CodeType | None, marks: str) -> int:
     """In a forked process: the exit code of pytest over the module's test files."""
     import pytest
@@ -71,6 +80,7 @@ def run_tests(path: str, code: CodeType | None, marks: str) -> int:
     for stream in (1, 2):
         os.dup2(output, stream)
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-m", marks]
+    options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
     return int(pytest.main([*options, *TESTS[path]]))
 
 
@@ -149,8 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.modules) - set(TESTS):
         parser.error(f"No tests are listed for {', '.join(sorted(unknown))}. Known: {', '.join(TESTS)}")
-    for name in PRELOADED:
-        importlib.import_module(name)
+    preload()
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
     for path in options.modules or TESTS:
         mutate(path, options, results)
