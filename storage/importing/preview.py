@@ -226,7 +226,7 @@ class SplitHints:
         if not self._n_entries:
             return []
         listed = ", ".join(f"{name!r} ({n:,})" for name, n in self._n_entries.most_common(5))
-        held = "nothing is held out" if not n_held_out else "they are not held out"
+        held = "no item becomes a test item" if not n_held_out else "these do not become test items"
         return [f"Files are in folders called like test or validation data, {listed}, and {held}."]
 
 

@@ -54,7 +54,7 @@ class ImportReport:
         if self.splits:
             parts.append(" and ".join(f"{n:,} {name}" for name, n in self.splits.items()))
         if self.held_out:
-            parts.append(f"{self.held_out:,} held out")
+            parts.append(f"{self.held_out:,} used as test items")
         if self.already:
             parts.append(f"{self.already:,} already in the project")
         parts += [f"{self.n_duplicates:,} duplicates", f"{self.n_refused:,} rejected"]

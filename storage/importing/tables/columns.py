@@ -129,7 +129,7 @@ def _set_split(found: Columns, known: Mapping[str, str], sample: Sequence[Mappin
         if values:
             few = ", ".join(sorted(values)[:5])
             found.warnings.append(
-                f"The column {known[name]!r} ({few}) names no train or test split; nothing is held out by it."
+                f"The column {known[name]!r} ({few}) names no train or test split; no item becomes a test item by it."
             )
 
 

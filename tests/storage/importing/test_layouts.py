@@ -102,7 +102,7 @@ def test_split_folders_hold_out_everything_but_the_training_split(
     for name, found in state(sqlite_store, images).items():
         split, label = name.removeprefix(top).split("/")[:2]
         assert found == (label, split, split in held_out)
-    assert f"{4 * len(held_out):,} held out" in report.sentence()
+    assert f"{4 * len(held_out):,} used as test items" in report.sentence()
 
 
 def test_validation_items_go_into_the_pool_when_that_is_said(sqlite_store, images, tmp_path):
@@ -154,7 +154,7 @@ def test_paths_that_look_like_splits_are_warned_about_when_nothing_is_held_out(s
     rows = [["path", "label"], ["train/0.png", "cat"], ["test/1.png", "dog"]]
     root = write_files(tmp_path / "in", {"train/0.png": png(0), "test/1.png": png(1), "manifest.csv": as_text(rows)})
     seen = seen_in(root)
-    assert any("'test' (1), and nothing is held out" in warning for warning in seen.found.warnings)
+    assert any("'test' (1), and no item becomes a test item" in warning for warning in seen.found.warnings)
     assert take(sqlite_store, images, root).warnings == seen.found.warnings
 
 
