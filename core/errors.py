@@ -19,6 +19,10 @@ class Conflict(WinnowError):
     """The request contradicts what the store holds now, such as a class name that is taken."""
 
 
+class Forbidden(WinnowError):
+    """The person or the token may not do this in the project."""
+
+
 class StoreUnusable(WinnowError):
     """The store cannot be opened safely: newer than the code, damaged, read-only, or unreachable."""
 

@@ -13,6 +13,7 @@ from app.processes.explain import explain
 from app.processes.messages import Message, error_message
 from core.errors import Cancelled, WinnowError
 from storage.database.store import Store
+from storage.projects import roles
 
 
 def main(path: Path, lock: int) -> int:
@@ -33,7 +34,9 @@ def _run(folder: JobFolder, job: dict[str, object]) -> Message:
         if folder.is_cancelled():
             raise Cancelled
         request = requests.from_dict(job["request"])  # type: ignore[arg-type]
-        with Store.open() as store:
+        actor = job.get("actor")  # None: the operator
+        acting = roles.acting_as(None if actor is None else roles.Actor(**actor))  # type: ignore[arg-type]
+        with Store.open() as store, acting:
             outcome = operations.run(store, request, folder.reporter())
     except Exception as problem:
         if not isinstance(problem, WinnowError):

@@ -21,6 +21,7 @@ from app.jobs.job_folder import JobFolder
 from app.jobs.requests import Request
 from app.processes import child
 from app.processes.messages import Message
+from storage.projects import roles
 
 Status = Literal["running", "finished", "failed", "cancelled", "lost"]
 KEPT = 40  # finished jobs
@@ -75,7 +76,9 @@ def start(
     folder.path.mkdir(parents=True)
     lock = folder.open_lock()  # the process inherits it, so the lock is held at every moment
     try:
-        folder.write_job(asdict(job) | {"request": requests.to_dict(request)})
+        actor = roles.current_actor()  # the process acts for the same person
+        by = None if actor is None else asdict(actor)
+        folder.write_job(asdict(job) | {"request": requests.to_dict(request), "actor": by})
         with (folder.path / "stderr.txt").open("wb") as stderr:
             process = child.start(
                 child.module_command("app.jobs.job_process", str(folder.path), str(lock)),

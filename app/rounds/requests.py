@@ -20,7 +20,7 @@ from core.config import RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
-from storage.projects import projects
+from storage.projects import projects, roles
 from storage.projects.projects import ProjectSettings
 from storage.rounds import candidate_buffer, comparisons, workers
 from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of
@@ -83,6 +83,7 @@ def request_replay(store: Store, project_id: int, round_id: int, by: int | None 
 def request_comparison(store: Store, project_id: int, round_id: int, strategies: Sequence[str]) -> None:
     """What other strategies would have picked in this round; a worker answers, `comparison` shows it."""
     RoundLog(store, project_id).get(round_id)
+    roles.check(store, project_id, "edit")
     comparisons.request(store, round_id, strategies)
 
 

@@ -42,6 +42,7 @@ def main() -> None:
     if person is None:
         people.ask()
         return
+    people.act_as(person)
     projects = list_projects(resources.store())
     here = state.Here(person, people.ticket_of(person), state.pick_project(projects))
     state.arrive(here)

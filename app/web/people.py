@@ -6,6 +6,7 @@ import os
 import time
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from app.views.text import plain, visible
 from app.web import resources, tickets
@@ -13,8 +14,10 @@ from app.web.access import SESSION_COOKIE
 from core.errors import WinnowError
 from storage.projects import annotators
 from storage.projects.annotators import AnnotatorRow
+from storage.projects.roles import Actor
 
 CHOSEN = "annotator_id"
+ACTING = "acting"
 
 
 def current() -> AnnotatorRow | None:
@@ -28,6 +31,18 @@ def current() -> AnnotatorRow | None:
         chosen = ticket.annotator_id if ticket else None
     person = known.get(chosen) if chosen is not None else None
     return person if person is not None and person.removed_at is None else None
+
+
+def act_as(person: AnnotatorRow) -> None:
+    """Everything that this session does from now on is done by `person`, callbacks before the next run included."""
+    st.session_state[ACTING] = person.id
+
+
+def session_actor() -> Actor | None:
+    """The person of the page that runs in this thread; None outside of pages."""
+    if get_script_run_ctx(suppress_warning=True) is None:
+        return None
+    return Actor(st.session_state.get(ACTING))
 
 
 def _signed_in() -> AnnotatorRow | None:

@@ -18,7 +18,7 @@ import streamlit as st
 from starlette.middleware import Middleware
 
 from app.views.text import plain
-from app.web import resources
+from app.web import people, resources
 from app.web.access import Gate
 from app.web.routes.api import api_routes
 from app.web.routes.exports import export_routes
@@ -26,8 +26,10 @@ from app.web.routes.media import media_routes
 from app.web.routes.old_addresses import old_address_routes
 from app.web.routes.uploads import upload_routes
 from core.errors import WinnowError
+from storage.projects import roles
 
 log = logging.getLogger("winnow.pages")
+roles.resolve_with(people.session_actor)
 
 
 @asynccontextmanager

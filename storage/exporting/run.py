@@ -40,7 +40,7 @@ from storage.labeling import snapshots
 from storage.media.checks import describe, judges_media, set_condition
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
-from storage.projects import class_rows, projects
+from storage.projects import class_rows, projects, roles
 from storage.system.atomic_files import sync_path
 from storage.system.processes import is_running
 
@@ -130,6 +130,7 @@ class _Export:
 
     def run(self, report: Report) -> dict[str, Any]:
         with self.store.read() as connection:
+            roles.check_in(connection, self.project_id, "edit")
             moment = snapshots.present(connection, self.project_id)
             rows = ExportRows(self.store, connection, self.project_id, self.options)
             self.kind = projects.row_in(connection, self.project_id).kind

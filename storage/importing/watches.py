@@ -23,7 +23,7 @@ from core.errors import InvalidInput, NotFound
 from storage.database.schema import Project, Watch, WatchedFile
 from storage.database.store import Store, insert_for, now
 from storage.importing.item_writer import LabelUse
-from storage.projects import projects
+from storage.projects import projects, roles
 
 Outcome = Literal["taken", "duplicate", "unreadable", "refused"]
 BUFFER_SIZE = 2_000
@@ -109,6 +109,7 @@ def checked_folder(store: Store, folder: Path | str) -> Path:
 
 def stop(store: Store, project_id: int) -> WatchRow:
     with store.write() as connection:
+        roles.check_in(connection, project_id, "edit")
         _end(connection, project_id)
     row = get(store, project_id)
     if row is None:

@@ -21,7 +21,7 @@ from storage.database.store import now
 from storage.database.strings import storable
 from storage.labeling import projections, queue
 from storage.labeling.undo import undone_uuids
-from storage.projects import class_rows
+from storage.projects import class_rows, roles
 from storage.projects.projects import ProjectRow, row_in
 
 Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
@@ -172,9 +172,11 @@ def apply_events(
     project_id = project.id
     batch = _Batch(connection, project_id, events)
     refusal = _annotator_refusal(connection, project, annotator)
+    undecided = roles.refusal_in(connection, project_id, "edit")  # review decisions are for editors
     answers, rows = [], []
     for event in events:
         reason = "" if event.uuid in batch.known else refusal or batch.refusal(event, annotator)
+        reason = reason or (undecided if event.kind == "decide" and event.uuid not in batch.known else "")
         answers.append(Applied(event.uuid, not reason, reason))
         if reason or event.uuid in batch.known:
             continue
@@ -249,7 +251,7 @@ def _annotator_refusal(connection: Connection, project: ProjectRow, annotator: i
     who = connection.execute(select(Annotator.removed_at).where(Annotator.id == annotator)).one_or_none()
     if who is None or who.removed_at is not None:
         return "The annotator was removed; the label was not stored. Continue under another name."
-    return ""
+    return roles.refusal_in(connection, project.id, "label")
 
 
 def _stored(connection: Connection, uuids: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from storage.labeling import item_rows, projections, queue, snapshots
 from storage.labeling.events import Applied, LabelEventRow, LabelInput, apply_events
 from storage.labeling.item_rows import ItemFilter, ItemRow, Order, PickRow
 from storage.labeling.undo import is_undone, without_undone
-from storage.projects import class_rows, classes, projects
+from storage.projects import class_rows, classes, projects, roles
 from storage.rounds.log import RoundRow
 
 __all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow", "LabelInput", "PickRow", "Pool"]
@@ -57,6 +57,7 @@ class OwnState:
 
 class Pool:
     def __init__(self, store: Store, project_id: int) -> None:
+        roles.check(store, project_id, "read")
         self.store = store
         self.project_id = project_id
 
@@ -71,6 +72,7 @@ class Pool:
 
         def claim_rows(connection: Connection) -> list[ItemRow]:
             project = projects.row_in(connection, self.project_id)
+            roles.check_in(connection, self.project_id, "label")
             if project.archived_at is not None:
                 return []
             claim = queue.Claim(

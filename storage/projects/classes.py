@@ -18,6 +18,7 @@ from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
 from storage.labeling import projections
+from storage.projects import roles
 from storage.projects.class_rows import (
     KEYS,
     RESERVED_KEYS,
@@ -36,6 +37,7 @@ from storage.projects.projects import touch
 def list_classes(store: Store, project_id: int, include_inactive: bool = False) -> list[ClassRow]:
     """The classes of a project in their order; merged and retired ones only with `include_inactive`."""
     with store.read() as connection:
+        roles.check_in(connection, project_id, "read")
         rows = rows_in(connection, project_id)
     return [row for row in rows if include_inactive or row.active]
 

@@ -18,7 +18,8 @@ from storage.database.schema import Project
 from storage.database.store import Store, now
 from storage.database.strings import named, storable
 from storage.labeling import projections
-from storage.projects import class_rows
+from storage.projects import class_rows, roles
+from storage.projects.roles import Action
 
 KINDS = ("audio", "image")
 
@@ -74,6 +75,7 @@ def create_project(
     guidelines: str = "",
 ) -> ProjectRow:
     """Create a project with its classes in order; raises Conflict if the name exists."""
+    roles.check_create()
     require(kind in KINDS, f"A project holds audio or image, not {kind!r}.")
     values = {
         "name": named(name, "The project's name", 200),
@@ -99,12 +101,16 @@ def list_projects(store: Store, include_archived: bool = False) -> list[ProjectR
     if not include_archived:
         query = query.where(Project.archived_at.is_(None))
     with store.read() as connection:
-        return [project_row(row) for row in connection.execute(query)]
+        visible = roles.visible_projects(connection)
+        rows = [project_row(row) for row in connection.execute(query)]
+    return [row for row in rows if visible is None or row.id in visible]
 
 
 def get_project(store: Store, id_or_name: int | str) -> ProjectRow:
     with store.read() as connection:
-        return row_in(connection, id_or_name)
+        row = row_in(connection, id_or_name)
+        roles.check_in(connection, row.id, "read")
+        return row
 
 
 def update_project(
@@ -148,15 +154,18 @@ def restore_project(store: Store, project_id: int) -> ProjectRow:
 def _set_archived(store: Store, project_id: int, at: datetime | None) -> ProjectRow:
     with store.write() as connection:
         row_in(connection, project_id)
+        roles.check_in(connection, project_id, "own")
         connection.execute(
             update(Project).where(Project.id == project_id).values(archived_at=at, revision=Project.revision + 1)
         )
         return row_in(connection, project_id)
 
 
-def touch(connection: Connection, project_id: int) -> int:
-    """`lock` for a change that is refused if the project is archived; returns the new revision."""
+def touch(connection: Connection, project_id: int, action: Action = "edit") -> int:
+    """`lock` for a change that is refused if the project is archived, or if the actor may not do it; returns the new
+    revision."""
     project = lock(connection, project_id)
+    roles.check_in(connection, project_id, action)
     if project.archived_at is not None:
         raise Conflict(f"The project {project.name} is archived. Restore it to change it.")
     return project.revision

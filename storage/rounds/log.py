@@ -28,7 +28,7 @@ from storage.database.schema import Artifact, ItemState, Pick, Round, RoundProgr
 from storage.database.store import Store, now
 from storage.labeling import queue, snapshots
 from storage.labeling.item_rows import PickRow, pick_query
-from storage.projects import projects
+from storage.projects import projects, roles
 from storage.rounds.artifacts import ArtifactRef, ArtifactUnreadable
 
 UNFINISHED = ("requested", "running")
@@ -97,6 +97,7 @@ def project_of(store: Store, round_id: int) -> int:
 
 class RoundLog:
     def __init__(self, store: Store, project_id: int) -> None:
+        roles.check(store, project_id, "read")
         self.store = store
         self.project_id = project_id
 
@@ -197,6 +198,7 @@ class RoundLog:
         """Request cancellation of a running round; a round that has not started ends immediately."""
         with self.store.write() as connection:
             row = self._locked(connection, round_id)
+            roles.check_in(connection, self.project_id, "edit")
             if row.status == "requested":
                 self._set(connection, round_id, cancel_requested=True, status="cancelled", finished_at=now())
             elif row.status == "running":

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, case, delete, func, insert, select, update
 from core.errors import Conflict, NotFound
 from storage.database.schema import Item, Simulation, SimulationRecord, SimulationSeed
 from storage.database.store import Store, insert_for, now
-from storage.projects import projects
+from storage.projects import projects, roles
 from storage.rounds.log import finite
 
 UNFINISHED = ("requested", "running")
@@ -153,7 +153,9 @@ def cancel(store: Store, simulation_id: int) -> None:
 def remove(store: Store, simulation_id: int) -> None:
     """Delete an ended simulation and its records."""
     with store.write() as connection:
-        if _locked(connection, simulation_id).status in UNFINISHED:
+        row = _locked(connection, simulation_id)
+        roles.check_in(connection, row.project_id, "edit")
+        if row.status in UNFINISHED:
             raise Conflict("This simulation is running; cancel it first.")
         for table in (SimulationSeed, SimulationRecord):
             connection.execute(delete(table).where(table.simulation_id == simulation_id))
@@ -242,5 +244,6 @@ def _end(store: Store, simulation_id: int, attempt: int | None, **values: Any) -
     with store.write() as connection:
         row = _found(connection, simulation_id)
         if row is not None and _wanted(row, row.attempt if attempt is None else attempt):
+            roles.check_in(connection, row.project_id, "edit")
             connection.execute(delete(SimulationSeed).where(SimulationSeed.simulation_id == simulation_id))
             _set(connection, simulation_id, finished_at=now(), **values)

@@ -23,11 +23,12 @@ from app.views.text import visible
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE, is_https, set_cookie
 from app.web.routes import cards, tiles
-from core.errors import InvalidInput, NotFound, StoreUnusable, WinnowError
+from core.errors import Forbidden, InvalidInput, NotFound, StoreUnusable, WinnowError
 from storage.labeling.events import checked
 from storage.labeling.pool import Applied, ItemFilter, LabelInput, Pool
 from storage.projects.annotators import get_annotator
 from storage.projects.projects import get_project
+from storage.projects.roles import Actor, acting_as
 
 MAX_BODY = 16 * 2**20
 MAX_CARDS = 60
@@ -70,7 +71,10 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
             body = await _body(request)
             if project >= MAX_INTEGER:
                 raise NotFound("There is no such project.")
-            answer = await run_in_threadpool(handle, project, ticket.annotator_id, body)
+            with acting_as(Actor(ticket.annotator_id)):
+                answer = await run_in_threadpool(handle, project, ticket.annotator_id, body)
+        except Forbidden as error:
+            return _error(403, str(error))
         except NotFound as error:
             return _error(404, str(error))
         except StoreUnusable as error:  # such as a full disk or a restore: browsers keep their labels and send again

@@ -9,8 +9,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from app.jobs import jobs
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
+from core.errors import WinnowError
+from storage.projects import roles
+from storage.projects.roles import Actor, acting_as
 
 NAME = re.compile(r"[a-z0-9-]{1,80}\.zip\Z")
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox", "Cache-Control": "no-store"}
@@ -24,11 +28,25 @@ def export_folder() -> Path:
     return resources.locations().home / "exports"
 
 
+def may_read(path: Path, actor: Actor) -> bool:
+    """Whether the actor can see the project that the export was made from; an export without its job: everyone."""
+    made_by = [view.job for view in jobs.list_jobs(resources.locations().home) if view.job.makes == str(path)]
+    try:
+        with acting_as(actor):
+            for job in made_by:
+                if job.project_id is not None:
+                    roles.check(resources.store(), job.project_id, "read")
+    except WinnowError:
+        return False
+    return True
+
+
 def download(request: Request) -> Response:
-    if tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE)) is None:
+    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
+    if ticket is None:
         return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401, headers=HEADERS)
     name = request.path_params["name"]
     path = export_folder() / name
-    if not NAME.fullmatch(name) or not path.is_file():
+    if not NAME.fullmatch(name) or not path.is_file() or not may_read(path, Actor(ticket.annotator_id)):
         return JSONResponse({"error": "There is no such export."}, status_code=404, headers=HEADERS)
     return FileResponse(path, media_type="application/zip", filename=name, headers=HEADERS)

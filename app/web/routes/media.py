@@ -32,6 +32,7 @@ from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media.checks import noticing
 from storage.media.types import EXTENSIONS, media_kind
+from storage.projects.roles import Actor, acting_as
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -67,8 +68,14 @@ async def serve(request: Request) -> Response:
 
 
 def _serve(request: Request) -> Response:
-    if tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE)) is None:
+    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
+    if ticket is None:
         return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
+    with acting_as(Actor(ticket.annotator_id)):
+        return _answer(request)
+
+
+def _answer(request: Request) -> Response:
     names = request.path_params
     try:
         item = Pool(resources.store(), names["project"]).item(names["item"])

@@ -1,0 +1,97 @@
+"""Commands about people: API tokens and roles."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from app.cli.output import show, tell
+from app.cli.projects import find_project, open_store
+
+if TYPE_CHECKING:
+    from storage.projects.tokens import TokenRow
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+RoleName = Literal["viewer", "annotator", "editor", "owner"]
+tokens = typer.Typer(help="Tokens for programs that use the API: new, list, revoke.", no_args_is_help=True)
+
+
+@tokens.command("new")
+def new_token(
+    name: Annotated[str, typer.Option(help="What the token is for, such as ci.")],
+    role: Annotated[RoleName, typer.Option(help="The most that the token may do, in any project.")] = "annotator",
+    person: Annotated[
+        str | None, typer.Option(help="Whose labels the token gives; default: an annotator with the token's name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Create a token and print it. It is stored as a hash and cannot be shown again."""
+    from storage.projects.tokens import create_token
+
+    with open_store() as store:
+        row, text = create_token(store, name, role, person=person)
+    tell(f"Token {row.id} ({row.name}, {row.role}) labels as {row.annotator!r}. Save it now: it is not shown again.")
+    show({**_plain(row), "token": text}, as_json, text)
+
+
+@tokens.command("list")
+def list_tokens(
+    revoked: Annotated[bool, typer.Option("--revoked", help="Include revoked tokens.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the tokens with their roles and when they were last used."""
+    from storage.projects.tokens import list_tokens as listed
+
+    with open_store() as store:
+        rows = listed(store, include_revoked=revoked)
+    lines = [f"{row.id:>4}  {row.name}  ({row.role}, labels as {row.annotator!r}, {_use(row)})" for row in rows]
+    show([_plain(row) for row in rows], as_json, "\n".join(lines) or "There are no tokens.")
+
+
+@tokens.command("revoke")
+def revoke(token: Annotated[int, typer.Argument(help="Number of the token.")], as_json: Json = False) -> None:
+    """Revoke a token. Requests with it are refused from now on."""
+    from storage.projects.tokens import revoke_token
+
+    with open_store() as store:
+        row = revoke_token(store, token)
+    show(_plain(row), as_json, f"Token {row.id} ({row.name}) is revoked.")
+
+
+def role(
+    project: Annotated[str, typer.Argument(help="Name or id of the project.")],
+    person: Annotated[str | None, typer.Argument(help="Name of the annotator; default: list the members.")] = None,
+    role_: Annotated[
+        Literal["viewer", "annotator", "editor", "owner", "none"] | None,
+        typer.Argument(metavar="ROLE", help="viewer, annotator, editor or owner; none removes the person."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the members of a project, or give someone a role. A project without members is open to everyone."""
+    from core.config import require
+    from storage.projects.annotators import annotator_named
+    from storage.projects.roles import list_members, set_role
+
+    with open_store() as store:
+        found = find_project(store, project)
+        if person is not None:
+            require(role_ is not None, "Name the role as well: viewer, annotator, editor, owner, or none.")
+            who = annotator_named(store, person)
+            set_role(store, found.id, who.id, None if role_ == "none" else role_)
+        rows = list_members(store, found.id)
+    members = [{"annotator": row.name, "role": row.role} for row in rows]
+    lines = [f"{row.role:>9}  {row.name}" for row in rows]
+    show(members, as_json, "\n".join(lines) or f"The project {found.name!r} has no members: everyone is an owner.")
+
+
+def _plain(row: TokenRow) -> dict[str, Any]:
+    times = ("created_at", "last_used_at", "revoked_at")
+    return {name: value.isoformat() if name in times and value else value for name, value in asdict(row).items()}
+
+
+def _use(row: TokenRow) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    return "never used" if row.last_used_at is None else f"last used {row.last_used_at:%Y-%m-%d %H:%M} UTC"

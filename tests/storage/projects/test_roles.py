@@ -1,0 +1,239 @@
+"""Who may do what: one test for each cell of the table in docs/people.md, and the rules about members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.config import RoundConfig
+from core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from storage.exporting.run import export_project
+from storage.importing import watches
+from storage.importing.runs import start as start_import
+from storage.labeling.pool import Pool
+from storage.projects import audit, roles
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import add_class, list_classes, style_class
+from storage.projects.projects import (
+    ProjectSettings,
+    archive_project,
+    create_project,
+    get_project,
+    list_projects,
+    restore_project,
+    update_project,
+)
+from storage.projects.roles import ROLES, Actor, acting_as, set_role
+from storage.rounds import simulations
+from storage.rounds.log import RoundLog
+from tests.storage.pools import Made, event, make_pool
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "people.md").read_text()
+
+
+def read(made: Made, folder: Path) -> None:
+    pool = Pool(made.store, made.project_id)
+    assert get_project(made.store, made.project_id).id in {row.id for row in list_projects(made.store)}
+    assert pool.items() and pool.history(made.items[0]) == [] and list_classes(made.store, made.project_id)
+    assert RoundLog(made.store, made.project_id).list() == []
+
+
+def lease(made: Made, folder: Path) -> None:
+    pool = Pool(made.store, made.project_id)
+    assert pool.next_to_label(annotator=made.ann, holder="tab")
+    pool.release(annotator=made.ann, holder="tab")
+
+
+def label(made: Made, folder: Path) -> None:
+    apply(made, "label", class_id=made.classes[0])
+    apply(made, "flag")
+
+
+def decide(made: Made, folder: Path) -> None:
+    apply(made, "decide", class_id=made.classes[0])
+
+
+def apply(made: Made, kind: str, **fields: object) -> None:
+    """A refused event is not stored; its reason is raised here, so that all rows of the table are tested alike."""
+    given = event(made.items[0], kind, **fields)
+    answer = Pool(made.store, made.project_id).apply([given], annotator=made.ann)[0]
+    stored = {row.uuid for row in Pool(made.store, made.project_id).history(made.items[0])}
+    assert (given.uuid in stored) == answer.accepted
+    if not answer.accepted:
+        raise Forbidden(answer.reason)
+
+
+def change_classes(made: Made, folder: Path) -> None:
+    add_class(made.store, made.project_id, "lark")
+    style_class(made.store, made.project_id, made.classes[0], color="#112233")
+
+
+def change_settings(made: Made, folder: Path) -> None:
+    update_project(made.store, made.project_id, settings=ProjectSettings(batch_size=3))
+
+
+def bring_in(made: Made, folder: Path) -> None:
+    start_import(made.store, made.project_id, "a folder", {}, [])
+    watches.start(made.store, made.project_id, new_folder(folder))
+    watches.stop(made.store, made.project_id)
+
+
+def new_folder(parent: Path) -> Path:
+    """A folder beside that of the store."""
+    (parent / "incoming").mkdir(exist_ok=True)
+    return parent / "incoming"
+
+
+def stop_watching(made: Made, folder: Path) -> None:
+    watches.stop(made.store, made.project_id)
+
+
+def put_first(made: Made, folder: Path) -> None:
+    Pool(made.store, made.project_id).put_first(made.items[:2])
+
+
+def request_round(made: Made, folder: Path) -> None:
+    row = RoundLog(made.store, made.project_id).request(RoundConfig())
+    RoundLog(made.store, made.project_id).cancel(row.id)
+
+
+def simulate(made: Made, folder: Path) -> None:
+    number = simulations.request(made.store, made.project_id, {}, {})
+    simulations.cancel(made.store, number)
+    simulations.remove(made.store, number)
+
+
+def export(made: Made, folder: Path) -> None:
+    export_project(made.store, made.project_id, folder / "out")
+
+
+def archive(made: Made, folder: Path) -> None:
+    archive_project(made.store, made.project_id)
+    restore_project(made.store, made.project_id)
+
+
+def give_role(made: Made, folder: Path) -> None:
+    set_role(made.store, made.project_id, made.bob, "viewer")
+
+
+VERBS: dict[str, Callable[[Made, Path], None]] = {
+    "see items, media, labels, history, rounds, picks and predictions": read,
+    "take items from the queue and give them back": lease,
+    "label, skip, flag, write notes, undo": label,
+    "decide in a review": decide,
+    "change classes": change_classes,
+    "change the settings and the guidelines": change_settings,
+    "import and watch folders": bring_in,
+    "put items first in the queue": put_first,
+    "request and cancel rounds and comparisons": request_round,
+    "run and remove simulations": simulate,
+    "export": export,
+    "archive and restore the project": archive,
+    "give and remove roles": give_role,
+}
+
+
+def table() -> dict[tuple[str, str], bool]:
+    """(what, role) -> whether docs/people.md says yes."""
+    lines = [line for line in PAGE.splitlines() if re.search(r"\| (yes|no) \|", line)]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {
+        (what, role): answer == "yes" for what, *answers in cells for role, answer in zip(ROLES, answers, strict=True)
+    }
+
+
+def test_the_table_has_one_row_for_each_tested_verb():
+    assert {what for what, _ in table()} == set(VERBS)
+
+
+@pytest.fixture
+def made(sqlite_store) -> Made:
+    """A project whose owner is Olga; Ann gets the role of the test."""
+    made = make_pool(sqlite_store, 4)
+    set_role(sqlite_store, made.project_id, annotator_named(sqlite_store, "Olga").id, "owner")
+    return made
+
+
+@pytest.mark.parametrize(("what", "role"), sorted(table()))
+def test_a_cell_of_the_table_holds(made, tmp_path, what, role):
+    set_role(made.store, made.project_id, made.ann, role)
+    with acting_as(Actor(made.ann)):
+        if table()[what, role]:
+            VERBS[what](made, tmp_path)
+        else:
+            with pytest.raises(Forbidden, match=f"is {role}"):
+                VERBS[what](made, tmp_path)
+
+
+@pytest.mark.parametrize("what", sorted(VERBS))
+def test_nobody_else_sees_a_project_that_has_members(made, tmp_path, what):
+    for actor in (Actor(made.bob), Actor(None)):
+        with acting_as(actor), pytest.raises((NotFound, Forbidden), match="There is no project"):
+            VERBS[what](made, tmp_path)
+        with acting_as(actor):
+            assert list_projects(made.store) == []
+
+
+@pytest.mark.parametrize("what", sorted(VERBS))
+def test_in_a_project_without_members_everyone_is_an_owner(sqlite_store, tmp_path, what):
+    """The rule for stores from before roles and for work on one machine."""
+    made = make_pool(sqlite_store, 4)
+    with acting_as(Actor(made.ann)):
+        if what == "give and remove roles":
+            set_role(made.store, made.project_id, made.ann, "owner")
+        else:
+            VERBS[what](made, tmp_path)
+
+
+@pytest.mark.parametrize("what", sorted(VERBS))
+def test_the_operator_may_do_everything(made, tmp_path, what):
+    VERBS[what](made, tmp_path)
+
+
+def test_a_watch_that_runs_can_only_be_stopped_by_an_editor(made, tmp_path):
+    watches.start(made.store, made.project_id, new_folder(tmp_path))
+    set_role(made.store, made.project_id, made.ann, "annotator")
+    with acting_as(Actor(made.ann)), pytest.raises(Forbidden):
+        stop_watching(made, tmp_path)
+    assert watches.get(made.store, made.project_id).status == "active"
+
+
+def test_the_lower_of_token_role_and_membership_counts(made, tmp_path):
+    set_role(made.store, made.project_id, made.ann, "editor")
+    with acting_as(Actor(made.ann, "annotator")):
+        label(made, tmp_path)
+        with pytest.raises(Forbidden, match="is annotator"):
+            change_classes(made, tmp_path)
+        with pytest.raises(Forbidden, match="Creating a project"):
+            create_project(made.store, "Another", "audio")
+    set_role(made.store, made.project_id, made.ann, "viewer")
+    with acting_as(Actor(made.ann, "owner")), pytest.raises(Forbidden, match="is viewer"):
+        label(made, tmp_path)
+
+
+def test_a_project_with_members_keeps_an_owner(sqlite_store):
+    made = make_pool(sqlite_store, 1)
+    with pytest.raises(Conflict, match="no owner"):
+        set_role(made.store, made.project_id, made.bob, "editor")
+    assert roles.list_members(made.store, made.project_id) == []
+    set_role(made.store, made.project_id, made.ann, "owner")
+    set_role(made.store, made.project_id, made.bob, "editor")
+    with pytest.raises(Conflict, match="no owner"):
+        set_role(made.store, made.project_id, made.ann, None)
+    assert [(row.name, row.role) for row in roles.list_members(made.store, made.project_id)] == [
+        ("Ann", "owner"),
+        ("Bob", "editor"),
+    ]
+    with pytest.raises(InvalidInput, match="no role 'admin'"):
+        set_role(made.store, made.project_id, made.bob, "admin")  # type: ignore[arg-type]
+
+
+def test_a_change_of_roles_is_in_the_audit_log(made):
+    with acting_as(Actor(annotator_named(made.store, "Olga").id)):
+        set_role(made.store, made.project_id, made.ann, "editor")
+    entry = audit.list_entries(made.store, made.project_id)[0]
+    assert (entry.kind, entry.detail) == ("set_role", {"annotator": made.ann, "role": "editor"})
+    assert entry.annotator_id == annotator_named(made.store, "Olga").id
