@@ -36,6 +36,7 @@ YEAR = 365 * 24 * 3600
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/_stcore/health"})
 SIGN_OUT_PATH = "/auth/logout"  # Streamlit's route; it also ends the session for media and exports
+API_PREFIX = "/api/v1/"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -167,6 +168,8 @@ class Gate:
             return refused(scope, 403, "This request comes from another page.")
         if scope["path"] in OPEN_PATHS:
             return None
+        if scope["path"].startswith(API_PREFIX):  # it has tokens of its own (`app.web.api.gate`) and reads no cookies
+            return None
         if rules.token is not None and (answer := self._ask_token(scope, request, rules)) is not None:
             return answer
         known = tickets.redeem(rules.key, request.cookies.get(SESSION_COOKIE)) is not None
@@ -252,7 +255,7 @@ def refused(scope: Scope, status: int, sentence: str) -> Response:
     """A page for people, JSON for programs."""
     if "text/html" in Headers(scope=scope).get("accept", "") and status == 401:
         return HTMLResponse(TOKEN_PAGE.replace("{sentence}", html.escape(sentence)), status_code=status)
-    return JSONResponse({"error": sentence}, status_code=status)
+    return JSONResponse({"error": sentence, "code": "refused", "fields": []}, status_code=status)
 
 
 TOKEN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Winnow</title>

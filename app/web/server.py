@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from app.views.text import plain
 from app.web import people, resources
 from app.web.access import Gate
+from app.web.api.application import api_mount
 from app.web.routes.api import api_routes
 from app.web.routes.exports import export_routes
 from app.web.routes.media import media_routes
@@ -77,7 +78,7 @@ def on_script_error(error: Exception) -> bool:
 
 app = st.App(
     Path(__file__).with_name("main.py"),
-    routes=[*api_routes(), *media_routes(), *upload_routes(), *export_routes(), *old_address_routes()],
+    routes=[api_mount(), *api_routes(), *media_routes(), *upload_routes(), *export_routes(), *old_address_routes()],
     middleware=[Middleware(Gate, rules=resources.rules)],
     lifespan=lifespan,
     on_script_error=on_script_error,

@@ -67,6 +67,7 @@ class ItemFilter:
     annotator: int | None = None  # has a current label of this annotator
     search: str = ""  # part of the name, upper or lower case
     round_id: int | None = None  # was picked by this round
+    after: int | None = None  # has a higher id: the next page of a listing in the order of ids
 
 
 ITEM_COLUMNS = [
@@ -98,6 +99,8 @@ def filtered(query: Select[*tuple[Any, ...]], which: ItemFilter) -> Select[Any]:
         "contested": [ItemState.n_labels > 1],
     }
     query = query.where(*conditions[which.state])
+    if which.after is not None:
+        query = query.where(Item.id > which.after)
     if which.class_id is not None:
         query = query.where(ItemState.class_id.in_(members_of(which.class_id)))
     if which.annotator is not None:

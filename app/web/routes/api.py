@@ -229,9 +229,12 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
         pool.release(annotator=annotator, holder=_text(body, "previous")[:64])
     if body.get("release"):
         pool.release(annotator=annotator, holder=holder)
-    limit = fair_share(limit, pool.count_items(ItemFilter(state="waiting")))
-    items = pool.next_to_label(annotator=annotator, holder=holder, limit=limit)
+    items = pool.next_to_label(annotator=annotator, holder=holder, limit=fair_share(limit, waiting_items(pool)))
     return {"cards": cards.cards(store, row, annotator, items), "state": cards.work_state(store, project, annotator)}
+
+
+def waiting_items(pool: Pool) -> int:
+    return pool.count_items(ItemFilter(state="waiting"))
 
 
 def fair_share(wanted: int, waiting: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from pathlib import Path
 
 from starlette.requests import Request
@@ -10,10 +11,14 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from app.jobs import jobs
+from app.jobs.jobs import Job
+from app.jobs.requests import ExportRequest
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from core.errors import WinnowError
+from storage.exporting.rows import ExportOptions
 from storage.projects import roles
+from storage.projects.projects import ProjectRow
 from storage.projects.roles import Actor, acting_as
 
 NAME = re.compile(r"[a-z0-9-]{1,80}\.zip\Z")
@@ -26,6 +31,20 @@ def export_routes() -> list[Route]:
 
 def export_folder() -> Path:
     return resources.locations().home / "exports"
+
+
+def slug(name: str) -> str:
+    """The project name as part of a file name; the manifest holds the exact name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "project"
+
+
+def start_export(project: ProjectRow, options: ExportOptions) -> Job:
+    """Start an export as a background job; its file can be downloaded when the job has finished."""
+    roles.check(resources.store(), project.id, "edit")
+    target = export_folder() / f"{slug(project.name)}-{options.format}-{secrets.token_hex(4)}.zip"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    request = ExportRequest(project_id=project.id, target=str(target), options=options)
+    return jobs.start(resources.locations().home, f"Export as {options.format}", request, project.id, makes=target)
 
 
 def may_read(path: Path, actor: Actor) -> bool:

@@ -91,16 +91,24 @@ def _answer(request: Request) -> Response:
         content = _right_content(item)
         if names["part"] != "file":
             return _drawn(item, names["part"], tag)
-        headers = {**HEADERS, "ETag": tag}
-        if isinstance(content, Path):
-            return FileResponse(content, media_type=item.media_type, headers=headers)
-        return ranged(content, request.headers, item.media_type, headers)
+        return _sent(item, content, request, {**HEADERS, "ETag": tag})
     except PreviewFailed as error:
         return JSONResponse({"error": f"The file cannot be drawn. {error}"}, status_code=422)
     except PreviewBusy as error:
         return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "2"})
     except (WinnowError, OSError) as error:
         return JSONResponse({"error": str(error)}, status_code=404)
+
+
+def file_response(item: ItemRow, request: Request) -> Response:
+    """The bytes of an item as imported, with Range; raises NotFound if they are missing or changed."""
+    return _sent(item, _right_content(item), request, {**HEADERS, "ETag": f'"{item.sha256}"', "Vary": "Authorization"})
+
+
+def _sent(item: ItemRow, content: Path | bytes, request: Request, headers: dict[str, str]) -> Response:
+    if isinstance(content, Path):
+        return FileResponse(content, media_type=item.media_type, headers=headers)
+    return ranged(content, request.headers, item.media_type, headers)
 
 
 def _right_content(item: ItemRow) -> Path | bytes:

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.web import resources, tickets
-from core.errors import Conflict
+from core.errors import Conflict, InvalidInput
 from core.limits import limits_from
 
 CHECK_DISK = "Check the server's disk, then choose the files again."
@@ -86,6 +86,22 @@ async def receive(request: Request) -> Response:
     except Conflict as error:
         return _answer(409, str(error))
     return JSONResponse({"bytes": size}, headers={"Cache-Control": "no-store"})
+
+
+def add_file(upload: str, stream: IO[bytes], name: str) -> None:
+    """Add one file to an upload of this server."""
+    if not name or "\0" in name or len(name.encode(errors="replace")) > 4_096:
+        raise InvalidInput("A file of the upload has no usable name.")
+    target = upload_path(upload)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _received(target)
+    _keep(stream, target, name, alone=False, position=None)
+
+
+def finish_upload(upload: str) -> Path:
+    """Complete the upload; the path of its archive."""
+    _close(upload, None)
+    return upload_path(upload)
 
 
 def _number(request: Request, header: str) -> int | None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from dataclasses import replace
 
 import streamlit as st
 
-from app.jobs import jobs
 from app.jobs.jobs import JobView
-from app.jobs.requests import ExportRequest
 from app.views.predictions import newest_predictions
 from app.views.text import count
 from app.web import resources, state, theme
-from app.web.routes.exports import export_folder
+from app.web.routes.exports import start_export
 from app.web.screens import summarize
 from app.web.screens.job_list import job_list
 from storage.exporting.counts import ExportCounts, export_counts
@@ -77,7 +73,7 @@ def options(project: ProjectRow) -> ExportCounts:
     found = export_counts(store, project.id, wanted)
     if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
         media_too = media and chosen != "folders"
-        prepare(project, replace(wanted, format=chosen, media=media_too))
+        start_export(project, replace(wanted, format=chosen, media=media_too))
         st.rerun()
     return found
 
@@ -117,14 +113,6 @@ def _least_confidence(project: ProjectRow) -> float | None:
     return st.slider("Minimum confidence", 0.5, 1.0, 0.95, 0.01, key="export-above", help=told)
 
 
-def prepare(project: ProjectRow, options: ExportOptions) -> None:
-    """Start the export as a background job."""
-    target = export_folder() / f"{slug(project.name)}-{options.format}-{secrets.token_hex(4)}.zip"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    request = ExportRequest(project_id=project.id, target=str(target), options=options)
-    jobs.start(resources.locations().home, f"Export as {options.format}", request, project.id, makes=target)
-
-
 def holds(found: ExportCounts) -> None:
     theme.heading("This export contains")
     theme.figure(f"{found.total:,}", "row" if found.total == 1 else "rows", f"{found.labels:,} labeled by annotators")
@@ -136,11 +124,6 @@ def holds(found: ExportCounts) -> None:
         theme.figure(f"{found.contested - found.contested_left_out:,}", "contested", "marked in the column contested")
     if found.contested_left_out:
         theme.figure(f"{found.contested_left_out:,}", "contested items left out")
-
-
-def slug(name: str) -> str:
-    """The project name as part of a file name; the manifest holds the exact name."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "project"
 
 
 def _sentence(view: JobView) -> str:

@@ -1,0 +1,106 @@
+"""Items: listed with cursors, added by upload, their media and their history."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Form, Query, Request, UploadFile
+from starlette.responses import Response
+
+from app.jobs import jobs
+from app.jobs.requests import ImportRequest
+from app.web import resources
+from app.web.api import models
+from app.web.api.jobs import shown_job
+from app.web.api.models import Id
+from app.web.routes import media, uploads
+from core.config import require
+from core.limits import limits_from
+from storage.database.strings import storable
+from storage.importing.run import ImportOptions
+from storage.labeling.item_rows import ItemRow
+from storage.labeling.pool import ItemFilter, Pool
+from storage.projects import class_rows, roles
+from storage.projects.classes import list_classes
+from storage.projects.projects import get_project
+
+router = APIRouter(tags=["items"])
+MEDIA: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+
+@router.get("/projects/{project}/items")
+def list_items(project: Id, wanted: Annotated[models.ItemQuery, Query()]) -> models.ItemPage:
+    """Items in the order of their ids, one page at a time."""
+    pool = _pool(project)
+    which = ItemFilter(
+        state=wanted.state,
+        class_id=wanted.class_id,
+        annotator=wanted.annotator_id,
+        search=storable(wanted.search, "The search"),
+        round_id=wanted.round_id,
+        after=wanted.cursor,
+    )
+    rows = pool.items(which, limit=wanted.limit + 1)
+    last = rows[wanted.limit - 1].id if len(rows) > wanted.limit else None
+    return models.ItemPage(items=shown_items(project, rows[: wanted.limit]), next_cursor=last)
+
+
+@router.get("/projects/{project}/items/{item}")
+def get_item(project: Id, item: Id) -> models.Item:
+    """One item."""
+    return shown_items(project, [_pool(project).item(item)])[0]
+
+
+@router.get("/projects/{project}/items/{item}/history")
+def item_history(project: Id, item: Id) -> list[models.Event]:
+    """All events of an item, oldest first."""
+    pool = _pool(project)
+    pool.item(item)
+    return [models.Event.model_validate(event) for event in pool.history(item)]
+
+
+@router.get("/projects/{project}/items/{item}/media", response_class=Response, responses=MEDIA)
+def item_media(project: Id, item: Id, request: Request) -> Response:
+    """The bytes of an item as imported; Range is supported."""
+    return media.file_response(_pool(project).item(item), request)
+
+
+@router.post("/projects/{project}/items", status_code=202)
+def add_items(
+    project: Id, files: list[UploadFile], labels: Annotated[Literal["ignore", "given", "hidden"], Form()] = "ignore"
+) -> models.Job:
+    """Upload up to 1,000 files and import them in a background job. Files that are already there are not added again.
+
+    With `labels` given or hidden, the folder in a file's name is its class (`dog/bark.wav`).
+    """
+    store = resources.store()
+    row = get_project(store, project)
+    roles.check(store, project, "edit")
+    names = [file.filename or "" for file in files]
+    require(len(set(names)) == len(names), f"{len(names) - len(set(names))} files have the name of another file.")
+    upload = uuid.uuid4().hex
+    for file, name in zip(files, names, strict=True):
+        most = limits_from().max_file_bytes
+        require((file.size or 0) <= most, f"{name[:80]} has {file.size or 0:,} bytes; the limit is {most:,}.")
+        uploads.add_file(upload, file.file, name)
+    source = uploads.finish_upload(upload)
+    options = ImportOptions(labels=labels, classes="add", skip_problems=True, limits=limits_from())
+    request = ImportRequest(source=str(source), project=row.name, options=options)
+    home = resources.locations().home
+    return shown_job(jobs.start(home, f"Import into {row.name}", request, row.id, uses=source))
+
+
+def shown_items(project: int, rows: list[ItemRow]) -> list[models.Item]:
+    names = class_rows.effective_names(list_classes(resources.store(), project, include_inactive=True))
+    return [
+        models.Item.model_validate(row).model_copy(update={"label": names.get(row.class_id) if row.class_id else None})
+        for row in rows
+    ]
+
+
+def _pool(project: int) -> Pool:
+    get_project(resources.store(), project)
+    return Pool(resources.store(), project)

@@ -1,0 +1,53 @@
+"""Labels in, and the next items to label under a lease: the same verbs as the Label screen."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from app.views.predictions import newest_predictions
+from app.web import resources
+from app.web.api import models
+from app.web.api.items import shown_items
+from app.web.api.models import Id
+from app.web.routes.api import apply_each, fair_share, waiting_items
+from app.web.routes.cards import suggestion
+from storage.labeling.pool import LabelInput, Pool
+from storage.projects.classes import list_classes
+from storage.projects.projects import get_project
+
+router = APIRouter(tags=["labels"])
+
+
+@router.post("/projects/{project}/labels")
+def add_labels(project: Id, new: models.NewEvents, request: Request) -> models.AppliedEvents:
+    """Store events under the token's annotator. Each gets its own answer: one that cannot be stored is refused with a
+    reason, and the others are stored. An event whose `uuid` is already stored is accepted and not stored again."""
+    get_project(resources.store(), project)
+    events = [LabelInput(**one.model_dump()) for one in new.events]
+    applied = apply_each(Pool(resources.store(), project), events, request.state.token.annotator_id) if events else []
+    return models.AppliedEvents(applied=[models.Applied.model_validate(one) for one in applied])
+
+
+@router.post("/projects/{project}/next")
+def next_to_label(project: Id, ask: models.Ask, request: Request) -> models.Leased:
+    """Lease the next items to label: picks of the newest round first, then the rest in a stable random order."""
+    store, annotator = resources.store(), request.state.token.annotator_id
+    row, pool = get_project(store, project), Pool(store, project)
+    limit = min(ask.limit, fair_share(ask.limit, waiting_items(pool)))
+    rows = pool.next_to_label(annotator=annotator, holder=ask.holder, limit=limit)
+    found, known = newest_predictions(store, project), list_classes(store, project, include_inactive=True)
+    leased = []
+    for item, shown in zip(rows, shown_items(project, rows), strict=True):
+        visible = suggestion(item.id, annotator, row.settings, found, known)["state"] == "shown"
+        best = found.most_probable(item.id, known) if found is not None and visible else []
+        predictions = [models.Probability.model_validate(one) for one in best]
+        leased.append(models.LeasedItem(item=shown, predictions=predictions))
+    return models.Leased(items=leased, lease_seconds=row.settings.lease_seconds)
+
+
+@router.post("/projects/{project}/release", status_code=204)
+def release(project: Id, holder: models.Holder, request: Request) -> None:
+    """Give leased items back."""
+    get_project(resources.store(), project)
+    pool = Pool(resources.store(), project)
+    pool.release(annotator=request.state.token.annotator_id, holder=holder.holder)

@@ -1,0 +1,87 @@
+"""Schemathesis against the running API: no server error, and no answer that its own description does not allow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+import uvicorn
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from storage.projects.tokens import create_token
+from tests.app import sample_store
+from tests.app.web.api.callers import api_app
+from tests.free_ports import free_port
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+    ignored_auth,
+]
+STARTS_A_PROCESS = {"add_items", "export"}
+
+
+@pytest.fixture
+def address(page_store, monkeypatch) -> Iterator[tuple[str, str]]:
+    """The address of a server with two projects, one of them with a finished round, and a token for it."""
+    monkeypatch.setenv("WINNOW_API_RATE", "1000000")
+    sample_store.finish_round(page_store, sample_store.audio_project(page_store, n=6), 2)
+    sample_store.image_project(page_store, n=3)
+    _, token = create_token(page_store, "fuzz", "owner")
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(api_app(), port=port, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}", token
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_random_requests_get_documented_answers(address):
+    base, token = address
+    schema = schemathesis.openapi.from_url(f"{base}/api/v1/openapi.json")
+    headers = {"Authorization": f"Bearer {token}"}
+    tried = []
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        name = operation.definition.raw["operationId"]
+        fuzz(operation, headers, 3 if name in STARTS_A_PROCESS else 20)
+        tried.append(name)
+    assert len(tried) == len(set(tried)) > 25
+
+
+def fuzz(operation, headers: dict[str, str], n_examples: int) -> None:
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=n_examples,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def check(case) -> None:
+        case.call_and_validate(headers=headers, checks=CHECKS)
+
+    check()
