@@ -21,13 +21,17 @@ from storage.database.strings import storable
 from storage.importing.run import ImportOptions
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import ItemFilter, Pool
+from storage.media.types import EXTENSIONS
 from storage.projects import class_rows, roles
 from storage.projects.classes import list_classes
 from storage.projects.projects import get_project
 
 router = APIRouter(tags=["items"])
+_CONTENT = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in sorted(EXTENSIONS)}
 MEDIA: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+    200: {"description": "The whole file", "content": _CONTENT},
+    206: {"description": "The requested range", "content": _CONTENT},
+    416: {"description": "The range is outside of the file"},
 }
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.openapi.checks import (
+from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     ignored_auth,
     negative_data_rejection,
@@ -23,8 +20,7 @@ from schemathesis.openapi.checks import (
 
 from storage.projects.tokens import create_token
 from tests.app import sample_store
-from tests.app.web.api.callers import api_app
-from tests.free_ports import free_port
+from tests.app.web.api.servers import serving
 
 CHECKS = [
     not_a_server_error,
@@ -46,15 +42,8 @@ def address(page_store, monkeypatch) -> Iterator[tuple[str, str]]:
     sample_store.finish_round(page_store, sample_store.audio_project(page_store, n=6), 2)
     sample_store.image_project(page_store, n=3)
     _, token = create_token(page_store, "fuzz", "owner")
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(api_app(), port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}", token
-    server.should_exit = True
-    thread.join()
+    with serving() as base:
+        yield base, token
 
 
 @pytest.mark.slow
