@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from app.cli.options import Json
 from app.cli.output import show, tell
 from app.cli.projects import find_project, open_store
 
 if TYPE_CHECKING:
     from storage.projects.tokens import TokenRow
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 RoleName = Literal["viewer", "annotator", "editor", "owner"]
 tokens = typer.Typer(help="Tokens for programs that use the API: new, list, revoke.", no_args_is_help=True)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.jobs.requests import ExportRequest, ImportRequest, PreviewRequest, Request, SummaryRequest
+from app.jobs.requests import DeletionRequest, ExportRequest, ImportRequest, PreviewRequest, Request, SummaryRequest
 from core.errors import Cancelled, InvalidInput, NotFound, WinnowError
 from core.types import Report
 from storage.database.store import Store
@@ -21,6 +21,7 @@ from storage.importing.preview import ClassRules, Preview, preview
 from storage.importing.reports import ImportReport
 from storage.importing.run import check_source, locator, run_import
 from storage.importing.sources import find_media_kind
+from storage.projects.deletion import run_deletion
 from storage.projects.projects import ProjectRow, create_project, get_project
 
 IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it again to resume."
@@ -47,6 +48,9 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
             return Outcome(asdict(export_labels(store, request, report)))
         case SummaryRequest():
             return Outcome(export_summary(store, request, report))
+        case DeletionRequest():
+            deleted = run_deletion(store, request.deletion_id, report)
+            return Outcome({name: n for name, n in deleted.counts.items() if name != "pending"})
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:

@@ -80,12 +80,20 @@ class SummaryRequest:
     options: ExportOptions = field(default_factory=ExportOptions)
 
 
-Request = PreviewRequest | ImportRequest | ExportRequest | SummaryRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionRequest:
+    """Do a deletion that was confirmed (`storage.projects.deletion`), or the rest of it."""
+
+    deletion_id: int
+
+
+Request = PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest
 TYPES: dict[str, type[Request]] = {
     "preview": PreviewRequest,
     "import": ImportRequest,
     "export": ExportRequest,
     "summary": SummaryRequest,
+    "deletion": DeletionRequest,
 }
 
 

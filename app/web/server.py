@@ -17,6 +17,7 @@ from typing import Any
 import streamlit as st
 from starlette.middleware import Middleware
 
+from app.jobs.deletions import resume_deletions
 from app.views.text import plain
 from app.web import people, resources
 from app.web.access import Gate
@@ -39,6 +40,7 @@ async def lifespan(server: st.App) -> AsyncIterator[None]:
     resources.store()
     resources.rules()
     resources.store_check().start()
+    resume_deletions(resources.store())
     import app.web.screens.label  # noqa: F401  the first visitor should not wait for imports
 
     previous = {number: _end_drawings_at(number) for number in (signal.SIGTERM, signal.SIGINT)}

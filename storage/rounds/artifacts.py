@@ -132,6 +132,16 @@ class ArtifactFolder:
             return bool(self._files.exists(f"{self._root}/{ref.name}"))
         return (self.folder / ref.name).exists()
 
+    def remove(self, name: str) -> bool:
+        """Remove the file with this name (`ArtifactRef.name` without its folder), here and where it is shared."""
+        path = f"{name[:2]}/{name}"
+        existed = (self.folder / path).exists()
+        (self.folder / path).unlink(missing_ok=True)
+        if self._files is not None and self._files.exists(f"{self._root}/{path}"):
+            self._files.rm_file(f"{self._root}/{path}")
+            existed = True
+        return existed
+
     def verify(self, ref: ArtifactRef) -> bool:
         """Whether the local file's bytes have their hash; computed once for each state of the file in this process."""
         path = self.folder / ref.name

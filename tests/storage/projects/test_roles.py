@@ -13,10 +13,12 @@ from core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from storage.exporting.run import export_project
 from storage.importing import watches
 from storage.importing.runs import start as start_import
+from storage.labeling.held_out import move_to_pool, move_to_test
 from storage.labeling.pool import Pool
 from storage.projects import audit, roles
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import add_class, list_classes, style_class
+from storage.projects.deletion import plan_deletion, request_deletion
 from storage.projects.projects import (
     ProjectSettings,
     archive_project,
@@ -27,6 +29,7 @@ from storage.projects.projects import (
     update_project,
 )
 from storage.projects.roles import ROLES, Actor, acting_as, set_role
+from storage.projects.setups import duplicate_setup
 from storage.rounds import simulations
 from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, event, make_pool
@@ -115,6 +118,20 @@ def archive(made: Made, folder: Path) -> None:
     restore_project(made.store, made.project_id)
 
 
+def duplicate(made: Made, folder: Path) -> None:
+    duplicate_setup(made.store, made.project_id, "copy")
+
+
+def move_test_items(made: Made, folder: Path) -> None:
+    assert move_to_test(made.store, made.project_id, made.items[:1]).moved == 1
+    assert move_to_pool(made.store, made.project_id, made.items[:1]).moved == 1
+
+
+def delete_items(made: Made, folder: Path) -> None:
+    assert plan_deletion(made.store, made.project_id, made.items[:1]).items == 1
+    assert request_deletion(made.store, made.project_id, "birds", made.items[:1]).item_ids == made.items[:1]
+
+
 def give_role(made: Made, folder: Path) -> None:
     set_role(made.store, made.project_id, made.bob, "viewer")
 
@@ -131,7 +148,10 @@ VERBS: dict[str, Callable[[Made, Path], None]] = {
     "request and cancel rounds and comparisons": request_round,
     "run and remove simulations": simulate,
     "export": export,
+    "duplicate the setup, as a new project": duplicate,
+    "move items to the test items and back": move_test_items,
     "archive and restore the project": archive,
+    "delete items or the project": delete_items,
     "give and remove roles": give_role,
 }
 

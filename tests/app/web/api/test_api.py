@@ -290,3 +290,39 @@ def test_files_are_uploaded_imported_exported_and_downloaded(call, project, page
     twice, kind = form({"a.wav": b"1"})
     wrong = call("POST", f"/projects/{project.id}/items", twice.replace(b"--x--", b"") + twice, content_type=kind)
     assert wrong.status == 422 and "name of another" in wrong.json()["error"]
+
+
+def test_a_project_is_duplicated_measured_and_deleted_by_its_name(call, project, page_store):
+    path = f"/projects/{project.id}"
+    assert call("POST", f"{path}/duplicate", {"name": "Copy"}).status == 201
+    items = [item.id for item in Pool(page_store, project.id).items()]
+    moved = call("POST", f"{path}/test-items", {"item_ids": items[:2]}).json()
+    assert (moved["moved"], moved["unchanged"]) == (2, 0)
+    assert call("GET", f"{path}/disk").json()["media_files"] == 12
+    plan = call("GET", f"{path}/deletion").json()
+    assert (plan["items"], plan["whole_project"]) == (12, True)
+    refused = call("POST", f"{path}/deletion", {"confirm": "spoken digits"})
+    assert refused.status == 422 and "not the project's name" in refused.json()["error"]
+    job = follow(
+        call, project, call("POST", f"{path}/deletion", {"confirm": project.name, "item_ids": items[:3]}).json()
+    )
+    assert job["status"] == "finished" and job["result"]["items"] == 3
+    answer = call("POST", f"{path}/deletion", {"confirm": project.name})
+    assert answer.status == 202
+    until = time.monotonic() + 120
+    while call("GET", path).status != 404:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert [row["name"] for row in call("GET", "/projects?archived=true").json()] == ["Copy"]
+
+
+def test_a_deletion_whose_process_died_continues_when_the_server_starts(project, page_store):
+    from app.jobs.deletions import resume_deletions
+    from storage.projects.deletion import request_deletion, unfinished_deletions
+
+    request_deletion(page_store, project.id, project.name)
+    assert len(resume_deletions(page_store)) == 1 and resume_deletions(page_store) == []
+    until = time.monotonic() + 120
+    while unfinished_deletions(page_store):
+        assert time.monotonic() < until
+        time.sleep(0.2)

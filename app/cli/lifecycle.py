@@ -1,0 +1,142 @@
+"""Commands for the life of a project: delete, duplicate, test items, history, disk use, clean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from app.cli.options import Json
+from app.cli.output import progress_bar, show, tell
+from app.cli.projects import find_project, open_store
+
+Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
+Items = Annotated[list[int], typer.Argument(help="Ids of items.")]
+
+
+def delete(
+    project: Annotated[str | None, typer.Argument(help="Name or id of the project.")] = None,
+    item: Annotated[list[int] | None, typer.Option(help="Delete this item only; repeatable.")] = None,
+    confirm: Annotated[
+        str | None, typer.Option(help="The project's exact name. Without it nothing is deleted.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish deletions that were interrupted.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Delete a project or items for good. Without --confirm: print what would go and what would stay."""
+    from core.config import require
+    from storage.projects.deletion import plan_deletion, request_deletion, run_deletion, unfinished_deletions
+
+    with open_store() as store:
+        if resume:
+            rows = unfinished_deletions(store)
+        else:
+            require(project is not None, "Name the project to delete, or use --resume.")
+            found = find_project(store, str(project))
+            plan = plan_deletion(store, found.id, item)
+            tell(plan.sentence())
+            if confirm is None:
+                show(asdict(plan), as_json, f"Nothing was deleted. To delete, add: --confirm {found.name!r}")
+                return 0
+            rows = [request_deletion(store, found.id, confirm, item)]
+        with progress_bar("Deleting") as report:
+            done = [run_deletion(store, row.id, report) for row in rows]
+    result = [{"project": row.project_name, "items": row.counts.get("items", 0)} for row in done]
+    lines = [f"Deleted {row['items']:,} items of {row['project']!r}." for row in result]
+    show(result, as_json, "\n".join(lines) or "There is no interrupted deletion.")
+    return 0
+
+
+def duplicate(
+    project: Project, name: Annotated[str, typer.Argument(help="Name of the new project.")], as_json: Json = False
+) -> None:
+    """Create a project with the classes, settings and guidelines of another one, without items."""
+    from storage.projects.setups import duplicate_setup
+
+    with open_store() as store:
+        made = duplicate_setup(store, find_project(store, project).id, name)
+    show({"id": made.id, "name": made.name}, as_json, f"Created the project {made.name!r}.")
+
+
+def test_items(
+    project: Project,
+    items: Items,
+    back: Annotated[bool, typer.Option("--back", help="Return test items to the pool.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move items to the test items, which measure accuracy and are never trained on, or back."""
+    from storage.labeling.held_out import move_to_pool, move_to_test
+
+    with open_store() as store:
+        done = (move_to_pool if back else move_to_test)(store, find_project(store, project).id, items)
+    for warning in done.warnings:
+        tell(warning)
+    show(asdict(done), as_json, f"{done.moved:,} items moved, {done.unchanged:,} were there already.")
+
+
+def history(
+    project: Project, item: Annotated[int, typer.Argument(help="Id of the item.")], as_json: Json = False
+) -> None:
+    """Print all events of an item, oldest first."""
+    from storage.labeling.pool import Pool
+    from storage.projects.annotators import list_annotators
+    from storage.projects.classes import list_classes
+
+    with open_store() as store:
+        pool = Pool(store, find_project(store, project).id)
+        pool.item(item)
+        people = {row.id: row.name for row in list_annotators(store, include_removed=True)}
+        names = {row.id: row.name for row in list_classes(store, pool.project_id, include_inactive=True)}
+        rows = [
+            {
+                "at": event.at.isoformat(),
+                "annotator": people[event.annotator_id],
+                "kind": event.kind,
+                "class": names.get(event.class_id) if event.class_id is not None else None,
+                "note": event.note,
+                "uuid": event.uuid,
+                "undoes": event.undoes,
+            }
+            for event in pool.history(item)
+        ]
+    line = "{at:.19}  {annotator}  {kind}  {what}"
+    lines = [line.format(**row, what=row["class"] or row["note"]) for row in rows]
+    show(rows, as_json, "\n".join(lines) or "This item has no events.")
+
+
+def disk(as_json: Json = False) -> None:
+    """Print the disk use of each project."""
+    from storage.projects.disk_use import disk_use
+    from storage.projects.projects import list_projects
+
+    with open_store() as store:
+        rows = [
+            {"id": row.id, "name": row.name} | asdict(disk_use(store, row.id))
+            for row in list_projects(store, include_archived=True)
+        ]
+    line = "{id:>4}  {name}  media {media_bytes:,} bytes (shared {shared_bytes:,}), arrays {artifact_bytes:,} bytes"
+    show(rows, as_json, "\n".join(line.format(**row) for row in rows) or "There are no projects yet.")
+
+
+def clean(
+    yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only print what would be removed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove caches and files that nothing refers to. Nothing that a person made is removed."""
+    from storage.media.cleaning import find_removable, remove
+
+    with open_store() as store:
+        found = find_removable(store)
+        removed = remove(store, found) if yes else 0
+    rows = [{"kind": one.kind, "path": str(one.path), "n_bytes": one.n_bytes} for one in found]
+    total = sum(one.n_bytes for one in found)
+    lines = [f"{row['kind']:>8}  {row['n_bytes']:>14,}  {row['path']}" for row in rows]
+    end = f"Removed {removed:,} bytes." if yes else f"{total:,} bytes can be removed. Nothing was changed; add --yes."
+    show({"found": rows, "n_bytes": total, "removed": removed}, as_json, "\n".join([*lines, end]))
+
+
+def register(app: typer.Typer) -> None:
+    for function in (delete, duplicate, history, disk, clean):
+        app.command()(function)
+    app.command("test-items")(test_items)
