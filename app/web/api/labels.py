@@ -9,7 +9,7 @@ from app.web import resources
 from app.web.api import models
 from app.web.api.items import shown_items
 from app.web.api.models import Id
-from app.web.routes.api import apply_each, fair_share, waiting_items
+from app.web.routes.api import apply_received, fair_share, waiting_items
 from app.web.routes.cards import suggestion
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
@@ -23,8 +23,9 @@ def add_labels(project: Id, new: models.NewEvents, request: Request) -> models.A
     """Store events under the token's annotator. Each gets its own answer: one that cannot be stored is refused with a
     reason, and the others are stored. An event whose `uuid` is already stored is accepted and not stored again."""
     get_project(resources.store(), project)
-    events = [LabelInput(**one.model_dump()) for one in new.events]
-    applied = apply_each(Pool(resources.store(), project), events, request.state.token.annotator_id) if events else []
+    received = [one.model_dump() for one in new.events]
+    annotator = request.state.token.annotator_id
+    applied = apply_received(project, annotator, received, lambda fields: LabelInput(**fields))
     return models.AppliedEvents(applied=[models.Applied.model_validate(one) for one in applied])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -118,17 +118,25 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
     given = body.get("events")
     if not isinstance(given, list) or len(given) > MAX_EVENTS:
         raise InvalidInput(f"Send a list of at most {MAX_EVENTS:,} events.")
+    results = apply_received(project, annotator, given, label_input)
+    state = cards.work_state(resources.store(), project, annotator)
+    return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in results], "state": state}
+
+
+def apply_received(
+    project: int, annotator: int, received: Sequence[Any], parse: Callable[[Any], LabelInput]
+) -> list[Applied]:
+    """Apply the events that can be stored; one result each, those of unusable events first."""
     events, results = [], []
-    for one in given:
+    for one in received:
         try:
-            events.append(checked(label_input(one)))
+            events.append(checked(parse(one)))
         except InvalidInput as error:
             name = one.get("uuid") if isinstance(one, dict) else None
             results.append(Applied(_encodable(str(name)), False, str(error)))
     results.extend(Pool(resources.store(), project).apply(events, annotator=annotator))
     _log_refusals(project, annotator, results, {event.uuid: event for event in events})
-    state = cards.work_state(resources.store(), project, annotator)
-    return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in results], "state": state}
+    return results
 
 
 def _log_refusals(project: int, annotator: int, results: list[Applied], events: Mapping[str, LabelInput]) -> None:

@@ -161,7 +161,7 @@ def test_the_audit_log_says_who_deleted_what(sqlite_store, project):
 
 
 def test_a_duplicated_setup_has_the_classes_and_settings_and_nothing_else(sqlite_store, project):
-    style_class(sqlite_store, project.id, list_classes(sqlite_store, project.id)[0].id, key="z", color="#010203")
+    style_class(sqlite_store, project.id, list_classes(sqlite_store, project.id)[0].id, key="q", color="#010203")
     update_project(sqlite_store, project.id, settings=ProjectSettings(batch_size=7), guidelines="Listen.")
     made = duplicate_setup(sqlite_store, project.id, "Birds 2")
     assert (made.kind, made.guidelines, made.settings.batch_size) == ("audio", "Listen.", 7)
