@@ -1,13 +1,23 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
 #   check   lint, types and the fast tests: under two minutes on two cores
 #   test    lint, types and all tests, browsers and PostgreSQL included: under ten minutes
+#   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others; without it pip's own index decides
 PYTHON ?= python3
+TORCH ?= default
+TORCH_CUDA ?= cu130
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # By file, because tests of a file share servers; in the order of names, because the long files come first and the last
 # ones are short: both processes then end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+TORCH_BUILD_cpu := cpu
+TORCH_BUILD_cuda := $(TORCH_CUDA)
+TORCH_PINS := $(shell sed -n 's/^\(torch\(audio\)\{0,1\}==[^ ]*\).*/\1/p' requirements.txt)
+ifeq ($(filter default cpu cuda,$(TORCH)),)
+$(error TORCH=$(TORCH) is unknown. Use TORCH=cpu or TORCH=cuda, or leave it out)
+endif
 
 .PHONY: run check test lint bench setup setup-dev clean
 .DEFAULT_GOAL := run
@@ -17,12 +27,21 @@ $(PY):
 	@echo "Creating the virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: requirements.txt | $(PY)
+$(VENV)/.torch-default: | $(PY)
+	@touch $@
+
+$(VENV)/.torch-cpu $(VENV)/.torch-cuda: requirements.txt | $(PY)
+	@echo "Installing the $(TORCH) build of $(TORCH_PINS)"
+	@$(PIP) --force-reinstall --no-deps --index-url https://download.pytorch.org/whl/$(TORCH_BUILD_$(TORCH)) $(TORCH_PINS)
+	@rm -f $(VENV)/.torch-cpu $(VENV)/.torch-cuda
+	@touch $@
+
+$(VENV)/.runtime: requirements.txt $(VENV)/.torch-$(TORCH) | $(PY)
 	@echo "Installing the pinned requirements (a few minutes the first time)"
 	@$(PIP) -r requirements.txt
 	@touch $@
 
-$(VENV)/.development: requirements.txt requirements-dev.txt | $(PY)
+$(VENV)/.development: requirements.txt requirements-dev.txt $(VENV)/.torch-$(TORCH) | $(PY)
 	@echo "Installing the pinned requirements and test tools (a few minutes the first time)"
 	@$(PIP) -r requirements-dev.txt
 	@touch $@ $(VENV)/.runtime

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli import lifecycle, options, people, store_commands
+from app.cli import doctor, lifecycle, options, people, store_commands
 from app.cli.output import complain, progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from core.version import VERSION
@@ -32,6 +32,7 @@ app.command()(store_commands.move)
 app.add_typer(people.tokens, name="token")
 app.command("role")(people.role)
 lifecycle.register(app)
+app.command()(doctor.doctor)
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
 Json = options.Json
 Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
