@@ -20,6 +20,7 @@ from core.limits import limits_from
 from storage.database.strings import storable
 from storage.importing.run import ImportOptions
 from storage.labeling.item_rows import ItemRow
+from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.pool import ItemFilter, Pool
 from storage.media.types import EXTENSIONS
 from storage.projects import class_rows, roles
@@ -36,8 +37,11 @@ MEDIA: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/projects/{project}/items")
-def list_items(project: Id, wanted: Annotated[models.ItemQuery, Query()]) -> models.ItemPage:
-    """Items in the order of their ids, one page at a time."""
+def list_items(project: Id, wanted: Annotated[models.ItemQuery, Query()], request: Request) -> models.ItemPage:
+    """Items in the order of their ids, one page at a time.
+
+    In a blind project, items that the caller may still label show no label and are not found by their class.
+    """
     pool = _pool(project)
     which = ItemFilter(
         state=wanted.state,
@@ -49,21 +53,27 @@ def list_items(project: Id, wanted: Annotated[models.ItemQuery, Query()]) -> mod
     )
     rows = pool.items(which, limit=wanted.limit + 1)
     last = rows[wanted.limit - 1].id if len(rows) > wanted.limit else None
-    return models.ItemPage(items=shown_items(project, rows[: wanted.limit]), next_cursor=last)
+    shown = shown_items(project, rows[: wanted.limit], request)
+    if wanted.class_id is not None:
+        shown = [item for item in shown if item.class_id is not None]
+    return models.ItemPage(items=shown, next_cursor=last)
 
 
 @router.get("/projects/{project}/items/{item}")
-def get_item(project: Id, item: Id) -> models.Item:
+def get_item(project: Id, item: Id, request: Request) -> models.Item:
     """One item."""
-    return shown_items(project, [_pool(project).item(item)])[0]
+    return shown_items(project, [_pool(project).item(item)], request)[0]
 
 
 @router.get("/projects/{project}/items/{item}/history")
-def item_history(project: Id, item: Id) -> list[models.Event]:
-    """All events of an item, oldest first."""
+def item_history(project: Id, item: Id, request: Request) -> list[models.Event]:
+    """All events of an item, oldest first; in a blind project only the caller's own until they have labeled it."""
     pool = _pool(project)
     pool.item(item)
-    return [models.Event.model_validate(event) for event in pool.history(item)]
+    me = request.state.token.annotator_id
+    blind = item in items_to_hide(resources.store(), project, me)
+    events = [event for event in pool.history(item) if not blind or event.annotator_id == me]
+    return [models.Event.model_validate(event) for event in events]
 
 
 @router.get("/projects/{project}/items/{item}/media", response_class=Response, responses=MEDIA)
@@ -97,12 +107,17 @@ def add_items(
     return shown_job(jobs.start(home, f"Import into {row.name}", request, row.id, uses=source))
 
 
-def shown_items(project: int, rows: list[ItemRow]) -> list[models.Item]:
-    names = class_rows.effective_names(list_classes(resources.store(), project, include_inactive=True))
-    return [
-        models.Item.model_validate(row).model_copy(update={"label": names.get(row.class_id) if row.class_id else None})
-        for row in rows
-    ]
+def shown_items(project: int, rows: list[ItemRow], request: Request) -> list[models.Item]:
+    """The items with the names of their labels; labels that the caller may not see yet are left out."""
+    store = resources.store()
+    names = class_rows.effective_names(list_classes(store, project, include_inactive=True))
+    hidden = set(items_to_hide(store, project, request.state.token.annotator_id).tolist())
+    shown = []
+    for row in rows:
+        class_id = None if row.id in hidden else row.class_id
+        label = None if class_id is None else names.get(class_id)
+        shown.append(models.Item.model_validate(row).model_copy(update={"class_id": class_id, "label": label}))
+    return shown
 
 
 def _pool(project: int) -> Pool:

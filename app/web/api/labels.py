@@ -11,6 +11,7 @@ from app.web.api.items import shown_items
 from app.web.api.models import Id
 from app.web.routes.api import apply_received, fair_share, waiting_items
 from app.web.routes.cards import suggestion
+from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import get_project
@@ -38,8 +39,10 @@ def next_to_label(project: Id, ask: models.Ask, request: Request) -> models.Leas
     rows = pool.next_to_label(annotator=annotator, holder=ask.holder, limit=limit)
     found, known = newest_predictions(store, project), list_classes(store, project, include_inactive=True)
     leased = []
-    for item, shown in zip(rows, shown_items(project, rows), strict=True):
-        visible = suggestion(item.id, annotator, row.settings, found, known)["state"] == "shown"
+    hidden = set(items_to_hide(store, project, annotator).tolist())
+    for item, shown in zip(rows, shown_items(project, rows, request), strict=True):
+        blind = item.id in hidden
+        visible = suggestion(item.id, annotator, row.settings, found, known, blind=blind)["state"] == "shown"
         best = found.most_probable(item.id, known) if found is not None and visible else []
         predictions = [models.Probability.model_validate(one) for one in best]
         leased.append(models.LeasedItem(item=shown, predictions=predictions))

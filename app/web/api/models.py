@@ -55,6 +55,7 @@ class Settings(Received):
     labels_per_item: Annotated[int, Field(ge=1, le=100)] | None = None
     suggestions: Literal["show", "hide", "random"] | None = None
     hidden_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    blind: bool | None = None
     automatic_rounds: bool | None = None
     batch_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     strategy: Name | None = None

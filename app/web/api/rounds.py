@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 from fastapi import APIRouter, Request
+from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
+from app.views.pick_table import TELLING
 from app.views.predictions import RoundPredictions, predictions_of
 from app.web import resources
 from app.web.api import models
 from app.web.api.models import Cursor, Id, Limit
 from core.errors import NotFound
 from storage.exporting.reasons import picks_of_round
+from storage.labeling.labeled_items import items_to_hide
 from storage.projects.classes import list_classes
 from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog, RoundRow
@@ -53,10 +56,16 @@ def cancel_round(project: Id, round_id: Id) -> models.RoundDetail:
 
 
 @router.get("/projects/{project}/rounds/{round_id}/picks")
-def picks(project: Id, round_id: Id) -> list[models.Pick]:
-    """The items that the round chose, in order, each with its reason."""
+def picks(project: Id, round_id: Id, request: Request) -> list[models.Pick]:
+    """The items that the round chose, in order, each with its reason.
+
+    In a blind project, picks that the caller may still label have no label and no prediction.
+    """
     _log(project).get(round_id)
     found = picks_of_round(resources.store(), project, round_id)
+    hidden = set(_hidden(project, request).tolist())
+    for pick in found:
+        pick.update(dict.fromkeys(TELLING) if pick["item_id"] in hidden else {})
     return [
         models.Pick(
             item_id=pick["item_id"],
@@ -71,30 +80,43 @@ def picks(project: Id, round_id: Id) -> list[models.Pick]:
 
 
 @router.get("/projects/{project}/rounds/{round_id}/predictions", tags=["predictions"])
-def predictions(project: Id, round_id: Id, cursor: Cursor = 0, limit: Limit = 100) -> models.PredictionPage:
-    """The class probabilities of a finished round, in the order of item ids, one page at a time."""
+def predictions(
+    project: Id, round_id: Id, request: Request, cursor: Cursor = 0, limit: Limit = 100
+) -> models.PredictionPage:
+    """The class probabilities of a finished round, in the order of item ids, one page at a time.
+
+    Items that the model has seen with a label have no prediction. In a blind project, items that the caller may still
+    label are left out too.
+    """
     row = _log(project).get(round_id)
     found = predictions_of(resources.store(), row) if row.status == "finished" else None
     if found is None:
         raise NotFound(f"Round {row.number} is {row.status} and has stored no predictions.")
-    return _page(project, found, cursor, limit)
+    hidden = np.isin(found.item_ids, _hidden(project, request))
+    return _page(project, found, found.order[~(found.seen | hidden)[found.order]], cursor, limit)
 
 
 @router.get("/projects/{project}/predictions", tags=["predictions"])
-def newest_predictions(project: Id, cursor: Cursor = 0, limit: Limit = 100) -> models.PredictionPage:
+def newest_predictions(project: Id, request: Request, cursor: Cursor = 0, limit: Limit = 100) -> models.PredictionPage:
     """The class probabilities of the newest finished round."""
     latest = _log(project).latest("finished")
     if latest is None:
         raise NotFound("No round of this project has finished yet. Request one: POST rounds.")
-    return predictions(project, latest.id, cursor, limit)
+    return predictions(project, latest.id, request, cursor, limit)
 
 
-def _page(project: int, found: RoundPredictions, cursor: int, limit: int) -> models.PredictionPage:
+def _hidden(project: int, request: Request) -> NDArray[np.int64]:
+    return items_to_hide(resources.store(), project, request.state.token.annotator_id)
+
+
+def _page(
+    project: int, found: RoundPredictions, order: NDArray[np.int64], cursor: int, limit: int
+) -> models.PredictionPage:
+    """The rows after the item `cursor`; `order` has the rows to show, sorted by item id."""
     known = list_classes(resources.store(), project, include_inactive=True)
     active = [row for row in known if row.active]
-    ordered = found.item_ids[found.order]
-    start = int(np.searchsorted(ordered, cursor, side="right"))
-    rows = found.order[start : start + limit]
+    start = int(np.searchsorted(found.item_ids[order], cursor, side="right"))
+    rows = order[start : start + limit]
     part = replace(found, item_ids=found.item_ids[rows], probabilities=found.probabilities[rows], embeddings=None)
     shares = np.nan_to_num(part.class_probabilities(known).astype(np.float64))
     made = [
@@ -107,7 +129,7 @@ def _page(project: int, found: RoundPredictions, cursor: int, limit: int) -> mod
         for item_id, share in zip(part.item_ids, shares, strict=True)
         if len(active)
     ]
-    more = start + limit < len(ordered)
+    more = start + limit < len(order)
     return models.PredictionPage(
         round_id=found.round.id,
         round_number=found.round.number,

@@ -183,6 +183,28 @@ def test_pages_of_predictions_equal_the_rounds_own_arrays(call, project, page_st
         assert row["class_id"] == page["classes"][int(share.argmax())]["id"]
 
 
+def test_a_blind_project_hides_labels_and_predictions_until_the_caller_has_labeled(app, page_store):
+    project = sample_store.audio_project(page_store, n=6, labels_per_item=2)
+    ana, ben = caller(app, page_store), caller(app, page_store, person="Ben")
+    items = [item.id for item in Pool(page_store, project.id).items()]
+    class_id, path = list_classes(page_store, project.id)[4].id, f"/projects/{project.id}"
+    sample_store.finish_round(page_store, project, 2)
+    assert ana("POST", f"{path}/labels", {"events": [label(items[0], class_id)]}).json()["applied"][0]["accepted"]
+    seen = [ask("GET", f"{path}/items/{items[0]}").json() for ask in (ana, ben)]
+    assert [one["label"] for one in seen] == ["four", None] and seen[1]["class_id"] is None
+    assert [len(ask("GET", f"{path}/items/{items[0]}/history").json()) for ask in (ana, ben)] == [1, 0]
+    found = [ask("GET", f"{path}/items?class_id={class_id}").json()["items"] for ask in (ana, ben)]
+    assert [len(one) for one in found] == [1, 0]
+    assert ben("GET", f"{path}/predictions").json()["predictions"] == []
+    assert not any(one["predictions"] for one in ben("POST", f"{path}/next", {"limit": 3}).json()["items"])
+    rounds = ben("GET", f"{path}/rounds").json()
+    picks = ben("GET", f"{path}/rounds/{rounds[0]['id']}/picks").json()
+    assert len(picks) == 2 and not any("pick_guess" in pick["reason"] or pick["label"] for pick in picks)
+    ben("POST", f"{path}/labels", {"events": [label(items[0], class_id)]})
+    assert ben("GET", f"{path}/items/{items[0]}").json()["label"] == "four"
+    assert len(ben("GET", f"{path}/items/{items[0]}/history").json()) == 2
+
+
 def test_roles_hold_for_tokens(app, project, page_store, call):
     viewer = caller(app, page_store, "viewer", "Vera")
     annotator = caller(app, page_store, "annotator", "Ann")

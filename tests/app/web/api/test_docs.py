@@ -36,7 +36,7 @@ def examples() -> dict[str, str]:
 def test_the_examples_run_and_do_what_they_say(page_store, crew, tmp_path, monkeypatch, capsys):
     drawn = draw_project(page_store, n_items=45, n_held_out=6)
     settings = ProjectSettings(
-        preset="smoke", kernel_network="fnn", batch_size=4, automatic_rounds=False, labels_per_item=2
+        preset="smoke", kernel_network="fnn", batch_size=4, automatic_rounds=False, labels_per_item=2, blind=False
     )
     update_project(page_store, drawn.project_id, name="Digits", settings=settings)
     rename_classes(page_store, drawn.project_id, ("one", "two", "three"))
@@ -61,7 +61,7 @@ def test_the_examples_run_and_do_what_they_say(page_store, crew, tmp_path, monke
         run(code["Start a round and wait"], names)
         assert names["finished"].status == "finished"
         predictions: pd.DataFrame = names["digits"].predictions_frame()
-        assert list(predictions.columns) == ["one", "two", "three"] and len(predictions) == 45
+        assert list(predictions.columns) == ["one", "two", "three"] and len(predictions) == 45 - 9
         assert (predictions.sum(axis=1) - 1).abs().max() < 1e-4
         picks = names["digits"].picks_frame(names["finished"])
         assert len(picks) == 4 and set(picks["item_id"]) <= set(drawn.item_ids)
