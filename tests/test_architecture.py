@@ -49,7 +49,7 @@ DEFERRED_IMPORTS = (
     ("app.worker.worker", "*", "the command line imports this module without torch and the engine"),
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
-    ("storage.exporting.formats", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.tables.parquet_table", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
     ("core.limits", "core.config", "every process that examines files loads this module at its start"),

@@ -145,41 +145,30 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
 def export(  # noqa: PLR0913 (one parameter for each option)
     project: Project,
     target: Annotated[Path, typer.Argument(help="A new folder, or a file whose name ends in .zip.")],
-    format_: Annotated[
-        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
-    ] = "csv",
-    pseudo_above: Annotated[
-        float | None, typer.Option(help="Include model predictions with at least this confidence (0 to 1).")
-    ] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Include test items and their labels.")] = False,
-    contested: Annotated[
-        Literal["keep", "majority", "omit"],
-        typer.Option(help="Undecided items with different labels: keep all, keep those with a majority, or omit all."),
-    ] = "keep",
-    media: Annotated[
-        bool, typer.Option("--media", help="Include media files (class folders always contain them).")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    format_: options.ExportFormat = "csv",
+    pseudo_above: options.PseudoAbove = None,
+    held_out: options.HeldOut = False,
+    contested: options.Contested = "keep",
+    media: options.Media = False,
+    media_prefix: options.MediaPrefix = None,
+    arrays: options.Arrays = False,
+    overwrite: options.Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write labels with their provenance as CSV, JSONL, Parquet, class folders or Label Studio tasks."""
+    """Write labels with their provenance: CSV, JSONL, Parquet, class folders, Label Studio tasks or Hugging Face."""
     from dataclasses import asdict
 
     from app.jobs.operations import export_labels
     from app.jobs.requests import ExportRequest
     from storage.exporting.rows import ExportOptions
 
-    options = ExportOptions(
-        format=format_,
-        pseudo_above=pseudo_above,
-        held_out=held_out,
-        media=media,
-        overwrite=overwrite,
-        contested=contested,
-    )
+    wanted = ExportOptions(
+        format=format_, pseudo_above=pseudo_above, held_out=held_out, media=media, media_prefix=media_prefix,
+        arrays=arrays, overwrite=overwrite, contested=contested,
+    )  # fmt: skip
     with open_store() as store, progress_bar("Exporting") as report:
         found = find_project(store, project)
-        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=options), report)
+        done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=wanted), report)
     notes = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
     notes += f" Contested rows: {done.contested:,} (column contested)." if done.contested else ""
     notes += f" Contested items left out: {done.contested_left_out:,}." if done.contested_left_out else ""
@@ -202,13 +191,9 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
     seed: Annotated[
         int, typer.Option(help="Seed of the random subsets, and of the items set aside when there are no test items.")
     ] = 0,
-    format_: Annotated[
-        Literal["csv", "jsonl", "parquet", "folders", "label-studio"], typer.Option("--format", "-f")
-    ] = "csv",
-    media: Annotated[
-        bool, typer.Option("--media", help="Include media files (class folders always contain them).")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    format_: options.ExportFormat = "csv",
+    media: options.Media = False,
+    overwrite: options.Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Select a small weighted subset of the labeled items, and measure its accuracy on the test items."""

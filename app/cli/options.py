@@ -1,4 +1,4 @@
-"""Options that commands share, and those of the import command, as types for their parameters."""
+"""Options that commands share, and those of the import and export commands, as types for their parameters."""
 
 from __future__ import annotations
 
@@ -35,3 +35,26 @@ PathColumn = Annotated[str, typer.Option(help="The table's column with the file 
 LabelColumn = Annotated[str, typer.Option(help="The table's column with the labels.")]
 SplitColumn = Annotated[str, typer.Option(help="The table's column with the splits.")]
 MediaRoot = Annotated[str, typer.Option(help="The folder that the table's file names start from.")]
+
+ExportFormat = Annotated[
+    Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face"], typer.Option("--format", "-f")
+]
+PseudoAbove = Annotated[
+    float | None, typer.Option(help="Include model predictions with at least this confidence (0 to 1).")
+]
+HeldOut = Annotated[bool, typer.Option("--held-out", help="Include test items and their labels.")]
+Media = Annotated[
+    bool, typer.Option("--media", help="Include media files (class folders and hugging-face always contain them).")
+]
+MediaPrefix = Annotated[
+    str | None,
+    typer.Option(help="For Label Studio: text before each path, such as https://host/folder/; default: local files."),
+]
+Arrays = Annotated[
+    bool, typer.Option("--arrays", help="Include embeddings and probabilities of the newest round (npz and Parquet).")
+]
+Contested = Annotated[
+    Literal["keep", "majority", "omit"],
+    typer.Option(help="Undecided items with different labels: keep all, keep those with a majority, or omit all."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")]

@@ -59,15 +59,15 @@ def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
 
 
 class CsvWriter:
-    """A table for spreadsheets, with a mark in front: they know UTF-8 by it. One `for_loaders` has no mark and no
-    column `guarded_cells`: loaders guess a column's type from what is in it, and an empty one has another type."""
+    """A table for spreadsheets, with a byte order mark, by which they recognize UTF-8. A slim table, which is meant for
+    programs, has neither the mark nor the column `guarded_cells`."""
 
-    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, for_loaders: bool = False) -> None:
-        self._columns, self._for_loaders = columns, for_loaders
-        encoding = "utf-8" if for_loaders else "utf-8-sig"
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, slim: bool = False) -> None:
+        self._columns, self._slim = columns, slim
+        encoding = "utf-8" if slim else "utf-8-sig"
         self._file = open(path, "x", encoding=encoding, newline="")  # noqa: SIM115 (closed on exit)
         self._writer = csv.writer(self._file, lineterminator="\r\n")
-        self._writer.writerow(columns if for_loaders else [*columns, "guarded_cells"])
+        self._writer.writerow(columns if slim else [*columns, "guarded_cells"])
 
     def __enter__(self) -> CsvWriter:
         return self
@@ -77,7 +77,7 @@ class CsvWriter:
 
     def write(self, values: dict[str, Any]) -> None:
         cells = guarded(values, self._columns)
-        self._writer.writerow(cells[:-1] if self._for_loaders else cells)
+        self._writer.writerow(cells[:-1] if self._slim else cells)
 
 
 class JsonlWriter:

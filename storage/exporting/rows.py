@@ -28,7 +28,7 @@ from storage.labeling.labeled_items import items_seen_with_labels
 from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
-Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio"]
+Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face"]
 CHUNK = 1_000
 OTHER_COLUMNS = (
     "label", "annotator", "at", "kind", "event", "sequence", "seconds", "suggestion", "suggested_label",
@@ -48,13 +48,14 @@ CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What an export contains. The format `folders` always contains the files."""
+    """What an export contains. The formats `folders` and `hugging-face` always contain the files."""
 
     format: Format = "csv"
     pseudo_above: float | None = None  # also predictions with at least this confidence
     held_out: bool = False  # also test items with a known label
     media: bool = False  # also the files
     media_prefix: str | None = None  # before paths in Label Studio tasks; None: its addresses of local files
+    arrays: bool = False  # also embeddings and probabilities of the newest finished round
     overwrite: bool = False
     contested: Contested = "keep"  # items whose labels differ and that nobody decided: keep, majority, or omit
 
@@ -135,6 +136,15 @@ class ExportRows:
         self.pseudo_labels = (
             newest_pseudo_labels(store, connection, project_id) if options.pseudo_above is not None else None
         )
+
+    def class_names(self) -> list[str]:
+        """The active classes in their order, then inactive ones that items still have."""
+        active = [row.name for row in class_rows.rows_in(self.connection, self.project_id) if row.active]
+        of_project = Item.project_id == self.project_id
+        used = select(ItemState.class_id).join(Item, Item.id == ItemState.item_id).where(of_project).distinct()
+        known = select(Item.truth_class_id).where(of_project).distinct()
+        ids = {*self.connection.execute(used).scalars(), *self.connection.execute(known).scalars()} - {None}
+        return list(dict.fromkeys([*active, *sorted(self.counts_as[one] for one in ids)]))
 
     def __iter__(self) -> Iterator[ExportItem]:
         last = 0

@@ -3,9 +3,9 @@
 An export is a folder or one zip file with a table, `manifest.json` and, on request, the media. It is written beside its
 target under a temporary name and renamed at the end. Two exports of the same state are equal byte by byte.
 
-Class folders load with Hugging Face datasets (imagefolder, audiofolder). Each split has a metadata.csv with the columns
-that are never empty, because loaders infer types from the values, and with the files that exist. All other columns are
-in labels.csv beside the splits.
+Class folders load with Hugging Face datasets. Each split has a metadata.parquet with the files that exist and a few
+columns; all other columns are in labels.csv beside the splits. A CSV export has a second table with the columns
+path, label and split only.
 """
 
 from __future__ import annotations
@@ -17,41 +17,48 @@ import os
 import re
 import shutil
 import uuid
-import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import Conflict, InvalidInput
+from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
+from storage.exporting.arrays import write_arrays
 from storage.exporting.formats import (
     CsvWriter,
     JsonlWriter,
     ParquetWriter,
     TableWriter,
 )
+from storage.exporting.hugging_face import (
+    FOLDER_COLUMNS,
+    WHOLE_ROW,
+    FeatureWriter,
+    dataset_card,
+    media_columns,
+    split_file,
+    split_name,
+)
 from storage.exporting.label_studio import TasksWriter, labeling_interface, local_files_prefix, readme
 from storage.exporting.rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
+from storage.exporting.target import clear_leftovers, is_media, pack, put_in_place, refuse_existing, sync_all
 from storage.exporting.weights import WEIGHT, ExportWeights
 from storage.labeling import snapshots
 from storage.media.checks import describe, judges_media, set_condition
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
 from storage.projects import class_rows, projects, roles
-from storage.system.atomic_files import sync_path
-from storage.system.processes import is_running
 
 TABLE_NAMES = {
     "csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "folders": "labels.csv",
-    "label-studio": "tasks.json",
+    "label-studio": "tasks.json", "hugging-face": split_file("train"),
 }  # fmt: skip
-LOADED_COLUMNS = ("file_name", "name", "label", "source", "sha256", "media_type", "n_bytes", "contested")
+SLIM, SLIM_COLUMNS = "labels_slim.csv", ("path", "label", "split")
+METADATA = "metadata.parquet"
 REPORT_EVERY = 500  # rows
-FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "folders", "label-studio")
-_PARTIAL = re.compile(r"\.(?P<name>.+)\.export-(?P<pid>\d+)-[0-9a-f]{8}\Z")
+FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
 
 
@@ -81,16 +88,16 @@ def export_project(
     options = options or ExportOptions()
     target = check_target(target, options)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear_leftovers(target)
+    clear_leftovers(target)
     partial = target.with_name(f".{target.name}.export-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     folder = partial if target.suffix != ".zip" else partial.with_name(partial.name + ".d")
     folder.mkdir()
     try:
         done = _Export(store, project_id, options, folder, target, weights).run(report)
         if folder != partial:
-            _pack(folder, partial)
-        _sync_all(partial)
-        _put_in_place(partial, target, options.overwrite)
+            pack(folder, partial)
+        sync_all(partial)
+        put_in_place(partial, target, options.overwrite)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -103,7 +110,7 @@ def check_target(target: Path | str, options: ExportOptions) -> Path:
     target = Path(target).expanduser().absolute()
     if not target.name:
         raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
-    _refuse_existing(target, options.overwrite)
+    refuse_existing(target, options.overwrite)
     return target
 
 
@@ -127,6 +134,9 @@ class _Export:
         self.problems: dict[int, tuple[str, str]] = {}  # items whose file is missing or changed
         self.folder_names: dict[str, str] = {}
         self.writers: dict[str, TableWriter] = {}
+        self.splits: dict[str, str] = {}  # name for Hugging Face -> pattern of its files
+        self.class_names: list[str] = []
+        self.arrays_round: int | None = None
 
     def run(self, report: Report) -> dict[str, Any]:
         with self.store.read() as connection:
@@ -134,13 +144,17 @@ class _Export:
             moment = snapshots.present(connection, self.project_id)
             rows = ExportRows(self.store, connection, self.project_id, self.options)
             self.kind = projects.row_in(connection, self.project_id).kind
+            self.class_names = rows.class_names()
             with contextlib.ExitStack() as stack:
                 self.stack = stack
                 for item in rows if self.weights is None else self.weights.chosen(rows):
                     self._write(item)
                     if self.n_rows % REPORT_EVERY == 0:
                         report(Progress("export", self.n_rows, 0))
-                self._writer(self.table)  # an export without rows still has its (empty) table
+                if self.options.arrays:
+                    self.arrays_round = write_arrays(self.store, connection, self.project_id, self.folder)
+                if not self.writers:  # an export without rows still has its (empty) table
+                    self._writer(self.table)
             about = self._about(connection, moment, rows)
         if judges_media(self.store):
             set_condition(self.store, self.project_id, self.problems)
@@ -165,16 +179,41 @@ class _Export:
         self.sources[values["source"]] += 1
         self.n_contested += values["contested"]
         self.n_decided += values["decided_by"] == "review"
+        if self.options.format == "hugging-face":
+            self._write_with_bytes(item)
+            return
         values["path"] = self._media(item)
         self._writer(self.table).write(values)
+        if self.options.format == "csv":
+            self._writer(SLIM).write(values | {"path": values["path"] or values["name"]})
         if self.options.format == "folders" and values["path"]:
             split, _, place = values["path"].partition("/")
-            self._writer(f"{split}/metadata.csv").write({"file_name": place} | values)
+            self.splits[split_name(split)] = f"{split}/**"
+            self._writer(f"{split}/{METADATA}").write({"file_name": place} | values)
+
+    def _write_with_bytes(self, item: ExportItem) -> None:
+        """One row of a Parquet file of its split; an item whose file is missing or changed has none."""
+        values = item.values
+        try:
+            data = self.store.media.read(values["sha256"], item.link_path)
+        except (MediaMissing, MediaChanged) as problem:
+            self.problems[item.id] = describe(problem)
+            return
+        self.n_media += 1
+        table, name = split_file(values["split"]), values["sha256"] + EXTENSIONS.get(values["media_type"], ".bin")
+        self.splits[split_name(values["split"])] = table
+        cell = {"bytes": data, "path": name}
+        whole = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        self._writer(table).write(values | {self.kind: cell, WHOLE_ROW: whole})
 
     @property
     def table(self) -> str:
         """The file name of the complete table, which imports read."""
         return TABLE_NAMES[self.options.format]
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(self.writers) if self.options.format == "hugging-face" else [self.table]
 
     def _writer(self, table: str) -> TableWriter:
         if table not in self.writers:
@@ -184,14 +223,18 @@ class _Export:
         return self.writers[table]
 
     def _make_writer(self, path: Path) -> Any:
-        if path.name == "metadata.csv":
-            return CsvWriter(path, self._columns(LOADED_COLUMNS), for_loaders=True)
+        if path.name == METADATA:
+            return FeatureWriter(path, self._columns(FOLDER_COLUMNS), self.class_names)
+        if path.name == SLIM:
+            return CsvWriter(path, SLIM_COLUMNS, slim=True)
         if self.options.format in ("csv", "folders"):
             return CsvWriter(path, self._columns(COLUMNS))
         if self.options.format == "jsonl":
             return JsonlWriter(path)
         if self.options.format == "parquet":
             return ParquetWriter(path, self._columns(COLUMNS))
+        if self.options.format == "hugging-face":
+            return FeatureWriter(path, media_columns(self.kind, self.weights is not None), self.class_names)
         return TasksWriter(path, self.kind, self._media_prefix())
 
     def _media_prefix(self) -> str:
@@ -255,11 +298,13 @@ class _Export:
             (self.folder / "label_config.xml").write_text(view, encoding="utf-8")
             steps = readme(self.target, self._media_prefix(), self.options.media)
             (self.folder / "README.md").write_text(steps, encoding="utf-8")
-        files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and not _is_media(path)]
+        if self.options.format in ("folders", "hugging-face"):
+            (self.folder / "README.md").write_text(self._card(project.name), encoding="utf-8")
+        files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and not is_media(path)]
         return {
             "format": "winnow-export",
             "version": 1,
-            "tables": [self.table],
+            "tables": self.tables,
             "content": {name: value for name, value in asdict(self.options).items() if name != "overwrite"},
             "project": {
                 "name": project.name,
@@ -270,6 +315,7 @@ class _Export:
             "snapshot": asdict(moment),
             "summary": dict(self.weights.about) if self.weights is not None else None,
             "pseudo_labels_of_round": rows.pseudo_labels.number if rows.pseudo_labels is not None else None,
+            "arrays_of_round": self.arrays_round,
             "counts": {
                 "rows": self.n_rows,
                 "labels": dict(self.labels),
@@ -294,73 +340,14 @@ class _Export:
             "files": {path.relative_to(self.folder).as_posix(): _described(path) for path in files},
         }
 
-
-def _is_media(path: Path) -> bool:
-    return len(path.stem) == 64 and path.suffix != ".json"
+    def _card(self, title: str) -> str:
+        columns = media_columns(self.kind, self.weights is not None)
+        if self.options.format == "folders":
+            columns = (self.kind, *self._columns(FOLDER_COLUMNS)[1:])
+        files = self.splits or {"train": self.table}
+        return dataset_card(title, files, columns, self.class_names, len(self.problems))
 
 
 def _described(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "n_bytes": path.stat().st_size}
-
-
-def _pack(folder: Path, target: Path) -> None:
-    """Write one zip file: media stored, tables deflated, fixed dates, so that equal exports are equal files."""
-    with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-        for path in _files_below(folder):
-            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_STORED if _is_media(path) else zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o100644 << 16
-            with open(path, "rb") as source, archive.open(entry, "w", force_zip64=True) as packed:
-                shutil.copyfileobj(source, packed, 1 << 20)
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir():
-            yield from _files_below(Path(entry.path))
-        else:
-            yield Path(entry.path)
-
-
-def _refuse_existing(target: Path, overwrite: bool) -> None:
-    if not target.exists() or overwrite:
-        if overwrite and target.is_dir() and any(target.iterdir()) and not (target / "manifest.json").is_file():
-            raise Conflict(f"{target} is not an export of Winnow and is left alone. Choose another name.")
-        return
-    raise Conflict(f"{target} already exists. Choose another name, or replace it (--overwrite).")
-
-
-def _put_in_place(partial: Path, target: Path, overwrite: bool) -> None:
-    """Rename `partial` to `target`; an older export is moved aside first and removed afterwards."""
-    old = target.with_name(f"{partial.name}.old") if overwrite and target.is_dir() else None
-    try:
-        if old is not None:
-            os.rename(target, old)
-        if not overwrite and target.exists():
-            raise FileExistsError
-        os.replace(partial, target)
-    except OSError as problem:
-        if old is not None and old.exists() and not target.exists():
-            os.rename(old, target)
-        raise Conflict(f"{target} was created by another process in the meantime. Choose another name.") from problem
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-    sync_path(target.parent)
-
-
-def _sync_all(path: Path) -> None:
-    for file in _files_below(path) if path.is_dir() else (path,):
-        if path.is_dir() and _is_media(file):
-            continue  # the store has these bytes too
-        sync_path(file)
-
-
-def _clear_leftovers(target: Path) -> None:
-    """Remove the temporary files of killed exports to this target."""
-    for path in target.parent.iterdir():
-        found = _PARTIAL.match(path.name.removesuffix(".d").removesuffix(".old"))
-        if found and found["name"] == target.name and not is_running(int(found["pid"])):
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                path.unlink()

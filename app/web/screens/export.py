@@ -23,7 +23,8 @@ FORMATS: dict[Format, str] = {
     "csv": "CSV: opens in any spreadsheet; formulas are escaped",
     "jsonl": "JSON Lines: exact values, one object per line",
     "parquet": "Parquet: exact values, for pandas, DuckDB and Spark",
-    "folders": "Class folders with metadata.csv: load with Hugging Face datasets",
+    "folders": "Class folders: load with Hugging Face datasets, Keras or torchvision",
+    "hugging-face": "Hugging Face dataset (Parquet with the files inside)",
     "label-studio": "Label Studio tasks (JSON)",
 }
 
@@ -67,12 +68,13 @@ def options(project: ProjectRow) -> ExportCounts:
     pseudo = _least_confidence(project)
     test_help = "Test items are used only for evaluation; their split column is test."
     held_out = st.checkbox("Include test items and their labels", key="export-held-out", help=test_help)
-    folders, media_help = chosen == "folders", "Copies the audio or picture files; class folders always contain them."
-    media = st.checkbox("Include media files", key="export-media", value=folders, disabled=folders, help=media_help)
+    always = chosen in ("folders", "hugging-face")
+    media_help = "Copies the audio or picture files; class folders and Hugging Face datasets always contain them."
+    media = st.checkbox("Include media files", key="export-media", value=always, disabled=always, help=media_help)
     wanted = ExportOptions(pseudo_above=pseudo, held_out=held_out, contested=_contested(project))
     found = export_counts(store, project.id, wanted)
     if st.button("Create export", type="primary", key="export-now", disabled=found.total == 0):
-        media_too = media and chosen != "folders"
+        media_too = media and not always
         start_export(project, replace(wanted, format=chosen, media=media_too))
         st.rerun()
     return found

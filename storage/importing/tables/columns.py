@@ -13,6 +13,7 @@ from core.errors import InvalidInput
 from storage.importing.reading import ReadingOptions
 from storage.importing.splits import NAMES as SPLIT_NAMES
 from storage.importing.tables.finders import InvalidRow
+from storage.importing.tables.rows import IN_TABLE
 
 PATHS = (
     "path", "file_path", "filepath", "file_name", "filename", "file", "fname", "image_path", "img_path", "audio_path",
@@ -85,6 +86,9 @@ def _asked(name: str, known: Mapping[str, str], what: str) -> str:
 
 
 def _path_column(known: Mapping[str, str], sample: Sequence[Mapping[str, Any]]) -> str:
+    for name, value in sample[0].items() if sample else ():
+        if isinstance(value, dict) and value.get(IN_TABLE):
+            return name
     for name in PATHS:
         if name in known and name != "id":
             return known[name]

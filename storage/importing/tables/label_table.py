@@ -16,9 +16,9 @@ from storage.importing.tables.columns import Columns, find_columns, text_of
 from storage.importing.tables.finders import Finder, InvalidRow
 from storage.importing.tables.given_labels import HASH, given_labels, other_names
 from storage.importing.tables.media_paths import MediaPaths
-from storage.importing.tables.parquet_table import IN_TABLE, ParquetMedia
+from storage.importing.tables.parquet_table import ParquetMedia
 from storage.importing.tables.readers import read_table
-from storage.importing.tables.rows import TableRow
+from storage.importing.tables.rows import IN_TABLE, TableRow
 
 SAMPLE_ROWS = 50
 SHOWN_ROWS = 5

@@ -13,11 +13,11 @@ from typing import Any
 
 from core.errors import InvalidInput
 from storage.importing.tables.columns import PATHS
-from storage.importing.tables.rows import TableRow
+from storage.importing.tables.rows import IN_TABLE, TableRow
 from storage.importing.zip_reader import BadEntry
 
 BATCH_ROWS = 1024
-IN_TABLE = "bytes in the table"  # the key of a cell whose bytes are in the file
+WHOLE_ROW = "winnow"  # the column of an export of Winnow with the complete row as JSON
 
 
 def parquet_rows(path: Path) -> Iterator[TableRow]:
@@ -43,10 +43,20 @@ def _row(values: dict[str, Any], media: str, names: dict[str, list[str]]) -> dic
         given = values.get(column)
         if isinstance(given, int):
             values[column] = known[given] if 0 <= given < len(known) else None  # -1: no label
+    if media and isinstance(whole := values.get(WHOLE_ROW), str):
+        values = _whole_row(whole) | {media: values.get(media)}
     if media:
         cell = values.get(media)
         values[media] = {"path": cell.get("path") if isinstance(cell, dict) else None, IN_TABLE: True}
     return values
+
+
+def _whole_row(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def media_column(schema: Any) -> str:

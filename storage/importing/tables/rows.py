@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+IN_TABLE = "bytes in the table"  # the key of a media cell whose bytes are in the file
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow:

@@ -217,17 +217,16 @@ def test_the_csv_is_safe_and_the_exact_values_come_back(shop, tmp_path):
 
 
 def test_class_folders_are_named_by_us_and_load_by_their_metadata(shop, tmp_path):
-    """The layout of Hugging Face datasets: a split folder, media below it, file_name relative to metadata.csv."""
+    """The layout of Hugging Face datasets: a split folder, media below it, file_name relative to metadata.parquet."""
     shop.label(3, 0)
     export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="folders"))
     folder = tmp_path / "out" / "train"
-    with open(folder / "metadata.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = parquet.read_table(folder / "metadata.parquet").to_pylist()
     assert next(iter(rows[0])) == "file_name"
     for row in rows:
         assert (folder / row["file_name"]).is_file()
         assert ".." not in row["file_name"].split("/")
-    assert {path.name for path in folder.iterdir()} == {"metadata.csv", "cat", "class-1-dog", "class-2"}
+    assert {path.name for path in folder.iterdir()} == {"metadata.parquet", "cat", "class-1-dog", "class-2"}
     said = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert {row["name"]: row["folder"] for row in said["classes"]}[".."] == "class-2"
 

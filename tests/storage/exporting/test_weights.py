@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 
 import pytest
@@ -57,7 +56,9 @@ def found_weights(folder, name: str) -> dict[str, float]:
     elif name == "label-studio":
         rows = [task["meta"]["winnow"] for task in json.loads((folder / "tasks.json").read_text())]
     elif name == "folders":
-        rows = list(csv.DictReader((folder / "train" / "metadata.csv").read_text().splitlines()))
+        rows = parquet.read_table(folder / "train" / "metadata.parquet").to_pylist()
+    elif name == "hugging-face":
+        rows = parquet.read_table(folder / "data" / "train-00000-of-00001.parquet").to_pylist()
     else:
         rows = [row.values for row in read_table(folder / f"labels.{name}")]
     return {row["sha256"]: float(row["weight"]) for row in rows}

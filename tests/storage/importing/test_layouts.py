@@ -15,7 +15,7 @@ from core.errors import InvalidInput
 from storage.database.schema import Item
 from storage.database.store import Store
 from storage.exporting.rows import ExportOptions
-from storage.exporting.run import export_project
+from storage.exporting.run import FORMATS, export_project
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, Preview, preview
 from storage.importing.reading import ReadingOptions
@@ -158,7 +158,7 @@ def test_paths_that_look_like_splits_are_warned_about_when_nothing_is_held_out(s
     assert take(sqlite_store, images, root).warnings == seen.found.warnings
 
 
-@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "folders", "label-studio"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_the_names_of_splits_come_back_out_exactly(sqlite_store, images, tmp_path, format_):
     files = {f"{split}/{label}/{n}.png": png(n) for n, (split, label) in enumerate(
         (split, label) for split in ("train", "val", "test") for label in ("cat", "dog"))}  # fmt: skip
