@@ -90,6 +90,17 @@ def pixels_problem(width: int, height: int, limits: Limits) -> str | None:
     return None
 
 
+def tiff_problem(tags: Mapping[int, Any]) -> str | None:
+    """Why a TIFF with these tags on its first page is refused: its values have no meaning as a picture of 8 bits."""
+    if 50706 in tags or int(tags.get(254, 0)) & 1:  # DNGVersion, NewSubfileType
+        return "Its first page is a preview of a camera raw file. Export the photograph as TIFF or JPEG."
+    bits = tags.get(258, 1)  # BitsPerSample
+    deepest = max(bits) if isinstance(bits, tuple) else int(bits)
+    if deepest not in (1, 2, 4, 8, 16):
+        return f"It has {deepest} bits per sample; allowed are 8 and 16. Scale it to 16 bits."
+    return None
+
+
 @lru_cache(maxsize=1)
 def current_limits() -> Limits:
     """The limits that the environment of this process sets, read once."""

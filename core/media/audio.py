@@ -1,6 +1,6 @@
 """Audio bytes -> a mono clip of fixed length.
 
-The type is decided by the first bytes, before any decoder runs: WAV, FLAC, OGG and MP3 only. Rate, channels and
+The type is decided by the first bytes, before any decoder runs: WAV, FLAC, OGG, MP3 and AIFF only. Rate, channels and
 the number of decoded samples are limited (`core.limits`), and audio is decoded in blocks to mono, so that a small file
 cannot cause a large amount of work.
 """
@@ -21,18 +21,20 @@ from core.config import MediaConfig
 from core.errors import InvalidInput
 from core.limits import Limits, current_limits, header_problem, length_problem, max_frames
 
-FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG")
+FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3", "MPEG", "AIFF")
 BLOCK_SAMPLES = 1 << 18
 
 
 def audio_type(data: bytes) -> str | None:
-    """ "wav", "flac", "ogg" or "mp3" by the first bytes; None for anything else."""
+    """ "wav", "flac", "ogg", "aiff" or "mp3" by the first bytes; None for anything else."""
     if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return "wav"
     if data[:4] == b"fLaC":
         return "flac"
     if data[:4] == b"OggS":
         return "ogg"
+    if data[:4] == b"FORM" and data[8:12] in (b"AIFF", b"AIFC"):
+        return "aiff"
     is_frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0 and data[1] & 0x06 == 0x02  # MPEG layer III
     return "mp3" if data[:3] == b"ID3" or is_frame else None
 
@@ -60,11 +62,11 @@ def decode_audio(data: bytes, limits: Limits | None = None) -> tuple[NDArray[np.
 def open_audio(data: bytes, limits: Limits) -> Iterator[AudioSource]:
     """The file with its header read and checked. Whatever its decoder raises becomes InvalidInput."""
     if audio_type(data) is None:
-        raise InvalidInput("Not a WAV, FLAC, OGG or MP3 file by its first bytes.")
+        raise InvalidInput("Not a WAV, FLAC, OGG, MP3 or AIFF file by its first bytes.")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             if file.format not in FORMATS:
-                raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG or MP3.")
+                raise InvalidInput(f"The audio format {file.format} is not supported; use WAV, FLAC, OGG, MP3 or AIFF.")
             problem = header_problem(file.samplerate, file.channels, limits)
             if problem is not None:
                 raise InvalidInput(problem)

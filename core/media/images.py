@@ -12,12 +12,13 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from core.config import MediaConfig
 from core.errors import InvalidInput
-from core.limits import Limits, current_limits, pixels_problem
+from core.limits import Limits, current_limits, pixels_problem, tiff_problem
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 
 
 def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
@@ -39,6 +40,8 @@ def open_image(data: bytes, limits: Limits) -> Image.Image:
     Image.MAX_IMAGE_PIXELS = None  # `limits` decides, before decoding
     image = Image.open(io.BytesIO(data), formats=FORMATS)
     problem = pixels_problem(image.width, image.height, limits)
+    if problem is None and isinstance(image, TiffImageFile):
+        problem = tiff_problem(image.tag_v2)
     if problem is not None:
         raise InvalidInput(problem)
     return image

@@ -48,7 +48,7 @@ def noise_files(folder: str) -> list[Path]:
     endings = {".wav", ".flac", ".ogg", ".mp3"}
     files = sorted(path for path in Path(folder).iterdir() if path.suffix.lower() in endings and path.is_file())
     if not files:
-        raise InvalidInput(f"The noise folder {folder} contains no WAV, FLAC, OGG or MP3 file.")
+        raise InvalidInput(f"The noise folder {folder} contains no WAV, FLAC, OGG, MP3 or AIFF file.")
     return files[:MAX_FILES]
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import io
 import mmap
+import re
 import struct
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from core.limits import Limits, header_problem, length_problem, max_frames, pixels_problem
+from core.limits import Limits, header_problem, length_problem, max_frames, pixels_problem, tiff_problem
 from storage.media.types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind, refusal
 
 Content = bytes | mmap.mmap
+_OBJECT = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>")  # decoders print the stream that they read
 
 
 class Measures(NamedTuple):
@@ -73,13 +75,13 @@ def _load_decoder(media_type: str) -> None:
         import numpy  # noqa: F401
         import soundfile  # noqa: F401
     else:
-        from PIL import Image, WebPImagePlugin  # noqa: F401
+        from PIL import AvifImagePlugin, Image, TiffImagePlugin, WebPImagePlugin  # noqa: F401
 
         Image.preinit()
 
 
 def _one_line(problem: Exception) -> str:
-    text = " ".join(str(problem).split())[:200].rstrip(".")
+    text = _OBJECT.sub("the file", " ".join(str(problem).split()))[:200].rstrip(".")
     return text or type(problem).__name__
 
 
@@ -181,6 +183,8 @@ def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
         with Image.open(stream, formats=(PILLOW_FORMATS[media_type],)) as picture:
             width, height = picture.size
             _refuse_if(pixels_problem(width, height, limits))
+            if media_type == "image/tiff":
+                _refuse_if(tiff_problem(picture.tag_v2))  # type: ignore[attr-defined]
             if min(width, height) < 1:
                 raise Unreadable("It has no pixels.")
             picture.load()

@@ -1,7 +1,8 @@
 """The media type of a file by its first bytes. Names and extensions are ignored.
 
-Nine formats are allowed; everything else is refused here, before any decoder sees it, with the name of the format
-where it is recognized.
+Twelve formats are allowed; everything else is refused here, before any decoder sees it, with the name of the format
+where it is recognized. HEIC and M4A are refused: their decoders (libheif, FFmpeg) would be large dependencies that
+also decode in worker processes, which have no limits.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ EXTENSIONS = {
     "audio/flac": ".flac",
     "audio/ogg": ".ogg",
     "audio/mpeg": ".mp3",
+    "audio/aiff": ".aiff",
     "image/png": ".png",
     "image/jpeg": ".jpg",
     "image/webp": ".webp",
     "image/bmp": ".bmp",
     "image/gif": ".gif",
+    "image/tiff": ".tiff",
+    "image/avif": ".avif",
 }
 """The media types there are, with the extension an exported file gets."""
 
@@ -33,8 +37,13 @@ PILLOW_FORMATS = {
     "image/webp": "WEBP",
     "image/bmp": "BMP",
     "image/gif": "GIF",
+    "image/tiff": "TIFF",
+    "image/avif": "AVIF",
 }
+NOT_PLAYED = frozenset(("audio/aiff",))
+"""Audio that browsers do not play."""
 
+HEIC, M4A = "a HEIC photograph", "an M4A or AAC recording"
 _BITMAP_HEADERS = frozenset((12, 40, 52, 56, 64, 108, 124))
 
 _KNOWN_BUT_REFUSED: tuple[tuple[bytes, str], ...] = (
@@ -51,13 +60,25 @@ _KNOWN_BUT_REFUSED: tuple[tuple[bytes, str], ...] = (
     (b"MATLAB", "a MATLAB file"),
     (b".snd", "an AU sound"),
     (b"dns.", "an AU sound"),
-    (b"FORM", "an AIFF sound"),
     (b"Creative Voice File", "a VOC sound"),
     (b"caff", "a CAF sound"),
     (b"%PDF", "a PDF document"),
-    (b"II*\x00", "a TIFF picture"),
-    (b"MM\x00*", "a TIFF picture"),
+    (b"II+\x00", "a BigTIFF picture"),
+    (b"MM\x00+", "a BigTIFF picture"),
+    (b"II*\x00", "a camera raw file"),  # CR2; other files that start like this are TIFF
 )
+_TIFF_STARTS = (b"II*\x00", b"MM\x00*")
+_AVIF_BRANDS = (b"avif", b"avis")
+_MP4_BRANDS: dict[bytes, str] = {
+    b"heic": HEIC, b"heix": HEIC, b"heim": HEIC, b"heis": HEIC, b"hevc": HEIC, b"hevx": HEIC, b"mif1": HEIC,
+    b"msf1": HEIC, b"M4A ": M4A, b"M4B ": M4A, b"M4P ": M4A, b"qt  ": "a QuickTime film", b"crx ": "a camera raw file",
+}  # fmt: skip
+_CONVERT = {
+    HEIC: "HEIC photographs: export them as JPEG, or convert them with heif-convert or sips.",
+    M4A: "M4A and AAC recordings: convert them to FLAC or WAV, such as with ffmpeg -i x.m4a x.flac.",
+    "a camera raw file": "Camera raw files: export them as TIFF or JPEG.",
+    "a BigTIFF picture": "BigTIFF pictures: save them as TIFF.",
+}
 ARCHIVES = frozenset(what for _, what in _KNOWN_BUT_REFUSED if what.endswith("archive")) | {"a tar archive"}
 
 
@@ -85,7 +106,23 @@ def identify(head: bytes, read_at: ReadAt) -> str | None:
         return "image/bmp"
     if head.startswith(b"ID3"):
         return _after_id3(read_at)
-    return "audio/mpeg" if _is_mp3_frame(head) else None
+    return "audio/mpeg" if _is_mp3_frame(head) else _by_container(head)
+
+
+def _by_container(head: bytes) -> str | None:
+    """AIFF, TIFF and AVIF: containers that hold other things, too."""
+    if head.startswith(b"FORM") and head[8:12] in (b"AIFF", b"AIFC"):
+        return "audio/aiff"
+    if head.startswith(_TIFF_STARTS):
+        return "image/tiff" if head[8:10] != b"CR" else None
+    return "image/avif" if head[4:8] == b"ftyp" and _is_avif(head) else None
+
+
+def _is_avif(head: bytes) -> bool:
+    """By the major brand of the file, or by a compatible one where the major brand names any kind of picture."""
+    size = min(int.from_bytes(head[:4], "big"), len(head))
+    brands = [head[place : place + 4] for place in range(16, size - 3, 4)]
+    return head[8:12] in _AVIF_BRANDS or (head[8:12] in (b"mif1", b"msf1") and any(b in _AVIF_BRANDS for b in brands))
 
 
 def _is_mp3_frame(head: bytes) -> bool:
@@ -124,6 +161,10 @@ def what_it_looks_like(head: bytes) -> str:
     for magic, what in _KNOWN_BUT_REFUSED:
         if head.startswith(magic):
             return what
+    if head[4:8] == b"ftyp":
+        return _MP4_BRANDS.get(head[8:12], "an MP4 file")
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:  # ADTS
+        return M4A
     if head[257:262] == b"ustar":
         return "a tar archive"
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
@@ -139,5 +180,5 @@ def refusal(head: bytes) -> str:
     what = what_it_looks_like(head)
     if what in ARCHIVES:
         return f"It is {what}; archives inside a source are not opened. Import it on its own."
-    allowed = "WAV, FLAC, OGG, MP3, PNG, JPEG, WebP, BMP and GIF"
-    return f"Its content is {what}; allowed are {allowed}."
+    allowed = "WAV, FLAC, OGG, MP3, AIFF, PNG, JPEG, WebP, BMP, GIF, TIFF and AVIF"
+    return f"Its content is {what}; allowed are {allowed}. {_CONVERT.get(what, '')}".rstrip()

@@ -99,3 +99,23 @@ def zip_of(path: Path, files: dict[str, bytes], method: int = zipfile.ZIP_DEFLAT
         for name, data in files.items():
             archive.writestr(name, data)
     return path
+
+
+def tiff(picture: Image.Image | None = None, **options: object) -> bytes:
+    """By Pillow; without a picture, gray noise of 8 bits."""
+    if picture is None:
+        picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 12), np.uint8))
+    stream = io.BytesIO()
+    picture.save(stream, "TIFF", **options)
+    return stream.getvalue()
+
+
+def tiff16(level: int = 12_600, size: tuple[int, int] = (12, 8)) -> bytes:
+    """One 16-bit gray level."""
+    return tiff(Image.fromarray(np.full((size[1], size[0]), level, np.uint16)))
+
+
+def avif(size: tuple[int, int] = (16, 12)) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size, (200, 40, 90)).save(stream, "AVIF", quality=90)
+    return stream.getvalue()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from plotly.colors import sequential
@@ -67,12 +68,30 @@ def draw(data: bytes, kind: str, part: str, limits: Limits | None = None) -> byt
     limits = limits or current_limits()
     if kind == "image":
         return image_png(data, THUMB if part == "thumb.png" else (PICTURE_SIDE, PICTURE_SIDE), limits)
+    if part == "sound.flac":
+        return flac(data, limits)
     sound = analyze(data, limits)
     if part == "sound.json":
         peaks = [round(float(peak), 3) for peak in sound.peaks]
         values = {"seconds": round(sound.seconds, 4), "peaks": peaks, "ticks": ticks(sound.sample_rate)}
         return json.dumps(values).encode()
     return spectrogram_png(sound, THUMB if part == "thumb.png" else None)
+
+
+def flac(data: bytes, limits: Limits) -> bytes:
+    """The clip for a browser that does not play its format: 16 bits, stereo as it is, more channels mixed to one."""
+    with io.BytesIO() as stream, open_audio(data, limits) as source:
+        rate, channels = int(source.file.samplerate), int(source.file.channels)
+        kept = channels if channels <= 2 else 1
+        with soundfile.SoundFile(stream, "w", rate, kept, format="FLAC", subtype="PCM_16") as file:
+            n_frames = 0
+            for block in source.blocks():
+                n_frames += len(block)
+                file.write(np.nan_to_num(block if channels <= 2 else block.mean(1)))
+        problem = length_problem(n_frames, rate, channels, limits)
+        if problem is not None:
+            raise InvalidInput(problem)
+        return stream.getvalue()
 
 
 def analyze(data: bytes, limits: Limits | None = None) -> Sound:

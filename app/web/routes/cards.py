@@ -20,7 +20,7 @@ import numpy as np
 
 from app.views.predictions import RoundPredictions, newest_predictions
 from app.views.strategy_names import strategy_title
-from app.web.routes.media import media_path, picture_path
+from app.web.routes.media import media_path, picture_path, sound_path
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.labeled_items import counting_classes, own_classes
@@ -97,7 +97,7 @@ def _card(
         "name": item.name,
         "seconds": item.seconds,
         "media": {
-            "file": media_path(item, "file"),
+            "file": sound_path(item) if sound else media_path(item, "file"),
             "picture": picture_path(item),
             "sound": media_path(item, "sound.json") if sound else None,
         },

@@ -7,6 +7,7 @@ Drawings are made in limited child processes (`app.views.previews.pool`); nothin
 
 part    file               the bytes as imported, with Range
         spectrogram.png    (audio)  the drawing of `app.views.previews.drawing`
+        sound.flac         (audio)  the clip as FLAC, for formats that browsers do not play
         sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
         picture.png        (image)  upright, at most 1600 pixels wide or high
         thumb.png          (both)   small, for tiles
@@ -31,7 +32,7 @@ from core.errors import NotFound, WinnowError
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media.checks import noticing
-from storage.media.types import EXTENSIONS, media_kind
+from storage.media.types import EXTENSIONS, NOT_PLAYED, media_kind
 from storage.projects.roles import Actor, acting_as
 
 HEADERS = {
@@ -44,7 +45,7 @@ HEADERS = {
 }
 THREADS = anyio.CapacityLimiter(16)  # of its own, so that requests that wait for a drawing delay no label
 PARTS = {
-    "audio": ("file", "spectrogram.png", "sound.json", "thumb.png"),
+    "audio": ("file", "spectrogram.png", "sound.flac", "sound.json", "thumb.png"),
     "image": ("file", "picture.png", "thumb.png"),
 }
 
@@ -52,6 +53,11 @@ PARTS = {
 def media_path(item: ItemRow, part: str) -> str:
     """The address of a part of an item."""
     return f"/api/media/{item.project_id}/{item.id}/{item.sha256}/{part}"
+
+
+def sound_path(item: ItemRow) -> str:
+    """The address of what is played: the file itself, or FLAC where browsers do not play its format."""
+    return media_path(item, "sound.flac" if item.media_type in NOT_PLAYED else "file")
 
 
 def picture_path(item: ItemRow) -> str:
@@ -90,7 +96,7 @@ def _answer(request: Request) -> Response:
     try:
         content = _right_content(item)
         if names["part"] != "file":
-            return _drawn(item, names["part"], tag)
+            return _drawn(item, names["part"], tag, request)
         return _sent(item, content, request, {**HEADERS, "ETag": tag})
     except PreviewFailed as error:
         return JSONResponse({"error": f"The file cannot be drawn. {error}"}, status_code=422)
@@ -129,14 +135,17 @@ def _unchanged(sha256: str, link_path: str | None, mtime_ns: int, size: int) -> 
     resources.store().media.check(sha256, link_path)
 
 
-def _drawn(item: ItemRow, part: str, tag: str) -> Response:
+def _drawn(item: ItemRow, part: str, tag: str, request: Request) -> Response:
     def draw() -> bytes:
         data = resources.store().media.read(item.sha256, item.link_path)
         return resources.preview_pool().draw(data, media_kind(item.media_type), part, item.sha256)
 
     data = previews.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
+    headers = {**HEADERS, "ETag": tag}
+    if part == "sound.flac":
+        return ranged(data, request.headers, "audio/flac", headers)
     media_type = "application/json" if part.endswith(".json") else "image/png"
-    return Response(data, media_type=media_type, headers={**HEADERS, "ETag": tag})
+    return Response(data, media_type=media_type, headers=headers)
 
 
 def _not_found() -> Response:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.views.predictions import RoundPredictions, newest_predictions
-from app.web.routes.media import media_path
+from app.web.routes.media import media_path, sound_path
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.media.types import media_kind
@@ -51,7 +51,7 @@ def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
                 "item_id": item.id,
                 "name": item.name,
                 "thumb": media_path(item, "thumb.png"),
-                "audio": media_path(item, "file") if media_kind(item.media_type) == "audio" else None,
+                "audio": sound_path(item) if media_kind(item.media_type) == "audio" else None,
                 "guess": active[position].name if position >= 0 else None,
                 "class_id": active[position].id if position >= 0 else None,
                 "confidence": round(float(confidence), 4) if position >= 0 else None,

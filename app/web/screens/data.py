@@ -130,9 +130,9 @@ def add_files(project: projects.ProjectRow) -> None:
             help="What to do with labels whose class is not in the project.",
         )
     if source is None:
-        theme.muted("Audio: WAV, FLAC, OGG, MP3. Pictures: PNG, JPEG, WebP, BMP, GIF. You can also import a zip "
-                    "archive, or a manifest with path, label and split. Rows with split=test become test items."
-                    )  # fmt: skip
+        theme.muted("Audio: WAV, FLAC, OGG, MP3, AIFF. Pictures: PNG, JPEG, WebP, BMP, GIF, TIFF, AVIF. You can also "
+                    "import a zip archive, or a manifest with path, label and split. Rows with split=test become test "
+                    "items.")  # fmt: skip
         return
     source_found = st.session_state.get(f"found-{project.id}", ("", None))
     found = source_found[1] if source_found[0] == str(source) else None

@@ -19,7 +19,7 @@ from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
-from app.web.routes.media import media_path, picture_path
+from app.web.routes.media import picture_path, sound_path
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
 from storage.rounds.log import RoundLog, RoundRow
@@ -249,7 +249,7 @@ def point(found: MapLayers, row: int) -> None:
     item = pool.item(int(found.item_ids[row]))
     order = np.flatnonzero(found.picks == row)
     theme.heading(f"Pick {int(order[0]) + 1}" if len(order) else "Item", "")
-    sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
+    sound = f'<audio controls src="{sound_path(item)}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb" alt="" src="{picture_path(item)}">{sound}')
     known = list_classes(store, project.id, include_inactive=True)
     st.html(ItemNames(one.name for one in known).shown_html(item.id, item.name))

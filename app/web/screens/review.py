@@ -11,7 +11,7 @@ from app.views.item_names import ItemNames
 from app.views.review_cases import Case
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
-from app.web.routes.media import media_path, picture_path
+from app.web.routes.media import picture_path, sound_path
 from storage.labeling import agreement
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.annotators import annotator_statistics, list_annotators
@@ -52,7 +52,7 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     names = {row.id: row.name for row in known}
     words = "annotators disagree" if case.kind == "disagreement" else "the model predicts another class"
     theme.heading(f"{place + 1} of {len(waiting)}", words)
-    sound = f'<audio controls src="{media_path(item, "file")}"></audio>' if project.kind == "audio" else ""
+    sound = f'<audio controls src="{sound_path(item)}"></audio>' if project.kind == "audio" else ""
     st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
     st.html(ItemNames(row.name for row in known).shown_html(item.id, item.name))
     people = {row.id: row.name for row in list_annotators(store)}

@@ -71,7 +71,7 @@ def test_plain_wavs_are_measured_like_libsndfile_does(bits):
         (b"\x7fELF" + bytes(60), "ELF"),
         (b"MATLAB 5.0 MAT-file" + bytes(200), "MATLAB"),
         (b".snd" + bytes(60), "AU"),
-        (b"FORM\x00\x00\x00\x10AIFF" + bytes(60), "AIFF"),
+        (b"FORM\x00\x00\x00\x108SVX" + bytes(60), "unknown"),
         (b"Creative Voice File\x1a" + bytes(60), "VOC"),
         (b"\x00" * 512, "unknown"),
         (b"", "empty"),

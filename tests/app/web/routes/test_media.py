@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 
 import pytest
+import soundfile
 from PIL import Image
 
-from app.web.routes.media import media_path
+from app.web.routes.media import media_path, picture_path, sound_path
 from storage.database.store import Store
+from storage.importing.open import open_source
+from storage.importing.run import run_import
 from storage.labeling.pool import Pool
 from storage.media.pack_index import Slot
 from storage.media.packs import PackWriter
+from storage.projects.projects import create_project
 from tests.app import sample_store
 from tests.app.asgi_client import ask
+from tests.storage import made_media
 
 
 @pytest.fixture
@@ -38,6 +43,33 @@ def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_st
     assert part.headers["content-range"] == f"bytes 100-199/{len(data)}"
     assert get(media_path(clip, "file"), range=f"bytes={len(data)}-").status == 416
     assert get(media_path(clip, "file"), if_none_match=tag).status == 304
+
+
+def test_a_format_that_browsers_do_not_play_or_show_is_served_as_one_that_they_do(get, page_store, tmp_path):
+    """AIFF is played as FLAC, TIFF and AVIF are shown as PNG; the bytes as imported stay available."""
+    aiff = made_media.sound("AIFF", subtype="PCM_16")
+    project = create_project(page_store, "Old sounds", "audio", ["a", "b"])
+    source = made_media.write_files(tmp_path / "sounds", {"x.aiff": aiff})
+    assert run_import(page_store, project.id, open_source(source)).imported == 1
+    [item] = Pool(page_store, project.id).items()
+    assert item.media_type == "audio/aiff" and sound_path(item) == media_path(item, "sound.flac")
+    assert get(media_path(item, "file")).body == aiff
+    played = get(sound_path(item))
+    assert (played.status, played.headers["content-type"]) == (200, "audio/flac")
+    samples, _ = soundfile.read(io.BytesIO(played.body), dtype="int16")
+    original, _ = soundfile.read(io.BytesIO(aiff), dtype="int16")
+    assert abs(samples.astype(int) - original).max() <= 1
+    part = get(sound_path(item), range="bytes=0-3")
+    assert (part.status, part.body) == (206, b"fLaC")
+    pictures = create_project(page_store, "Scans", "image", ["a", "b"])
+    files = {"x.avif": made_media.avif(), "x.tiff": made_media.tiff()}
+    source = made_media.write_files(tmp_path / "scans", files)
+    assert run_import(page_store, pictures.id, open_source(source)).imported == 2
+    for item in Pool(page_store, pictures.id).items():
+        data = files[item.name]
+        shown = get(picture_path(item))
+        assert (shown.status, shown.headers["content-type"]) == (200, "image/png")
+        assert Image.open(io.BytesIO(shown.body)).size == Image.open(io.BytesIO(data)).size
 
 
 RANGES = ("bytes=100-199", "bytes=0-0", "bytes=20000-", "bytes=-7", "bytes=5-9999999", "bytes=99999999-", "bytes=-0")
