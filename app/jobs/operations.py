@@ -80,8 +80,8 @@ def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[
     try:
         project = _project(store, request.project)
         if project is None:
-            kind = request.kind or find_media_kind(source)
             check_source(source, options)  # before a project is created that would stay empty
+            kind = request.kind or find_media_kind(source)
             project = create_project(store, request.project, kind)
         return project.name, run_import(store, project.id, source, options, report)
     finally:

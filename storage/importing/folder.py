@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from core.errors import InvalidInput
@@ -42,6 +42,7 @@ class FolderSource:
         except OSError as problem:
             raise InvalidInput(f"The folder {root} cannot be read: {problem.strerror}.") from problem
         self.description = str(self.root)
+        self.choices: Sequence[str] = ()  # tables beside the files that are not used
         self._options, self._class_names = options or ReadingOptions(), class_names or {}
         self._names = FolderNames(self._options, self._class_names)
 
@@ -50,7 +51,9 @@ class FolderSource:
         yield from self._below(str(self.root), "")
 
     def findings(self) -> Findings:
-        return self._names.findings()
+        found = self._names.findings()
+        found.choices = list(self.choices)
+        return found
 
     def _below(self, folder: str, prefix: str) -> Iterator[Entry]:
         try:

@@ -65,9 +65,15 @@ def _media_finder(folder: Path, reading: ReadingOptions) -> FolderFinder:
 def _open_folder(path: Path, folder: Path, limits: Limits, locate: Locate, reading: ReadingOptions) -> Source:
     found = _discover_in_folder(folder, limits, reading)
     if found.tables:
-        return ManifestSource(found.tables, str(path), locate, questions=found.questions, count_others=not found.exact)
+        tables = ManifestSource(
+            found.tables, str(path), locate, questions=found.questions, count_others=not found.exact
+        )
+        tables.choices = found.choices
+        return tables
     finder = FolderFinder(folder)
-    return FolderSource(folder, reading, synset_names(finder, lambda name: _local(finder, name, limits)))
+    source = FolderSource(folder, reading, synset_names(finder, lambda name: _local(finder, name, limits)))
+    source.choices = found.choices
+    return source
 
 
 def _discover_in_folder(folder: Path, limits: Limits, reading: ReadingOptions) -> Discovery:
@@ -104,16 +110,18 @@ def _open_zip(path: Path, limits: Limits, locate: Locate, reading: ReadingOption
         unpacked = _Unpacked(finder, Path(scratch.name), limits)
         found = TableFinder(finder, unpacked.fetch, reading).find()
         if not found.tables:
-            source.class_names = synset_names(finder, unpacked.fetch)
+            source.class_names, source.choices = synset_names(finder, unpacked.fetch), found.choices
             scratch.cleanup()
             return source
         if reading.media_root:
             root = ZipFinder(source, limits, reading.media_root.strip("/"))
             for table in found.tables:
                 table.look_in(root)
-        return ManifestSource(
+        tables = ManifestSource(
             found.tables, str(path), locate, scratch, questions=found.questions, count_others=not found.exact
         )
+        tables.choices = found.choices
+        return tables
     except BadEntry as problem:
         source.close()
         raise InvalidInput(f"The manifest in {path.name} cannot be read. {problem}") from problem

@@ -44,5 +44,6 @@ class Findings:
     label_names: dict[str, str] = field(default_factory=dict)  # value in the source -> class name, where they differ
     first_rows: list[dict[str, str]] = field(default_factory=list)
     column_names: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)  # tables that could be used instead
     warnings: list[str] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)

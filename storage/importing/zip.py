@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from core.limits import MIB, Limits
@@ -31,6 +31,7 @@ class ZipSource:
         options: ReadingOptions | None = None,
         class_names: Mapping[str, str] | None = None,
     ) -> None:
+        self.choices: Sequence[str] = ()  # tables beside the files that are not used
         self.reader = ZipReader(path, limits)
         self.limits = limits
         self.description = str(path)
@@ -57,7 +58,9 @@ class ZipSource:
         return names
 
     def findings(self) -> Findings:
-        return self._names.findings()
+        found = self._names.findings()
+        found.choices = list(self.choices)
+        return found
 
     def entries(self) -> Iterator[Entry]:
         self._names = self._enter_folders()

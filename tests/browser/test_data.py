@@ -18,6 +18,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project
 from tests.app import sample_store
 from tests.browser.conftest import WorkerContext, at_rest, eventually
+from tests.storage import made_media
 
 HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
 N_MANY = 4_000
@@ -207,3 +208,64 @@ def test_settings_that_share_an_item_between_people_are_kept(desks, store):
     expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = get_project(store, project.id).settings
     assert (kept.labels_per_item, kept.suggestions) == (3, "random")
+
+
+def on_server(page: Page, path: Path) -> None:
+    page.get_by_text("On the server", exact=True).click()
+    field = page.get_by_label("Folder, zip or manifest on the server", exact=True)
+    field.fill(str(path))
+    field.press("Enter")
+    page.get_by_role("button", name="Preview import").click()
+
+
+def test_a_kaggle_folder_is_mapped_before_it_is_imported(desks, store, tmp_path):
+    """The preview says what will be label, split and class, and other columns, tables and folders can be chosen."""
+    rows = ["Image_ID,Label,breed,Split", "img0,cat,Manx,train", "img1,dog,Pug,train", "img2,cat,Korat,val"]
+    files = {f"images/img{n}.png": made_media.picture(seed=n) for n in range(3)}
+    files |= {"train.csv": "\n".join(rows).encode(), "notes.csv": b"word,meaning\nManx,a cat\n"}
+    root = made_media.write_files(tmp_path / "kaggle", files)
+    project = create_project(store, f"Kaggle {next(_numbers)}", "image")
+    page = desks(project).tab("data")
+    on_server(page, root)
+    card = page.locator(".st-key-card-import")
+    expect(card).to_contain_text("Labels: cat 2, dog 1", timeout=30_000)
+    expect(card).to_contain_text("Labels from: train.csv")
+    expect(card).to_contain_text("Splits: train 2, val 1")
+    expect(card).to_contain_text("including 0 test items and 1 validation item")
+    assert Pool(store, project.id).counts().total == 0 and list_classes(store, project.id) == []
+    page.get_by_text("How files are read").click()
+    expect(card).to_contain_text("First rows of train.csv")
+    expect(page.get_by_label("Media folder", exact=True)).to_have_attribute("placeholder", "images")
+    choose(page, page.get_by_role("combobox", name="Label column"), "breed")
+    page.get_by_role("button", name="Preview import").click()
+    expect(card).to_contain_text("Labels: Manx 1, Pug 1, Korat 1", timeout=30_000)
+    choose(page, page.get_by_role("combobox", name="Table with labels"), "No table")
+    page.get_by_role("button", name="Preview import").click()
+    expect(card).to_contain_text("a name for a place rather than for a class", timeout=30_000)
+    expect(page.get_by_role("button", name="Import 3 files")).to_be_disabled()
+    choose(page, page.get_by_role("combobox", name="Table with labels"), "train.csv")
+    page.get_by_label("Media folder", exact=True).fill("images")
+    page.get_by_label("Media folder", exact=True).press("Enter")
+    at_rest(page)
+    page.get_by_role("button", name="Preview import").click()
+    page.get_by_role("button", name="Import 3 files").click(timeout=30_000)
+    eventually(page, lambda: Pool(store, project.id).counts().total, 3)
+    counts = Pool(store, project.id).counts()
+    assert (counts.held_out, counts.labeled) == (1, 2)
+    assert [row.name for row in list_classes(store, project.id)] == ["Manx", "Pug", "Korat"]
+
+
+def test_a_lone_container_folder_is_asked_about_in_the_preview(desks, store, tmp_path):
+    """The import is possible once the question is answered, and the files have no label."""
+    files = {f"audio/{number}.wav": sample_store.clip(900 + number) for number in range(2)}
+    root = made_media.write_files(tmp_path / "in", files)
+    project = create_project(store, f"Asked {next(_numbers)}", "audio")
+    page = desks(project).tab("data")
+    on_server(page, root)
+    expect(page.get_by_text("a name for a place rather than for a class")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("button", name="Import 2 files")).to_be_disabled()
+    choose(page, page.get_by_role("combobox", name="Folder names"), "No labels")
+    page.get_by_role("button", name="Preview import").click()
+    page.get_by_role("button", name="Import 2 files").click(timeout=30_000)
+    eventually(page, lambda: Pool(store, project.id).counts().total, 2)
+    assert list_classes(store, project.id) == []

@@ -144,6 +144,7 @@ def add_files(project: projects.ProjectRow) -> None:
             ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
             project.id,
             found,
+            None if _uploaded(source) or source.suffix == ".zip" else source if source.is_dir() else source.parent,
         ),
     )
     looked = _looked(project, request)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from app.views.text import plain, visible
-from app.web import theme
+from app.web import resources, theme
+from app.web.server_folders import find_on_server
+from core.errors import InvalidInput, WinnowError
 from storage.importing.preview import ValidationUse
-from storage.importing.reading import FolderUse, ReadingOptions, SplitUse
+from storage.importing.reading import NO_TABLE, FolderUse, ReadingOptions, SplitUse
 from storage.importing.run import ImportOptions
 
 FOLDER_WORDS: dict[FolderUse, str] = {"auto": "Automatic", "classes": "Class names", "ignore": "No labels"}
@@ -21,8 +24,11 @@ AUTOMATIC = "Automatic"
 SHOWN_WARNINGS = 10
 
 
-def with_reading(options: ImportOptions, project_id: int, found: Mapping[str, Any] | None) -> ImportOptions:
-    """`options` with what the user chooses here. `found` are the findings of the last preview of this source."""
+def with_reading(
+    options: ImportOptions, project_id: int, found: Mapping[str, Any] | None, base: Path | None
+) -> ImportOptions:
+    """`options` with what the user chooses here. `found` are the findings of the last preview of this source; `base` is
+    the folder on the server that a media folder is named from, None for an upload or an archive."""
     asked = [question["option"] for question in (found or {}).get("questions", ())]
     with st.expander("How files are read", expanded=bool(asked)):
         first, second, third = st.columns(3)
@@ -34,12 +40,53 @@ def with_reading(options: ImportOptions, project_id: int, found: Mapping[str, An
         with third:
             told = "What to do with items that the source calls validation data."
             validation = _choice("Validation items", VALIDATION_WORDS, f"validation-{project_id}", told)
-        reading = _columns(ReadingOptions(folders=folders, splits=splits), project_id, found or {})
+        reading = _table(ReadingOptions(folders=folders, splits=splits), project_id, found or {}, base)
+        reading = _columns(reading, project_id, found or {})
     return dataclasses.replace(options, reading=reading, validation=validation)
 
 
 def _choice(title: str, words: Mapping[Any, str], key: str, told: str) -> Any:
     return st.selectbox(title, list(words), format_func=words.__getitem__, key=key, help=told)
+
+
+def _table(reading: ReadingOptions, project_id: int, found: Mapping[str, Any], base: Path | None) -> ReadingOptions:
+    """The table with the labels, and the folder that its paths start from."""
+    if not found.get("choices") and not found.get("tables"):
+        return reading
+    first, second = st.columns(2)
+    taken = ", ".join(found["tables"]) or "none"
+    names = {"": f"{AUTOMATIC} ({taken})", NO_TABLE: "No table"} | {name: name for name in found["choices"]}
+    key = f"table-{project_id}"
+    if st.session_state.get(key, "") not in names:
+        del st.session_state[key]
+    with first:
+        table = _choice("Table with labels", names, key, "The table that names the files and their labels.")
+    with second:
+        text = st.text_input(
+            "Media folder",
+            key=f"media-root-{project_id}",
+            placeholder=found.get("media_root") or "Found automatically",
+            help="The folder that the paths in the table start from.",
+        )
+    try:
+        root = media_root(text, base)
+    except WinnowError as error:
+        st.error(plain(error))
+        root = ""
+    return dataclasses.replace(reading, table=table, media_root=root)
+
+
+def media_root(text: str, base: Path | None) -> str:
+    """The media folder as imports take it. On the server it has to be in a folder that may be imported from; in an
+    upload or an archive it has to be a relative path inside it."""
+    text = text.strip()
+    if not text:
+        return ""
+    if base is not None:
+        return str(find_on_server(str(base / text), resources.import_roots()))
+    if text.startswith(("/", "~")) or ".." in text.replace("\\", "/").split("/"):
+        raise InvalidInput(f"The media folder {text[:200]} is not inside the source. Enter a relative path.")
+    return text
 
 
 def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any]) -> ReadingOptions:

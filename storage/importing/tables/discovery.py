@@ -25,6 +25,7 @@ from storage.importing.tables.label_table import LabelTable
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".json", ".txt")
 OTHER_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+CHOICES = (*OTHER_TABLES, ".parquet")
 MANIFESTS = tuple(
     f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in (".csv", ".tsv", ".jsonl", ".parquet")
 )
@@ -45,6 +46,7 @@ class Discovery:
     tables: list[LabelTable] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     exact: bool = False  # an export of Winnow: it names all of its files
+    choices: tuple[str, ...] = ()  # all tables beside the files
 
 
 class TableFinder:
@@ -54,6 +56,16 @@ class TableFinder:
         self._finder, self._fetch, self._options = finder, fetch, options
 
     def find(self) -> Discovery:
+        found = self._find()
+        found.choices = self._choices()
+        return found
+
+    def _choices(self) -> tuple[str, ...]:
+        names = (posixpath.join(top, name) for top in self._tops() for name in self._finder.files(top))
+        tables = (name for name in names if name.lower().endswith(CHOICES) and posixpath.basename(name) != EXPORT)
+        return tuple(islice(tables, MOST_TABLES))
+
+    def _find(self) -> Discovery:
         if self._options.table == NO_TABLE:
             return Discovery()
         if self._options.table:

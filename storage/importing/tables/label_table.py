@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from core.errors import InvalidInput
-from storage.importing.reading import Findings, ReadingOptions
+from storage.importing.reading import Findings, Question, ReadingOptions
 from storage.importing.sources import CellPlace, Entry, Place, readable_name
 from storage.importing.splits import NO_SPLIT, GivenSplit, split_named
 from storage.importing.tables import label_studio
@@ -45,6 +44,7 @@ class LabelTable:
         self._columns: Columns | None = None
         self._sample: list[TableRow] = []
         self._media: ParquetMedia | None = None
+        self._question: Question | None = None  # about its columns
         self._joined = False  # several rows make one item: annotations of Label Studio
 
     def look_in(self, root: Finder) -> None:
@@ -71,10 +71,11 @@ class LabelTable:
     def _check(self, names: list[str], good: list[dict[str, Any]]) -> None:
         assert self._columns is not None
         if good and not self._columns.path and "sha256" not in names:
-            raise InvalidInput(
-                f"{self.name} has no column named path; it has {', '.join(map(repr, names)) or 'none'}. "
-                "Name the columns in the first row (path,label,split), or say which column it is (--path-column)."
+            text = (
+                f"{self.name} has no column named path; it has {', '.join(map(repr, names)) or 'none'}. Which column "
+                "names the files? Or name the columns in the first row (path,label,split)."
             )
+            self._question = Question("path_column", text)
 
     def _path_or_nothing(self, values: dict[str, Any]) -> str:
         assert self._columns is not None
@@ -154,6 +155,8 @@ class LabelTable:
         """Add what this table is read as to the findings of its source."""
         columns = self.columns
         found.tables.append(self.name)
+        if self._question is not None:
+            found.questions.append(self._question)
         found.labels_from = ", ".join(found.tables)
         named = {"path": columns.path, "label": columns.label, "split": columns.split}
         found.columns = found.columns or {what: name for what, name in named.items() if name}

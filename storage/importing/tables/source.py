@@ -35,6 +35,7 @@ class ManifestSource:
     ) -> None:
         self.tables, self.description, self._locate, self._scratch = tables, description, locate, scratch
         self._questions, self._count_others = questions, count_others
+        self.choices: Sequence[str] = ()  # all tables beside the files
         self._seen: dict[int, int] = {}  # hash of a place -> the row that names it
 
     def entries(self) -> Iterator[Entry]:
@@ -55,7 +56,7 @@ class ManifestSource:
         return entry
 
     def findings(self) -> Findings:
-        found = Findings(questions=list(self._questions))
+        found = Findings(questions=list(self._questions), choices=list(self.choices))
         for table in self.tables:
             table.describe(found)
         if self._count_others and (n_others := self._n_others()):

@@ -200,6 +200,21 @@ def test_files_that_no_row_names_are_counted(tmp_path):
     assert "1 files are in no row of train.csv and are left out." in seen.found.warnings
 
 
+def test_a_table_without_a_known_path_column_is_asked_about(sqlite_store, images, tmp_path):
+    """The preview shows its columns, so that one of them can be chosen."""
+    rows = [["specimen", "kind of animal"], ["img0", "cat"], ["img1", "dog"]]
+    files = {f"photos/img{n}.png": png(n) for n in range(2)} | {"list.csv": as_text(rows)}
+    root = write_files(tmp_path / "in", files)
+    seen = seen_in(root, table="list.csv")
+    assert [one.option for one in seen.found.questions] == ["path_column"]
+    assert seen.found.column_names == ["specimen", "kind of animal"] and seen.found.choices == ["list.csv"]
+    with pytest.raises(InvalidInput, match=r"list.csv has no column named path; .* Say it with --path-column"):
+        take(sqlite_store, images, root, {"table": "list.csv"})
+    chosen = {"table": "list.csv", "path_column": "specimen", "label_column": "Kind of animal", "media_root": "photos"}
+    assert take(sqlite_store, images, root, chosen).labels == 2
+    assert {label for label, _, _ in state(sqlite_store, images).values()} == {"cat", "dog"}
+
+
 def test_several_tables_are_asked_about(sqlite_store, images, tmp_path):
     files = kaggle("images")
     files["other.csv"] = files["train.csv"].replace(b"dog", b"wolf")

@@ -13,7 +13,7 @@ from core.limits import Limits
 from storage.database.schema import Item
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, preview, verdicts
-from storage.importing.run import ImportOptions, run_import
+from storage.importing.run import ImportOptions, check_source, run_import
 from storage.importing.tables.readers import read_table
 from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
@@ -169,7 +169,7 @@ def test_manifests_say_what_is_wrong_with_them(tmp_path):
     for name, data in wrong.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(InvalidInput, match=name):
-            list(open_source(tmp_path / name).entries())
+            check_source(open_source(tmp_path / name), ImportOptions())
     (tmp_path / "e.exe").write_bytes(b"MZ")
     with pytest.raises(InvalidInput, match="not a folder, a zip archive or a manifest"):
         open_source(tmp_path / "e.exe")
