@@ -90,8 +90,9 @@ def media_root(text: str, base: Path | None) -> str:
 
 
 def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any]) -> ReadingOptions:
-    """The columns of the table that the last preview found, with its first rows."""
-    if not found.get("tables"):
+    """The columns of the table that the last preview found, with its first rows. Another table that is chosen now has
+    other columns; they can be chosen after its preview."""
+    if not found.get("tables") or reading.table not in ("", *found["tables"]):
         return reading
     if found.get("first_rows"):
         theme.muted(f"First rows of {visible(found['tables'][0])}")
@@ -102,7 +103,7 @@ def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any])
         names = {"": f"{AUTOMATIC} ({taken})" if taken else AUTOMATIC} | {name: name for name in found["column_names"]}
         with place:
             told = f"The table's column with the {what}."
-            key = f"{what}-column-{project_id}"
+            key = f"{what}-column-{project_id}-{found['tables'][0]}"
             if st.session_state.get(key, "") not in names:
                 del st.session_state[key]
             chosen[f"{what}_column"] = _choice(f"{what.capitalize()} column", names, key, told)
