@@ -236,6 +236,7 @@ def test_a_kaggle_folder_is_mapped_before_it_is_imported(desks, store, tmp_path)
     assert Pool(store, project.id).counts().total == 0 and list_classes(store, project.id) == []
     expect(card).to_contain_text("First rows of train.csv")
     expect(page.get_by_label("Media folder", exact=True)).to_have_attribute("placeholder", "images")
+    expect(card.locator("[data-testid=stDataFrame] canvas").first).to_be_visible()  # it moves what is below it
     choose(page, page.get_by_role("combobox", name="Label column"), "breed")
     page.get_by_role("button", name="Preview import").click()
     expect(card).to_contain_text("Labels: Manx 1, Pug 1, Korat 1", timeout=30_000)
