@@ -60,10 +60,11 @@ class Dataset:
     test_rows: NDArray[np.int64]
 
 
-def sound(folder: Path, small: bool) -> Dataset:
-    """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one."""
+def sound(folder: Path, small: bool, pool_only: bool = False) -> Dataset:
+    """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one. With `pool_only`
+    the files of the test part are not opened."""
     with (folder / "manifest.csv").open(newline="") as lines:
-        listed = list(csv.DictReader(lines))
+        listed = [row for row in csv.DictReader(lines) if not (pool_only and row["split"] == "test")]
     noise = folder / "_background_noise_"
     config = MediaConfig(noise_folder=str(noise) if noise.is_dir() else "")
     files = {hashlib.sha256((folder / row["path"]).read_bytes()).hexdigest(): row for row in listed}

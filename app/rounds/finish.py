@@ -47,7 +47,7 @@ def finish_round(of: StoredRound) -> StepResult:
     context, outputs = of.context, of.outputs
     training, labels, batch = outputs.get(TrainingResult), outputs.get(PropagatedLabels), outputs.get(Batch)
     notes = pipeline.round_notes(context, outputs.get(Inputs), training, labels, batch)
-    metrics = pipeline.measure(context, training, labels) | {
+    metrics = pipeline.measure(context, outputs.get(Inputs), training, labels) | {
         "seconds": seconds_of(of),
         "settings": dataclasses.asdict(context.config),
         "previous_round": of.start.previous_round,

@@ -100,7 +100,8 @@ def _open(place: Place, hint: Any, stored: Any) -> Any:
     if get_origin(hint) is tuple:
         return tuple(_open(place, get_args(hint)[0], one) for one in stored)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return hint(**{name: _open(place, kind, stored[name]) for name, kind in get_type_hints(hint).items()})
+        fields = get_type_hints(hint)  # an output of an earlier version may lack those that have a default
+        return hint(**{name: _open(place, kind, stored[name]) for name, kind in fields.items() if name in stored})
     return stored
 
 

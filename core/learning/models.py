@@ -23,6 +23,7 @@ class TrainedModel:
     shape: NetworkShape
     config: TrainingConfig
     temperature: float = 1.0
+    calibration: str = ""  # where the temperature comes from (`core.learning.calibration`); empty in earlier models
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
     history: tuple[Mapping[str, float], ...] = ()  # one entry per epoch
     notes: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ def save_model(model: TrainedModel, path: Path) -> None:
         "shape": dataclasses.asdict(model.shape),
         "config": dataclasses.asdict(model.config),
         "temperature": model.temperature,
+        "calibration": model.calibration,
         "metrics": dict(model.metrics),
         "history": [dict(entry) for entry in model.history],
         "notes": list(model.notes),
@@ -52,6 +54,7 @@ def load_model(path: Path, runtime: Runtime) -> TrainedModel:
             shape=shape,
             config=from_dict(TrainingConfig, description["config"]),
             temperature=float(description["temperature"]),
+            calibration=str(description.get("calibration", "")),
             metrics=description["metrics"],
             history=tuple(description["history"]),
             notes=tuple(description["notes"]),

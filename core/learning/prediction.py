@@ -94,3 +94,18 @@ def logits_of(network: Network, inputs: Inputs, rows: NDArray[np.int64], runtime
     with evaluating(network):
         blocks = [on_device(inputs.clean.take(rows[s : s + size]), runtime.device) for s in range(0, len(rows), size)]
         return torch.cat([network(block.permute(0, 3, 1, 2)).float() for block in blocks])
+
+
+def embeddings_and_logits(
+    network: Network, inputs: Inputs, rows: NDArray[np.int64], runtime: Runtime
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(len(rows), e) embeddings and (len(rows), C) logits of the clean inputs, without temperature."""
+    size = BLOCK.get(runtime.device.type, 256)
+    embeddings, logits = [], []
+    with evaluating(network):
+        for start in range(0, len(rows), size):
+            block = on_device(inputs.clean.take(rows[start : start + size]), runtime.device)
+            embedded = network.embed(block.permute(0, 3, 1, 2))
+            embeddings.append(embedded.float().cpu().numpy())
+            logits.append(network.head(embedded).float().cpu().numpy())
+    return np.concatenate(embeddings), np.concatenate(logits)

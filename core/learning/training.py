@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from core.config import TrainingConfig, to_json
 from core.errors import InvalidInput, NotFound, TrainingFailed
-from core.learning.calibration import DEFAULT_TEMPERATURE, MIN_LABELS, fitted_temperature
+from core.learning.calibration import Calibration, calibrate
 from core.learning.distributed import World
 from core.learning.learner import Learner, TrainingData
 from core.learning.methods.alignment import class_prior
 from core.learning.models import TrainedModel, load_model, save_model
+from core.learning.networks.layers import Network
 from core.learning.networks.registry import NetworkShape
-from core.learning.prediction import Predictions, logits_of, predict
+from core.learning.prediction import Predictions, embeddings_and_logits, logits_of, predict
 from core.learning.tensor_files import named_tensors, read_tensors, write_tensors
 from core.media.feeds import open_feed
 from core.media.inputs import Inputs
@@ -65,9 +66,10 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
     """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
 
     With `checkpoint_dir` the state is saved there after every epoch, and a call with the same data, settings and seed
-    continues from it to the same weights as an uninterrupted run. Processes that torchrun started and that have joined
-    (`core.learning.distributed.join`) call it with the same arguments and share every batch. TrainingFailed when there
-    is nothing to learn from or the loss stops being a number.
+    continues from it to the same weights as an uninterrupted run. The labels of `held_out` are read for the reported
+    accuracy alone: neither the weights nor the temperature depend on them. Processes that torchrun started and that
+    have joined (`core.learning.distributed.join`) call it with the same arguments and share every batch. TrainingFailed
+    when there is nothing to learn from or the loss stops being a number.
     """
     if reason := nothing_to_learn(labels, n_classes):
         raise TrainingFailed(reason)
@@ -239,19 +241,27 @@ class _Run:
             write_tensors(self.path, self.learner.tensors(), description)
 
     def finished(self, shape: NetworkShape, notes: tuple[str, ...]) -> TrainedModel:
-        """The averaged network with its fitted temperature."""
+        """The averaged network with its temperature, which the training labels determine. Test labels are read for the
+        reported accuracy alone."""
         learner = self.learner
         network = learner.average.eval()
         metrics = dict(self.history[-1]) if self.history else {}
-        temperature = DEFAULT_TEMPERATURE if learner.config.calibrate else 1.0
         if self.held_out is not None and len(self.held_out[0]):
             rows, labels = self.held_out
             logits = logits_of(network, self.inputs, rows, learner.runtime).cpu().numpy()
             metrics["held_out_accuracy"] = float((logits.argmax(1) == labels).mean())
-            if learner.config.calibrate and len(labels) >= MIN_LABELS:
-                temperature = fitted_temperature(logits, labels)
-        metrics["temperature"] = temperature
+        found = self._calibration(network)
+        metrics |= {"temperature": found.temperature, "calibration_labels": found.n_labels}
+        if found.note:
+            notes = (*notes, found.note)
         return TrainedModel(
-            network=network, shape=shape, config=learner.config, temperature=temperature, metrics=metrics,
-            history=tuple(self.history), notes=notes,
+            network=network, shape=shape, config=learner.config, temperature=found.temperature,
+            calibration=found.source, metrics=metrics, history=tuple(self.history), notes=notes,
         )  # fmt: skip
+
+    def _calibration(self, network: Network) -> Calibration:
+        if not self.learner.config.calibrate:
+            return Calibration(temperature=1.0, source="off")
+        data = self.learner.data
+        found = embeddings_and_logits(network, self.inputs, data.labeled, self.learner.runtime)
+        return calibrate(*found, data.labels)

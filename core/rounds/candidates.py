@@ -97,7 +97,8 @@ def features_are_read(context: StageContext, inputs: Inputs) -> bool:
         return True
     if not context.config.similarity.neighbors or inputs.kind != "audio":
         return True
-    in_graph = graph_rows(np.flatnonzero(inputs.readable), context.snapshot.labels)
+    snapshot = context.snapshot
+    in_graph = graph_rows(np.flatnonzero(inputs.readable & ~snapshot.held_out), snapshot.labels)
     rows = choose_candidates(context, inputs).rows
     return len(in_graph) < 2 or not bool(np.isin(rows, in_graph).all())
 

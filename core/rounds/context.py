@@ -13,7 +13,7 @@ from core.config import RoundConfig
 from core.learning.training import TrainedModel
 from core.rounds.embedding_map import PreviousMap
 from core.runtime import Runtime
-from core.similarity.graph import SimilarityGraph
+from core.similarity.graph import NewItems, SimilarityGraph
 from core.types import MediaReader, PoolSnapshot, Report, RowCache, ignore
 
 
@@ -54,5 +54,6 @@ class StageContext:
     region_share: float = 1.0
     offered: NDArray[np.bool_] | None = None  # (n,) rows that a bounded buffer offers as candidates; None: all
     graph: SimilarityGraph | None = None  # of an earlier round on the same items; None: it is built
+    test_items: NewItems | None = None  # of `graph`
     checkpoints: Path | None = None  # folder of training checkpoints
     report: Report = ignore

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel
 from core.rounds.context import Landmarks
-from core.similarity.graph import SimilarityGraph
+from core.similarity.graph import NewItems, SimilarityGraph
 from core.types import Selection
 
 
@@ -36,11 +36,14 @@ class Predictions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagatedLabels:
     """The pseudo-labels of the round: predictions after label propagation over the similarity graph. Without a graph
-    or a model they are the predictions."""
+    or a model they are the predictions. Test items are not in the graph and keep their predictions; what propagation
+    would give for them as new items is in `test_probabilities`, which no stage reads."""
 
     probabilities: NDArray[np.float32]  # (n, C) the human label, one-hot, on labeled rows
     graph: SimilarityGraph | None = None
     n_changed: int = 0  # items whose most probable class is another one since
+    test_items: NewItems | None = None  # the readable test items beside the graph
+    test_probabilities: NDArray[np.float32] | None = None  # (b, C) of `test_items`, by label propagation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

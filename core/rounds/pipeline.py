@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from core.config import Preset, RoundConfig, preset
+from core.learning.training import TrainedModel, predict
 from core.media.inputs import Inputs
 from core.rounds.context import Previous, StageContext
 from core.rounds.outputs import Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
+from core.rounds.simulation_plan import INDUCTIVE
 from core.rounds.stage import Outputs, Stage, run_stages
-from core.rounds.stages import STAGES
+from core.rounds.stages import STAGES, measured_rows
 from core.runtime import Runtime
-from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RoundResult, RowCache, ignore
+from core.types import MediaReader, PoolSnapshot, Report, RoundResult, RowCache, ignore
 
 
 def run_round(  # noqa: PLR0913 - the boundary every caller knows
@@ -70,7 +72,7 @@ def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, flo
         probabilities=labels.probabilities,
         embeddings=outputs.get(Predictions).embeddings,
         map_points=outputs.get(MapPoints).points,
-        metrics=measure(context, training, labels) | {"seconds": seconds},
+        metrics=measure(context, outputs.get(Inputs), training, labels) | {"seconds": seconds},
         notes=round_notes(context, outputs.get(Inputs), training, labels, batch),
     )
 
@@ -92,10 +94,17 @@ def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
     )
 
 
-def measure(context: StageContext, training: TrainingResult, labels: PropagatedLabels) -> dict[str, Any]:
-    """The results of the round as plain numbers: accuracy on the test items with their count, confusions, curves."""
+def measure(
+    context: StageContext, inputs: Inputs, training: TrainingResult, labels: PropagatedLabels
+) -> dict[str, Any]:
+    """The results of the round as plain numbers: accuracy on the test items with their count, confusions, curves.
+
+    `accuracy` is inductive (`accuracy_measure`): the network alone, as it is exported, on the unaltered test items,
+    which took part in nothing. `accuracy_with_propagation` is that of the propagated predictions of the test items as
+    new items. Rounds without `accuracy_measure` are of earlier versions, whose test items were in the similarity graph.
+    """
     snapshot, model = context.snapshot, training.model
-    known = np.flatnonzero(snapshot.held_out_labels != UNLABELED)
+    known = measured_rows(snapshot, inputs)
     metrics: dict[str, Any] = {
         "n_items": len(snapshot.item_ids),
         "n_labeled": int(snapshot.labeled.sum()),
@@ -106,13 +115,32 @@ def measure(context: StageContext, training: TrainingResult, labels: PropagatedL
     if model is None:
         return metrics
     metrics |= {"training": dict(model.metrics), "history": [dict(entry) for entry in model.history]}
+    metrics |= {"calibration": model.calibration, "temperature": model.temperature}
     if len(known):
-        predicted = np.asarray(labels.probabilities[known]).argmax(1)
-        truth = snapshot.held_out_labels[known]
-        confusion = np.zeros((snapshot.n_classes, snapshot.n_classes), np.int64)  # rows: truth, columns: prediction
-        np.add.at(confusion, (truth, predicted), 1)
-        metrics |= {"accuracy": float((predicted == truth).mean()), "confusion": confusion.tolist()}
+        metrics |= held_out_results(context, inputs, model, labels)
     return metrics
+
+
+def held_out_results(
+    context: StageContext, inputs: Inputs, model: TrainedModel, labels: PropagatedLabels
+) -> dict[str, Any]:
+    """Inductive accuracy and confusions, and the accuracy with label propagation where there is a graph."""
+    snapshot = context.snapshot
+    known = measured_rows(snapshot, inputs)
+    truth = snapshot.held_out_labels[known]
+    predicted = predict(model, inputs, known, runtime=context.runtime).probabilities.argmax(1)
+    confusion = np.zeros((snapshot.n_classes, snapshot.n_classes), np.int64)  # rows: truth, columns: prediction
+    np.add.at(confusion, (truth, predicted), 1)
+    found: dict[str, Any] = {
+        "accuracy": float((predicted == truth).mean()),
+        "accuracy_measure": INDUCTIVE,
+        "confusion": confusion.tolist(),
+    }
+    if labels.test_items is not None and labels.test_probabilities is not None:
+        at = np.searchsorted(labels.test_items.rows, known)
+        propagated = np.asarray(labels.test_probabilities)[at].argmax(1)
+        found["accuracy_with_propagation"] = float((propagated == truth).mean())
+    return found
 
 
 def round_notes(

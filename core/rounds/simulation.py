@@ -25,12 +25,12 @@ from core.media.inputs import Inputs
 from core.rounds.candidates import choose_candidates
 from core.rounds.context import Landmarks, Previous, StageContext
 from core.rounds.outputs import Batch, CandidateFeatures, PropagatedLabels, TrainingResult
-from core.rounds.pipeline import resolve_preset, run_timed
+from core.rounds.pipeline import held_out_results, resolve_preset, run_timed
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rounds.stage import Outputs, needed
 from core.rounds.stages import PREPARE, STAGES
 from core.runtime import Runtime, seed_for
-from core.similarity.graph import MAX_ITEMS, SimilarityGraph
+from core.similarity.graph import MAX_ITEMS, NewItems, SimilarityGraph
 from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, ignore
 
 
@@ -97,6 +97,7 @@ class _Kept:
     def __init__(self) -> None:
         self.inputs: Inputs | None = None
         self.graph: SimilarityGraph | None = None
+        self.test_items: NewItems | None = None
         self._rows: NDArray[np.int64] | None = None
         self._features: CandidateFeatures | None = None
 
@@ -117,6 +118,7 @@ class _Kept:
         self.inputs = outputs.get(Inputs)
         if outputs.has(PropagatedLabels) and int(self.inputs.readable.sum()) <= MAX_ITEMS:
             self.graph = outputs.get(PropagatedLabels).graph
+            self.test_items = outputs.get(PropagatedLabels).test_items
         found = outputs.find(CandidateFeatures) if outputs.has(CandidateFeatures) else None
         if found is not None and found is not self._features:
             self._features, self._rows = found, choose_candidates(context, self.inputs).rows
@@ -220,7 +222,11 @@ class Trial:
     def _record(
         self, number: int, pool: LabeledPool, context: StageContext, outputs: Outputs, seconds: dict[str, float]
     ) -> RoundRecord:
-        predicted = outputs.get(PropagatedLabels).probabilities.argmax(1)
+        labels = outputs.get(PropagatedLabels)
+        predicted = labels.probabilities.argmax(1)
+        model = outputs.get(TrainingResult).model
+        assert model is not None
+        measured = held_out_results(context, outputs.get(Inputs), model, labels)
         selection = outputs.get(Batch).selection if outputs.has(Batch) else None
         picks = selection.item_ids if selection is not None else np.empty(0, np.int64)
         return RoundRecord(
@@ -228,7 +234,8 @@ class Trial:
             seed=self.seed,
             round=number,
             n_labels=int(context.snapshot.labeled.sum()),
-            accuracy=float((predicted[pool.test] == pool.truth[pool.test]).mean()),
+            accuracy=measured["accuracy"],
+            accuracy_with_propagation=measured.get("accuracy_with_propagation"),
             wrong_guesses=int((predicted[picks] != pool.truth[picks]).sum()),
             seconds={stage: round(taken, 3) for stage, taken in seconds.items()},
             picks=tuple(pool.hashes[row] for row in picks),
@@ -249,6 +256,7 @@ class Trial:
                 class_names=snapshot.class_names, load_model=lambda: model, load_landmarks=kept.landmarks
             ),
             graph=kept.graph,
+            test_items=kept.test_items,
             checkpoints=self.folder,
             report=report,
         )

@@ -15,6 +15,9 @@ from core.config import require
 from core.errors import InvalidInput
 from core.types import MediaKind
 
+INDUCTIVE = "inductive"
+EARLIER = "earlier"  # of versions whose test items were in the similarity graph and set the temperature
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabeledPool:
@@ -73,8 +76,10 @@ class RoundRecord:
     seed: int
     round: int
     n_labels: int
-    accuracy: float  # on the test items
+    accuracy: float  # inductive: of the network alone on the test items
     wrong_guesses: int  # picks whose pseudo-label was wrong
     seconds: dict[str, float] = field(default_factory=dict)  # per stage
     picks: tuple[str, ...] = ()  # hashes in the order chosen; empty after the last round
     notes: tuple[str, ...] = ()
+    accuracy_with_propagation: float | None = None  # of the test items as new items beside the similarity graph
+    measure: str = INDUCTIVE  # what `accuracy` is; EARLIER for records of earlier versions

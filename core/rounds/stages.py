@@ -52,8 +52,8 @@ from core.rounds.outputs import (
 )
 from core.rounds.stage import Split, Stage, check_order
 from core.rounds.stage_names import TITLES
-from core.similarity.graph import build_similarity_graph
-from core.similarity.propagation import propagate_labels
+from core.similarity.graph import build_similarity_graph, connect_new_items
+from core.similarity.propagation import extended, propagate_labels
 from core.types import UNLABELED, PoolSnapshot, Progress, Report, Selection
 
 PROJECTED = 64  # dimensions of the stand-in for embeddings before the first model
@@ -71,10 +71,9 @@ def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
     if reason := why_no_model(context, inputs):
         return TrainingResult(model=None, why_no_model=reason)
     snapshot = context.snapshot
-    unknown = snapshot.held_out & (snapshot.held_out_labels == UNLABELED)
-    known = np.flatnonzero(snapshot.held_out & ~unknown & inputs.readable)
+    known = measured_rows(snapshot, inputs)
     model = train(
-        dataclasses.replace(inputs, readable=inputs.readable & ~unknown),  # no test item is ever trained on
+        dataclasses.replace(inputs, readable=inputs.readable & ~snapshot.held_out),  # no test item is ever trained on
         snapshot.labels,
         snapshot.n_classes,
         context.config.training,
@@ -85,6 +84,11 @@ def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
         report=context.report,
     )
     return TrainingResult(model=model)
+
+
+def measured_rows(snapshot: PoolSnapshot, inputs: Inputs) -> NDArray[np.int64]:
+    """The readable test items whose label is known: those that measure. Nothing else may depend on these labels."""
+    return np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & inputs.readable)
 
 
 def model_to_continue(context: StageContext, inputs: Inputs) -> TrainedModel | None:
@@ -144,18 +148,26 @@ def join_predictions(
 
 
 def propagate(context: StageContext, inputs: Inputs, predictions: Predictions) -> PropagatedLabels:
-    """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Labels of test items are
-    not in `snapshot.labels`, so no random walk is absorbed there."""
-    labels, config = context.snapshot.labels, context.config.similarity
-    graph = context.graph
+    """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Test items are not in the
+    graph and keep their predictions; what propagation gives for them as new items is returned beside."""
+    snapshot, config = context.snapshot, context.config.similarity
+    report = _as_stage("propagate", context.report)
+    graph, new = context.graph, context.test_items
     if graph is None:
-        graph = build_similarity_graph(inputs, labels, config, _as_stage("propagate", context.report))
+        graph = build_similarity_graph(inputs, snapshot.labels, snapshot.held_out, config, report)
     before = predictions.probabilities
     if graph is None or not predictions.has_model:
         return PropagatedLabels(probabilities=before, graph=graph)
-    after = propagate_labels(graph, before, labels, config.reach)
-    n_changed = int((after.argmax(1) != before.argmax(1)).sum())
-    return PropagatedLabels(probabilities=after, graph=graph, n_changed=n_changed)
+    after = propagate_labels(graph, before, snapshot.labels, config.reach)
+    if new is None:
+        new = connect_new_items(inputs, graph, snapshot.held_out, report)
+    return PropagatedLabels(
+        probabilities=after,
+        graph=graph,
+        n_changed=int((after.argmax(1) != before.argmax(1)).sum()),
+        test_items=new,
+        test_probabilities=extended(graph, new, before[new.rows], after[graph.rows], config.reach),
+    )
 
 
 def _as_stage(name: str, report: Report) -> Report:

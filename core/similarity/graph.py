@@ -6,6 +6,9 @@ because no distance is known that works for photographs and drawings; what uses 
 Distances are relative to the pool's typical distance, the median over random pairs. With few voices the nearest clips
 are about a third of it apart: the same word by the same voice. With hundreds of voices they are about two thirds of it
 apart, and neighbors then often differ in class.
+
+Test items are not in the graph and not in its typical distance. `connect_new_items` gives the graph items that are
+nearest to an item outside of it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from scipy.sparse import csr_matrix
 
 from core.config import SimilarityConfig
 from core.media.inputs import Inputs
-from core.similarity.warping import nearest_clips
+from core.similarity.warping import nearest_clips, nearest_in_graph
 from core.types import UNLABELED, Report, ignore
 
 MAX_ITEMS = 30_000  # of the graph: labeled items and an even sample of the others
@@ -53,18 +56,41 @@ class SimilarityGraph:
         return csr_matrix(directed.maximum(directed.T))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewItems:
+    """The k nearest items of a graph, for each of b items that are not in it."""
+
+    rows: NDArray[np.int64]  # (b,) rows of the pool, ascending
+    neighbors: NDArray[np.int64]  # (b, k) positions in the rows of the graph, nearest first
+    distances: NDArray[np.float32]  # (b, k)
+
+
 def build_similarity_graph(
-    inputs: Inputs, labels: NDArray[np.int64], config: SimilarityConfig, report: Report = ignore
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    held_out: NDArray[np.bool_],
+    config: SimilarityConfig,
+    report: Report = ignore,
 ) -> SimilarityGraph | None:
-    """The graph of the readable items of an audio pool; None for images, without neighbors, or with one item.
+    """The graph of the readable items of an audio pool that are not held out; None for images, without neighbors, or
+    with one item.
 
     labels (n,): class positions, UNLABELED where there is none; labeled items come first when the pool is sampled.
     """
-    rows = graph_rows(np.flatnonzero(inputs.readable), labels)
+    rows = graph_rows(np.flatnonzero(inputs.readable & ~held_out), labels)
     if not config.neighbors or inputs.kind != "audio" or len(rows) < 2:
         return None
     neighbors, distances, typical = nearest_clips(inputs.clean, rows, config.neighbors, report)
     return SimilarityGraph(rows=rows, neighbors=neighbors, distances=distances, typical=typical)
+
+
+def connect_new_items(
+    inputs: Inputs, graph: SimilarityGraph, new: NDArray[np.bool_], report: Report = ignore
+) -> NewItems:
+    """The readable items of `new` (n,), none of which is in the graph, with their nearest items of it."""
+    rows = np.flatnonzero(new & inputs.readable)
+    neighbors, distances = nearest_in_graph(inputs.clean, graph.rows, rows, graph.neighbors.shape[1], report)
+    return NewItems(rows=rows, neighbors=neighbors, distances=distances)
 
 
 def graph_rows(rows: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

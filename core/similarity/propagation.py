@@ -12,6 +12,11 @@ surely; edges about as long as the pool's typical distance are almost never foll
 cluster of right ones are corrected, labels spread over their clusters, and items without near neighbors keep the
 model's prediction.
 
+An item x outside of the graph, such as a test item, takes the first step to its nearest items of the graph; from there
+the walk goes on as theirs (`extended`). It changes nothing for the items of the graph:
+
+    Q_x = sum_j T_xj Q_j + (1 - sum_j T_xj) P_x
+
 Departures and details: Zhou et al. (2004) and Iscen et al. (2019) spread labels with a constant loss per step. Here the
 loss grows with distance, so predictions hardly change in pools where neighbors are far apart and often differ in class.
 
@@ -24,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags
 
-from core.similarity.graph import SimilarityGraph
+from core.similarity.graph import NewItems, SimilarityGraph
 from core.types import UNLABELED
 
 MAX_ITERATIONS = 500
@@ -69,3 +74,24 @@ def propagate_labels(
     result = np.array(probabilities, np.float32)
     result[rows] = Q / Q.sum(1, keepdims=True)
     return result
+
+
+def extended(
+    graph: SimilarityGraph,
+    new: NewItems,
+    own: NDArray[np.float32],
+    propagated_rows: NDArray[np.floating],
+    reach: float,
+) -> NDArray[np.float32]:
+    """(b, C) propagated predictions of items outside of the graph, from the model's predictions `own` (b, C) and the
+    propagated ones of the graph, `propagated_rows` (m, C)."""
+    d = new.distances.astype(np.float64)
+    scale, own_scale = graph.distances[:, -1].astype(np.float64), d[:, -1]
+    least = 1e-6 * (scale.mean() + 1e-12)
+    scale, own_scale = np.maximum(scale, least), np.maximum(own_scale, least)
+    w = np.exp(-np.square(d) / (own_scale[:, None] * scale[new.neighbors]))
+    relative = np.maximum(d / max(graph.typical, 1e-12), 1e-12)
+    T = w / np.maximum(w.sum(1, keepdims=True), 1e-300) * np.exp(-np.power(relative / reach, DISTANCE_POWER))
+    reached = np.einsum("bk,bkc->bc", T, np.asarray(propagated_rows, np.float64)[new.neighbors])
+    Q = reached + (1.0 - T.sum(1, keepdims=True)) * own
+    return np.asarray(Q / Q.sum(1, keepdims=True), np.float32)

@@ -35,10 +35,19 @@ FAR = np.float32(3e38)
 
 def cepstra(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, T, 1) at `rows`."""
-    found = np.concatenate([_cepstra(pictures.take(rows[i : i + BLOCK])) for i in range(0, len(rows), BLOCK)])
-    weights = np.linspace(1.0, MIN_WEIGHT, found.shape[2], dtype=np.float32)
-    found *= weights / (found.std((0, 1)) + np.float32(1e-6))
+    found = _unscaled(pictures, rows)
+    found *= _scale(found)
     return found
+
+
+def _unscaled(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return np.concatenate([_cepstra(pictures.take(rows[i : i + BLOCK])) for i in range(0, len(rows), BLOCK)])
+
+
+def _scale(found: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(CEPSTRA,) factors of the coefficients `found` (m, T, CEPSTRA)."""
+    weights = np.linspace(1.0, MIN_WEIGHT, found.shape[2], dtype=np.float32)
+    return np.asarray(weights / (found.std((0, 1)) + np.float32(1e-6)), np.float32)
 
 
 def _cepstra(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -63,23 +72,55 @@ def nearest_clips(
     itself = candidates == np.arange(len(rows))[:, None]
     itself[~itself.any(1), -1] = True  # a clip with many equal ones may be missing from its own list
     candidates = candidates[~itself].reshape(len(rows), n_candidates)
+    band = _band(c)
+    distances = _warped(c, candidates, 0, band, report)
+    return *_nearest_first(candidates, distances, k), typical_distance(c, band)
+
+
+def nearest_in_graph(
+    pictures: Rows, rows: NDArray[np.int64], new: NDArray[np.int64], k: int, report: Report = ignore
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The k nearest clips among `rows` (m,) of each of `new` (b,): positions in `rows` (b, k) and distances (b, k),
+    nearest first. Coefficients are scaled by the deviation of `rows` alone."""
+    k, n_candidates = (min(number, len(rows)) for number in (k, CANDIDATES))
+    if not len(new):
+        return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
+    known, added = _unscaled(pictures, rows), _unscaled(pictures, new)
+    scale = _scale(known)
+    c = np.concatenate([known * scale, added * scale])
+    candidates = nearest(moduli(c[len(rows) :]), moduli(c[: len(rows)]), n_candidates)[0]
+    return _nearest_first(candidates, _warped(c, candidates, len(rows), _band(c), report), k)
+
+
+def _band(c: NDArray[np.float32]) -> int:
+    return max(int(BAND * c.shape[1]), 1)
+
+
+def _warped(
+    c: NDArray[np.float32], candidates: NDArray[np.int64], first: int, band: int, report: Report
+) -> NDArray[np.float32]:
+    """(b, n) distances between the clips of c from `first` on and their candidates (b, n)."""
     distances = np.empty(candidates.shape, np.float32)
-    band = max(int(BAND * c.shape[1]), 1)
 
     def fill(start: int) -> int:
-        warp(c, candidates[start : start + BLOCK], distances[start : start + BLOCK], start, band)
-        return min(start + BLOCK, len(rows))
+        warp(c, candidates[start : start + BLOCK], distances[start : start + BLOCK], first + start, band)
+        return min(start + BLOCK, len(candidates))
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # `warp` releases the interpreter lock
         try:
-            for done in pool.map(fill, range(0, len(rows), BLOCK)):
-                report(Progress("predict", done, len(rows), "comparing clips"))
+            for done in pool.map(fill, range(0, len(candidates), BLOCK)):
+                report(Progress("predict", done, len(candidates), "comparing clips"))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # a cancellation drops the remaining blocks
             raise
+    return distances
+
+
+def _nearest_first(
+    candidates: NDArray[np.int64], distances: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
-    nearest_first = np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
-    return *nearest_first, typical_distance(c, band)
+    return np.take_along_axis(candidates, order, 1), np.take_along_axis(distances, order, 1)
 
 
 def typical_distance(c: NDArray[np.float32], band: int) -> float:

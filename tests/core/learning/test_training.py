@@ -12,7 +12,7 @@ import torch
 from core.config import TrainingConfig
 from core.errors import Cancelled, InvalidInput, TrainingFailed
 from core.learning import learner as learner_module
-from core.learning.calibration import fitted_temperature
+from core.learning.calibration import PRIOR_TEMPERATURE, fitted_temperature
 from core.learning.models import load_model, save_model
 from core.learning.training import nothing_to_learn, predict, train
 from core.runtime import Runtime
@@ -168,14 +168,36 @@ def test_the_temperature_lowers_overconfidence_and_keeps_the_predicted_class():
     assert fitted_temperature(0.5 * true_logits, labels) == pytest.approx(0.5, rel=0.1)
 
 
-def test_confidence_is_softened_by_a_stated_rule_where_nothing_measures_it():
+def test_few_labels_are_calibrated_by_the_prior_and_the_model_says_so():
     config = dataclasses.replace(SMALL, steps=2)
     labels = some_labels(CLASSES, 1)
-    assert train(POOL, labels, N_CLASSES, config, runtime=CPU).temperature == 1.5
-    raw = dataclasses.replace(config, calibrate=False)
-    assert train(POOL, labels, N_CLASSES, raw, runtime=CPU).temperature == 1.0
-    held_out = (np.arange(40, 80), CLASSES[40:])
-    assert train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=held_out).temperature not in (1.0, 1.5)
+    found = train(POOL, labels, N_CLASSES, config, runtime=CPU)
+    assert (found.temperature, found.calibration) == (PRIOR_TEMPERATURE, "prior")
+    assert any("calibrated by a fixed temperature" in note for note in found.notes)
+    raw = train(POOL, labels, N_CLASSES, dataclasses.replace(config, calibrate=False), runtime=CPU)
+    assert (raw.temperature, raw.calibration) == (1.0, "off")
+    assert any("not calibrated" in note for note in raw.notes)
+
+
+def test_with_enough_labels_the_temperature_is_cross_validated_on_them(tmp_path):
+    labels = np.where(np.arange(80) < 40, CLASSES, -1)
+    found = train(POOL, labels, N_CLASSES, dataclasses.replace(SMALL, steps=2), runtime=CPU)
+    assert found.calibration == "cross-validation" and found.metrics["calibration_labels"] == 40
+    assert not any("calibrated" in note for note in found.notes)
+    save_model(found, tmp_path / "model.safetensors")
+    assert load_model(tmp_path / "model.safetensors", CPU).calibration == "cross-validation"
+
+
+def test_labels_of_test_items_change_neither_the_weights_nor_the_temperature():
+    labels = np.where(np.arange(80) < 40, CLASSES, -1)
+    rows = np.arange(40, 80)
+    config = dataclasses.replace(SMALL, steps=4)
+    first = train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=(rows, CLASSES[rows]))
+    other = train(POOL, labels, N_CLASSES, config, runtime=CPU, held_out=(rows, (CLASSES[rows] + 1) % N_CLASSES))
+    assert first.temperature == other.temperature
+    assert first.metrics["held_out_accuracy"] != other.metrics["held_out_accuracy"]
+    for name, value in first.network.state_dict().items():
+        assert torch.equal(value, other.network.state_dict()[name]), name
 
 
 def test_training_that_is_counted_in_epochs_passes_over_the_pool_that_often():

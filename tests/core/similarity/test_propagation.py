@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from core.similarity import propagation
-from core.similarity.graph import SimilarityGraph
+from core.similarity.graph import NewItems, SimilarityGraph
 from core.types import UNLABELED
 from tests.core.clusters import clusters, graph_of
 
@@ -126,3 +126,44 @@ def test_propagated_predictions_sum_to_one_whatever_the_model_gives():
     halved = propagation.propagate_labels(graph_of(points), (P / 2).astype(np.float32), labels, 0.7)
     np.testing.assert_allclose(right.sum(1), 1.0, atol=1e-6)
     np.testing.assert_allclose(halved.sum(1), 1.0, atol=1e-6)
+
+
+def test_a_new_item_takes_one_step_to_the_graph_and_keeps_its_own_prediction_otherwise():
+    """By hand: two neighbors at distances 1 and 2, local scales 2 (its own), 1 and 3; typical distance 2."""
+    graph = SimilarityGraph(
+        rows=np.array([4, 5, 6]),
+        neighbors=np.array([[1, 2], [0, 2], [0, 1]]),
+        distances=np.array([[0.5, 1.0], [0.5, 3.0], [1.0, 3.0]], np.float32),
+        typical=2.0,
+    )
+    new = NewItems(rows=np.array([9]), neighbors=np.array([[0, 1]]), distances=np.array([[1.0, 2.0]], np.float32))
+    own = np.array([[0.9, 0.1]], np.float32)
+    Q = np.array([[0.0, 1.0], [0.3, 0.7], [0.5, 0.5]])
+    near, far = np.exp(-1.0 / (2 * 1)), np.exp(-4.0 / (2 * 3))
+    to_near = near / (near + far) * np.exp(-((0.5 / 0.7) ** 4))
+    to_far = far / (near + far) * np.exp(-((1.0 / 0.7) ** 4))
+    expected = to_near * 1.0 + to_far * 0.7 + (1 - to_near - to_far) * 0.1
+    found = propagation.extended(graph, new, own, Q, 0.7)
+    np.testing.assert_allclose(found, [[1 - expected, expected]], atol=1e-6)
+
+
+def test_an_item_left_out_of_the_graph_gets_the_label_of_its_cluster():
+    points, which = clusters()
+    inside, outside = np.arange(60) % 4 != 0, np.arange(60) % 4 == 0
+    rows = np.flatnonzero(inside)
+    graph = graph_of(points[inside], rows=rows)
+    labels = np.full(60, UNLABELED)
+    first = [int(np.flatnonzero(inside & (which == c))[0]) for c in range(5)]
+    labels[first] = np.arange(5)
+    P = np.full((60, 5), 0.2, np.float32)
+    after = propagation.propagate_labels(graph, P, labels, 0.7)
+    np.testing.assert_array_equal(after[outside], P[outside])
+    gaps = np.linalg.norm(points[outside][:, None] - points[inside][None], axis=2)
+    order = np.argsort(gaps, axis=1)[:, : graph.neighbors.shape[1]]
+    new = NewItems(
+        rows=np.flatnonzero(outside),
+        neighbors=order,
+        distances=np.take_along_axis(gaps, order, 1).astype(np.float32),
+    )
+    found = propagation.extended(graph, new, P[outside], after[rows], 0.7)
+    assert (found.argmax(1) == which[outside]).all()
