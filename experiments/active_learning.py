@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from app.simulation.local_runner import simulate
-from app.simulation.report import reach_table, table, write_report
+from app.simulation.report import tables, write_report
 from app.simulation.results import Question, merge, read_results
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from core.acquisition import catalog
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     n_seeds = len({one.seed for one in records})
     summary = write_report(records, out, f"{given.dataset}, {given.size}, {n_seeds} seeds")
-    say(table(summary) + "\n" + reach_table(summary))
+    say(tables(summary))
     told = {
         "experiment": "active_learning",
         "dataset": given.dataset,

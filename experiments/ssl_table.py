@@ -60,11 +60,13 @@ class Dataset:
     test_rows: NDArray[np.int64]
 
 
-def sound(folder: Path, small: bool, pool_only: bool = False) -> Dataset:
+def sound(folder: Path, small: bool, pool_only: bool = False, most: int | None = None) -> Dataset:
     """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one. With `pool_only`
-    the files of the test part are not opened."""
+    the files of the test part are not opened; `most`: that many of the clips, evenly spaced."""
     with (folder / "manifest.csv").open(newline="") as lines:
         listed = [row for row in csv.DictReader(lines) if not (pool_only and row["split"] == "test")]
+    if most is not None and len(listed) > most:
+        listed = [listed[row] for row in np.linspace(0, len(listed) - 1, most).round().astype(int)]
     noise = folder / "_background_noise_"
     config = MediaConfig(noise_folder=str(noise) if noise.is_dir() else "")
     files = {hashlib.sha256((folder / row["path"]).read_bytes()).hexdigest(): row for row in listed}

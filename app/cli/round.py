@@ -48,6 +48,9 @@ def _ended(row: RoundRow, as_json: bool) -> int:
     if row.status == "finished":
         accuracy = row.metrics.get("accuracy") if isinstance(row.metrics, dict) else None
         words = f" Test accuracy: {accuracy:.1%}." if isinstance(accuracy, float) else ""
+        with_propagation = row.metrics.get("accuracy_with_propagation") if words else None
+        if isinstance(with_propagation, float):
+            words += f" With label propagation: {with_propagation:.1%}."
         show(result, as_json, f"Round {row.number} has finished.{words}")
         return 0
     if as_json:

@@ -12,7 +12,7 @@ from app.cli.output import progress_bar, show
 from app.cli.projects import find_project, open_store
 from app.rounds.requests import round_config
 from app.simulation.local_runner import simulate
-from app.simulation.report import reach_table, table, write_report
+from app.simulation.report import tables, write_report
 from app.simulation.results import Question
 from app.simulation.settings import change_settings, preset_for_this_machine
 from core.acquisition import catalog
@@ -56,9 +56,7 @@ def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json:
     with progress_bar("Simulating") as report:
         records = simulate(question, out, processes=command.processes, report=report)
     summary = write_report(records, out, f"{name}, {command.seeds} seeds")
-    show(
-        summary, as_json, lambda: f"{table(summary)}\n{reach_table(summary)}\nCurves and records are in {command.out}."
-    )
+    show(summary, as_json, lambda: f"{tables(summary)}\nCurves and records are in {command.out}.")
 
 
 def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:

@@ -9,7 +9,7 @@ the first round, the project's settings and landmarks drawn from its items.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,15 @@ from core.rounds.candidates import fit_kernel, kernel_features
 from core.rounds.context import Previous, StageContext
 from core.rounds.pipeline import resolve_preset
 from core.rounds.stages import prepare_inputs
-from core.rounds.summary import Summary, SummaryConfig, View, check_labels, set_aside, summarize
+from core.rounds.summary import (
+    Summary,
+    SummaryConfig,
+    View,
+    check_labels,
+    measure_set_aside,
+    set_aside,
+    summarize,
+)
 from core.runtime import Runtime
 from core.types import UNLABELED, Report, ignore
 from storage.database.store import Store
@@ -44,11 +52,12 @@ DIGITS = 6  # of a weight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Snapshot rows: those the summary is made of, those it is measured on, and a sentence that says which."""
+    """Snapshot rows: those the summary is made of, the test items it is measured on, and a sentence that says which."""
 
     labeled: NDArray[np.int64]
     test: NDArray[np.int64]
     measured_on: str
+    aside: NDArray[np.bool_] | None = None  # of `labeled`: those that measure a second summary, without test items
     notes: tuple[str, ...] = ()
 
 
@@ -70,37 +79,34 @@ def summarize_project(store: Store, project_id: int, options: SummaryOptions, re
         n_draws=options.n_draws,
         seed=options.seed,
     )
-    found = summarize(views, labels, _truth(context, split.test), config, report)
+    found = summarize(views, labels, context.snapshot.held_out_labels[split.test], config, report)
+    if split.aside is not None:
+        found = replace(found, worth=measure_set_aside(views, labels, split.aside, config, report))
     return _as_weights(context, split, found, _about(context, options, config, split, newest) | _worth(found))
 
 
 def split_rows(context: StageContext, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
-    """Held-out items measure; without any that can, a fifth of the labeled ones is set aside for it."""
+    """All labeled items are summarized, whether there are test items or not. Test items measure; without any that can,
+    a second summary is made without a fifth of the labeled items and measured on these."""
     snapshot = context.snapshot
     labeled = np.flatnonzero(snapshot.labeled & readable)
     check_labels(snapshot.labels[labeled])
-    test = np.flatnonzero((snapshot.held_out_labels != UNLABELED) & readable)
-    measured_on = f"{len(test):,} test items"
     notes: tuple[str, ...] = ()
-    if not len(test):
-        aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed)
-        if not aside.any():
-            raise InvalidInput("Every class has one labeled item, so none can be set aside to measure on. Label more.")
-        labeled, test = labeled[~aside], labeled[aside]
-        check_labels(snapshot.labels[labeled])
-        measured_on = (
-            f"{len(test):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed {options.seed}), "
-            "which cannot be in the summary: there are no test items"
-        )
     if len(labeled) > MOST_ROWS:
         notes = (f"{MOST_ROWS:,} of {len(labeled):,} labeled items, drawn with seed {options.seed}, were summarized",)
         labeled = np.sort(np.random.default_rng(options.seed).choice(labeled, MOST_ROWS, replace=False))
-    return Split(labeled=labeled, test=test, measured_on=measured_on, notes=notes)
-
-
-def _truth(context: StageContext, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    held_out = context.snapshot.held_out_labels[rows]
-    return np.where(held_out != UNLABELED, held_out, context.snapshot.labels[rows])
+    test = np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & readable)
+    if len(test):
+        return Split(labeled=labeled, test=test, measured_on=f"{len(test):,} test items", notes=notes)
+    aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed)
+    if not aside.any():
+        raise InvalidInput("Every class has one labeled item, so none can be set aside to measure on. Label more.")
+    check_labels(snapshot.labels[labeled[~aside]])
+    measured_on = (
+        f"{int(aside.sum()):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed "
+        f"{options.seed}), with a second summary that is made without them: there are no test items"
+    )
+    return Split(labeled=labeled, test=test, aside=aside, measured_on=measured_on, notes=notes)
 
 
 def _context(store: Store, project_id: int, report: Report) -> tuple[StageContext, RoundRow | None]:
@@ -133,17 +139,18 @@ def _model(store: Store, context: StageContext, row: RoundRow | None) -> Trained
 
 def _kernel_view(context: StageContext, inputs: Inputs, split: Split) -> View:
     kernel = fit_kernel(context, inputs).kernel
-    features = kernel_features(context, inputs, kernel, np.concatenate([split.labeled, split.test]))
-    return View(name="kernel", labeled=features[: len(split.labeled)], test=features[len(split.labeled) :])
+    labeled, test = (kernel_features(context, inputs, kernel, rows) for rows in (split.labeled, split.test))
+    return View(name="kernel", labeled=labeled, test=test)
 
 
 def _network_view(context: StageContext, inputs: Inputs, split: Split, model: TrainedModel) -> View:
     """The last layer, scaled to a mean square length of 1 over the labeled rows."""
-    rows = np.concatenate([split.labeled, split.test])
-    last = predict(model, inputs, rows, runtime=context.runtime, n_views=0, report=context.report).embeddings
-    labeled = last[: len(split.labeled)]
+    labeled, test = (
+        predict(model, inputs, rows, runtime=context.runtime, n_views=0, report=context.report).embeddings
+        for rows in (split.labeled, split.test)
+    )
     scale = float(np.sqrt(np.square(labeled, dtype=np.float64).sum(1).mean() + 1e-12))
-    return View(name="network", labeled=labeled / scale, test=last[len(split.labeled) :] / scale)
+    return View(name="network", labeled=labeled / scale, test=test / scale)
 
 
 def _about(
@@ -161,7 +168,7 @@ def _about(
         "round": newest.number if newest is not None else None,
         "label_sequence": context.snapshot.label_sequence,
         "measured_on": split.measured_on,
-        "n_test": len(split.test),
+        "n_test": len(split.test) if split.aside is None else int(split.aside.sum()),
         "seed": options.seed,
         "notes": list(split.notes),
     }

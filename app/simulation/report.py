@@ -1,9 +1,13 @@
-"""What a simulation found: means and deviations over seeds, the table in the paper's form, curves with bands."""
+"""What a simulation found: means and deviations over seeds, the table in the paper's form, curves with bands.
+
+Tables and curves show inductive accuracy: the network alone on test items that took part in nothing. Where there is a
+similarity graph, the accuracy with label propagation stands in a table of its own.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,8 @@ import plotly.graph_objects as go
 
 from app.views.charts import base_layout, class_colors
 from app.views.strategy_names import strategy_title
-from core.rounds.simulation_plan import RoundRecord
+from core.errors import InvalidInput
+from core.rounds.simulation_plan import INDUCTIVE, RoundRecord
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon")
@@ -20,23 +25,39 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "
 def summarize(records: Sequence[RoundRecord], goal: float = 0.9) -> dict[str, Any]:
     """`accuracy[strategy][labels]` (means), `deviation`, `n_seeds`, labels to reach `goal`, seconds of a round."""
     strategies = sorted({one.strategy for one in records})
-    accuracy: dict[str, dict[str, float]] = {}
-    deviation: dict[str, dict[str, float]] = {}
-    for strategy in strategies:
-        mine = [one for one in records if one.strategy == strategy]
-        accuracy[strategy], deviation[strategy] = {}, {}
-        for labels in sorted({one.n_labels for one in mine}):
-            values = [one.accuracy for one in mine if one.n_labels == labels]
-            accuracy[strategy][str(labels)] = round(statistics.fmean(values), 5)
-            deviation[strategy][str(labels)] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
-    return {
-        "accuracy": accuracy,
-        "deviation": deviation,
+    measures = sorted({one.measure for one in records})
+    if len(measures) > 1:
+        raise InvalidInput(f"Records of different measures ({', '.join(measures)}) cannot be in one table.")
+    accuracy, deviation = _by_labels(records, lambda one: one.accuracy)
+    propagated = [one for one in records if one.accuracy_with_propagation is not None]
+    found: dict[str, Any] = {"measure": measures[0] if measures else INDUCTIVE}
+    found |= {"accuracy": accuracy, "deviation": deviation}
+    if propagated:
+        means, deviations = _by_labels(propagated, lambda one: float(one.accuracy_with_propagation or 0.0))
+        found["with_propagation"] = {"accuracy": means, "deviation": deviations}
+    return found | {
         "n_seeds": {s: len({one.seed for one in records if one.strategy == s}) for s in strategies},
         f"labels_to_{round(100 * goal)}": {s: labels_to_reach(records, s, goal) for s in strategies},
         "wrong_guess_share": {s: _wrong_share([one for one in records if one.strategy == s]) for s in strategies},
         "seconds_per_round": {s: _seconds([one for one in records if one.strategy == s]) for s in strategies},
     }
+
+
+Means = dict[str, dict[str, float]]
+
+
+def _by_labels(records: Sequence[RoundRecord], value: Callable[[RoundRecord], float]) -> tuple[Means, Means]:
+    """Means and deviations over seeds, `[strategy][labels]`."""
+    means: Means = {}
+    deviations: Means = {}
+    for strategy in sorted({one.strategy for one in records}):
+        mine = [one for one in records if one.strategy == strategy]
+        means[strategy], deviations[strategy] = {}, {}
+        for labels in sorted({one.n_labels for one in mine}):
+            values = [value(one) for one in mine if one.n_labels == labels]
+            means[strategy][str(labels)] = round(statistics.fmean(values), 5)
+            deviations[strategy][str(labels)] = round(statistics.stdev(values), 5) if len(values) > 1 else 0.0
+    return means, deviations
 
 
 def labels_to_reach(records: Sequence[RoundRecord], strategy: str, goal: float) -> dict[str, Any]:
@@ -87,6 +108,23 @@ def reach_table(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measure_words(summary: Mapping[str, Any]) -> str:
+    """The name of the accuracy in a summary, for people."""
+    return "test accuracy" + ("" if summary.get("measure", INDUCTIVE) == INDUCTIVE else " (earlier measure)")
+
+
+def tables(summary: Mapping[str, Any]) -> str:
+    """Markdown: every table under its name."""
+    inductive = summary.get("measure", INDUCTIVE) == INDUCTIVE
+    heading = (
+        "Inductive accuracy, %: the network alone on the test items" if inductive else "Accuracy, earlier measure, %"
+    )
+    parts = [f"{heading}\n", table(summary)]
+    if "with_propagation" in summary:
+        parts += ["With label propagation, the test items as new items, %\n", table(summary["with_propagation"])]
+    return "\n".join([*parts, reach_table(summary)])
+
+
 def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> go.Figure:
     """Mean accuracy over labels, a band of one standard deviation; strategies differ in color, dash and marker."""
     figure = go.Figure(layout=base_layout(dark, 480))
@@ -114,14 +152,14 @@ def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> g
         )
     figure.update_layout(showlegend=True, title=title or None, margin={"t": 44 if title else 12}, paper_bgcolor="white")
     figure.update_xaxes(title_text="labels")
-    figure.update_yaxes(title_text="test accuracy", ticksuffix=" %")
+    figure.update_yaxes(title_text=measure_words(summary), ticksuffix=" %")
     return figure
 
 
 def write_report(records: Sequence[RoundRecord], folder: Path, title: str = "") -> dict[str, Any]:
     """tables.md, curves.html and, where a browser is found to draw it, curves.png. Gives the summary."""
     summary = summarize(records)
-    (folder / "tables.md").write_text(table(summary) + "\n" + reach_table(summary))
+    (folder / "tables.md").write_text(tables(summary))
     figure = curves(summary, title)
     figure.write_html(folder / "curves.html", include_plotlyjs=True)
     summary["files"] = ["results.json", "tables.md", "curves.html"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.rounds.requests import round_config
-from app.simulation.results import Question, record_from
+from app.simulation.results import VERSION, Question, record_from, refuse_earlier
 from core.config import Preset, RoundConfig, from_dict, preset, to_json
 from core.errors import InvalidInput
-from core.rounds.simulation_plan import Plan, RoundRecord
+from core.rounds.simulation_plan import INDUCTIVE, Plan, RoundRecord
 from storage.database.store import Store, now
 from storage.projects import projects
 from storage.rounds import simulations, workers
@@ -95,7 +95,9 @@ def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
 
 
 def go_on(store: Store, simulation_id: int) -> None:
-    """Continue a simulation that was cancelled or failed; its records are not computed again."""
+    """Continue a simulation that was cancelled or failed; its records are not computed again. `Conflict` where these
+    are of an earlier measure."""
+    refuse_earlier("The simulation", records(store, simulation_id), "Start a new simulation.")
     simulations.resume(store, simulation_id)
 
 
@@ -121,9 +123,11 @@ def records(store: Store, simulation_id: int) -> list[RoundRecord]:
 
 
 def document(store: Store, simulation_id: int) -> dict[str, Any]:
-    """The document of `results.json`: the question and every record."""
-    question = question_of(simulations.get(store, simulation_id))
-    return {"question": question.to_dict(), "records": simulations.records(store, simulation_id)}
+    """The document of `results.json`: the question and every record. Without a version where records are earlier."""
+    found = simulations.records(store, simulation_id)
+    earlier = any(record_from(values).measure != INDUCTIVE for values in found)
+    question = question_of(simulations.get(store, simulation_id)).to_dict()
+    return ({} if earlier else {"version": VERSION}) | {"question": question, "records": found}
 
 
 def question_of(row: SimulationRow) -> Question:

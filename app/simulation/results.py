@@ -2,6 +2,9 @@
 
 The file is replaced atomically under a lock, and records that other processes wrote are kept: several processes, or
 several runs that each do a part, may write into one folder. This module does not load torch, because pages read it.
+
+Versions: in version 2 the accuracy is inductive. Files without a version hold an earlier measure (test items were in
+the similarity graph, and their labels set the temperature): they can be read, and no record is added to them.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from typing import Any
 
 from core.config import RoundConfig, from_dict, to_json
 from core.errors import Conflict, InvalidInput
-from core.rounds.simulation_plan import Plan, RoundRecord
+from core.rounds.simulation_plan import EARLIER, INDUCTIVE, Plan, RoundRecord
 from storage.database.file_lock import file_lock
 from storage.system.atomic_files import write_file
 
+VERSION = 2
 Key = tuple[str, int, int]
 
 
@@ -111,7 +115,12 @@ class ResultsFile:
                 question[name] = list(dict.fromkeys([*stored.get(name, ()), *question[name]]))
             longest = max(self.question.plan.rounds, stored.get("plan", {}).get("rounds", 0))
             question["plan"] = {**question["plan"], "rounds": longest}
-            body = {"question": question, **self.about, "records": [dataclasses.asdict(one) for one in self.records]}
+            body = {
+                "version": VERSION,
+                "question": question,
+                **self.about,
+                "records": [dataclasses.asdict(one) for one in self.records],
+            }
             write_file(self.path, json.dumps(body, indent=1))
 
     def _read(self) -> dict[str, Any]:
@@ -121,9 +130,10 @@ class ResultsFile:
         stored = read_results(self.path)
         if not self.question.same_as(stored["question"]):
             raise Conflict(f"{self.path} holds the results of another question. Choose another folder with --out.")
+        refuse_earlier(f"{self.path}", map(record_from, stored["records"]), "Choose another folder with --out.")
         merged = {_key(one): one for one in [*self.records, *map(record_from, stored["records"])]}
         self.records = [merged[key] for key in sorted(merged)]
-        self.about = {name: value for name, value in stored.items() if name not in ("question", "records")}
+        self.about = about_of(stored)
         return dict(stored["question"])
 
 
@@ -141,8 +151,26 @@ def read_results(path: Path) -> dict[str, Any]:
     return dict(found)
 
 
+def about_of(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a document beside its version, question and records."""
+    return {name: value for name, value in stored.items() if name not in ("version", "question", "records")}
+
+
 def record_from(values: Mapping[str, Any]) -> RoundRecord:
-    return RoundRecord(**(dict(values) | {"picks": tuple(values["picks"]), "notes": tuple(values["notes"])}))
+    """The record; one without a measure is of an earlier version."""
+    made = {"measure": EARLIER} | dict(values)
+    return RoundRecord(**(made | {"picks": tuple(values["picks"]), "notes": tuple(values["notes"])}))
+
+
+def refuse_earlier(name: str, records: Iterable[RoundRecord], then: str) -> None:
+    """Raise `Conflict` where a record has the earlier measure, which must not be continued into one table with the
+    inductive one."""
+    n_earlier = sum(one.measure != INDUCTIVE for one in records)
+    if n_earlier:
+        raise Conflict(
+            f"{name} holds {n_earlier} records of an earlier version, whose accuracy was measured with the test items "
+            f"in the similarity graph. They cannot be continued with the present measure. {then}"
+        )
 
 
 def merge(folders: Sequence[Path], target: Path) -> list[RoundRecord]:
@@ -150,6 +178,7 @@ def merge(folders: Sequence[Path], target: Path) -> list[RoundRecord]:
     for folder in folders:
         stored = read_results(folder / "results.json")
         results = ResultsFile(target, Question.from_dict(stored["question"]))
-        about = {name: value for name, value in stored.items() if name not in ("question", "records")}
-        results.write([record_from(values) for values in stored["records"]], about)
+        records = [record_from(values) for values in stored["records"]]
+        refuse_earlier(f"{folder / 'results.json'}", records, "Run this part again.")
+        results.write(records, about_of(stored))
     return results.records if folders else []

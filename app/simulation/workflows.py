@@ -24,7 +24,7 @@ from dbos import DBOS
 
 from app.simulation.dataset import StudyData, pool_of
 from app.simulation.requests import SimulationRequest, question_of
-from app.simulation.results import record_from
+from app.simulation.results import record_from, refuse_earlier
 from app.simulation.trial_process import Task, TrialSetting, make_trial, start_file
 from app.worker import context as worker_context
 from app.worker import engine
@@ -43,6 +43,7 @@ from storage.rounds import simulations
 from storage.rounds.simulations import SimulationRow
 
 LOG = logging.getLogger("winnow.worker")
+ANEW = "Start a new simulation."
 MOST_LOST_WORKERS = 5  # at the same record of a seed
 PAUSE_SECONDS = 0.2
 STAGE = "simulate"
@@ -168,6 +169,7 @@ class _Seed:
         tasks = [task for task in self._trials() if self._missing(task)]
         if not tasks:
             return
+        refuse_earlier("The simulation", [one for task in self._trials() for one in self._done(task)], ANEW)
         shared_media.share(store, project_id, self.row.last_item_id, self._report(start))
         data = StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
         if data.pool.digest != self.row.pool:

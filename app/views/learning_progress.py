@@ -1,7 +1,9 @@
 """Learning progress over the rounds of a project, as plain values for screens.
 
-There are two measures, which are never mixed: accuracy on test items, and how often the prediction was right on the
-items that a strategy selected, which are the difficult ones. The second is used only in projects without test items.
+There are three measures, which are never mixed in a curve. Accuracy on test items is inductive: the network alone on
+items that took part in nothing. Rounds of earlier versions have another accuracy, with the test items in the similarity
+graph: the "earlier measure", which is shown only while no round has the inductive one. How often the prediction was
+right on the items that a strategy selected, the difficult ones, is used only in projects without test items.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from app.views.charts import CurvePoint, wilson
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
+from core.rounds.simulation_plan import INDUCTIVE
 from storage.database.store import Store
 from storage.labeling.labeled_items import counting_classes
 from storage.projects import class_rows, classes
@@ -34,16 +37,18 @@ class AccuracyOnPicks:
 class LearningProgress:
     rounds: tuple[RoundRow, ...]  # finished, oldest first, replays left out
     curve: tuple[CurvePoint, ...]
-    measure: Literal["test items", "picks"]  # what the points of the curve are computed on
+    measure: Literal["test items", "earlier measure", "picks"]  # what the points of the curve are computed on
     on_picks: dict[int, AccuracyOnPicks]  # round id -> accuracy on its picks
     changed_nearby: int | None  # predictions near the picks of the last round that have changed since
     confusion: NDArray[np.int64] | None  # (C, C) counts; rows: known label, columns: prediction
     class_names: tuple[str, ...]
+    with_propagation: float | None = None  # of the last point: accuracy with label propagation, where there is one
+    n_earlier: int = 0  # rounds with the earlier measure, which are not in the curve
 
     @property
     def gain(self) -> float | None:
         """The difference of the last two points, in percentage points; None unless measured on test items."""
-        if self.measure != "test items" or len(self.curve) < 2:
+        if self.measure == "picks" or len(self.curve) < 2:
             return None
         return 100 * (self.curve[-1].share - self.curve[-2].share)
 
@@ -53,7 +58,8 @@ def learning_progress(store: Store, project_id: int) -> LearningProgress:
     log = RoundLog(store, project_id)
     rows = tuple(row for row in reversed(log.list()) if row.status == "finished" and row.replay_of is None)
     on_picks = {row.id: found for row in rows if (found := accuracy_on_picks(store, row)) is not None}
-    test_points = [point for row in rows if (point := _test_point(row)) is not None]
+    test_points = [point for row in rows if is_inductive(row) and (point := _test_point(row)) is not None]
+    earlier = [point for row in rows if not is_inductive(row) and (point := _test_point(row)) is not None]
     pick_points = [
         CurvePoint(
             round=row.number,
@@ -68,12 +74,14 @@ def learning_progress(store: Store, project_id: int) -> LearningProgress:
     newest = rows[-1] if rows else None
     return LearningProgress(
         rounds=rows,
-        curve=tuple(test_points or pick_points),
-        measure="test items" if test_points else "picks",
+        curve=tuple(test_points or earlier or pick_points),
+        measure="test items" if test_points else "earlier measure" if earlier else "picks",
         on_picks=on_picks,
         changed_nearby=_changed_nearby(log, rows),
         confusion=_confusion(newest),
         class_names=tuple(newest.metrics.get("class_names", ())) if newest else (),
+        with_propagation=newest.metrics.get("accuracy_with_propagation") if newest else None,
+        n_earlier=len(earlier) if test_points else 0,
     )
 
 
@@ -92,6 +100,19 @@ def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
             predicted = found.column_classes[int(np.argmax(found.probabilities[at]))]
             wrong += counts_as.get(predicted, predicted) != label
     return AccuracyOnPicks(labeled=len(labels), wrong=wrong) if labels else None
+
+
+def is_inductive(row: RoundRow) -> bool:
+    """Whether the accuracy of the round is inductive; that of earlier versions is not."""
+    return row.metrics.get("accuracy_measure") == INDUCTIVE
+
+
+def accuracy_words(row: RoundRow) -> str:
+    """The accuracy on test items, marked where it is the earlier measure; empty where there is none."""
+    accuracy = row.metrics.get("accuracy")
+    if accuracy is None:
+        return ""
+    return f"{100 * accuracy:.1f} %" + ("" if is_inductive(row) else " (earlier measure)")
 
 
 def _test_point(row: RoundRow) -> CurvePoint | None:
@@ -130,7 +151,7 @@ def worst_confusion(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[st
 def advice(found: LearningProgress) -> str:
     """Whether to label more. The rule: stop after two batches that each changed the test accuracy by less than half the
     width of its confidence interval."""
-    if found.measure != "test items":
+    if found.measure == "picks":
         return "There are no test items, so progress is not measured. Import items with split=test to measure it."
     if len(found.curve) < 3:
         return "Keep going: after three rounds, this shows whether more labels are worthwhile."

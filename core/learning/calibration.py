@@ -5,7 +5,7 @@ With few labels the temperature is PRIOR_TEMPERATURE. With at least MIN_LABELS l
 estimated by cross-validation and shrunk towards the prior:
 
     heads        a softmax head is fitted on the network's embeddings of all folds but one, for each of FOLDS folds
-    logits       of the fold that was left out, times the ratio of the lengths of the network's own logits and of
+    logits       those of the fold that was left out, times the ratio of the lengths of the network's own logits and of
                  those of a head that was fitted on all folds: the temperature belongs to the network's own head
     temperature  the minimum over T of   n * cross-entropy(logits / T) + STRENGTH / 2 * log(T / PRIOR_TEMPERATURE)^2
                  and at least PRIOR_TEMPERATURE
@@ -14,7 +14,9 @@ Bias: the network itself was trained on the labels of the fold that is left out;
 labeled items are therefore separated better than those of other items, and the estimate is too low. An estimate above
 the prior is evidence of overconfidence; one below it is no evidence of the opposite, and the prior is kept.
 
-The prior is measured by experiments.calibration_prior on pool items whose labels the training did not see.
+The prior is 1, the network as it is: no value other than 1 is justified before it is measured, and it may not be
+measured on test items. `experiments.calibration_prior` measures it on pool items whose labels the training did not see.
+With few labels a network is usually overconfident, and the round says that its confidence is not corrected.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
-PRIOR_TEMPERATURE = 1.5
+PRIOR_TEMPERATURE = 1.0
 STRENGTH = 10.0  # of the prior: a deviation of 0.32 in log T costs as much as half a nat over all labels
 MIN_LABELS = 30  # in classes with at least two labels
 MAX_LABELS = 2_000  # of more, an even sample is used
@@ -53,8 +55,8 @@ class Calibration:
             return "Confidence is not calibrated: calibration is switched off in the settings."
         if self.source == "prior":
             return (
-                f"Confidence is calibrated by a fixed temperature of {self.temperature:.2g}: it takes {MIN_LABELS} "
-                "labels in classes with at least two labels to estimate it from the labels."
+                f"Confidence is not corrected yet and is often too high: this takes {MIN_LABELS} labels in classes "
+                "that have at least two labels."
             )
         return ""
 

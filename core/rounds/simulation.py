@@ -205,8 +205,8 @@ class Trial:
         """The model of this round, added to `outputs`. That of the initial labels is trained once and then read;
         `seconds` always gets the duration of its training."""
         shared = self.start_file if number == 0 else None
-        if shared is not None and shared.exists():
-            model = load_model(shared, self.runtime)
+        model = load_model(shared, self.runtime) if shared is not None and shared.exists() else None
+        if model is not None and model.calibration:  # test labels set the temperature of models without it
             seconds["train"] = model.metrics["train_seconds"]
             outputs.add(TrainingResult, TrainingResult(model=model))
             return model

@@ -21,7 +21,7 @@ corrects the weights after every row that joins; here they are corrected once, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -94,22 +94,39 @@ def summarize(
     config: SummaryConfig,
     report: Report = ignore,
 ) -> Summary:
-    """`config.size` of the n labeled rows for all views together. labels (n,), test_labels (k,): class positions."""
+    """`config.size` of the n labeled rows for all views together. labels (n,), test_labels (k,): class positions.
+
+    The rows and their weights do not depend on the test rows and their labels, which measure alone. Without test rows
+    nothing is measured.
+    """
     check_labels(labels)
     _check_size(config.size, len(labels))
-    if not len(test_labels):
-        raise InvalidInput("There are no test items to measure a summary on.")
-    n_classes = int(max(labels.max(), test_labels.max())) + 1
+    n_classes = int(labels.max()) + 1
     targets = one_hot(torch.as_tensor(labels), n_classes)
     parts = [_problem(view, targets, config.penalty) for view in views]
     problems = [problem for problem, _ in parts]
     joint: BilevelProblem = problems[0] if len(problems) == 1 else JointProblem(problems)
     rows, weights, notes = _choose(joint, problems[0].features, labels, config, report)
     worth = []
-    for done, (view, (problem, test)) in enumerate(zip(views, parts, strict=True)):
+    for done, (view, (problem, test)) in enumerate(zip(views, parts, strict=True) if len(test_labels) else ()):
         report(Progress("measure", done, len(views), view.name))
         worth.append(_worth(view.name, problem, (test, torch.as_tensor(test_labels)), (rows, weights), config))
     return Summary(rows=rows.numpy(), weights=weights.numpy(), worth=tuple(worth), notes=notes)
+
+
+def measure_set_aside(
+    views: Sequence[View],
+    labels: NDArray[np.int64],
+    aside: NDArray[np.bool_],
+    config: SummaryConfig,
+    report: Report = ignore,
+) -> tuple[Worth, ...]:
+    """What a summary is worth where there are no test items: that of a summary of the rows that are not set aside,
+    measured on those that are. It is made like the summary of all rows, and of the same size where they suffice."""
+    check_labels(labels[~aside])
+    parts = [View(name=view.name, labeled=view.labeled[~aside], test=view.labeled[aside]) for view in views]
+    smaller = replace(config, size=min(config.size, int((~aside).sum())))
+    return summarize(parts, labels[~aside], labels[aside], smaller, report).worth
 
 
 def set_aside(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:

@@ -52,6 +52,7 @@ def finish_round(
             "has_model": True,
             "class_names": list(snapshot.class_names),
             "accuracy": accuracy,
+            "accuracy_measure": "inductive",
             "n_held_out": 100,
             "confusion": confusion.tolist(),
             "seconds": {"train": 12.0, "select": 3.0},

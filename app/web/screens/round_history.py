@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app.rounds import requests as round_requests
-from app.views.learning_progress import accuracy_on_picks
+from app.views.learning_progress import accuracy_on_picks, accuracy_words
 from app.views.pick_table import pick_table
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
@@ -50,12 +50,11 @@ def _line(cells: Sequence[str]) -> str:
 
 def _row(project_id: int, row: RoundRow) -> None:
     on_picks = accuracy_on_picks(resources.store(), row) if row.status == "finished" else None
-    accuracy = row.metrics.get("accuracy")
     cells = (
         f"{row.number}",
         strategy_title(row.strategy) + (" (replay)" if row.replay_of else ""),
         f"{row.n_labeled:,}",
-        f"{100 * accuracy:.1f} %" if accuracy is not None else ("" if row.status == "finished" else row.status),
+        accuracy_words(row) if row.status == "finished" else row.status,
         f"{on_picks.wrong} of {on_picks.labeled}" if on_picks else "",
         _seconds(row),
     )

@@ -208,13 +208,17 @@ def _results(one: Simulation) -> None:
     dark = st.context.theme.type == "dark"
     with st.container(key="simulation-results"):
         seeds = min(summary["n_seeds"].values())
-        theme.heading("Simulated accuracy", f"{count(seeds, 'seed')}, band of one standard deviation, test items")
+        name = report.measure_words(summary).replace("test accuracy", "Simulated accuracy")
+        theme.heading(name, f"{count(seeds, 'seed')}, band of one standard deviation, test items")
         figure = report.curves(summary, dark=dark)
         figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", height=360)
         st.plotly_chart(figure, key=f"sim-curves-{one.id}", config=charts.PLOT_OPTIONS)
         left, right = st.columns([3, 2])
         left.markdown(report.table(summary))
         right.markdown(report.reach_table(summary))
+        if "with_propagation" in summary:
+            theme.muted("With label propagation:")
+            st.markdown(report.table(summary["with_propagation"]))
         whole = json.dumps(simulation_requests.document(resources.store(), one.id), indent=1)
         st.download_button(
             "Download results.json", whole, "results.json", "application/json", key=f"sim-download-{one.id}"

@@ -14,7 +14,7 @@ from app.rounds import estimates
 from app.rounds import requests as round_requests
 from app.views import charts
 from app.views.durations import ago, duration
-from app.views.learning_progress import LearningProgress, advice, learning_progress, worst_confusion
+from app.views.learning_progress import LearningProgress, advice, is_inductive, learning_progress, worst_confusion
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
@@ -203,11 +203,31 @@ def _curve(found: LearningProgress) -> None:
         theme.muted("No accuracy yet. Import test items (split=test) to measure it on every round.")
         return
     n = found.curve[-1].n
-    if found.measure == "test items":
-        theme.heading("Test accuracy", f"{100 * found.curve[-1].share:.1f} %, {count(n, 'item')}, 95 % interval")
+    if found.measure != "picks":
+        last = found.curve[-1]
+        low, high = charts.wilson(last.correct, last.n)
+        name = "Test accuracy" if found.measure == "test items" else "Test accuracy (earlier measure)"
+        theme.heading(
+            name, f"{100 * last.share:.1f} %, {count(n, 'item')}, 95 % interval {100 * low:.1f} to {100 * high:.1f} %"
+        )
     else:
         theme.heading("Correct predictions on picks", f"{count(n, 'label')} in the last batch; picks are hard items")
     st.plotly_chart(charts.learning_curve(found.curve, dark=dark()), key="curve", config=charts.PLOT_OPTIONS)
+    for line in _about_measure(found):
+        theme.muted(line)
+
+
+def _about_measure(found: LearningProgress) -> list[str]:
+    """What the curve shows beside its name."""
+    lines = []
+    if found.measure == "test items":
+        lines.append("The network alone, on test items that took part in nothing.")
+        if found.with_propagation is not None:
+            lines.append(f"With label propagation: {100 * found.with_propagation:.1f} %.")
+    if found.n_earlier:
+        rounds = "1 earlier round is" if found.n_earlier == 1 else f"{found.n_earlier} earlier rounds are"
+        lines.append(f"{rounds} not in the curve: their accuracy is an earlier measure.")
+    return lines
 
 
 def _bought(found: LearningProgress) -> None:
@@ -218,7 +238,7 @@ def _bought(found: LearningProgress) -> None:
         theme.figure(f"{found.gain:+.1f}", "points on test items", f"{100 * before:.1f} → {100 * after:.1f} %")
     if answered:
         last = found.on_picks[answered[-1].id]
-        accuracy = answered[-1].metrics.get("accuracy")
+        accuracy = answered[-1].metrics.get("accuracy") if is_inductive(answered[-1]) else None
         average = f"average on test items {100 * (1 - accuracy):.0f} %" if accuracy is not None else ""
         theme.figure(f"{last.wrong} of {last.labeled}", "predictions were wrong", average)
     if found.changed_nearby is not None:

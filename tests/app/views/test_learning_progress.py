@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.views import charts, map_layers
-from app.views.learning_progress import advice, learning_progress, worst_confusion
+from app.views.learning_progress import accuracy_words, advice, learning_progress, worst_confusion
 from app.views.map_figure import map_figure
 from core.config import RoundConfig
 from core.types import PickReason, Selection
@@ -15,7 +15,9 @@ from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, make_pool
 
 
-def finished(made: Made, predicted: list[int], picks: list[int], accuracy: float | None = None) -> int:
+def finished(
+    made: Made, predicted: list[int], picks: list[int], accuracy: float | None = None, earlier: bool = False
+) -> int:
     """A finished round that predicts class predicted[k] for item k, and whose picks are the items at `picks`."""
     log = RoundLog(made.store, made.project_id)
     row = log.request(RoundConfig())
@@ -31,6 +33,7 @@ def finished(made: Made, predicted: list[int], picks: list[int], accuracy: float
     )
     metrics: dict[str, object] = {"has_model": True, "class_names": ["robin", "wren", "owl"], "n_held_out": 0}
     if accuracy is not None:
+        metrics |= {} if earlier else {"accuracy_measure": "inductive", "accuracy_with_propagation": 0.95}
         metrics |= {"accuracy": accuracy, "n_held_out": 100, "confusion": [[5, 1, 0], [0, 6, 0], [2, 0, 4]]}
     places = np.stack([np.arange(len(predicted)), np.zeros(len(predicted))], 1).astype(np.float32)
     arrays = {"item_ids": np.array(made.items, np.int64), "probabilities": probabilities, "map": places}
@@ -151,3 +154,17 @@ def test_names_cannot_become_markup_on_a_chart(sqlite_store):
     assert all("<a" not in text for text in hovers)
     bars = charts.class_counts([1, 2, 3], ("<b>x</b>", "b", "c"), dark=False).data[0]
     assert [str(name) for name in bars.x] == ["&lt;b&gt;x&lt;/b&gt;", "b", "c"]
+
+
+def test_the_accuracy_of_earlier_versions_is_marked_and_never_in_one_curve_with_the_inductive_one(made):
+    first = finished(made, [0] * 6, picks=[0], accuracy=0.99, earlier=True)
+    found = learning_progress(made.store, made.project_id)
+    assert (found.measure, len(found.curve), found.n_earlier) == ("earlier measure", 1, 0)
+    assert found.with_propagation is None
+    second = finished(made, [0] * 6, picks=[1], accuracy=0.7)
+    found = learning_progress(made.store, made.project_id)
+    assert [point.share for point in found.curve] == [0.7] and found.measure == "test items"
+    assert (found.n_earlier, found.gain, found.with_propagation) == (1, None, 0.95)
+    log = RoundLog(made.store, made.project_id)
+    assert accuracy_words(log.get(first)) == "99.0 % (earlier measure)"
+    assert accuracy_words(log.get(second)) == "70.0 %"

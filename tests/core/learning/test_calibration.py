@@ -84,7 +84,7 @@ def test_the_prior_weighs_less_with_more_labels():
         calibration.fitted_temperature(6 * true_logits[:n], labels[:n], calibration.STRENGTH) for n in (30, 2_000)
     )
     alone = calibration.fitted_temperature(6 * true_logits, labels)
-    assert PRIOR_TEMPERATURE < few and many == pytest.approx(alone, rel=0.02)
+    assert few > PRIOR_TEMPERATURE and many == pytest.approx(alone, rel=0.02)
 
 
 def test_many_labels_are_sampled(monkeypatch):
