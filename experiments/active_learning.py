@@ -2,6 +2,7 @@
 
     python -m experiments.active_learning --dataset fsdd --size small --out DIR             the CPU's `laptop` preset
     python -m experiments.active_learning --dataset fsdd --size full --out DIR              the `paper` preset, on a GPU
+    python -m experiments.active_learning --split speaker --speaker theo --out DIR          test clips of one speaker
     python -m experiments.active_learning --only bico --seeds 0 --out DIR                   a part
     python -m experiments.active_learning --merge PART PART --out DIR                       parts of separate folders
     python -m experiments.active_learning --wrong 0.1 --rare nine=0.02 --missing four …     robustness
@@ -30,10 +31,10 @@ from app.simulation.results import Question, merge, read_results
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from core.acquisition import catalog
 from core.config import RoundConfig
-from core.errors import WinnowError
+from core.errors import InvalidInput, WinnowError
 from core.rounds.simulation_plan import Plan
 from core.types import Progress
-from experiments.labeled_sets import ADDRESSES, manifest, noise_folder
+from experiments.labeled_sets import ADDRESSES, manifest, manifest_by_speaker, noise_folder
 from experiments.record import DATA, say
 
 STRATEGIES = ("bico", "uniform", "badge", "k_center", "uncertainty_herding")
@@ -49,6 +50,8 @@ GOALS = {"40": 0.98, "70": 0.995}  # for bico on a CPU
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m experiments.active_learning")
     made.add_argument("--dataset", choices=list(ADDRESSES), default="fsdd")
+    made.add_argument("--split", choices=["official", "speaker"], default="official", help="of fsdd")
+    made.add_argument("--speaker", default="", help="with --split speaker: the one whose clips are the test part")
     made.add_argument("--size", choices=list(PRESETS), default="small")
     made.add_argument("--out", type=Path, help="default: results/active_learning/DATASET-SIZE")
     made.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
@@ -77,6 +80,15 @@ def settings(given: argparse.Namespace) -> RoundConfig:
     return change_settings(dataclasses.replace(config, media=media), given.set)
 
 
+def data_of(given: argparse.Namespace, out: Path) -> Path:
+    """The manifest of the data set, by its own split or with one speaker of fsdd as the test part."""
+    if given.split == "official":
+        return manifest(given.dataset, given.data, out.parent, given.size == "small")
+    if given.dataset != "fsdd":
+        raise InvalidInput(f"{given.dataset} has no split by speaker here; use --dataset fsdd or --split official.")
+    return manifest_by_speaker(given.data, out.parent, given.speaker)
+
+
 def question(given: argparse.Namespace, out: Path) -> Question:
     for name in given.only:
         catalog.entry(name)
@@ -85,7 +97,7 @@ def question(given: argparse.Namespace, out: Path) -> Question:
         **hard_cases(given.wrong, given.rare, given.missing),
     )  # fmt: skip
     return Question(
-        data=str(manifest(given.dataset, given.data, out.parent, given.size == "small").resolve()),
+        data=str(data_of(given, out).resolve()),
         strategies=tuple(dict.fromkeys(given.only)) or STRATEGIES,
         seeds=tuple(dict.fromkeys(given.seeds)),
         plan=plan,
@@ -124,9 +136,15 @@ def claims(summary: Mapping[str, Any], dataset: str) -> dict[str, Any]:
     return found
 
 
+def name_of(given: argparse.Namespace) -> str:
+    """The default folder of the results; every speaker has an own one."""
+    speaker = f"-speaker-{given.speaker}" if given.split == "speaker" else ""
+    return f"{given.dataset}{speaker}-{given.size}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
-    out = (given.out or Path("results") / "active_learning" / f"{given.dataset}-{given.size}").absolute()
+    out = (given.out or Path("results") / "active_learning" / name_of(given)).absolute()
     began = time.monotonic()
     try:
         if given.merge:
@@ -145,10 +163,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "experiment": "active_learning",
         "dataset": given.dataset,
         "size": given.size,
+        "split": given.speaker if given.split == "speaker" else "official",
         "seconds": round(time.monotonic() - began, 1),
         "machine": read_results(out / "results.json").get("machine", {}),
         **summary,
-        "claims": claims(summary, given.dataset),
+        "claims": claims(summary, given.dataset if given.split == "official" else ""),
     }
     say(json.dumps(told))
     return 0

@@ -5,19 +5,22 @@ Where a folder comes without a manifest, as the public downloads do, it is writt
 fsdd             recordings/{digit}_{speaker}_{index}.wav; index 0 to 4 is the test split
 speech_commands  one folder for each word; testing_list.txt names the test clips, validation_list.txt is left out
 mnist            mnist.npz (x_train, y_train, x_test, y_test): written as PNG files
+
+The split by speaker of fsdd takes all clips of one speaker as the test split and those of the others as the pool.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from core.errors import NotFound
+from core.errors import InvalidInput, NotFound
 
 ADDRESSES = {
     "fsdd": "https://github.com/Jakobovski/free-spoken-digit-dataset",
@@ -41,6 +44,29 @@ def manifest(name: str, data: Path, out: Path, small: bool) -> Path:
     if not found.exists():
         rows = _digits(folder) if name == "fsdd" else _commands(folder)
         _write(found, rows)
+    return found
+
+
+def manifest_by_speaker(data: Path, out: Path, speaker: str) -> Path:
+    """The manifest of fsdd with `speaker` as the test split, beside copies of the recordings in `out`."""
+    folder = data / "fsdd" / "recordings"
+    if not folder.is_dir():
+        raise NotFound(f"{folder} is not there. Unpack {ADDRESSES['fsdd']}, or name another folder with --data.")
+    files = sorted(folder.glob("*.wav"))
+    speakers = sorted({path.stem.split("_")[1] for path in files})
+    if speaker not in speakers:
+        raise InvalidInput(f"There is no speaker {speaker!r}; choose one of {', '.join(speakers)} with --speaker.")
+    target = out / f"fsdd-speaker-{speaker}"
+    found = target / "manifest.csv"
+    if found.exists():
+        return found
+    (target / "recordings").mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for path in files:
+        digit, voice, _ = path.stem.split("_")
+        shutil.copyfile(path, target / "recordings" / path.name)
+        rows.append((f"recordings/{path.name}", DIGITS[int(digit)], "test" if voice == speaker else "pool"))
+    _write(found, rows)
     return found
 
 

@@ -44,6 +44,34 @@ def test_public_downloads_become_manifests_by_their_own_split(tmp_path):
         labeled_sets.manifest("mnist", tmp_path, tmp_path, True)
 
 
+def test_the_split_by_speaker_tests_on_one_voice_alone(tmp_path):
+    recordings = tmp_path / "fsdd" / "recordings"
+    recordings.mkdir(parents=True)
+    for name in ("3_theo_4", "3_theo_5", "0_george_0", "0_george_49", "1_lucas_2"):
+        (recordings / f"{name}.wav").write_bytes(name.encode())
+
+    def asked(*arguments: str):
+        given = active_learning.parser().parse_args(["--data", str(tmp_path), *arguments])
+        return active_learning.question(given, tmp_path / "runs" / active_learning.name_of(given))
+
+    found = Path(asked("--split", "speaker", "--speaker", "theo").data)
+    assert rows_of(found)[1:] == [
+        ("recordings/0_george_0.wav", "zero", "pool"),
+        ("recordings/0_george_49.wav", "zero", "pool"),
+        ("recordings/1_lucas_2.wav", "one", "pool"),
+        ("recordings/3_theo_4.wav", "three", "test"),
+        ("recordings/3_theo_5.wav", "three", "test"),
+    ]
+    assert (found.parent / "recordings" / "3_theo_5.wav").read_bytes() == b"3_theo_5"
+    other = asked("--split", "speaker", "--speaker", "lucas")
+    assert [row[2] for row in rows_of(Path(other.data))[1:]] == ["pool", "pool", "test", "pool", "pool"]
+    assert Path(asked().data) == (tmp_path / "fsdd" / "manifest.csv").resolve()
+    with pytest.raises(InvalidInput, match="george, lucas, theo"):
+        asked("--split", "speaker")
+    with pytest.raises(InvalidInput, match="no split by speaker"):
+        asked("--dataset", "mnist", "--split", "speaker")
+
+
 def test_digits_become_the_pictures_they_were(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
     (tmp_path / "mnist").mkdir()

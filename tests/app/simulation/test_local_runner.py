@@ -13,7 +13,7 @@ import pytest
 
 from app.simulation.dataset import open_study
 from app.simulation.local_runner import is_blocked, shared_tasks, simulate
-from app.simulation.report import labels_to_reach, reach_table, summarize, table, write_report
+from app.simulation.report import labels_to_reach, reach_table, summarize, table, tables, write_report
 from app.simulation.results import Question, ResultsFile, merge, read_results, record_from
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from app.simulation.trial_process import Task
@@ -218,6 +218,36 @@ def test_more_rounds_go_on_from_a_shorter_run(data, tmp_path):
     assert fewer.of_mine(ResultsFile(tmp_path, fewer).records) == RECORDS[:2]
     ResultsFile(tmp_path, fewer).write()
     assert read_results(tmp_path / "results.json")["question"]["plan"]["rounds"] == 4
+
+
+def test_results_of_the_earlier_measure_are_read_and_marked_and_never_continued(data, tmp_path):
+    """Files of earlier versions have no version and no measure."""
+    asked = question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=2))
+    ResultsFile(tmp_path, asked).write(RECORDS[:2])
+    path = tmp_path / "results.json"
+    stored = json.loads(path.read_text())
+    assert stored.pop("version") == 2
+    for one in stored["records"]:
+        del one["measure"], one["accuracy_with_propagation"]
+    path.write_text(json.dumps(stored))
+    earlier = [record_from(values) for values in read_results(path)["records"]]
+    assert {one.measure for one in earlier} == {"earlier"}
+    assert "earlier measure" in tables(summarize(earlier)) and "Inductive" not in tables(summarize(earlier))
+    with pytest.raises(Conflict, match="2 records of an earlier version"):
+        ResultsFile(tmp_path, asked)
+    with pytest.raises(Conflict, match="earlier version"):
+        merge([tmp_path], tmp_path / "merged")
+    with pytest.raises(InvalidInput, match="cannot be in one table"):
+        summarize([*earlier, RECORDS[2]])
+
+
+def test_the_accuracy_with_label_propagation_has_a_table_of_its_own():
+    found = summarize([dataclasses.replace(one, accuracy_with_propagation=0.99) for one in RECORDS])
+    assert found["measure"] == "inductive" and found["accuracy"]["bico"]["10"] == 0.6
+    assert found["with_propagation"]["accuracy"]["bico"]["10"] == 0.99
+    told = tables(found)
+    assert told.index("Inductive accuracy") < told.index("60.0 ±") < told.index("With label propagation")
+    assert "With label propagation" not in tables(summarize(RECORDS))
 
 
 @pytest.mark.slow

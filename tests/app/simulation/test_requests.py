@@ -99,6 +99,8 @@ def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store):
     fill(sqlite_store, simulation_id, 8)
     stored = simulation_requests.document(sqlite_store, simulation_id)
     fields = {"strategy", "seed", "round", "n_labels", "accuracy", "wrong_guesses", "seconds", "picks", "notes"}
+    fields |= {"accuracy_with_propagation", "measure"}
+    assert stored["version"] == 2
     assert len(stored["records"]) == 8 and all(set(record) == fields for record in stored["records"])
     assert not any(name in json.dumps(stored) for name in ("bars", "blobs", "checks"))
     assert Question.from_dict(stored["question"]).project == project.id
