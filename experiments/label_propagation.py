@@ -4,8 +4,8 @@
 
 For Spoken Digit and Speech Commands: the share of an item's nearest clips that have its class, their distance as a
 share of the pool's typical distance, and the accuracy of the model's predictions and of the propagated ones, on the
-test clips (new items beside the graph) and on the unlabeled clips of the pool. small: 40 labels, two seeds. full: 10, 40 and 70 labels,
-three seeds.
+test clips (new items beside the graph) and on the unlabeled clips of the pool. small: 40 labels, two seeds. full: 10,
+40 and 70 labels, three seeds.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ def test_names_cannot_become_markup_on_a_chart(sqlite_store):
     assert [str(name) for name in bars.x] == ["&lt;b&gt;x&lt;/b&gt;", "b", "c"]
 
 
-def test_the_accuracy_of_earlier_versions_is_marked_and_never_in_one_curve_with_the_inductive_one(made):
+def test_the_accuracy_of_earlier_versions_is_marked_and_never_in_one_curve_with_the_inductive_one(sqlite_store):
+    made = make_pool(sqlite_store, 6)
     first = finished(made, [0] * 6, picks=[0], accuracy=0.99, earlier=True)
     found = learning_progress(made.store, made.project_id)
     assert (found.measure, len(found.curve), found.n_earlier) == ("earlier measure", 1, 0)
