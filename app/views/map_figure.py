@@ -7,6 +7,7 @@ the server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from app.views.map_layers import NONE, MapLayers
 from app.views.text import markup
 
 Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
+RAMPS = ("Confidence", "Round")
 OTHER_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
@@ -33,18 +35,18 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
     circles, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
-    colors = point_colors(found, coloring, dark)
-    dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
+    few = len(found.drawn) <= FEW_POINTS
+    dots, painted = (go.Scatter, _named) if few else (go.Scattergl, _scaled)
     figure.add_trace(
         dots(
             **_at(found, circles),
-            marker={"color": colors[circles].tolist(), "size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
+            marker=painted(found, coloring, circles, dark) | {"size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
             unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
     )
     if len(triangles):
-        marker = {"symbol": "triangle-up", "size": 11, "color": colors[triangles].tolist()}
+        marker = painted(found, coloring, triangles, dark) | {"symbol": "triangle-up", "size": 11}
         marker["line"] = {"width": 1.4, "color": look.text}
         figure.add_trace(dots(**_at(found, triangles), marker=marker, unselected=UNFADED, name="labeled"))
     for k, name in enumerate(others):
@@ -106,42 +108,74 @@ def _at(found: MapLayers, rows: NDArray[np.int64]) -> dict[str, object]:
         "y": found.points[rows, 1],
         "mode": "markers",
         "customdata": found.item_ids[rows],
-        "hovertext": [hover(found, int(row)) for row in rows],
+        "hovertext": np.array(hovers(found, rows), np.str_),  # an array: plotly checks a list value by value
         "hovertemplate": "%{hovertext}<extra></extra>",
     }
 
 
-def hover(found: MapLayers, row: int) -> str:
-    """Name, label or prediction of a point, as text."""
-    parts = [markup(found.names[row][:80])]
-    if found.label[row] != NONE:
-        parts.append(f"labeled {markup(found.class_names[found.label[row]])}")
-    elif found.predicted[row] != NONE:
-        name = markup(found.class_names[found.predicted[row]])
-        parts.append(f"predicted {name}, {100 * found.confidence[row]:.0f} %")
-    if found.held_out[row]:
-        parts.append("test item")
-    return "<br>".join(parts)
+def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
+    """Name, label or prediction of each point, as text."""
+    names = [_escaped(found.names[row][:80]) for row in rows.tolist()]
+    classes = [markup(name) for name in found.class_names]
+    said = []
+    columns = (found.label, found.predicted, found.confidence, found.held_out)
+    for name, label, predicted, confidence, test in zip(names, *(c[rows].tolist() for c in columns), strict=True):
+        if label != NONE:
+            name += f"<br>labeled {classes[label]}"
+        elif predicted != NONE:
+            name += f"<br>predicted {classes[predicted]}, {100 * confidence:.0f} %"
+        said.append(name + "<br>test item" if test else name)
+    return said
 
 
-def point_colors(found: MapLayers, coloring: Coloring, dark: bool) -> NDArray[np.object_]:
-    """(n,) a color for each item."""
+@lru_cache(maxsize=100_000)  # two maps of the most points
+def _escaped(name: str) -> str:
+    return markup(name)
+
+
+def _named(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> dict[str, object]:
+    """The colors of few points, by their codes."""
+    return {"color": point_colors(found, coloring, rows, dark).tolist()}
+
+
+def _scaled(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> dict[str, object]:
+    """The colors of many points, as numbers on a scale: plotly checks color codes one by one."""
+    values, colors = _color_values(found, coloring, rows, dark)
+    if coloring in RAMPS:
+        return {"color": values, "colorscale": [[0, colors[0]], [1, colors[1]]], "cmin": 0, "cmax": 1}
+    n = len(colors)
+    steps = [[(k + end) / n, color] for k, color in enumerate(colors) for end in (0, 1)]
+    return {"color": np.where(values == NONE, n - 1, values) + 0.5, "colorscale": steps, "cmin": 0, "cmax": n}
+
+
+def point_colors(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> NDArray[np.object_]:
+    """(n,) a color for each row."""
+    values, colors = _color_values(found, coloring, rows, dark)
+    if coloring in RAMPS:
+        return _ramp(values, *colors)
+    painted: NDArray[np.object_] = np.array(colors, object)[values]
+    return painted
+
+
+def _color_values(
+    found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool
+) -> tuple[NDArray[np.float64], list[str]]:
+    """A number for each row and the colors it refers to: a share between two colors, or a position among all, NONE for
+    the last."""
     look = tokens(dark)
     if coloring == "Confidence":
-        return _ramp(found.confidence, look.line, look.accent)
+        return found.confidence[rows].astype(np.float64), [look.line, look.accent]
     if coloring == "Round":
-        last = max(int(found.label_round.max(initial=0)), 1)
-        shade = _ramp(np.clip(found.label_round / last, 0.25, 1.0), look.line, look.accent)
-        return np.where(found.label_round == NONE, look.line, shade).astype(object)
+        last, rounds = max(int(found.label_round.max(initial=0)), 1), found.label_round[rows]
+        return np.where(rounds == NONE, 0.0, np.clip(rounds / last, 0.25, 1.0)), [look.line, look.accent]
+    label = found.label[rows]
     chosen = {
-        "Prediction": np.where(found.label != NONE, found.label, found.predicted),
-        "Label": found.label,
-        "Annotator": found.annotator,
+        "Prediction": np.where(label != NONE, label, found.predicted[rows]),
+        "Label": label,
+        "Annotator": found.annotator[rows],
     }[coloring]
     colors = [color for _, color in named_colors(found, coloring)]
-    palette = np.array([*colors, look.muted if coloring == "Prediction" else look.line], object)
-    painted: NDArray[np.object_] = palette[chosen]
-    return painted
+    return chosen, [*colors, look.muted if coloring == "Prediction" else look.line]
 
 
 def named_colors(found: MapLayers, coloring: Coloring) -> list[tuple[str, str]]:

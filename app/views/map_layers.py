@@ -7,25 +7,30 @@ and a sample of the rest. Areas are resolved against all items, not only against
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
 from app.views.item_names import ItemNames
-from app.views.predictions import predictions_of
+from app.views.predictions import RoundPredictions, predictions_of
 from core.errors import NotFound
 from storage.database.store import Store
-from storage.labeling.item_rows import first_pick_rounds
-from storage.labeling.labeled_items import ItemLabels, item_labels, items_to_hide
+from storage.labeling.item_rows import first_pick_rounds, item_names
+from storage.labeling.labeled_items import items_to_hide
+from storage.labeling.state_arrays import NO_ID, item_states
 from storage.projects import classes
-from storage.projects.annotators import list_annotators
-from storage.projects.class_rows import color_of
+from storage.projects.annotators import AnnotatorRow, list_annotators
+from storage.projects.class_rows import ClassRow, color_of
 from storage.rounds.log import RoundLog, RoundRow
 
 MOST_POINTS = 50_000
+KEPT_NAMES = 4  # rounds whose names are kept
 NONE = -1
 
 
@@ -38,15 +43,15 @@ class MapLayers:
     class_ids: tuple[int, ...]
     class_colors: tuple[str, ...]  # as the project has them
     item_ids: NDArray[np.int64]
-    names: tuple[str, ...]  # as shown (`app.views.item_names`)
+    names: Mapping[int, str]  # row -> name of the rows that are drawn, as shown (`app.views.item_names`)
     points: NDArray[np.float32]  # (n, 2)
-    predicted: NDArray[np.int64]  # position in class_names, NONE without a model or if the model has seen its label
+    predicted: NDArray[np.int16]  # position in class_names, NONE without a model or if the model has seen its label
     confidence: NDArray[np.float32]
-    label: NDArray[np.int64]  # position in class_names, NONE where there is none
+    label: NDArray[np.int16]  # position in class_names, NONE where there is none
     label_round: NDArray[
-        np.int64
+        np.int32
     ]  # number of the first round that picked it, 0: labeled but never picked, NONE: no label
-    annotator: NDArray[np.int64]  # position in annotator_names
+    annotator: NDArray[np.int16]  # position in annotator_names
     annotator_names: tuple[str, ...]  # those who gave a label that counts
     held_out: NDArray[np.bool_]
     picks: NDArray[np.int64]  # rows, in order
@@ -67,90 +72,151 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     log = RoundLog(store, project_id)
     row = log.get(round_id)
     found = predictions_of(store, row)
-    try:
-        points = np.asarray(log.arrays(round_id, "map"), np.float32)
-    except NotFound:
-        return None
-    if found is None or len(points) != len(found.item_ids):
+    points = _points(log, round_id)
+    if found is None or points is None or len(points) != len(found.item_ids):
         return None
     known = classes.list_classes(store, project_id, include_inactive=True)
     active = [one for one in known if one.active]
-    probabilities = found.class_probabilities(known)
-    has_model = bool(row.metrics.get("has_model")) and probabilities.shape[1] > 0
+    best = found.best_classes(known) if row.metrics.get("has_model") else None
     n = len(points)
-    predicts = ~found.seen & has_model
-    labels = item_labels(store, project_id)
-    at = _aligned(labels, found.item_ids)
-    called = ItemNames(one.name for one in known)
-    label = _positions(labels.class_ids[at], [one.id for one in active])
-    people = [one for one in list_annotators(store) if one.id in set(labels.annotator_ids[at].tolist())]
-    picked_in = first_pick_rounds(store, project_id)
-    rounds = np.array([picked_in.get(item_id, 0) for item_id in found.item_ids.tolist()], np.int64)
-    row_at = {int(item): place for place, item in enumerate(found.item_ids)}
-    picks = _rows([pick.item_id for pick in log.picks(round_id)], row_at)
+    states = item_states(store, project_id)
+    at = found.positions_in(states)
+    label = _label_positions(states.class_id[at], known)
+    people = _label_givers(store, states.annotator_id[at])
+    picks = _rows([pick.item_id for pick in log.picks(round_id)], found)
     comparison = round_requests.comparison(store, round_id)
-    others = {name: _rows(ids, row_at) for name, ids in (comparison.picks.items() if comparison else ())}
+    others = {name: _rows(ids, found) for name, ids in (comparison.picks.items() if comparison else ())}
+    drawn = drawn_rows(label, picks, n)
     return MapLayers(
         round=row,
         class_names=tuple(one.name for one in active),
         class_ids=tuple(one.id for one in active),
         class_colors=tuple(one.color or color_of(one.position) for one in active),
         item_ids=found.item_ids,
-        names=tuple(called.shown_name(int(labels.item_ids[place]), labels.names[place]) for place in at.tolist()),
+        names=_shown_names(store, found, known, np.concatenate([drawn, picks, *others.values()])),
         points=points,
-        predicted=np.where(predicts, probabilities.argmax(1), NONE) if has_model else np.full(n, NONE, np.int64),
-        confidence=np.where(predicts, probabilities.max(1), 0) if has_model else np.zeros(n, np.float32),
+        predicted=np.where(found.seen, np.int16(NONE), best.predicted) if best else np.full(n, NONE, np.int16),
+        confidence=np.where(found.seen, np.float32(0), best.confidence) if best else np.zeros(n, np.float32),
         label=label,
-        label_round=np.where(label == NONE, NONE, rounds),
-        annotator=_positions(labels.annotator_ids[at], [one.id for one in people]),
+        label_round=_label_rounds(store, found, label),
+        annotator=_positions(states.annotator_id[at], [one.id for one in people]),
         annotator_names=tuple(one.name for one in people),
-        held_out=labels.held_out[at],
+        held_out=states.held_out[at],
         picks=picks,
         other_picks=others,
-        drawn=drawn_rows(label, picks, n),
+        drawn=drawn,
     )
 
 
 def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:
     """The layers for one annotator: in a blind project, no labels and no predictions of items still to label."""
     hidden = np.isin(found.item_ids, items_to_hide(store, found.round.project_id, annotator))
-
-    def cover(values: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.where(hidden, NONE, values)
-
     return replace(
         found,
-        predicted=cover(found.predicted),
+        predicted=np.where(hidden, np.int16(NONE), found.predicted),
         confidence=np.where(hidden, np.float32(0), found.confidence),
-        label=cover(found.label),
-        label_round=cover(found.label_round),
-        annotator=cover(found.annotator),
+        label=np.where(hidden, np.int16(NONE), found.label),
+        label_round=np.where(hidden, np.int32(NONE), found.label_round),
+        annotator=np.where(hidden, np.int16(NONE), found.annotator),
     )
 
 
-def _positions(ids: NDArray[np.int64], known: Sequence[int]) -> NDArray[np.int64]:
+def _points(log: RoundLog, round_id: int) -> NDArray[np.float32] | None:
+    try:
+        return np.asarray(log.arrays(round_id, "map"), np.float32)
+    except NotFound:
+        return None
+
+
+def _label_positions(class_ids: NDArray[np.int32], known: Sequence[ClassRow]) -> NDArray[np.int16]:
+    """(n,) the position of each label among the active classes, merged ones counted as their successor."""
+    active = [one.id for one in known if one.active]
+    label = np.full(len(class_ids), NONE, np.int16)
+    labeled = np.flatnonzero(class_ids)
+    given = class_ids[labeled]
+    for one in known:
+        if one.counts_as in active:
+            label[labeled[given == one.id]] = active.index(one.counts_as)
+    return label
+
+
+def _positions(ids: NDArray[np.int32], known: Sequence[int]) -> NDArray[np.int16]:
     """(n,) the position of each id in `known`, NONE where it is not there."""
-    position = {one: place for place, one in enumerate(known)}
-    return np.array([position.get(one, NONE) for one in ids.tolist()], np.int64)
+    found = np.full(len(ids), NONE, np.int16)
+    given = np.flatnonzero(ids)
+    for place, one in enumerate(known):
+        found[given[ids[given] == one]] = place
+    return found
 
 
-def drawn_rows(label: NDArray[np.int64], picks: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """All rows up to `MOST_POINTS`; with more items, labeled rows, picks and a uniform sample of the others."""
+def _label_givers(store: Store, annotator_ids: NDArray[np.int32]) -> list[AnnotatorRow]:
+    """The annotators who gave a label that counts."""
+    given = set(np.unique(annotator_ids[np.flatnonzero(annotator_ids)]).tolist())
+    return [one for one in list_annotators(store) if one.id in given]
+
+
+def _label_rounds(store: Store, found: RoundPredictions, label: NDArray[np.int16]) -> NDArray[np.int32]:
+    """(n,) the first round that picked each labeled item, 0 for those that were never picked, NONE without a label."""
+    rounds = np.where(label == NONE, np.int32(NONE), np.int32(0))
+    picked = first_pick_rounds(store, found.round.project_id)
+    rows = found.rows(np.fromiter(picked, np.int64, len(picked)))
+    numbers = np.fromiter(picked.values(), np.int32, len(picked))
+    rows, numbers = rows[rows >= 0], numbers[rows >= 0]
+    labeled = label[rows] != NONE
+    rounds[rows[labeled]] = numbers[labeled]
+    return rounds
+
+
+_NamesKey = tuple[str, int, tuple[str, ...]]
+_known_names: OrderedDict[_NamesKey, dict[int, str]] = OrderedDict()  # file names never change
+_lock = Lock()
+
+
+def _shown_names(
+    store: Store, found: RoundPredictions, known: Sequence[ClassRow], rows: NDArray[np.int64]
+) -> dict[int, str]:
+    """row -> name as shown, for these rows; only names that no request has read before are read."""
+    key = (store.url, found.round.id, tuple(one.name for one in known))
+    with _lock:
+        names = _known_names.setdefault(key, {})
+        _known_names.move_to_end(key)
+        while len(_known_names) > KEPT_NAMES:
+            _known_names.popitem(last=False)
+    called, asked = ItemNames(key[2]), np.unique(rows).tolist()
+    missing = {int(found.item_ids[row]): row for row in asked if row not in names}
+    for item_id, name in item_names(store, found.round.project_id, list(missing)).items():
+        names[missing[item_id]] = called.shown_name(item_id, name)
+    return {row: names[row] for row in asked}
+
+
+def drawn_rows(label: NDArray[np.integer], picks: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """All rows up to `MOST_POINTS`; with more items, labeled rows, picks and a uniform sample of the others.
+
+    The sample is the beginning of one random order of the rows, so that a new label changes at most one other point.
+    """
     if n <= MOST_POINTS:
         return np.arange(n)
-    keep = np.union1d(np.flatnonzero(label != NONE)[: MOST_POINTS // 2], picks)
-    rest = np.setdiff1d(np.arange(n), keep, assume_unique=True)
-    sample = np.random.default_rng(0).choice(rest, MOST_POINTS - len(keep), replace=False)
-    return np.union1d(keep, sample)
+    drawn = np.zeros(n, np.bool_)
+    drawn[np.flatnonzero(label != NONE)[: MOST_POINTS // 2]] = True
+    drawn[picks] = True
+    order = _random_order(n)
+    others = order[: 2 * MOST_POINTS]
+    others = others[~drawn[others]]
+    if len(others) < MOST_POINTS:
+        others = order[~drawn[order]]
+    drawn[others[: MOST_POINTS - int(np.count_nonzero(drawn))]] = True
+    return np.flatnonzero(drawn)
 
 
-def _aligned(labels: ItemLabels, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n,) the position of each item in `labels`. Items are never deleted, so every item of a round is there."""
-    return np.searchsorted(labels.item_ids, item_ids)
+@lru_cache(maxsize=2)
+def _random_order(n: int) -> NDArray[np.int32]:
+    return np.random.default_rng(0).permutation(n).astype(np.int32)
 
 
-def _rows(item_ids: Sequence[int], row_at: Mapping[int, int]) -> NDArray[np.int64]:
-    return np.array([row_at[int(item)] for item in item_ids if int(item) in row_at], np.int64)
+def _rows(item_ids: Sequence[int], found: RoundPredictions) -> NDArray[np.int64]:
+    """The rows of these items, without those that are not part of the round."""
+    rows = found.rows(np.array(item_ids, np.int64))
+    return rows[rows >= 0]
 
 
 def inside(points: NDArray[np.float32], x: Sequence[float], y: Sequence[float]) -> NDArray[np.bool_]:

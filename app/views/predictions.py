@@ -1,4 +1,4 @@
-"""The predictions of finished rounds: class probabilities by item, and the labeled items nearest to an item.
+"""The predictions of finished rounds: class probabilities by item.
 
 The columns of a round are the classes that were active when it was requested. Here they are translated to class ids.
 The probability of a class that was merged since then is added to the class it counts as.
@@ -10,6 +10,7 @@ compared or exported as a suggestion of the model.
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
@@ -21,11 +22,13 @@ from numpy.typing import NDArray
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.labeled_items import items_seen_with_labels
+from storage.labeling.state_arrays import ItemStates
 from storage.projects import class_rows
 from storage.projects.class_rows import ClassRow
 from storage.rounds.log import RoundLog, RoundRow
 
 KEPT_ROUNDS = 8
+BLOCK_ROWS = 65_536  # rows computed at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,14 @@ class Prediction:
     class_id: int
     name: str
     probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class BestClasses:
+    """The most probable class of every item of a round."""
+
+    predicted: NDArray[np.int16]  # (n,) position among the active classes
+    confidence: NDArray[np.float32]  # (n,) its probability
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class RoundPredictions:
     column_classes: tuple[int, ...]
     order: NDArray[np.int64] = field(repr=False)  # rows sorted by item id
     seen: NDArray[np.bool_] = field(repr=False)  # (n,) the model has seen a label of the item; the row is no prediction
+    _best: dict[tuple[int, ...], BestClasses] = field(default_factory=dict, repr=False, compare=False)
+    _positions: dict[int, NDArray[np.int32] | slice] = field(default_factory=dict, repr=False, compare=False)
 
     def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) the row of each item, −1 for items that are not part of the round."""
@@ -63,6 +76,19 @@ class RoundPredictions:
         found = int(self.rows(np.array([item_id]))[0])
         return found if found >= 0 else None
 
+    def positions_in(self, states: ItemStates) -> NDArray[np.int32] | slice:
+        """The position of each row in the arrays of `states`: a slice if the rows are its first items in order.
+
+        Items are never deleted, so every item of a round is there.
+        """
+        if states.generation not in self._positions:
+            n = len(self.item_ids)
+            first = n <= states.n_items and np.array_equal(states.item_ids[:n], self.item_ids)
+            found = slice(0, n) if first else states.positions(self.item_ids).astype(np.int32)
+            self._positions.clear()
+            self._positions[states.generation] = found
+        return self._positions[states.generation]
+
     def class_probabilities(self, now: list[ClassRow]) -> NDArray[np.float32]:
         """(n, C) probabilities of all items, in the order of the active classes of `now`."""
         active = [row.id for row in now if row.active]
@@ -72,6 +98,32 @@ class RoundPredictions:
             if counts_as.get(class_id) in active:
                 probabilities[:, active.index(counts_as[class_id])] += self.probabilities[:, column]
         return probabilities
+
+    def best_classes(self, now: list[ClassRow]) -> BestClasses | None:
+        """`class_probabilities` reduced to the best class, computed once per state of the classes; None without any."""
+        active = [row.id for row in now if row.active]
+        if not active:
+            return None
+        counts_as = class_rows.counts_as(now)
+        targets = [counts_as.get(class_id) for class_id in self.column_classes]
+        key = (len(active), *(active.index(one) if one in active else -1 for one in targets))
+        if key not in self._best:
+            self._best.clear()
+            self._best[key] = self._computed_best(key[0], np.array(key[1:], np.int64))
+        return self._best[key]
+
+    def _computed_best(self, n_active: int, targets: NDArray[np.int64]) -> BestClasses:
+        n = len(self.item_ids)
+        predicted, confidence = np.empty(n, np.int16), np.empty(n, np.float32)
+        used = np.flatnonzero(targets >= 0)
+        for start in range(0, n, BLOCK_ROWS):
+            rows = slice(start, min(start + BLOCK_ROWS, n))
+            block = np.zeros((rows.stop - rows.start, n_active), np.float32)
+            for column in used:
+                block[:, targets[column]] += self.probabilities[rows, column]
+            predicted[rows], confidence[rows] = block.argmax(1), block.max(1)
+        give_back(self.probabilities)
+        return BestClasses(predicted, confidence)
 
     def most_probable(self, item_id: int, now: list[ClassRow], limit: int = 3) -> list[Prediction]:
         """The most probable classes of one item, best first; empty if the round has no prediction of it."""
@@ -88,15 +140,12 @@ class RoundPredictions:
         best = sorted(totals.items(), key=lambda pair: -pair[1])[:limit]
         return [Prediction(class_id, names[class_id], round(p, 4)) for class_id, p in best if np.isfinite(p)]
 
-    def nearest(self, item_id: int, among: NDArray[np.int64], limit: int = 3) -> list[int]:
-        """The items of `among`, without the item itself, that are nearest in the last layer, nearest first."""
-        row = self.row(item_id)
-        if row is None or self.embeddings is None or not len(among):
-            return []
-        rows = self.rows(among[among != item_id])
-        rows = rows[rows >= 0]
-        distances = np.linalg.norm(self.embeddings[rows] - self.embeddings[row], axis=1)
-        return [int(self.item_ids[rows[i]]) for i in np.argsort(distances, kind="stable")[:limit]]
+
+def give_back(array: NDArray[Any]) -> None:
+    """Return the memory of a mapped file to the system; the pages are read again when they are needed."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 _cached: OrderedDict[tuple[str, int], RoundPredictions] = OrderedDict()

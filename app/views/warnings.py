@@ -57,11 +57,11 @@ def _predicted_shares(store: Store, project_id: int, active: Sequence[ClassRow])
     found = newest_predictions(store, project_id)
     if found is None or not found.round.metrics.get("has_model") or len(active) < 2:
         return None
-    probabilities = found.class_probabilities(list_classes(store, project_id, True))
-    if not len(probabilities):
+    best = found.best_classes(list_classes(store, project_id, True))
+    if best is None or not len(best.predicted):
         return None
-    predicted = np.bincount(probabilities.argmax(1), minlength=len(active))
-    return np.asarray(predicted / len(probabilities), np.float64)
+    predicted = np.bincount(best.predicted, minlength=len(active))
+    return np.asarray(predicted / len(best.predicted), np.float64)
 
 
 def _rarely_predicted(active: Sequence[ClassRow], shares: NDArray[np.float64] | None) -> str:

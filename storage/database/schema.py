@@ -23,6 +23,7 @@ from storage.database.declarative import Table, rare_rows
 from storage.projects import access_schema  # noqa: F401  its tables belong to METADATA
 
 NOT_OK = "condition <> 'ok'"
+CHANGED = "revision > 0"
 
 
 class Project(Table):
@@ -172,7 +173,13 @@ class ItemState(Table):
     sequence: Mapped[int | None]  # the newest event that changed class_id
     queue_rank: Mapped[int]  # small and in order for picks and prioritized items; NOT_QUEUED for the rest
     shuffle: Mapped[int] = mapped_column(Integer)  # from the hash: a stable order that is not alphabetical
+    revision: Mapped[int] = mapped_column(
+        default=0, server_default="0"
+    )  # of the project, at the last change of the row
     __table_args__ = (
+        Index(
+            "item_states_changed", "project_id", "revision", sqlite_where=text(CHANGED), postgresql_where=text(CHANGED)
+        ),
         Index("item_states_queue", "project_id", "waiting", "queue_rank", "shuffle", "item_id"),
         Index("item_states_class", "project_id", "class_id"),
         rare_rows("item_states_skipped", "skipped"),

@@ -69,6 +69,11 @@ class ItemFilter:
     round_id: int | None = None  # was picked by this round
     after: int | None = None  # has a higher id: the next page of a listing in the order of ids
 
+    @property
+    def needs_item(self) -> bool:
+        """Whether a condition reads the table of items, not only that of their states."""
+        return bool(self.search) or self.state in ("labeled", "unlabeled", "held_out", "unreadable")
+
 
 ITEM_COLUMNS = [
     getattr(ItemState if name in ItemState.__table__.c and name not in ("item_id", "project_id") else Item, name)
@@ -154,6 +159,18 @@ def newest_picks(connection: Connection, item_ids: Sequence[int]) -> dict[int, P
         query = pick_query().where(Pick.item_id.in_(chunk)).order_by(Pick.round_id)
         newest.update({row.item_id: PickRow(**row._asdict()) for row in connection.execute(query)})
     return newest
+
+
+def item_names(store: Store, project_id: int, item_ids: Sequence[int]) -> dict[int, str]:
+    """item id -> name; ids of other projects are omitted."""
+    columns = (Item.id, Item.name, Item.project_id)
+    with store.read() as connection:
+        return {
+            item_id: name
+            for chunk in chunks(item_ids)
+            for item_id, name, of in connection.execute(select(*columns).where(Item.id.in_(chunk)))
+            if of == project_id
+        }
 
 
 def first_pick_rounds(store: Store, project_id: int) -> dict[int, int]:

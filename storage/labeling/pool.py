@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,14 @@ from storage.database.store import Store, now
 from storage.labeling import item_rows, projections, queue, snapshots
 from storage.labeling.events import Applied, LabelEventRow, LabelInput, apply_events
 from storage.labeling.item_rows import ItemFilter, ItemRow, Order, PickRow
+from storage.labeling.state_arrays import ItemStates, states_in_memory
 from storage.labeling.undo import is_undone, without_undone
 from storage.projects import class_rows, classes, projects, roles
 from storage.rounds.log import RoundRow
 
 __all__ = ["Applied", "BatchProgress", "ItemFilter", "ItemRow", "LabelEventRow", "LabelInput", "PickRow", "Pool"]
+
+WAITING = ItemFilter(state="waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +156,14 @@ class Pool:
             return item_rows.rows_by_id(connection, self.project_id, item_ids)
 
     def count_items(self, which: ItemFilter | None = None) -> int:
-        query = select(func.count()).select_from(ItemState).join(Item, Item.id == ItemState.item_id)
-        query = item_rows.filtered(query.where(ItemState.project_id == self.project_id), which or ItemFilter())
+        """The number of items that meet all conditions. `items` is joined only for conditions on its columns."""
+        which = which or ItemFilter()
+        if which == WAITING and (states := states_in_memory(self.store, self.project_id)) is not None:
+            return states.tally.waiting
+        query = select(func.count()).select_from(ItemState).where(ItemState.project_id == self.project_id)
+        if which.needs_item:
+            query = query.join(Item, Item.id == ItemState.item_id)
+        query = item_rows.filtered(query, which)
         with self.store.read() as connection:
             return int(connection.execute(query).scalar_one())
 
@@ -190,10 +199,16 @@ class Pool:
         with self.store.read() as connection:
             return int(connection.execute(query).scalar_one())
 
-    def waiting_ids(self) -> NDArray[np.int64]:
-        """(n,) ids of all waiting items, in the order of the queue, leased or not."""
+    def waiting_ids(self, limit: int | None = None, offset: int = 0) -> NDArray[np.int64]:
+        """(n,) ids of waiting items, in the order of the queue, leased or not; all of them, or one page."""
+        query = queue.waiting_items(self.project_id).limit(limit).offset(offset)
         with self.store.read() as connection:
-            return np.fromiter(connection.execute(queue.waiting_items(self.project_id)).scalars(), np.int64)
+            return np.fromiter(connection.execute(query).scalars(), np.int64)
+
+    def in_queue_order(self, item_ids: Sequence[int]) -> NDArray[np.int64]:
+        """These items in the order of the queue."""
+        with self.store.read() as connection:
+            return np.array(queue.in_order(connection, self.project_id, item_ids), np.int64)
 
     def prioritized(self, item_ids: Sequence[int]) -> set[int]:
         """Those of the items that are picks or were put first in the queue."""
@@ -201,8 +216,12 @@ class Pool:
             return queue.prioritized_items(connection, self.project_id, item_ids)
 
     def counts(self) -> PoolCounts:
+        """Without counting, in a process that has the item states in memory; else from indexes of the store."""
+        states = states_in_memory(self.store, self.project_id)
         with self.store.read() as connection:
-            return _counts(connection, self.project_id)
+            if states is None:
+                return _counts(connection, self.project_id)
+            return _known_counts(connection, self.project_id, states)
 
     def batch(self) -> BatchProgress:
         newest = (
@@ -269,8 +288,8 @@ class Pool:
 def _counts(connection: Connection, project_id: int) -> PoolCounts:
     """Counts from two passes over an index of the pool and from the small indexes of rare states."""
 
-    def count(table: Any, *conditions: Any) -> int:
-        query = select(func.count()).select_from(table).where(table.project_id == project_id, *conditions)
+    def count(*conditions: Any) -> int:
+        query = select(func.count()).select_from(ItemState).where(ItemState.project_id == project_id, *conditions)
         return int(connection.execute(query).scalar_one())
 
     by_class = select(ItemState.class_id, func.count()).where(ItemState.project_id == project_id)
@@ -279,18 +298,42 @@ def _counts(connection: Connection, project_id: int) -> PoolCounts:
     of_tests = of_tests.where(Item.project_id == project_id, Item.held_out).group_by(ItemState.class_id)
     tests: dict[int | None, int] = dict(connection.execute(of_tests).all())
     labeled = {one: n - tests.get(one, 0) for one, n in everything.items() if one is not None}
+    return PoolCounts(
+        total=sum(everything.values()),
+        held_out=sum(tests.values()),
+        labeled=sum(labeled.values()),
+        waiting=count(ItemState.waiting),
+        skipped=count(ItemState.skipped),
+        flagged=count(ItemState.flagged),
+        unreadable=_unreadable(connection, project_id),
+        per_class=_per_class(connection, project_id, labeled),
+    )
+
+
+def _known_counts(connection: Connection, project_id: int, states: ItemStates) -> PoolCounts:
+    tally = states.tally
+    return PoolCounts(
+        total=states.n_items,
+        held_out=states.n_held_out,
+        labeled=tally.labeled.total(),
+        waiting=tally.waiting,
+        skipped=tally.skipped,
+        flagged=tally.flagged,
+        unreadable=_unreadable(connection, project_id),
+        per_class=_per_class(connection, project_id, tally.labeled),
+    )
+
+
+def _unreadable(connection: Connection, project_id: int) -> int:
+    query = select(func.count()).select_from(Item).where(Item.project_id == project_id, text(NOT_OK))
+    return int(connection.execute(query).scalar_one())
+
+
+def _per_class(connection: Connection, project_id: int, labeled: Mapping[int, int]) -> dict[int, int]:
+    """Active class id -> items, from the numbers of labels as given."""
     rows = class_rows.rows_in(connection, project_id)
     totals = {row.id: 0 for row in rows if row.active}
     for row in rows:
         if row.counts_as in totals:
             totals[row.counts_as] += labeled.get(row.id, 0)
-    return PoolCounts(
-        total=sum(everything.values()),
-        held_out=sum(tests.values()),
-        labeled=sum(labeled.values()),
-        waiting=count(ItemState, ItemState.waiting),
-        skipped=count(ItemState, ItemState.skipped),
-        flagged=count(ItemState, ItemState.flagged),
-        unreadable=count(Item, text(NOT_OK)),
-        per_class=totals,
-    )
+    return totals

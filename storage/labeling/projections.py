@@ -161,8 +161,16 @@ def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> Non
     state = ItemState.__table__.c
     waits = state.item_id.in_(readable) & ~state.skipped & ~state.decided & (state.n_labels < wanted)
     which = (ItemState.project_id == project_id, ItemState.waiting != waits)
-    connection.execute(update(ItemState).where(*which).values(waiting=waits))
+    connection.execute(update(ItemState).where(*which).values(waiting=waits, revision=_revision(project_id)))
     queue.delete_cursors(connection, project_id)
+
+
+def _revision(project_id: int) -> Any:
+    """The current revision of the project, as a value for a statement.
+
+    A change of item states happens in a transaction that has incremented it (`projects.lock`).
+    """
+    return select(Project.revision).where(Project.id == project_id).scalar_subquery()
 
 
 def labels_per_item(connection: Connection, project_id: int) -> int:
@@ -210,7 +218,8 @@ def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any,
     if changed:
         names = [name for name in changed[0] if name != "which"]
         statement = update(ItemState).where(ItemState.__table__.c.item_id == bindparam("which"))
-        connection.execute(statement.values({name: bindparam(name) for name in names}), changed)
+        values = {name: bindparam(name) for name in names} | {"revision": _revision(project_id)}
+        connection.execute(statement.values(values), changed)
     if wanted > 1:
         queue.move_cursors_back(connection, project_id, again_waiting)
     return len(changed) + _write_labels(connection, project_id, derived, wanted)

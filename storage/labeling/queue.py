@@ -91,14 +91,26 @@ def waiting_items(project_id: int) -> Select[int]:
     return waiting.order_by(ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
 
 
+def in_order(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[int]:
+    """These items in serving order."""
+    return [item_id for _, _, item_id in sorted(_places(connection, project_id, item_ids))]
+
+
 def prioritized_items(connection: Connection, project_id: int, item_ids: Sequence[int]) -> set[int]:
     """Those of the items that are picks or were put first."""
-    query = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.queue_rank < NOT_QUEUED)
-    return {
-        item_id
+    return {item_id for rank, _, item_id in _places(connection, project_id, item_ids) if rank < NOT_QUEUED}
+
+
+def _places(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[Place]:
+    """The places of these items. Only the primary key is a condition: with a second one that has an index, SQLite may
+    read all items of the project."""
+    columns = (ItemState.project_id, ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
+    return [
+        (row.queue_rank, row.shuffle, row.item_id)
         for chunk in chunks(item_ids)
-        for item_id in connection.execute(query.where(ItemState.item_id.in_(chunk))).scalars()
-    }
+        for row in connection.execute(select(*columns).where(ItemState.item_id.in_(chunk)))
+        if row.project_id == project_id
+    ]
 
 
 def move_cursors_back(

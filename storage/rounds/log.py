@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -293,10 +294,7 @@ class RoundLog:
         return select(Round.__table__).where(Round.project_id == self.project_id).order_by(Round.number.desc())
 
     def _rows(self, connection: Connection, query: Select[*tuple[Any, ...]]) -> builtins.list[RoundRow]:
-        return [
-            RoundRow(**(row._asdict() | {"config": from_json(RoundConfig, row.config)}))
-            for row in connection.execute(query)
-        ]
+        return [RoundRow(**(row._asdict() | {"config": _config(row.config)})) for row in connection.execute(query)]
 
     def _one(self, connection: Connection, round_id: int) -> RoundRow:
         rows = self._rows(connection, self._query().where(Round.id == round_id))
@@ -314,6 +312,12 @@ class RoundLog:
     def _add_artifact(self, connection: Connection, round_id: int, kind: str, ref: ArtifactRef) -> None:
         values = dataclasses.asdict(ref) | {"shape": list(ref.shape), "kind": kind, "created_at": now()}
         connection.execute(insert(Artifact).values(project_id=self.project_id, round_id=round_id, **values))
+
+
+@lru_cache(maxsize=256)
+def _config(text: str) -> RoundConfig:
+    """The settings of a round; they are frozen, and every request of a screen reads those of the newest rounds."""
+    return from_json(RoundConfig, text)
 
 
 def _pick_rows(round_id: int, selection: Selection) -> list[dict[str, Any]]:

@@ -16,17 +16,16 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from app.views.neighbors import nearest_labeled
 from app.views.predictions import RoundPredictions, newest_predictions
 from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path, sound_path
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
-from storage.labeling.labeled_items import counting_classes, own_classes
+from storage.labeling.labeled_items import own_classes
 from storage.labeling.pool import LabelEventRow, Pool, PoolCounts
 from storage.media.types import media_kind
-from storage.projects import classes
+from storage.projects import class_rows, classes
 from storage.projects.class_rows import ClassRow
 from storage.projects.projects import ProjectRow, ProjectSettings, get_project
 from storage.rounds.log import RoundLog, RoundRow
@@ -51,7 +50,7 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
     known = classes.list_classes(store, project.id, include_inactive=True)
     found = newest_predictions(store, project.id)
     ids = [item.id for item in items]
-    labeled = _labels_to_show(store, project, annotator) if found is not None else {}
+    near = _nearest(pool, ids, found, known, audience=annotator if project.settings.is_blind else 0)
     own = own_classes(store, project.id, annotator, ids) if project.settings.is_blind else {}
     queued = pool.prioritized(ids)
     log = RoundLog(store, project.id)
@@ -61,16 +60,9 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
         card = _card(item, rounds, item.id in queued, found)
         blind = project.settings.is_blind and item.id not in own
         card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known, blind=blind)
-        card["nearest"] = _nearest(pool, item.id, found, labeled, known)
+        card["nearest"] = near.get(item.id, [])
         made.append(card)
     return made
-
-
-def _labels_to_show(store: Store, project: ProjectRow, annotator: int) -> dict[int, int]:
-    """item id -> class id, of the labels that this annotator may see beside other items."""
-    if project.settings.is_blind:
-        return own_classes(store, project.id, annotator)
-    return counting_classes(store, project.id)
 
 
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
@@ -153,20 +145,30 @@ def draw(item_id: int, annotator: int, round_id: int) -> float:
 
 
 def _nearest(
-    pool: Pool, item_id: int, found: RoundPredictions | None, labeled: dict[int, int], known: list[ClassRow]
-) -> list[dict[str, Any]]:
-    if found is None or not labeled:
-        return []
-    names = {row.id: row.name for row in known}
-    near = found.nearest(item_id, np.fromiter(labeled, np.int64, len(labeled)))
-    return [
-        {
-            "item_id": item.id,
-            "name": names.get(labeled[item.id], ""),
-            "thumb": media_path(item, "thumb.png"),
-        }
-        for item in pool.items_by_id(near)
-    ]
+    pool: Pool, item_ids: Sequence[int], found: RoundPredictions | None, known: list[ClassRow], *, audience: int
+) -> dict[int, list[dict[str, Any]]]:
+    """item id -> the labeled items nearest to it: id, name of the class, thumbnail.
+
+    `audience` is the annotator of a blind project, whose own labels are the only ones shown, or 0.
+    """
+    if found is None:
+        return {}
+    own = own_classes(pool.store, pool.project_id, audience) if audience else None
+    near = nearest_labeled(pool.store, found, item_ids, labels=own, audience=audience)
+    names, counts_as = {row.id: row.name for row in known}, class_rows.counts_as(known)
+    rows = {row.id: row for row in pool.items_by_id(sorted({one.item_id for ones in near.values() for one in ones}))}
+    return {
+        item_id: [
+            {
+                "item_id": one.item_id,
+                "name": names.get(counts_as.get(one.class_id, one.class_id), ""),
+                "thumb": media_path(rows[one.item_id], "thumb.png"),
+            }
+            for one in ones
+            if one.item_id in rows
+        ]
+        for item_id, ones in near.items()
+    }
 
 
 def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:

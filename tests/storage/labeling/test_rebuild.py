@@ -76,7 +76,8 @@ def change_classes(made: Made, kind: str, rest: list[int]) -> None:
 
 def projected(store: Store) -> tuple[list[Any], list[Any]]:
     with store.read() as connection:
-        states = connection.execute(select(ItemState.__table__).order_by(ItemState.item_id)).all()
+        columns = [column for column in ItemState.__table__.c if column.name != "revision"]  # when, not what
+        states = connection.execute(select(*columns).order_by(ItemState.item_id)).all()
         current = connection.execute(
             select(CurrentLabel.__table__).order_by(CurrentLabel.item_id, CurrentLabel.annotator_id)
         ).all()

@@ -1,0 +1,214 @@
+"""The labeled items nearest to an item in the embeddings of a round, without reading all labeled items.
+
+Search    distances in a few principal directions rank all labeled rows; the exact distances of the best `CANDIDATES`
+          rank the result. With as many directions as dimensions, or no more rows than candidates, it is exact.
+Update    `set_labeled` compares the labeled rows with those of the last call and adds or removes the difference.
+
+A product of matrices gives all distances at once. The best candidates are found from the minima of blocks: the `c`
+smallest values lie in the `c` blocks with the smallest minima.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.views.predictions import RoundPredictions, give_back
+from storage.database.store import Store
+from storage.labeling.state_arrays import NO_ID, item_states
+
+FEWEST_DIRECTIONS, MOST_DIRECTIONS = 16, 64
+EXPLAINED = 0.99  # share of the variance that the directions hold, if `MOST_DIRECTIONS` suffice
+CANDIDATES = 200
+BLOCK = 32  # values in a block; its minimum stands for them
+SAMPLE = 4_096  # rows from which the principal directions are computed
+READ_ROWS = 8_192  # rows read at once, so that mapped memory can be given back in between
+MOST_READ = 25_000  # rows compared exactly before mapped memory is given back; each may hold a page of 4 kB
+KEPT_INDEXES = 3
+
+
+class NeighborIndex:
+    """The labeled rows of one round in reduced dimensions. Calls from several threads run one after the other."""
+
+    def __init__(self, embeddings: NDArray[np.float32]) -> None:
+        self._embeddings = embeddings
+        self._lock = Lock()
+        self._mean, self._basis = _principal_directions(embeddings)
+        self._labeled = np.zeros(len(embeddings), np.bool_)
+        self._place = np.full(len(embeddings), -1, np.int32)  # row -> place in the arrays below, −1: not labeled
+        self._n = self._n_read = 0
+        self._rows = np.zeros(BLOCK, np.int64)
+        self._reduced = np.zeros((BLOCK, self._basis.shape[1]), np.float32)
+        self._squares = np.full(BLOCK, np.inf, np.float32)  # |reduced|²; inf beyond the rows in use
+
+    def set_labeled(self, labeled: NDArray[np.bool_]) -> None:
+        """Make the rows where `labeled` (n,) is true the ones that searches return."""
+        with self._lock:
+            changed = np.flatnonzero(self._labeled != labeled)
+            for row in changed[self._labeled[changed]].tolist():
+                self._remove(row)
+            self._add(changed[~self._labeled[changed]])
+            self._labeled[changed] = labeled[changed]
+
+    def nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
+        """For each row, the labeled rows nearest to it, without itself, nearest first; equal distances by row."""
+        with self._lock:
+            if not self._n:
+                return [np.empty(0, np.int64) for _ in rows]
+            self._n_read += len(rows) * CANDIDATES
+            if self._n_read > MOST_READ:
+                give_back(self._embeddings)
+                self._n_read = 0
+            return self._nearest(rows, limit)
+
+    def _nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
+        asked = np.asarray(self._embeddings[rows], np.float32)
+        used = -(-self._n // BLOCK) * BLOCK  # whole blocks
+        scores = np.asarray(((asked - self._mean) @ self._basis) @ self._reduced[:used].T, np.float32)
+        scores *= -2
+        scores += self._squares[:used]
+        own = self._place[rows]
+        scores[np.flatnonzero(own >= 0), own[own >= 0]] = np.inf
+        places = _smallest(scores, CANDIDATES)
+        usable = np.isfinite(np.take_along_axis(scores, places, 1))
+        near = self._rows[places]  # (m, candidates)
+        difference = self._embeddings[near] - asked[:, None]
+        distances = np.where(usable, np.sqrt(np.square(difference).sum(2)), np.inf)
+        order = np.lexsort((near, distances), axis=1)[:, :limit]
+        return [near[k, best][usable[k, best]] for k, best in enumerate(order)]
+
+    def _add(self, rows: NDArray[np.int64]) -> None:
+        self._reserve(self._n + len(rows))
+        for start in range(0, len(rows), READ_ROWS):
+            part = rows[start : start + READ_ROWS]
+            places = slice(self._n, self._n + len(part))
+            self._reduced[places] = (self._embeddings[part] - self._mean) @ self._basis
+            self._squares[places] = np.square(self._reduced[places]).sum(1)
+            self._rows[places] = part
+            self._place[part] = np.arange(places.start, places.stop)
+            self._n += len(part)
+            if len(part) == READ_ROWS:
+                give_back(self._embeddings)
+
+    def _remove(self, row: int) -> None:
+        """The last row takes the place of the removed one."""
+        place, self._n = int(self._place[row]), self._n - 1
+        last = int(self._rows[self._n])
+        self._rows[place], self._reduced[place] = last, self._reduced[self._n]
+        self._squares[place] = self._squares[self._n]
+        self._squares[self._n] = np.inf
+        self._place[last] = place
+        self._place[row] = -1
+
+    def _reserve(self, n: int) -> None:
+        if n <= len(self._rows):
+            return
+        size = -(-max(n, len(self._rows) * 5 // 4) // BLOCK) * BLOCK
+        more = size - len(self._rows)
+        self._rows = np.concatenate([self._rows, np.zeros(more, np.int64)])
+        self._reduced = np.concatenate([self._reduced, np.zeros((more, self._reduced.shape[1]), np.float32)])
+        self._squares = np.concatenate([self._squares, np.full(more, np.inf, np.float32)])
+
+
+def _principal_directions(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(e,) mean and (e, d) orthonormal directions of a sample of the rows, largest variance first.
+
+    The last layer of a classifier has little variance outside a few directions. Where it does not, the most directions
+    are used and the search may miss some of the nearest rows.
+    """
+    n, e = embeddings.shape
+    sample = np.asarray(embeddings[:: max(1, -(-n // SAMPLE))], np.float64)
+    mean = sample.mean(0) if len(sample) else np.zeros(e)
+    if e <= FEWEST_DIRECTIONS:
+        return mean.astype(np.float32), np.eye(e, dtype=np.float32)
+    variances, directions = np.linalg.eigh((sample - mean).T @ (sample - mean))
+    share = np.cumsum(variances[::-1]) / max(variances.sum(), np.finfo(np.float64).tiny)
+    count = int(np.clip(np.searchsorted(share, EXPLAINED) + 1, FEWEST_DIRECTIONS, min(e, MOST_DIRECTIONS)))
+    return mean.astype(np.float32), np.ascontiguousarray(directions[:, ::-1][:, :count], np.float32)
+
+
+def _smallest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """(m, count) the columns of the smallest values of each row of `values` (m, a multiple of BLOCK), in any order."""
+    m, n = values.shape
+    if n <= count:
+        return np.broadcast_to(np.arange(n), (m, n))
+    n_blocks = n // BLOCK  # a block has every n_blocks-th column: minima of this layout are computed fast
+    if n_blocks <= count:
+        return np.argpartition(values, count, axis=1)[:, :count]
+    minima = values.reshape(m, BLOCK, n_blocks).min(1)
+    blocks = np.argpartition(minima, count, axis=1)[:, :count]
+    columns = (blocks[:, :, None] + n_blocks * np.arange(BLOCK)).reshape(m, -1)
+    best = np.argpartition(np.take_along_axis(values, columns, 1), count, axis=1)[:, :count]
+    return np.take_along_axis(columns, best, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbor:
+    item_id: int
+    class_id: int  # of its label, as given
+
+
+def nearest_labeled(
+    store: Store,
+    found: RoundPredictions,
+    item_ids: Sequence[int],
+    *,
+    labels: Mapping[int, int] | None = None,
+    audience: int = 0,
+    limit: int = 3,
+) -> dict[int, list[Neighbor]]:
+    """item id -> the labeled items nearest to it, without itself, for the items that are part of the round.
+
+    Labeled are the items with a label that counts, or those of `labels` (item id -> class id), which the annotator
+    `audience` may see.
+    """
+    index = neighbor_index(store, found, audience)
+    if index is None:
+        return {}
+    states = item_states(store, found.round.project_id)
+    positions = found.positions_in(states)
+    if labels is None:
+        index.set_labeled(states.class_id[positions] != NO_ID)
+    else:
+        labeled = np.zeros(len(found.item_ids), np.bool_)
+        rows = found.rows(np.fromiter(labels, np.int64, len(labels)))
+        labeled[rows[rows >= 0]] = True
+        index.set_labeled(labeled)
+    rows = found.rows(np.array(item_ids, np.int64))
+    inside = np.flatnonzero(rows >= 0)
+    near = index.nearest(rows[inside], limit)
+    class_of = states.class_id[positions]
+    return {
+        item_ids[k]: [
+            Neighbor(item, labels[item] if labels is not None else int(class_of[row]))
+            for row, item in zip(ones.tolist(), found.item_ids[ones].tolist(), strict=True)
+            if labels is None or item in labels
+        ]
+        for k, ones in zip(inside.tolist(), near, strict=True)
+    }
+
+
+_indexes: OrderedDict[tuple[str, int, int], NeighborIndex] = OrderedDict()
+_lock = Lock()
+
+
+def neighbor_index(store: Store, found: RoundPredictions, audience: int = 0) -> NeighborIndex | None:
+    """The index of a round, kept for the next request; None for a round without embeddings.
+
+    `audience` separates annotators who may see different labels: an annotator's id, or 0 for all.
+    """
+    if found.embeddings is None:
+        return None
+    key = (store.url, found.round.id, audience)
+    with _lock:
+        if key not in _indexes:
+            _indexes[key] = NeighborIndex(found.embeddings)
+        _indexes.move_to_end(key)
+        while len(_indexes) > KEPT_INDEXES:
+            _indexes.popitem(last=False)
+        return _indexes[key]
