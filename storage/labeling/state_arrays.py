@@ -167,6 +167,7 @@ def _is_stored(connection: Connection, event: tuple[int, str] | None) -> bool:
 
 def _complete(connection: Connection, project_id: int, revision: int, known: ItemStates | None) -> ItemStates:
     empty = np.empty(0, ROW)
+    nothing: dict[str, Any] = {name: empty[name] for name in ("shuffle", *CHANGING)}
     states = ItemStates(
         revision=revision,
         generation=known.generation + 1 if known is not None else 0,
@@ -174,7 +175,7 @@ def _complete(connection: Connection, project_id: int, revision: int, known: Ite
         held_out=np.empty(0, np.bool_),
         tally=Tally(),
         n_held_out=0,
-        **{name: empty[name] for name in ("shuffle", *CHANGING)},
+        **nothing,
     )
     return _with_new(connection, project_id, states, 0)
 
