@@ -29,7 +29,7 @@ from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
 Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face"]
-CHUNK = 1_000
+CHUNK = 5_000
 OTHER_COLUMNS = (
     "label", "annotator", "at", "kind", "event", "sequence", "seconds", "suggestion", "suggested_label",
     "suggested_confidence", "note",
@@ -73,6 +73,16 @@ class ExportItem:
     id: int
     values: dict[str, Any]
     link_path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive items of an export, as read."""
+
+    rows: list[Any]
+    names: dict[int, list[str]]  # item id -> its other names
+    others: dict[int, list[dict[str, Any]]]  # item id -> its labels other than the one that counts
+    pseudo_labels: dict[int, tuple[str, float]]  # item id -> (label, confidence)
 
 
 class PseudoLabels:
@@ -132,6 +142,7 @@ class ExportRows:
         self.given = {row.id: row.name for row in rows}
         self.counts_as = class_rows.effective_names(rows)
         self.n_left_out = 0  # contested items, by `options.contested`
+        self.repeated: set[int] = set()  # events of the current chunk, see `_repeated_labels`
         self.picks = PickColumns(connection, project_id, self.counts_as)
         self.pseudo_labels = (
             newest_pseudo_labels(store, connection, project_id) if options.pseudo_above is not None else None
@@ -147,25 +158,28 @@ class ExportRows:
         return list(dict.fromkeys([*active, *sorted(self.counts_as[one] for one in ids)]))
 
     def __iter__(self) -> Iterator[ExportItem]:
-        last = 0
-        while chunk := self._chunk(last):
-            last = chunk[-1].id
-            self.picks.prepare(chunk)
-            self._repeated = self._repeated_labels([row.id for row in chunk])
-            others = self._others([row.id for row in chunk])
-            names = self._names([row.id for row in chunk])
-            pseudo_labels = self._pseudo_labels(chunk)
-            for row in chunk:
-                values = self._values(row, pseudo_labels.get(row.id))
+        for chunk in self.chunks():
+            for row in chunk.rows:
+                values = self._values(row, chunk.pseudo_labels.get(row.id))
                 if values is None:
                     continue
-                values["other_names"] = names.get(row.id, [])
-                values["other_labels"] = others.get(row.id, [])
+                values["other_names"] = chunk.names.get(row.id, [])
+                values["other_labels"] = chunk.others.get(row.id, [])
                 votes = votes_of(values["source"], values["label"], values["other_labels"])
                 if votes.kept(self.options.contested):
                     yield ExportItem(row.id, values | votes.columns(), row.link_path)
                 else:
                     self.n_left_out += 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The items that may have a row, in order, with what belongs to them."""
+        last = 0
+        while rows := self._chunk(last):
+            last = rows[-1].id
+            item_ids = [row.id for row in rows]
+            self.picks.prepare(rows)
+            self.repeated = self._repeated_labels(item_ids)
+            yield Chunk(rows, self._names(item_ids), self._others(item_ids), self._pseudo_labels(rows))
 
     def _chunk(self, last: int) -> list[Any]:
         """The next items that may have a row, with the event of the label that counts."""
@@ -232,7 +246,7 @@ class ExportRows:
             "seconds": row.seconds_to_decide,
             "suggestion": row.suggestion,
             "suggested_label": self.counts_as.get(row.suggested_class_id),
-            "suggested_confidence": None if row.sequence in self._repeated else row.suggested_confidence,
+            "suggested_confidence": None if row.sequence in self.repeated else row.suggested_confidence,
             "note": row.note or None,
         }
 

@@ -26,6 +26,7 @@ from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.arrays import write_arrays
+from storage.exporting.columns import columns_of
 from storage.exporting.formats import (
     CsvWriter,
     JsonlWriter,
@@ -147,10 +148,10 @@ class _Export:
             self.class_names = rows.class_names()
             with contextlib.ExitStack() as stack:
                 self.stack = stack
-                for item in rows if self.weights is None else self.weights.chosen(rows):
-                    self._write(item)
-                    if self.n_rows % REPORT_EVERY == 0:
-                        report(Progress("export", self.n_rows, 0))
+                if self.options.format == "parquet" and not self.options.media and self.weights is None:
+                    self._write_columns(rows, report)
+                else:
+                    self._write_rows(rows, report)
                 if self.options.arrays:
                     self.arrays_round = write_arrays(self.store, connection, self.project_id, self.folder)
                 if not self.writers:  # an export without rows still has its (empty) table
@@ -171,6 +172,24 @@ class _Export:
             "contested_left_out": rows.n_left_out,
             "label_sequence": moment.label_sequence,
         }
+
+    def _write_rows(self, rows: ExportRows, report: Report) -> None:
+        for item in rows if self.weights is None else self.weights.chosen(rows):
+            self._write(item)
+            if self.n_rows % REPORT_EVERY == 0:
+                report(Progress("export", self.n_rows, 0))
+
+    def _write_columns(self, rows: ExportRows, report: Report) -> None:
+        """The table that `_write_rows` gives, without a dictionary per row."""
+        writer: Any = self._writer(self.table)
+        for columns in columns_of(rows):
+            writer.write_columns(columns)
+            self.n_rows += columns.n
+            self.labels.update(columns.values["label"] or ())
+            self.sources.update(columns.values["source"] or ())
+            self.n_contested += sum(columns.votes[one]["contested"] for one in columns.vote_of)
+            self.n_decided += sum(columns.votes[one]["decided_by"] == "review" for one in columns.vote_of)
+            report(Progress("export", self.n_rows, 0))
 
     def _write(self, item: ExportItem) -> None:
         values = item.values

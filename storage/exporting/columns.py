@@ -1,0 +1,164 @@
+"""The rows of an export as columns, a chunk at a time: the same values as `ExportRows`, without a dictionary per row.
+
+Tables that are stored by column take them as they are. Only rows that differ from most (picks, labels of several
+annotators, further names) cost work of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from storage.exporting.reasons import PICK_COLUMNS
+from storage.exporting.rows import COLUMNS, ITEM_COLUMNS, Chunk, ExportRows
+from storage.exporting.votes import Votes, votes_of
+
+EVENT_COLUMNS = ("annotator", "at", "kind", "sequence", "suggestion")  # as the query names them
+Column = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """`values` has a sequence of `n` values for each column, None for a column without any value. The columns of votes
+    are few distinct values: `votes` has those, `vote_of` (n,) the position of each row among them."""
+
+    n: int
+    values: dict[str, Column | None]
+    votes: list[dict[str, Any]]
+    vote_of: list[int]
+
+
+def columns_of(rows: ExportRows) -> Iterator[Columns]:
+    """All rows, in order; chunks without rows are left out."""
+    for chunk in rows.chunks():
+        found = _columns(rows, chunk)
+        if found is not None:
+            yield found
+
+
+def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
+    pseudo, kept = chunk.pseudo_labels, chunk.rows
+    if rows.pseudo_labels is not None:  # else every item of a chunk has a row
+        kept = [row for row in kept if row.class_id is not None or row.held_out or row.id in pseudo]
+    if not kept:
+        return None
+    fields = _fields(kept)
+    kinds, labels = _sources(fields), _labels(rows, fields, pseudo)
+    votes = _votes(chunk, fields["id"], kinds, labels)
+    if chunk.others:
+        fits = [one.kept(rows.options.contested) for one in votes]
+        rows.n_left_out += fits.count(False)
+        kept, kinds, labels, votes = (
+            [one for one, fit in zip(ones, fits, strict=True) if fit] for ones in (kept, kinds, labels, votes)
+        )
+        if not kept:
+            return None
+        fields = _fields(kept)
+    given = [kind not in ("truth", "pseudo") for kind in kinds]
+    values: dict[str, Column | None] = dict.fromkeys(COLUMNS)
+    values |= {name: fields[name] for name in ITEM_COLUMNS}
+    values |= {"path": [""] * len(kept), "label": labels, "source": kinds}
+    values["split"] = [
+        name or ("test" if held_out else "train")
+        for name, held_out in zip(fields["split_name"], fields["held_out"], strict=True)
+    ]
+    values |= _event_values(rows, fields, given, labels)
+    _set_pseudo(rows, pseudo, values, fields["id"], kinds)
+    values |= _pick_values(rows, kept, fields, given, labels)
+    values["other_names"] = [chunk.names.get(one, []) for one in fields["id"]]
+    values["other_labels"] = [chunk.others.get(one, []) for one in fields["id"]]
+    distinct: dict[int, int] = {}
+    vote_of = [distinct.setdefault(id(one), len(distinct)) for one in votes]
+    different = {id(one): one for one in votes}
+    return Columns(len(kept), values, [different[one].columns() for one in distinct], vote_of)
+
+
+def _fields(kept: list[Any]) -> dict[str, Column]:
+    """Name in the query -> the values of these rows."""
+    return dict(zip(kept[0]._fields, zip(*kept, strict=True), strict=True))
+
+
+def _sources(fields: dict[str, Column]) -> list[str]:
+    values = zip(fields["held_out"], fields["class_id"], fields["kind"], strict=True)
+    return ["truth" if held_out else "pseudo" if label is None else kind for held_out, label, kind in values]
+
+
+def _labels(rows: ExportRows, fields: dict[str, Column], pseudo: dict[int, tuple[str, float]]) -> list[str]:
+    names = rows.counts_as
+    values = zip(
+        *(fields[name] for name in ("held_out", "class_id", "label_class", "truth_class_id", "id")), strict=True
+    )
+    return [
+        names[truth] if held_out else pseudo[item_id][0] if label is None else names[given]
+        for held_out, label, given, truth, item_id in values
+    ]
+
+
+def _votes(chunk: Chunk, item_ids: Column, kinds: list[str], labels: list[str]) -> list[Votes]:
+    """The votes of each row; rows without other labels share one object for each source and label."""
+    alone = cache(lambda kind, label: votes_of(kind, label, ()))
+    if not chunk.others:
+        return [alone(kind, label) for kind, label in zip(kinds, labels, strict=True)]
+    return [
+        votes_of(kind, label, chunk.others[item_id]) if item_id in chunk.others else alone(kind, label)
+        for item_id, kind, label in zip(item_ids, kinds, labels, strict=True)
+    ]
+
+
+def _event_values(
+    rows: ExportRows, fields: dict[str, Column], given: list[bool], labels: list[str]
+) -> dict[str, Column]:
+    """The columns of the counting label, None where `given` is false."""
+
+    def of(values: Column) -> Column:
+        return values if all(given) else [v if g else None for v, g in zip(values, given, strict=True)]
+
+    certain = fields["suggested_confidence"]
+    if rows.repeated:
+        pairs = zip(certain, fields["sequence"], strict=True)
+        certain = [None if sequence in rows.repeated else value for value, sequence in pairs]
+    names = [rows.given.get(one) for one in fields["class_id"]]
+    return {name: of(fields[name]) for name in EVENT_COLUMNS} | {
+        "event": of(fields["uuid"]),
+        "seconds": of(fields["seconds_to_decide"]),
+        "suggested_label": of([rows.counts_as.get(one) for one in fields["suggested_class_id"]]),
+        "suggested_confidence": of(certain),
+        "note": of([note or None for note in fields["note"]]),
+        "label_given": of([a if a != b else None for a, b in zip(names, labels, strict=True)]),
+        "round": of(fields["number"]),
+        "strategy": of(fields["strategy"]),
+    }
+
+
+def _set_pseudo(
+    rows: ExportRows,
+    pseudo: dict[int, tuple[str, float]],
+    values: dict[str, Column | None],
+    item_ids: Column,
+    kinds: list[str],
+) -> None:
+    """The confidence and the round of pseudo-labels."""
+    if not pseudo or rows.pseudo_labels is None:
+        return
+    number = rows.pseudo_labels.number
+    values["confidence"] = [
+        pseudo[one][1] if kind == "pseudo" else None for one, kind in zip(item_ids, kinds, strict=True)
+    ]
+    known = values["round"] or [None] * len(kinds)
+    values["round"] = [number if kind == "pseudo" else one for one, kind in zip(known, kinds, strict=True)]
+
+
+def _pick_values(
+    rows: ExportRows, kept: list[Any], fields: dict[str, Column], given: list[bool], labels: list[str]
+) -> dict[str, Column | None]:
+    """PICK_COLUMNS, empty if no row was picked."""
+    picked = [k for k, position in enumerate(fields["position"]) if position is not None and given[k]]
+    if not picked:
+        return {}
+    values: dict[str, Any] = {name: [None] * len(kept) for name in PICK_COLUMNS}
+    for k in picked:
+        for name, value in rows.picks.of(kept[k], labels[k]).items():
+            values[name][k] = value
+    return values
