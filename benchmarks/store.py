@@ -7,6 +7,9 @@ Medians of CPU-and-wall time per call on a SQLite file and, where a server is in
 measured in turns on the small and the large project of the same store, so that load affects both equally.
 `*_growth` = median at the large size / median at the small size; at most 2 is promised. `several_*` is a project
 with two labels per item whose annotator has already labeled the first tenth of the queue.
+
+`--requests` measures whole requests of the Label, Grid and Map screens and the export instead, in CPU time at 10,000
+and at `--items` items (`benchmarks.page_requests`); the pools are kept in `--pools` for the next run.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from typing import Any
 
 from sqlalchemy import text
 
+from benchmarks import page_requests
+from storage.database.migrate import head
 from storage.database.schema import NOT_QUEUED
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
@@ -38,7 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--requests", action="store_true")
+    parser.add_argument("--pools", type=Path, default=Path(tempfile.gettempdir()) / f"winnow-pools-{head()}")
     options = parser.parse_args()
+    if options.requests:
+        found = page_requests.compare(options.pools, (10_000, options.items), min(options.repeats, 7))
+        print(page_requests.table(found))
+        print(json.dumps(found))
+        return
     folder = Path(tempfile.mkdtemp(prefix="winnow-bench-"))
     try:
         result: dict[str, Any] = {"items": options.items, "repeats": options.repeats}

@@ -53,7 +53,7 @@ class MapLayers:
     ]  # number of the first round that picked it, 0: labeled but never picked, NONE: no label
     annotator: NDArray[np.int16]  # position in annotator_names
     annotator_names: tuple[str, ...]  # those who gave a label that counts
-    held_out: NDArray[np.bool_]
+    held_out: NDArray[np.bool_]  # also items that were deleted since: neither is labeled or selected
     picks: NDArray[np.int64]  # rows, in order
     other_picks: Mapping[str, NDArray[np.int64]]  # other strategy -> rows it would have picked, in order
     drawn: NDArray[np.int64]  # rows
@@ -80,13 +80,17 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     best = found.best_classes(known) if row.metrics.get("has_model") else None
     n = len(points)
     states = item_states(store, project_id)
-    at = found.positions_in(states)
-    label = _label_positions(states.class_id[at], known)
-    people = _label_givers(store, states.annotator_id[at])
+    item_ids = found.values_in(states, "item_ids", NO_ID)
+    label = _label_positions(found.values_in(states, "class_id", NO_ID), known)
+    annotators = found.values_in(states, "annotator_id", NO_ID)
+    people = _label_givers(store, annotators)
     picks = _rows([pick.item_id for pick in log.picks(round_id)], found)
     comparison = round_requests.comparison(store, round_id)
     others = {name: _rows(ids, found) for name, ids in (comparison.picks.items() if comparison else ())}
     drawn = drawn_rows(label, picks, n)
+    if len(item_ids) and not item_ids.all():  # items were deleted since the round
+        drawn, picks = drawn[item_ids[drawn] != NO_ID], picks[item_ids[picks] != NO_ID]
+        others = {name: rows[item_ids[rows] != NO_ID] for name, rows in others.items()}
     return MapLayers(
         round=row,
         class_names=tuple(one.name for one in active),
@@ -99,9 +103,9 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
         confidence=np.where(found.seen, np.float32(0), best.confidence) if best else np.zeros(n, np.float32),
         label=label,
         label_round=_label_rounds(store, found, label),
-        annotator=_positions(states.annotator_id[at], [one.id for one in people]),
+        annotator=_positions(annotators, [one.id for one in people]),
         annotator_names=tuple(one.name for one in people),
-        held_out=states.held_out[at],
+        held_out=found.values_in(states, "held_out", True),
         picks=picks,
         other_picks=others,
         drawn=drawn,

@@ -171,9 +171,9 @@ def nearest_labeled(
     if index is None:
         return {}
     states = item_states(store, found.round.project_id)
-    positions = found.positions_in(states)
+    class_of = found.values_in(states, "class_id", NO_ID)
     if labels is None:
-        index.set_labeled(states.class_id[positions] != NO_ID)
+        index.set_labeled(class_of != NO_ID)
     else:
         labeled = np.zeros(len(found.item_ids), np.bool_)
         rows = found.rows(np.fromiter(labels, np.int64, len(labels)))
@@ -182,7 +182,6 @@ def nearest_labeled(
     rows = found.rows(np.array(item_ids, np.int64))
     inside = np.flatnonzero(rows >= 0)
     near = index.nearest(rows[inside], limit)
-    class_of = states.class_id[positions]
     return {
         item_ids[k]: [
             Neighbor(item, labels[item] if labels is not None else int(class_of[row]))

@@ -58,7 +58,7 @@ class RoundPredictions:
     order: NDArray[np.int64] = field(repr=False)  # rows sorted by item id
     seen: NDArray[np.bool_] = field(repr=False)  # (n,) the model has seen a label of the item; the row is no prediction
     _best: dict[tuple[int, ...], BestClasses] = field(default_factory=dict, repr=False, compare=False)
-    _positions: dict[int, NDArray[np.int32] | slice] = field(default_factory=dict, repr=False, compare=False)
+    _positions: dict[int, NDArray[np.int32] | None] = field(default_factory=dict, repr=False, compare=False)
 
     def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) the row of each item, −1 for items that are not part of the round."""
@@ -76,18 +76,19 @@ class RoundPredictions:
         found = int(self.rows(np.array([item_id]))[0])
         return found if found >= 0 else None
 
-    def positions_in(self, states: ItemStates) -> NDArray[np.int32] | slice:
-        """The position of each row in the arrays of `states`: a slice if the rows are its first items in order.
-
-        Items are never deleted, so every item of a round is there.
-        """
+    def values_in(self, states: ItemStates, name: str, missing: Any) -> NDArray[Any]:
+        """(n,) the values of the array `name` of `states` for each row, `missing` for items that were deleted."""
         if states.generation not in self._positions:
             n = len(self.item_ids)
             first = n <= states.n_items and np.array_equal(states.item_ids[:n], self.item_ids)
-            found = slice(0, n) if first else states.positions(self.item_ids).astype(np.int32)
             self._positions.clear()
-            self._positions[states.generation] = found
-        return self._positions[states.generation]
+            self._positions[states.generation] = None if first else states.positions(self.item_ids).astype(np.int32)
+        values: NDArray[Any] = getattr(states, name)
+        at = self._positions[states.generation]
+        if at is None:  # the rows are the first items, in their order
+            return values[: len(self.item_ids)]
+        found = values[at] if len(values) else np.full(len(at), missing, values.dtype)
+        return np.where(at >= 0, found, np.asarray(missing, values.dtype))
 
     def class_probabilities(self, now: list[ClassRow]) -> NDArray[np.float32]:
         """(n, C) probabilities of all items, in the order of the active classes of `now`."""

@@ -49,6 +49,7 @@ def _move(store: Store, project_id: int, item_ids: Sequence[int], *, held_out: b
             ids = [row.id for row in rows if row.held_out != held_out]
             connection.execute(update(Item).where(Item.id.in_(ids)).values(held_out=held_out))
             projections.refresh_states(connection, project_id, ids)
+            projections.mark_changed(connection, project_id, ids)
             used = select(func.count(LabelEvent.item_id.distinct())).where(
                 LabelEvent.item_id.in_(ids),
                 LabelEvent.kind.in_(("label", "decide")),

@@ -17,6 +17,7 @@ from storage.database.bulk import chunks
 from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, Round
 from storage.database.store import Store
 from storage.labeling import queue
+from storage.labeling.state_arrays import states_in_memory
 from storage.projects.class_rows import effective_ids
 from storage.projects.projects import row_in
 
@@ -51,10 +52,14 @@ def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArr
     Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator nothing
     is hidden.
     """
+    states = states_in_memory(store, project_id)
     with store.read() as connection:
         if annotator is None or not row_in(connection, project_id).settings.is_blind:
             return np.empty(0, np.int64)
-        waiting = np.fromiter(connection.execute(queue.waiting_items(project_id)).scalars(), np.int64)
+        if states is None:
+            waiting = np.fromiter(connection.execute(queue.waiting_items(project_id)).scalars(), np.int64)
+        else:
+            waiting = states.item_ids[states.waiting]
     own = own_classes(store, project_id, annotator)
     return np.setdiff1d(waiting, np.fromiter(own, np.int64, len(own)))
 

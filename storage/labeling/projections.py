@@ -173,6 +173,14 @@ def _revision(project_id: int) -> Any:
     return select(Project.revision).where(Project.id == project_id).scalar_subquery()
 
 
+def mark_changed(connection: Connection, project_id: int, item_ids: Sequence[int]) -> None:
+    """Let readers of changes (`storage.labeling.state_arrays`) read these items again: a column of theirs has changed
+    that is not part of the state."""
+    for chunk in chunks(item_ids):
+        statement = update(ItemState).where(ItemState.item_id.in_(chunk))
+        connection.execute(statement.values(revision=_revision(project_id)))
+
+
 def labels_per_item(connection: Connection, project_id: int) -> int:
     settings = connection.execute(select(Project.settings).where(Project.id == project_id)).scalar_one()
     return int(settings.get("labels_per_item", 1))

@@ -6,7 +6,7 @@ large the pool is. The arrays are never changed in place: a change copies the ar
 work on the arrays it was given while another one reads on.
 
 A store that was restored from a backup has a smaller revision, fewer items, or another event in the place of the newest
-one that was read; then every row is read again.
+one that was read; then every row is read again. So it is after items were deleted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Integer, Select, func, select, text, type_coerce
 
+from storage.database.bulk import chunks
 from storage.database.schema import CHANGED, Item, ItemState, LabelEvent, Project
 from storage.database.store import Store
+from storage.projects.access_schema import Deletion
 
 NO_ID = 0  # no class, no annotator
 KEPT_ITEMS = 3_000_000  # of all projects in memory; the project used last always stays
@@ -38,6 +40,7 @@ ROW = np.dtype(
     ]
 )
 CHANGING = ("class_id", "annotator_id", "waiting", "skipped", "flagged")
+COUNTED = ("waiting", "skipped", "flagged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class ItemStates:
     tally: Tally
     n_held_out: int
     newest_event: tuple[int, str] | None = None  # (sequence, uuid) of the newest event of the store when this was read
+    n_deleted: int = 0  # items of the project deleted before this was read
 
     @property
     def n_items(self) -> int:
@@ -142,11 +146,18 @@ def _current(connection: Connection, project_id: int, known: ItemStates | None) 
     ids = connection.execute(select(func.max(Item.id)).where(Item.project_id == project_id))
     last, revision = int(ids.scalar() or 0), int(revision or 0)
     before = int(known.item_ids[-1]) if known is not None and known.n_items else 0
-    newest = _newest_event(connection)
-    if known is None or revision < known.revision or last < before or not _is_stored(connection, known.newest_event):
-        return replace(_complete(connection, project_id, revision, known), newest_event=newest)
+    newest, n_deleted = _newest_event(connection), _n_deleted(connection, project_id)
+    if (
+        known is None
+        or revision < known.revision
+        or last < before
+        or n_deleted != known.n_deleted
+        or not _is_stored(connection, known.newest_event)
+    ):
+        found = _complete(connection, project_id, revision, known)
+        return replace(found, newest_event=newest, n_deleted=n_deleted)
     changed = _rows(connection, _changed_states(project_id, known.revision))
-    found = _with_changes(known, changed[changed["item_id"] <= before])
+    found = _with_changes(connection, known, changed[changed["item_id"] <= before])
     if last > before:
         found = _with_new(connection, project_id, found, before)
     return replace(found, revision=revision, newest_event=newest)
@@ -156,6 +167,11 @@ def _newest_event(connection: Connection) -> tuple[int, str] | None:
     query = select(LabelEvent.sequence, LabelEvent.uuid).order_by(LabelEvent.sequence.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     return (row.sequence, row.uuid) if row is not None else None
+
+
+def _n_deleted(connection: Connection, project_id: int) -> int:
+    counts = connection.execute(select(Deletion.counts).where(Deletion.project_id == project_id)).scalars()
+    return sum(int(one.get("items", 0)) for one in counts)
 
 
 def _is_stored(connection: Connection, event: tuple[int, str] | None) -> bool:
@@ -180,20 +196,32 @@ def _complete(connection: Connection, project_id: int, revision: int, known: Ite
     return _with_new(connection, project_id, states, 0)
 
 
-def _with_changes(known: ItemStates, rows: NDArray[Any]) -> ItemStates:
+def _with_changes(connection: Connection, known: ItemStates, rows: NDArray[Any]) -> ItemStates:
     """`known` with the values of the changed rows; arrays in which nothing differs are shared."""
     if not len(rows):
         return known
     at = np.searchsorted(known.item_ids, rows["item_id"])
+    values = {name: rows[name] for name in CHANGING} | {"held_out": _are_held_out(connection, rows["item_id"])}
     arrays: dict[str, Any] = {}
-    for name in CHANGING:
+    for name, new in values.items():
         old: NDArray[Any] = getattr(known, name)
-        if (old[at] != rows[name]).any():
+        if (old[at] != new).any():
             arrays[name] = old.copy()
-            arrays[name][at] = rows[name]
+            arrays[name][at] = new
             arrays[name].flags.writeable = False
     found = replace(known, **arrays)
-    return replace(found, tally=known.tally.changed(_tally(known, at), _tally(found, at)))
+    n_held_out = known.n_held_out + int(found.held_out[at].sum()) - int(known.held_out[at].sum())
+    return replace(found, n_held_out=n_held_out, tally=known.tally.changed(_tally(known, at), _tally(found, at)))
+
+
+def _are_held_out(connection: Connection, item_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found = [
+        item_id
+        for chunk in chunks(item_ids.tolist())
+        for item_id, held_out in connection.execute(select(Item.id, Item.held_out).where(Item.id.in_(chunk)))
+        if held_out
+    ]
+    return np.isin(item_ids, np.array(found, np.int64))
 
 
 def _with_new(connection: Connection, project_id: int, known: ItemStates, after: int) -> ItemStates:
@@ -221,7 +249,7 @@ def _tally(states: ItemStates, at: NDArray[np.int64]) -> Tally:
     classes, numbers = np.unique(states.class_id[at][~states.held_out[at]], return_counts=True)
     labeled = Counter(dict(zip(classes.tolist(), numbers.tolist(), strict=True)))
     del labeled[NO_ID]
-    waiting, skipped, flagged = (int(np.count_nonzero(getattr(states, name)[at])) for name in CHANGING[2:])
+    waiting, skipped, flagged = (int(np.count_nonzero(getattr(states, name)[at])) for name in COUNTED)
     return Tally(waiting, skipped, flagged, labeled)
 
 

@@ -11,6 +11,7 @@ from app.views.map_figure import map_figure
 from core.config import RoundConfig
 from core.types import PickReason, Selection
 from storage.projects.classes import merge_classes
+from storage.projects.deletion import request_deletion, run_deletion
 from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, make_pool
 
@@ -111,6 +112,17 @@ def test_the_map_shows_current_labels_at_the_positions_of_the_round(sqlite_store
         [made.items[3]],
         [made.items[3], made.items[1]],
     ]
+
+
+def test_deleted_items_are_neither_drawn_nor_selected(sqlite_store):
+    made = make_pool(sqlite_store, 5)
+    round_id = finished(made, [0, 1, 2, 0, 1], picks=[3, 1])
+    made.pool.label(made.items[4], made.classes[2], annotator=made.bob)
+    run_deletion(made.store, request_deletion(made.store, made.project_id, "birds", [made.items[0], made.items[3]]).id)
+    found = map_layers.map_layers(made.store, made.project_id, round_id)
+    assert found is not None
+    assert found.drawn.tolist() == [1, 2, 4] and found.picks.tolist() == [1] and set(found.names) == {1, 2, 4}
+    assert found.label.tolist() == [-1, -1, -1, -1, 2] and found.held_out.tolist() == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize("coloring", ["Prediction", "Label", "Confidence", "Round", "Annotator"])

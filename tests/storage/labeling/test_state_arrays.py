@@ -17,10 +17,12 @@ from sqlalchemy import delete, event, func, select, update
 from storage.database.schema import Item, ItemState, LabelEvent, Project
 from storage.database.store import Store
 from storage.labeling import state_arrays
+from storage.labeling.held_out import move_to_pool, move_to_test
 from storage.labeling.item_rows import ItemFilter
 from storage.labeling.pool import Pool, _counts
 from storage.labeling.state_arrays import NO_ID, item_states
 from storage.media.checks import set_condition
+from storage.projects.deletion import request_deletion, run_deletion
 from storage.projects.projects import get_project, update_project
 from tests.storage.labeling.test_rebuild import perform, step
 from tests.storage.pools import Made, add_items, make_pool
@@ -87,6 +89,23 @@ def test_the_arrays_follow_imports_tests_conditions_and_settings(store):
     made.pool.undo(annotator=made.ann)
     check(store, made.project_id)
     check(store, other.project_id)
+
+
+def test_the_arrays_follow_moves_to_the_test_items_and_deletions(store):
+    made = make_pool(store, 6)
+    made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
+    check(store, made.project_id)
+    move_to_test(store, made.project_id, made.items[:3])
+    check(store, made.project_id)
+    move_to_pool(store, made.project_id, made.items[1:2])
+    check(store, made.project_id)
+    before = item_states(store, made.project_id).generation
+    deletion = request_deletion(store, made.project_id, "birds", [made.items[2], made.items[4]])
+    run_deletion(store, deletion.id)
+    check(store, made.project_id)
+    assert item_states(store, made.project_id).generation == before + 1, "positions have changed"
+    add_items(store, made.project_id, ["after the deletion"])
+    check(store, made.project_id)
 
 
 def test_arrays_of_an_earlier_request_stay_as_they_were(sqlite_store):
