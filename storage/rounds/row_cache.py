@@ -2,14 +2,16 @@
 
     folder/<hash of key>/layout.json          the key, the shape and dtype of a row, and a hash of these
     folder/<hash of key>/<shard>.rows         rows one after another, only ever appended
+    folder/<hash of key>/<shard>.sums         for each row the checksum of its bytes, 0 if it is not known
     folder/<hash of key>/<shard>.names        for each row the 16-byte hash of its name, appended after its row
     folder/<hash of key>/front.lock           held by the process that fills from the front
 
-A row exists once its name is in the second file, so a killed process leaves at most unreferenced bytes. Each process
+A row exists once its name is in the last file, so a killed process leaves at most unreferenced bytes. Each process
 that computes rows appends to a shard that it has locked, so several can fill the same key: they start at opposite ends
 and read each other's names after every block.
 
-Everything here can be computed again. A folder whose layout is damaged is therefore removed and filled again.
+Everything here can be computed again. A folder whose layout is damaged is therefore removed and filled again, and a row
+whose bytes do not have their checksum is computed again when it is first read, and written in its place.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import mmap
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +39,8 @@ from storage.system.atomic_files import sync_path
 
 LOG = logging.getLogger("winnow.row_cache")
 DIGEST = 16
+SUM_BYTES = 8
+KNOWN = 1 << 32  # added to a CRC-32, so that a known checksum is never 0
 DigestType = np.dtype((np.void, DIGEST))
 BLOCK_BYTES = 8 << 20
 MAX_BLOCK = 1024
@@ -74,7 +79,7 @@ class FolderRowCache:
         if wanted.n_missing:
             with shelf.new_rows() as (shard, in_front):
                 _fill(wanted, shard, compute, report, forward=in_front)
-        return shelf.open(digests)
+        return shelf.open(digests, compute)
 
 
 def digests_of(names: Sequence[str]) -> NDArray[np.void]:
@@ -209,7 +214,15 @@ class _Shelf:
             finally:
                 shard.close()
 
-    def open(self, digests: NDArray[np.void]) -> StoredRows:
+    def sums_of(self, shard: str, n_rows: int) -> NDArray[np.uint64]:
+        """(n_rows,) checksums of a shard, 0 where there is none: earlier versions wrote none."""
+        sums = np.zeros(n_rows, np.uint64)
+        with contextlib.suppress(FileNotFoundError):
+            data = (self.folder / f"{shard}.sums").read_bytes()[: n_rows * SUM_BYTES]
+            sums[: len(data) // SUM_BYTES] = np.frombuffer(data[: len(data) // SUM_BYTES * SUM_BYTES], np.uint64)
+        return sums
+
+    def open(self, digests: NDArray[np.void], compute: Callable[[Sequence[int]], NDArray[Any]]) -> StoredRows:
         layout = self.layout()
         if layout is None or not len(digests):
             return StoredRows([], np.empty((0, 2), np.int64), layout or Layout((), np.dtype(np.float32)))
@@ -225,7 +238,32 @@ class _Shelf:
                 f"Rows of {self.key!r} are missing from {self.folder}: files were removed in the meantime. Try again."
             )
         maps = [_open_map(self.folder / f"{shard}.rows", len(part), layout) for shard, part in names]
-        return StoredRows(maps, where[places], layout)
+        files = [self.folder / shard for shard, _ in names]
+        sums = [self.sums_of(shard, len(part)) for shard, part in names]
+        return StoredRows(maps, where[places], layout, _Originals(files, sums, compute))
+
+
+@dataclass(frozen=True, slots=True)
+class _Originals:
+    """What damaged rows are recognized by and computed again with."""
+
+    files: list[Path]  # of each shard, without suffix
+    sums: list[NDArray[np.uint64]]  # of each shard
+    compute: Callable[[Sequence[int]], NDArray[Any]]
+
+    def write(self, shard: int, row: int, data: NDArray[Any]) -> None:
+        """Replace one row and its checksum on disk."""
+        for suffix, position, content in (
+            (".rows", row * data.nbytes, data.tobytes()),
+            (".sums", row * SUM_BYTES, _checksums(data[None]).tobytes()),
+        ):
+            with open(self.files[shard].with_suffix(suffix), "r+b") as file:
+                file.seek(position)
+                file.write(content)
+
+
+def _checksums(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    return np.array([KNOWN + zlib.crc32(row.tobytes()) for row in rows], np.uint64)
 
 
 def _hash_of(values: dict[str, Any]) -> str:
@@ -238,16 +276,17 @@ class _Shard:
     def __init__(self, shelf: _Shelf, name: str) -> None:
         self.shelf = shelf
         self.rows: IO[bytes] = open(shelf.folder / f"{name}.rows", "ab")  # noqa: SIM115
+        self.sums: IO[bytes] = open(shelf.folder / f"{name}.sums", "ab")  # noqa: SIM115
         self.names: IO[bytes] = open(shelf.folder / f"{name}.names", "ab")  # noqa: SIM115
         self.trimmed = False
 
     def append(self, rows: NDArray[Any], digests: NDArray[np.void]) -> None:
-        """Rows first, then their names; both on disk when this returns."""
+        """Rows and checksums first, then their names; all on disk when this returns."""
         layout = Layout(rows.shape[1:], rows.dtype)
         self.shelf.set_layout(layout)
         if not self.trimmed:
             self._trim(layout)
-        for file, data in ((self.rows, rows), (self.names, digests)):
+        for file, data in ((self.rows, rows), (self.sums, _checksums(rows)), (self.names, digests)):
             file.write(data.tobytes())
             file.flush()
             os.fsync(file.fileno())
@@ -259,11 +298,13 @@ class _Shard:
             n_rows = min(n_rows, os.fstat(self.rows.fileno()).st_size // layout.row_bytes)
         self.names.truncate(n_rows * DIGEST)
         self.rows.truncate(n_rows * layout.row_bytes)
+        self.sums.truncate(n_rows * SUM_BYTES)  # rows of earlier versions get checksums of 0
         sync_path(self.shelf.folder)
         self.trimmed = True
 
     def close(self) -> None:
         self.rows.close()
+        self.sums.close()
         self.names.close()
 
 
@@ -276,8 +317,16 @@ def _open_map(path: Path, n_rows: int, layout: Layout) -> NDArray[Any]:
 class StoredRows:
     """`core.types.Rows` over the shards of one key."""
 
-    def __init__(self, maps: list[NDArray[Any]], where: NDArray[np.int64], layout: Layout) -> None:
+    def __init__(
+        self,
+        maps: list[NDArray[Any]],
+        where: NDArray[np.int64],
+        layout: Layout,
+        originals: _Originals | None = None,
+    ) -> None:
         self._maps = maps
+        self._originals = originals
+        self._checked = np.zeros(len(where), np.bool_)  # (n,) rows whose checksum was compared in this process
         self._where = where  # (n, 2) shard and row in it
         self._all_may_stay = sum(one.nbytes for one in maps) <= MAPPED_BYTES
         self.shape: tuple[int, ...] = (len(where), *layout.shape)
@@ -295,7 +344,23 @@ class StoredRows:
             self._gather(where[start : start + size], taken[start : start + size])
             if not self._all_may_stay:
                 self._release()
+        self._check(np.asarray(rows), taken)
         return taken
+
+    def _check(self, rows: NDArray[np.int64], taken: NDArray[Any]) -> None:
+        """Compare rows that are read for the first time with their checksums; replace damaged ones in `taken`."""
+        positions = np.arange(len(self))[rows]
+        for place in np.flatnonzero(~self._checked[positions]):
+            position = int(positions[place])
+            shard, row = (int(value) for value in self._where[position])
+            assert self._originals is not None
+            stored = int(self._originals.sums[shard][row])
+            if stored and taken.itemsize and stored != KNOWN + zlib.crc32(taken[place].tobytes()):
+                LOG.warning("A cached row in %s is damaged. It is computed again.", self._originals.files[shard])
+                taken[place] = self._originals.compute([position])[0]
+                self._originals.write(shard, row, taken[place])
+                self._originals.sums[shard][row] = int(_checksums(taken[place][None])[0])
+        self._checked[positions] = True
 
     def _gather(self, where: NDArray[np.int64], taken: NDArray[Any]) -> None:
         for shard in np.unique(where[:, 0]):

@@ -216,3 +216,44 @@ def test_a_layout_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     log.clear()
     FolderRowCache(tmp_path).rows("key", names, computing(names, log))
     assert log == []
+
+
+@pytest.mark.parametrize("suffix", ["rows", "sums", "names"])
+@pytest.mark.parametrize("share", [0.0, 0.37, 0.99])
+def test_a_flipped_byte_is_noticed_and_the_row_computed_again_for_good(
+    tmp_path: Path, suffix: str, share: float
+) -> None:
+    names = [f"n {number}" for number in range(40)]
+    expected = np.stack([row_of(name) for name in names])
+    FolderRowCache(tmp_path).rows("key", names, computing(names, []))
+    [path] = tmp_path.rglob(f"*.{suffix}")
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= 0b0100_0000
+    path.write_bytes(data)
+    log: list[str] = []
+    rows = FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert np.array_equal(rows.take(np.arange(40)), expected)
+    assert np.array_equal(rows.take(np.arange(39, -1, -1)), expected[::-1])
+    assert len(log) == 1, "only the damaged row, once"
+    log.clear()
+    again = FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert np.array_equal(again.take(np.arange(40)), expected)
+    assert log == []
+
+
+def test_rows_of_a_version_without_checksums_are_read_and_added_to(tmp_path: Path) -> None:
+    names = [f"n {number}" for number in range(12)]
+    FolderRowCache(tmp_path).rows("key", names[:8], computing(names[:8], []))
+    [sums] = tmp_path.rglob("*.sums")
+    sums.unlink()
+    log: list[str] = []
+    rows = FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert log == names[8:]
+    assert np.array_equal(rows.take(np.arange(12)), np.stack([row_of(name) for name in names]))
+    [path] = tmp_path.rglob("*.rows")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    log.clear()
+    rows = FolderRowCache(tmp_path).rows("key", names, computing(names, log))
+    assert np.array_equal(rows.take(np.array([11])), row_of("n 11")[None]) and log == ["n 11"]
