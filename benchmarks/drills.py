@@ -10,7 +10,8 @@ Last line: one JSON object. `acknowledged` counts the events that the server sai
 not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
 `inconsistencies` (promised: none) are sentences: a damaged database, projections that differ from the events, events
 that were refused or stored in another order, acknowledged uploads with other bytes, no round that finishes after the
-faults. The exit status is an error when a promise does not hold. The test suite runs thirty seconds.
+faults. SIGTERM ends the faults early. The exit status is an error when a promise does not hold. The test suite runs
+thirty seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from tests.drills.drill import Options, run_drill
@@ -34,7 +37,9 @@ def main() -> None:
     given = parser.parse_args()
     seed = secrets.randbelow(1 << 31) if given.seed is None else given.seed
     options = Options(seconds=given.seconds, seed=seed, database=given.database, logs=given.logs)
-    result = run_drill(options, lambda line: print(line, flush=True))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    result = run_drill(options, lambda line: print(line, flush=True), stop)
     if given.out is not None:
         given.out.write_text(json.dumps(result, indent=1))
     print(json.dumps({name: value for name, value in result.items() if name != "fault_log"}))

@@ -93,8 +93,10 @@ class System:
     notes: list[str] = field(default_factory=list)
 
 
-def run_drill(options: Options, say: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Run one drill; the result as JSON values."""
+def run_drill(
+    options: Options, say: Callable[[str], None] = lambda line: None, stop: threading.Event | None = None
+) -> dict[str, Any]:
+    """Run one drill; the result as JSON values. `stop` ends the faults before their time."""
     say(f"seed {options.seed}, {options.seconds:.0f} s, {options.database}")
     with _scratch() as (folder, disk), _running(options, folder, disk) as system:
         if disk is None:
@@ -104,17 +106,18 @@ def run_drill(options: Options, say: Callable[[str], None] = lambda line: None) 
         for thread in (watchdog, system.rounds, system.target.uploader, *system.annotators):
             thread.start()
         try:
-            _disturb(options, faults, say)
+            _disturb(options, faults, say, stop or threading.Event())
             faults.end_due(everything=True)
+            faults.lasted = time.monotonic() - faults.began
             result = _finish(system, watchdog, faults, say)
         finally:
             watchdog.stop()
-        return result | {"seconds": options.seconds, "seed": options.seed, "database": options.database}
+        return result | {"seconds": round(faults.lasted, 1), "seed": options.seed, "database": options.database}
 
 
-def _disturb(options: Options, faults: Faults, say: Callable[[str], None]) -> None:
+def _disturb(options: Options, faults: Faults, say: Callable[[str], None], stop: threading.Event) -> None:
     end, due = time.monotonic() + options.seconds, time.monotonic() + 2.0
-    while (moment := time.monotonic()) < end:
+    while (moment := time.monotonic()) < end and not stop.is_set():
         faults.end_due()
         if moment >= due:
             faults.next(say)

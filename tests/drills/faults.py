@@ -43,6 +43,7 @@ class Faults:
     chance: random.Random
     log: list[dict[str, object]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
+    lasted: float = 0.0  # seconds from the first to the last fault
 
     def __post_init__(self) -> None:
         self._bag: list[Callable[[], str | None]] = []
