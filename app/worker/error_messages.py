@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import traceback
 
@@ -21,6 +23,8 @@ def sentence(error: BaseException) -> str:
             f"Not enough memory: {needed}. Lower the number of landmarks, views or candidates, or start a worker on a "
             "machine with more memory."
         )
+    if is_disk_full(error):
+        return "The disk of the worker is full, so the round could not be stored. Free some space and run it again."
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
@@ -35,6 +39,11 @@ def memory_needed(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return text.rstrip(".") or "an allocation failed"
     return ""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write failed for lack of space; libraries wrap the system's error in errors of their own."""
+    return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
 
 
 def story(error: BaseException) -> str:
