@@ -25,13 +25,22 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "storage/labeling/events.py": (LABELING, NOT_MANY_PROCESSES),
     "storage/labeling/queue.py": (f"{LABELING}/test_queue.py", LABELING, NOT_MANY_PROCESSES),
-    "storage/projects/classes.py": (f"{PROJECTS}/test_classes.py", f"{PROJECTS}/test_class_keys.py"),
+    "storage/projects/classes.py": (
+        f"{PROJECTS}/test_classes.py",
+        f"{PROJECTS}/test_class_keys.py",
+        f"{LABELING}/test_event_limits.py",
+    ),
     "storage/projects/class_rows.py": (
         f"{PROJECTS}/test_classes.py",
         f"{PROJECTS}/test_class_keys.py",
         f"{PROJECTS}/test_projects.py",
+        f"{LABELING}/test_event_limits.py",
     ),
-    "storage/exporting/rows.py": (f"{EXPORTING}/test_run.py", f"{EXPORTING}/test_counts.py"),
+    "storage/exporting/rows.py": (
+        f"{EXPORTING}/test_run.py",
+        f"{EXPORTING}/test_counts.py",
+        f"{LABELING}/test_event_limits.py",
+    ),
     "storage/exporting/run.py": (f"{EXPORTING}/test_run.py", f"{EXPORTING}/test_interrupted.py"),
     "app/rounds/workflows.py": ("tests/app/rounds",),
 }

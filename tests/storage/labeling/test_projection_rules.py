@@ -126,14 +126,14 @@ def test_an_undone_label_is_asked_for_again_from_the_same_annotator_only(sqlite_
         made.pool.label(item, made.classes[0], annotator=made.ann)
     assert queue_of(made.pool, made.ann) == order[4:]
     made.pool.release(annotator=made.ann)
-    for item in order[:6]:
+    for item in order[1:6]:
         made.pool.label(item, made.classes[1], annotator=made.bob)
-    assert queue_of(made.pool, made.bob) == order[6:]
+    assert queue_of(made.pool, made.bob) == [order[0], *order[6:]]
     made.pool.release(annotator=made.bob)
     made.pool.apply([event(order[0], "undo", undoes=first.uuid)], annotator=made.ann)
     assert queue_of(made.pool, made.ann) == [order[0], *order[4:]]
     made.pool.release(annotator=made.ann)
-    assert queue_of(made.pool, made.bob) == order[6:]
+    assert queue_of(made.pool, made.bob) == [order[0], *order[6:]]
 
 
 def test_a_changed_label_moves_no_place_in_the_queue(sqlite_store: Store):
@@ -232,3 +232,20 @@ def test_another_number_of_labels_changes_what_waits(sqlite_store: Store, wanted
         assert connection.execute(select(QueueCursor)).all() == []
     assert waiting == ([made.items[0]] if wanted == 2 else []) + made.items[3:]
     assert held_out[0] not in waiting
+
+
+def test_the_queue_begins_at_its_very_first_position(sqlite_store: Store):
+    made = make_pool(sqlite_store, 3, labels_per_item=2)
+    with sqlite_store.write() as connection:
+        connection.execute(update(ItemState).where(ItemState.item_id == made.items[1]).values(shuffle=0))
+    assert queue_of(made.pool, made.ann)[0] == made.items[1]
+
+
+def test_places_in_the_queue_of_another_project_stay(sqlite_store: Store):
+    one, other = (make_pool(sqlite_store, 3, name, labels_per_item=2) for name in ("one", "other"))
+    for made in (one, other):
+        queue_of(made.pool, made.ann)
+    with sqlite_store.write() as connection:
+        projections.refresh_waiting(connection, one.project_id, 3)
+        left = connection.execute(select(QueueCursor.project_id)).scalars().all()
+    assert left == [other.project_id]
