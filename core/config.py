@@ -28,19 +28,23 @@ def require(holds: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaConfig:
-    """How bytes become network inputs. Audio defaults are the paper's: 1 s at 16 kHz -> 32x32 log-mel."""
+    """How bytes become network inputs. Audio defaults are the paper's: 1 s at 16 kHz -> 32x32 log-mel. A project gets
+    settings that fit its pool (`core.media.derivation`)."""
 
     sample_rate: int = 16_000
     seconds: float = 1.0
+    clip_from: Literal["loudest", "center", "start"] = "loudest"  # the part of a longer clip; shorter ones: `to_clip`
+    predict_windows: int = 1  # a longer clip is scored on up to this many windows, and their probabilities averaged
     n_fft: int = 2048  # 128 ms
     hop: int = 512  # 32 ms
     n_mels: int = 32
     f_min: float = 20.0
-    f_max: float = 8_000.0
+    f_max: float = 8_000.0  # 0: half of the sample rate
     floor: float = -4.5  # log10 power below the clip's maximum
     noise_folder: str = ""  # background noise for augmentation; empty: generated white, pink and brown noise
-    image_size: int = 32
-    image_fit: Literal["stretch", "crop"] = "stretch"  # to a square: scale the whole image, or crop its center
+    image_size: int = 32  # height in pixels
+    image_width: int = 0  # 0: as wide as high
+    image_fit: Literal["stretch", "crop", "fit"] = "stretch"  # scale both sides, crop the center, or add borders
     channels: Literal[1, 3] = 3  # of images; audio always has one
     flip: bool = False  # mirror images left to right in augmentation: only where a mirrored item keeps its class
 
@@ -54,11 +58,38 @@ class MediaConfig:
         require(1 <= self.hop <= self.n_fft, f"A hop of {self.hop} samples must lie between 1 and the window.")
         require(4 <= self.n_mels <= 256, f"{self.n_mels} mel bins are not supported; use 4 to 256.")
         require(
-            0 <= self.f_min < min(self.f_max, self.sample_rate / 2),
+            0 <= self.f_min < self.f_top,
             f"The mel bins from {self.f_min} to {self.f_max} Hz leave no band below {self.sample_rate / 2} Hz.",
+        )
+        require(
+            1 <= self.predict_windows <= 64,
+            f"A prediction from {self.predict_windows} windows is not supported; use 1 to 64.",
         )
         require(-12 <= self.floor <= -0.5, f"A floor of {self.floor} is not supported; use -12 to -0.5.")
         require(8 <= self.image_size <= 512, f"An image size of {self.image_size} is not supported; use 8 to 512.")
+        require(
+            self.image_width == 0 or 8 <= self.image_width <= 512,
+            f"An image width of {self.image_width} is not supported; use 0 (as wide as high) or 8 to 512.",
+        )
+
+    @property
+    def f_top(self) -> float:
+        """The upper end of the mel band in Hz: `f_max`, at most half of the sample rate."""
+        return min(self.f_max or self.sample_rate / 2, self.sample_rate / 2)
+
+    @property
+    def picture_size(self) -> tuple[int, int]:
+        """(height, width) of pictures."""
+        return self.image_size, self.image_width or self.image_size
+
+    @property
+    def n_frames(self) -> int:
+        """Columns of a spectrogram: one frame per hop, the first and the last centered on the clip's ends."""
+        return 1 + round(self.seconds * self.sample_rate) // self.hop
+
+    def input_shape(self, kind: str) -> tuple[int, int, int]:
+        """(H, W, C) of one network input; `kind` is "audio" or "image"."""
+        return (*self.picture_size, self.channels) if kind == "image" else (self.n_mels, self.n_frames, 1)
 
 
 # Shown beside the choice. Costs are CPU time per kernel entry at 32x32, as `benchmarks.kernels` prints them.

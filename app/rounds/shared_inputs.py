@@ -16,6 +16,7 @@ import numpy as np
 from app.rounds.artifact_refs import to_dict, to_ref
 from core.config import MediaConfig
 from core.media.inputs import Inputs, NormalizedRows
+from core.media.windows import Windows
 from core.rows import ArrayRows
 from core.types import MediaKind, Progress, Report, RowCache, Rows
 from storage.rounds.artifacts import ArtifactFolder
@@ -32,11 +33,13 @@ def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> dict[s
         "scale": inputs.scale.tolist(),
         "notes": inputs.notes,
         "key": inputs.key,
+        "window_rows": inputs.windows.rows.tolist() if inputs.windows else [],
     }
     return {
         "about": to_dict(folder.put_bytes(json.dumps(about).encode(), ".json")),
         "sources": _put_rows(folder, inputs.sources, report),
         "clean": _put_rows(folder, inputs.clean, report) if inputs.kind == "audio" else None,
+        "windows": _put_rows(folder, inputs.windows.pictures, report) if inputs.windows else None,
     }
 
 
@@ -48,6 +51,10 @@ def open_inputs(
     mean, scale = np.asarray(about["mean"], np.float32), np.asarray(about["scale"], np.float32)
     sources = _open_rows(folder, stored["sources"])
     clean: Rows = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, stored["clean"])
+    windows = None
+    if stored.get("windows"):
+        rows = np.asarray(about["window_rows"], np.int64)
+        windows = Windows(rows=rows, pictures=_open_rows(folder, stored["windows"]))
     return Inputs(
         kind=kind,
         config=config,
@@ -60,6 +67,7 @@ def open_inputs(
         notes=tuple(about["notes"]),
         cache=cache,
         key=about["key"],
+        windows=windows,
     )
 
 

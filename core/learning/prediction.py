@@ -27,7 +27,7 @@ BLOCK = {"cpu": 256, "cuda": 2_048}
 class Predictions:
     """One row per requested row."""
 
-    probabilities: NDArray[np.float32]  # (n, C) calibrated; the mean over the clean input and the views
+    probabilities: NDArray[np.float32]  # (n, C) calibrated; the mean over clean input and views, or over windows
     embeddings: NDArray[np.float32]  # (n, e) of the clean input, last layer
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
 
@@ -54,7 +54,8 @@ def predict(
     report: Report = ignore,
 ) -> Predictions:
     """Predictions for `rows` (all when None); with `n_views`, averaged over the clean input and that many augmented
-    views. Memory beyond the result is that of one block."""
+    views. A clip that is longer than an input (`Inputs.windows`) has the mean over its windows instead. Memory beyond the
+    result is that of one block."""
     asked = np.arange(len(inputs)) if rows is None else np.asarray(rows, np.int64)
     n, n_classes = len(asked), model.shape.n_classes
     probabilities = np.zeros((n, n_classes), np.float32)
@@ -70,15 +71,31 @@ def predict(
             here = slice(start, start + len(block))
             p, embedded = _clean(model, on_device(inputs.clean.take(block), runtime.device))
             embeddings[here] = embedded
+            probabilities[here] = p
             if by_view is None:
-                probabilities[here] = p
+                _average_windows(model, inputs, block, probabilities[here], runtime)
                 continue
             made = views(inputs, block, n_made, device=runtime.device)[:, :n_views]
             flat = on_device(made.reshape(-1, *inputs.shape), runtime.device)
             by_view[:, here] = _clean(model, flat)[0].reshape(len(block), n_views, n_classes).swapaxes(0, 1)
             probabilities[here] = (p + by_view[:, here].sum(0)) / (1 + n_views)
+            _average_windows(model, inputs, block, probabilities[here], runtime)
     report(Progress("predict", n, n))
     return Predictions(probabilities=probabilities, embeddings=embeddings, view_probabilities=by_view)
+
+
+def _average_windows(
+    model: TrainedModel, inputs: Inputs, rows: NDArray[np.int64], probabilities: NDArray[np.float32], runtime: Runtime
+) -> None:
+    """Replace the probabilities (len(rows), C) of clips with several windows by the mean over these."""
+    if inputs.windows is None:
+        return
+    found, pictures = inputs.windows.of(rows)
+    size = max(1, BLOCK.get(runtime.device.type, 256) // pictures.shape[1])
+    for start in range(0, len(found), size):
+        part = pictures[start : start + size]
+        p = _clean(model, on_device(part.reshape(-1, *inputs.shape), runtime.device))[0]
+        probabilities[found[start : start + size]] = p.reshape(len(part), -1, p.shape[1]).mean(1)
 
 
 def _clean(model: TrainedModel, pictures: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

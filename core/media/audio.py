@@ -96,20 +96,51 @@ def clip_length(config: MediaConfig) -> int:
 
 
 def to_clip(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDArray[np.float32]:
-    """(T,) at the configured rate: shorter audio is centered in silence, longer audio is cropped to the stretch with
-    the most energy, and the largest absolute sample is scaled to 1 (levels carry no class information; half precision
-    then suffices).
+    """(T,) at the configured rate; the largest absolute sample is scaled to 1 (levels carry no class information; half
+    precision then suffices).
+
+    clip_from   longer audio                         shorter audio
+    loudest     the stretch with the most energy     centered in silence
+    center      the middle                           centered in silence
+    start       the beginning                        followed by silence
     """
+    return _part(at_rate(samples, rate, config), None, config)
+
+
+def to_windows(samples: NDArray[np.float32], rate: int, n_windows: int, config: MediaConfig) -> NDArray[np.float32]:
+    """(n_windows, T): evenly spaced windows of the clip's length over the whole audio, the first at its start and the
+    last at its end, each scaled as in `to_clip`. Audio that is not longer than a window gives equal windows."""
+    samples = at_rate(samples, rate, config)
+    spare = len(samples) - clip_length(config)
+    if spare <= 0:
+        return np.repeat(_part(samples, None, config)[None], n_windows, axis=0)
+    starts = np.linspace(0, spare, n_windows).round().astype(np.int64)
+    return np.stack([_part(samples, int(start), config) for start in starts])
+
+
+def at_rate(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDArray[np.float32]:
+    """(samples,) at the configured sample rate."""
+    return samples if rate == config.sample_rate else resample(samples, rate, config.sample_rate)
+
+
+def _part(samples: NDArray[np.float32], start: int | None, config: MediaConfig) -> NDArray[np.float32]:
+    """(T,) of the samples from `start` on, or from where the settings say, padded and scaled."""
     length = clip_length(config)
-    if rate != config.sample_rate:
-        samples = resample(samples, rate, config.sample_rate)
     if len(samples) > length:
-        start = loudest_stretch(samples, length)
-        samples = samples[start : start + length]
-    before = (length - len(samples)) // 2
+        begin = clip_start(samples, config) if start is None else start
+        samples = samples[begin : begin + length]
+    before = 0 if config.clip_from == "start" else (length - len(samples)) // 2
     clip = np.pad(samples, (before, length - len(samples) - before)).astype(np.float32)
     peak = np.abs(clip).max(initial=0.0)
     return clip / peak if peak > 0 else clip
+
+
+def clip_start(samples: NDArray[np.float32], config: MediaConfig) -> int:
+    """The first of the samples that the model is given, for audio longer than a clip."""
+    length = clip_length(config)
+    if config.clip_from == "loudest":
+        return loudest_stretch(samples, length)
+    return (len(samples) - length) // 2 if config.clip_from == "center" else 0
 
 
 def resample(samples: NDArray[np.float32], rate: int, target_rate: int) -> NDArray[np.float32]:

@@ -66,11 +66,25 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def to_picture(image: Image.Image, config: MediaConfig) -> NDArray[np.uint8]:
-    """(S, S, C) with S = config.image_size: stretched to a square, or its central square (`image_fit`)."""
-    size = (config.image_size, config.image_size)
+    """(H, W, C) of the configured size. `image_fit`: "stretch" scales both sides on their own; "crop" keeps the aspect
+    and cuts what is over at the longer side, evenly at both ends; "fit" keeps the aspect and the whole picture, and
+    fills the borders with its mean color."""
+    height, width = config.picture_size
     image = image.convert("L" if config.channels == 1 else "RGB")
     if config.image_fit == "crop":
-        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
-    elif image.size != size:
-        image = image.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return np.asarray(image, dtype=np.uint8).reshape(*size, config.channels)
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    elif config.image_fit == "fit":
+        image = _with_borders(image, (width, height))
+    elif image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    return np.asarray(image, dtype=np.uint8).reshape(height, width, config.channels)
+
+
+def _with_borders(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    scale = min(size[0] / image.width, size[1] / image.height)
+    inner = tuple(min(max(round(side * scale), 1), most) for side, most in zip(image.size, size, strict=True))
+    small = image.resize((inner[0], inner[1]), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    mean = np.asarray(small, np.float64).reshape(inner[0] * inner[1], -1).mean(0).round().astype(int).tolist()
+    whole = Image.new(image.mode, size, mean[0] if len(mean) == 1 else tuple(mean))
+    whole.paste(small, ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))
+    return whole

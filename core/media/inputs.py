@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from core.media.audio import clip_length, decode_audio, to_clip
 from core.media.decoding import Decoder, decode_pool
 from core.media.images import decode_image, to_picture
 from core.media.mel import log_mel
+from core.media.windows import Windows, find_windows
 from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows, ignore
 
 VERSION = 2  # of what is computed here; increase it when the same settings give other numbers
-IMAGE_SETTINGS = ("image_size", "image_fit", "channels")
-AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds")
+IMAGE_SETTINGS = ("image_size", "image_fit", "channels", "image_width")
+AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds", "clip_from")
+ADDED_LATER = {"image_width": 0, "clip_from": "loudest"}  # these values are left out of keys: older rows stay valid
 AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")
 STATISTICS_SAMPLE = 4_096
 CLIPS_AT_ONCE = 32  # fits into a CPU's cache
@@ -42,6 +44,7 @@ class Inputs:
     notes: tuple[str, ...]
     cache: RowCache
     key: str  # settings and statistics: a cache key for whatever depends on `clean` alone
+    windows: Windows | None = None  # of clips that are longer than an input, for predictions
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,8 +77,9 @@ def media_key(config: MediaConfig, kind: MediaKind) -> str:
 
 
 def _key(config: MediaConfig, names: tuple[str, ...], prefix: str) -> str:
-    known = {field.name for field in fields(config)}
-    settings = ";".join(f"{name}={getattr(config, name)!r}" for name in names if name in known)
+    values = {name: getattr(config, name) for name in names}
+    named = {name: value for name, value in values.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    settings = ";".join(f"{name}={value!r}" for name, value in named.items())
     return f"{prefix}-{hashlib.sha256(f'{VERSION};{settings}'.encode()).hexdigest()[:16]}"
 
 
@@ -100,19 +104,20 @@ def prepare(
         mean, scale = np.zeros(1, np.float32), np.ones(1, np.float32)
         key = media_key(config, kind)
         clean = _spectrograms(sources, decoded.names, config, cache, report)
+    several = kind == "audio" and config.predict_windows > 1
+    windows = find_windows(hashes, read, config, media_key(config, kind), cache, report) if several else None
     return Inputs(
         kind=kind, config=config, clean=clean, sources=sources, mean=mean, scale=scale, names=decoded.names,
-        readable=readable, notes=decoded.notes, cache=cache, key=key,
+        readable=readable, notes=decoded.notes, cache=cache, key=key, windows=windows,
     )  # fmt: skip
 
 
 def _decoder(kind: MediaKind, config: MediaConfig) -> Decoder:
     if kind == "image":
-        side = config.image_size
         return Decoder(
             key=_key(config, IMAGE_SETTINGS, "picture"),
             decode=lambda data: to_picture(decode_image(data), config),
-            blank=np.zeros((side, side, config.channels), np.uint8),
+            blank=np.zeros((*config.picture_size, config.channels), np.uint8),
         )
     return Decoder(
         key=_key(config, AUDIO_CLIP_SETTINGS, "clip"),

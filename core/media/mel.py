@@ -22,15 +22,15 @@ SILENCE = 1e-10  # power
 
 
 def n_frames(config: MediaConfig) -> int:
-    """Columns of the picture: one frame per hop, the first and the last centered on the clip's ends."""
-    return 1 + round(config.seconds * config.sample_rate) // config.hop
+    """Columns of the picture (`MediaConfig.n_frames`)."""
+    return config.n_frames
 
 
 @lru_cache(maxsize=8)
 def _transform(config: MediaConfig) -> Any:
     return transforms.MelSpectrogram(
         sample_rate=config.sample_rate, n_fft=config.n_fft, hop_length=config.hop, n_mels=config.n_mels,
-        f_min=config.f_min, f_max=min(config.f_max, config.sample_rate / 2),
+        f_min=config.f_min, f_max=config.f_top,
         power=2.0, norm="slaney", mel_scale="slaney", pad_mode="constant",
     )  # fmt: skip
 

@@ -5,6 +5,9 @@
             deviation, with smaller weights for higher coefficients
     d(x,y)  = min over warping paths of  sum |c_t(x) - c_s(y)|,   |t - s| <= BAND
 
+The cost of a path grows with the square of the frames, so clips of more than WARP_FRAMES frames are averaged to that
+number.
+
 Warping all pairs of a large pool is too expensive. Candidates are the nearest clips by the moduli of the Fourier
 transform of c over time, which do not change when a clip is shifted; only these are warped.
 """
@@ -25,6 +28,7 @@ from core.types import Progress, Report, Rows, ignore
 
 CEPSTRA = 13
 MIN_WEIGHT = 0.5  # of the highest coefficient; the lowest has weight 1
+WARP_FRAMES = 32  # of the clips that are warped: 1 s at a hop of 32 ms
 BAND = 0.25  # share of the frames by which a path may leave the diagonal
 MODULI = 12  # lowest frequencies over time
 CANDIDATES = 200  # clips that are compared with each clip by warping
@@ -34,7 +38,8 @@ FAR = np.float32(3e38)
 
 
 def cepstra(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, T, 1) at `rows`."""
+    """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, frames, 1) at `rows`, T = frames, at most
+    WARP_FRAMES."""
     found = _unscaled(pictures, rows)
     found *= _scale(found)
     return found
@@ -51,8 +56,18 @@ def _scale(found: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _cepstra(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
-    found = dct(pictures[..., 0], axis=1, norm="ortho")[:, 1 : CEPSTRA + 1].transpose(0, 2, 1)
+    found = dct(average_frames(pictures[..., 0]), axis=1, norm="ortho")[:, 1 : CEPSTRA + 1].transpose(0, 2, 1)
     return np.ascontiguousarray(found - found.mean(1, keepdims=True), np.float32)
+
+
+def average_frames(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(n, M, T) of spectrograms (n, M, frames): means of neighboring frames where there are more than WARP_FRAMES."""
+    n_frames = pictures.shape[2]
+    if n_frames <= WARP_FRAMES:
+        return pictures
+    edges = np.arange(WARP_FRAMES + 1) * n_frames // WARP_FRAMES
+    sums = np.add.reduceat(pictures, edges[:-1], axis=2)
+    return np.asarray(sums / np.diff(edges), np.float32)
 
 
 def moduli(c: NDArray[np.float32]) -> NDArray[np.float32]:

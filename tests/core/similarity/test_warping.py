@@ -120,3 +120,15 @@ def test_progress_is_told_and_can_cancel(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         warping.nearest_clips(ArrayRows(np.tile(pictures, (20, 1, 1, 1))), np.arange(800), 5, stop)
     assert len(warped) < 400  # blocks that had not begun are left
+
+
+def test_long_clips_are_warped_on_a_fixed_number_of_frames():
+    """Means of neighboring frames: the oracle averages them one by one, for a number that 32 does not divide."""
+    rng = np.random.default_rng(0)
+    pictures = rng.normal(size=(3, 6, 79)).astype(np.float32)
+    edges = [k * 79 // 32 for k in range(33)]
+    expected = np.stack([pictures[..., a:b].mean(2) for a, b in zip(edges, edges[1:], strict=False)], axis=2)
+    np.testing.assert_allclose(warping.average_frames(pictures), expected, atol=1e-6)
+    np.testing.assert_array_equal(warping.average_frames(pictures[..., :32]), pictures[..., :32])
+    rows = ArrayRows(rng.normal(size=(4, 32, 313, 1)).astype(np.float32))
+    assert warping.cepstra(rows, np.arange(4)).shape == (4, 32, 13)
