@@ -246,6 +246,7 @@ class RoundConfig:
 
     seed: int = 0
     preset: Preset = "auto"
+    changed: tuple[str, ...] = ()  # settings that replace the preset's, as "training.method"
     media: MediaConfig = field(default_factory=MediaConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     kernel: KernelConfig = field(default_factory=KernelConfig)

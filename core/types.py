@@ -176,3 +176,13 @@ class RoundResult:
     map_points: NDArray[np.float32]  # (n, 2)
     metrics: Mapping[str, Any]  # held-out accuracy with n, confusion counts, losses, seconds per stage
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMeasures:
+    """What import measured of the items of a pool; items without a measure are left out."""
+
+    seconds: NDArray[np.float64]  # (n,) of clips
+    sample_rates: NDArray[np.int64]  # (n,)
+    widths: NDArray[np.int64]  # (n,) of upright pictures
+    heights: NDArray[np.int64]  # (n,)

@@ -36,6 +36,7 @@ app.command()(doctor.doctor)
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
 Json = options.Json
 Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
+Changes = options.Changes
 
 
 def _print_version(wanted: bool) -> None:
@@ -289,20 +290,36 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
 @app.command("round")
 def round_(
     project: Project,
+    settings: Changes = None,
     wait: Annotated[bool, typer.Option(help="Wait until the round ends.")] = True,
     as_json: Json = False,
 ) -> int:
-    """Request a round, or follow the one that is running."""
-    from app.cli.round import follow
-    from app.rounds.requests import request_round
+    """Request a round, with settings of its own or those of the project, or follow the one that is running."""
+    from app.cli.round import follow, request
 
     with open_store() as store:
         found = find_project(store, project)
-        row = request_round(store, found.id)
+        row = request(store, found.id, settings or ())
         if wait:
             return follow(store, found.id, row.id, as_json)
         show({"round": row.number, "id": row.id, "status": row.status}, as_json, f"Round {row.number} is {row.status}.")
     return 0
+
+
+@app.command()
+def settings(
+    project: Project,
+    changes: Changes = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(help="Back to the preset: a setting, or media (derived again); repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show or change what the model sees and how it learns, in all coming rounds of a project."""
+    from app.cli.settings import change_and_show
+
+    with open_store() as store:
+        change_and_show(store, find_project(store, project), changes or (), unset or (), as_json)
 
 
 @app.command()
@@ -316,9 +333,7 @@ def simulate(  # noqa: PLR0913 (one parameter for each option)
     rounds: Annotated[int, typer.Option(help="Number of rounds after the first model; 0 trains once.")] = 6,
     seeds: Annotated[int, typer.Option(help="Number of repetitions with different first labels.")] = 3,
     preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, such as training.steps=1500; repeatable.")
-    ] = None,
+    settings: Changes = None,
     wrong: Annotated[float, typer.Option(help="Share of wrong labels, to simulate labeling errors.")] = 0.0,
     rare: Annotated[str, typer.Option(help="CLASS=0.02: reduce the class to this share of the pool.")] = "",
     missing: Annotated[str, typer.Option(help="A class without first labels.")] = "",

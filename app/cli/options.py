@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, such as training.method=mixmatch; repeatable.")
+]
 Kind = Annotated[
     Literal["audio", "image"] | None,
     typer.Option(help="Media type of a new project; default: that of the first file."),

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from app.cli.output import progress_bar, show, tell
-from app.rounds.requests import RoundView, view
+from app.rounds.requests import RoundView, request_round, view
+from app.simulation.settings import parse_changes
 from core.types import Progress
 from storage.database.store import Store
-from storage.rounds.log import RoundRow
+from storage.rounds.log import RoundLog, RoundRow
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0  # before we say that no worker takes it
+
+
+def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
+    """The next round with some settings of its own. A round that is under way keeps its settings, which is said."""
+    changes = parse_changes(settings)
+    newest = RoundLog(store, project_id).latest()
+    row = request_round(store, project_id, changes=changes)
+    if changes and newest is not None and newest.id == row.id:
+        tell(f"Round {row.number} was requested before and keeps its own settings; --set has no effect on it.")
+    return row
 
 
 def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:

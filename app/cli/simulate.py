@@ -10,7 +10,7 @@ from typing import Any
 
 from app.cli.output import progress_bar, show
 from app.cli.projects import find_project, open_store
-from app.rounds.requests import round_config
+from app.rounds.requests import next_config
 from app.simulation.local_runner import simulate
 from app.simulation.report import tables, write_report
 from app.simulation.results import Question
@@ -73,7 +73,7 @@ def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
     require(command.data is None, "Name either data or a project, not both.")
     with open_store() as store:
         project = find_project(store, command.project)
-    own = round_config(project.settings, project.kind)
+        own = next_config(store, project)
     return project.id, project.name, dataclasses.replace(config, media=own.media, kernel=_kernel(config, own))
 
 

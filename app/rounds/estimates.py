@@ -14,14 +14,21 @@ from core.rounds.stage_names import NAMES
 from core.types import MediaKind
 from storage.database.store import Store
 from storage.labeling.item_rows import count_items
-from storage.projects.projects import get_project
+from storage.projects.projects import ProjectRow, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
 PER_CLIP = 1.2e-3  # of the similarity graph
 PER_POINT = 6e-4  # of the map
 PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
-PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}
+PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}  # FixMatch with 16 labeled and 48 unlabeled items of 1,024 values
+KERNEL_COSTS = {  # of an entry, relative to scnn, as `KERNEL_NETWORKS` states them
+    "scnn": 1.0, "fnn": 0.05, "wrn": 8.0, "wrn-gap": 700.0, "cntk6": 3.0, "cntk6-gap": 3_500.0, "myrtle5": 4_500.0,
+    "rbf": 0.01, "linear": 0.01,
+}  # fmt: skip
+USUAL_ITEMS = 48 + 3 * (16 + 48)  # that pass the network in a step
+FIXED_SHARE = 0.3  # of a step, whatever the batch
+USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
 PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
 MAP_START = 4.0  # loading and compiling umap's descent, once per worker
@@ -52,16 +59,23 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
     return Estimate(scaled, "last round")
 
 
+def by_rule(store: Store, project: ProjectRow, config: RoundConfig) -> Estimate:
+    """The same by the rule alone, which compares any two settings."""
+    return Estimate(_by_rule(config, count_items(store, project.id), project.kind), "rule")
+
+
 def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dict[str, float]:
     return dict(estimate(store, project_id, config).seconds)
 
 
 def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow | None:
-    """The newest finished round with the same network, method, kernel and strategy."""
+    """The newest finished round with the same network, method, kernel, strategy and input size."""
+    project_kind = get_project(store, project_id).kind
 
     def kind(one: RoundConfig) -> tuple[object, ...]:
         training, kernel = one.training, one.kernel
-        return training.network, training.method, kernel.network, kernel.n_landmarks, one.selection.strategy
+        proxy = (kernel.network, kernel.n_landmarks, one.selection.strategy, one.selection.proxy)
+        return training.network, training.method, *proxy, one.media.input_shape(project_kind)
 
     for row in RoundLog(store, project_id).list():
         if row.status == "finished" and row.metrics.get("seconds") and kind(row.config) == kind(config):
@@ -72,17 +86,33 @@ def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow 
 def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, float]:
     has_graph = kind == "audio" and config.similarity.neighbors > 0
     candidates = min(n_items, config.selection.max_candidates)
-    per_step = PER_STEP.get(config.training.network, OTHER_STEP)
+    height, width, _ = config.media.input_shape(kind)
+    size = height * width / USUAL_VALUES
+    work = FIXED_SHARE + (1 - FIXED_SHARE) * size * _items_in_step(config) / USUAL_ITEMS
+    per_step = PER_STEP.get(config.training.network, OTHER_STEP) * work
+    per_entry = PER_ENTRY * size * KERNEL_COSTS.get(config.kernel.network, 1.0)
     n_landmarks = min(config.kernel.n_landmarks, n_items)
     picks, n_views = config.selection.batch_size, config.selection.n_views
     seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
     seconds["train"] = _steps(config, n_items) * per_step
     seconds["propagate"] = n_items * PER_CLIP if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
-        seconds["features"] = candidates * n_landmarks * PER_ENTRY
-    seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * PER_ENTRY)
+        seconds["features"] = candidates * n_landmarks * per_entry
+    seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * per_entry)
     seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     return seconds
+
+
+def _items_in_step(config: RoundConfig) -> int:
+    """Items that pass the network in a training step; a pass with gradients counts as three."""
+    training = config.training
+    labeled, unlabeled = training.labeled_batch, training.unlabeled_batch
+    if training.method == "supervised":
+        return 3 * labeled
+    if training.method == "mixmatch":
+        guesses = training.n_augmentations * unlabeled
+        return guesses + 3 * (labeled + guesses)
+    return unlabeled + 3 * (labeled + unlabeled)
 
 
 def _steps(config: RoundConfig, n_items: int) -> int:

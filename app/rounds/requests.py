@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.rounds import estimates
+from app.rounds import estimates, media_settings
 from app.rounds.artifact_refs import to_dict
-from core.config import RoundConfig, from_dict, preset
+from app.simulation.settings import apply_changes
+from core.config import MediaConfig, RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
 from storage.projects import projects, roles
-from storage.projects.projects import ProjectSettings
+from storage.projects.projects import ProjectRow, ProjectSettings
 from storage.rounds import candidate_buffer, comparisons, workers
 from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of
 from storage.rounds.workers import WorkerRow
@@ -31,12 +32,19 @@ START = "start"  # the stage of the row that a worker writes when it starts or t
 
 def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
     """The project's settings as those of a round. `auto` stays `auto` here: the worker that starts the round knows
-    its device and settles it."""
+    its device and settles it, but for the settings that the project changes by name."""
     config = preset(settings.preset, seed=settings.seed)
     selection = dataclasses.replace(config.selection, strategy=settings.strategy, batch_size=settings.batch_size)
     kernel = dataclasses.replace(config.kernel, network=settings.kernel_network)
-    media = dataclasses.replace(config.media, channels=3 if kind == "image" else 1)
-    return dataclasses.replace(config, selection=selection, kernel=kernel, media=media)
+    media = from_dict(MediaConfig, {"channels": 3 if kind == "image" else 1} | settings.media)
+    config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media)
+    return apply_changes(config, settings.changes) if settings.changes else config
+
+
+def next_config(store: Store, project: ProjectRow) -> RoundConfig:
+    """The settings of the round that would be requested now, with the media settings that it would store."""
+    config = round_config(project.settings, project.kind)
+    return dataclasses.replace(config, media=media_settings.of_project(store, project).config)
 
 
 def request_round(
@@ -45,12 +53,15 @@ def request_round(
     *,
     by: int | None = None,
     config: RoundConfig | None = None,
+    changes: Mapping[str, Any] | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> RoundRow:
     """The next round of a project; one that waits or runs is joined. One of a watched project chooses from what the
-    buffer of candidates holds now; that is stored with it, so a replay chooses from the same."""
-    project = projects.get_project(store, project_id)
-    config = config or round_config(project.settings, project.kind)
+    buffer of candidates holds now; that is stored with it, so a replay chooses from the same. `changes` are settings of
+    this round alone. The first round of a project stores media settings that fit its pool."""
+    if config is None:
+        project = media_settings.fix(store, project_id)
+        config = apply_changes(round_config(project.settings, project.kind), changes or {})
     constraint = dict(constraint or {}) | _candidates(store, project_id)
     return RoundLog(store, project_id).request(config, by=by, constraint=constraint)
 

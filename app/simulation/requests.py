@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from app.rounds.requests import round_config
+from app.rounds.requests import next_config
 from app.simulation.results import VERSION, Question, record_from, refuse_earlier
 from core.config import Preset, RoundConfig, from_dict, preset, to_json
 from core.errors import InvalidInput
@@ -89,7 +89,7 @@ def begin(store: Store, project_id: int, asked: SimulationRequest, config: Round
 def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
     """`auto` stays `auto` here: the worker that begins knows its device and settles it, once for all seeds."""
     project = projects.get_project(store, project_id)
-    own, config = round_config(project.settings, project.kind), preset(name)
+    own, config = next_config(store, project), preset(name)
     kernel = dataclasses.replace(config.kernel, network=own.kernel.network)
     return dataclasses.replace(config, media=own.media, kernel=kernel)
 

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.acquisition import catalog
 from core.config import Preset, RoundConfig, current_name, from_dict, preset, require
+
+SECTIONS: dict[str, type] = {
+    field.name: type(getattr(RoundConfig(), field.name))
+    for field in dataclasses.fields(RoundConfig)
+    if dataclasses.is_dataclass(getattr(RoundConfig(), field.name))
+}
 
 
 def preset_for_this_machine(name: Preset) -> RoundConfig:
@@ -24,19 +32,46 @@ def preset_for_this_machine(name: Preset) -> RoundConfig:
 
 
 def change_settings(config: RoundConfig, changes: Sequence[str]) -> RoundConfig:
-    """`config` with each `section.field=value` applied. `core.config` defines names, types and limits; the names and
-    values of older versions are accepted."""
-    values = dataclasses.asdict(config)
+    """`config` with each `section.field=value` applied; later ones win. `core.config` defines names, types and limits;
+    the names and values of older versions are accepted."""
+    return apply_changes(config, parse_changes(changes))
+
+
+def parse_changes(changes: Sequence[str]) -> dict[str, Any]:
+    """ "training.steps=1500" -> {"training.steps": 1500}, under the present names of the settings."""
+    found: dict[str, Any] = {}
     for change in changes:
         name, equals, text = change.partition("=")
         section, dot, field = name.strip().partition(".")
         require(bool(equals and dot), f"{change!r} is not a setting; write it like training.steps=1500.")
-        sections = [key for key, value in values.items() if isinstance(value, dict)]
         section = current_name(RoundConfig, section)
-        require(section in sections, f"There is no section {section!r}; there are {', '.join(sections)}.")
-        field = current_name(type(getattr(config, section)), field)
-        values[section] = values[section] | {field: _value(text.strip())}
-    return from_dict(RoundConfig, values)
+        classes = SECTIONS.get(section)
+        require(classes is not None, f"There is no section {section!r}; there are {', '.join(SECTIONS)}.")
+        assert classes is not None
+        found[f"{section}.{current_name(classes, field)}"] = _value(text.strip())
+    return found
+
+
+def apply_changes(config: RoundConfig, changes: Mapping[str, Any]) -> RoundConfig:
+    """`config` with settings replaced by name; `changed` lists all of them, so that `auto` keeps them."""
+    values = dataclasses.asdict(config)
+    for name, value in changes.items():
+        section, _, field = name.partition(".")
+        values[section] = values[section] | {field: value}
+    values["changed"] = tuple(sorted({*config.changed, *changes}))
+    changed = from_dict(RoundConfig, values)
+    _check_names(changed)
+    return changed
+
+
+def _check_names(config: RoundConfig) -> None:
+    """Refuse names that only a round would refuse, after the time it takes to get there."""
+    catalog.entry(config.selection.strategy)
+    network = config.training.network
+    require(
+        bool(re.fullmatch(r"resnet-small|wrn-\d+-\d+", network)),
+        f"There is no network {network!r}; use resnet-small or wrn-DEPTH-WIDTH, as in wrn-28-10.",
+    )
 
 
 def _value(text: str) -> Any:

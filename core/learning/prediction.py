@@ -54,8 +54,8 @@ def predict(
     report: Report = ignore,
 ) -> Predictions:
     """Predictions for `rows` (all when None); with `n_views`, averaged over the clean input and that many augmented
-    views. A clip that is longer than an input (`Inputs.windows`) has the mean over its windows instead. Memory beyond the
-    result is that of one block."""
+    views. A clip that is longer than an input (`Inputs.windows`) has the mean over its windows instead. Memory beyond
+    the result is that of one block."""
     asked = np.arange(len(inputs)) if rows is None else np.asarray(rows, np.int64)
     n, n_classes = len(asked), model.shape.n_classes
     probabilities = np.zeros((n, n_classes), np.float32)

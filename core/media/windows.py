@@ -38,7 +38,7 @@ class Windows:
     pictures: Rows  # (m, n_windows, H, W, 1) float16
 
     def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Of some rows of the pool: positions in `rows` (k,) of those with windows, and their windows (k, n, H, W, 1)."""
+        """Positions (k,) in `rows`, some rows of the pool, of those with windows, and their windows (k, n, H, W, 1)."""
         places = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
         found = np.flatnonzero(self.rows[places] == rows)
         if len(found) == 0:
@@ -63,7 +63,7 @@ def find_windows(
         decode=lambda data: _spectrograms(data, n_windows, config),
         blank=np.zeros(shape, np.float16),
     )
-    decoded = decode_pool([hashes[row] for row in rows], read, decoder, cache, report)
+    decoded = decode_pool([hashes[row] for row in rows.tolist()], read, decoder, cache, report)
     fine = np.flatnonzero(decoded.readable)
     if len(fine) == 0:
         return None

@@ -78,7 +78,8 @@ def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, flo
 
 
 def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
-    """The settings with `auto` replaced by the preset for this device; strategy, media and seed stay."""
+    """The settings with `auto` replaced by the preset for this device; strategy, media, seed and the settings that were
+    changed by name stay."""
     if config.preset != "auto":
         return config
     named = preset("auto", runtime.device.type, config.seed)
@@ -89,9 +90,13 @@ def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
         uncertainty_power=named.selection.uncertainty_power,
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
-    return dataclasses.replace(
+    resolved = dataclasses.replace(
         config, preset=name, training=named.training, selection=selection, similarity=named.similarity
     )
+    for section, field in (changed.split(".") for changed in config.changed):
+        kept = {field: getattr(getattr(config, section), field)}
+        resolved = dataclasses.replace(resolved, **{section: dataclasses.replace(getattr(resolved, section), **kept)})
+    return resolved
 
 
 def measure(

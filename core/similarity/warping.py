@@ -38,8 +38,8 @@ FAR = np.float32(3e38)
 
 
 def cepstra(pictures: Rows, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, frames, 1) at `rows`, T = frames, at most
-    WARP_FRAMES."""
+    """(m, T, CEPSTRA) scaled coefficients c of the log-mel spectrograms (n, M, frames, 1) at `rows`; T is the number of
+    frames, at most WARP_FRAMES."""
     found = _unscaled(pictures, rows)
     found *= _scale(found)
     return found

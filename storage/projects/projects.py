@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -39,6 +39,8 @@ class ProjectSettings:
     seed: int = 0
     lease_seconds: int = 600
     kernel_network: str = "scnn"
+    media: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `MediaConfig` as JSON; empty: the preset's
+    changes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # "training.method" -> "mixmatch"
     extra: dict = field(default_factory=dict)  # type: ignore[type-arg]  # small JSON values; `from_dict` checks the class
 
     def __post_init__(self) -> None:
@@ -137,6 +139,19 @@ def update_project(
         if values:
             connection.execute(update(Project).where(Project.id == project_id).values(values))
         if settings is not None and settings.labels_per_item != before.settings.labels_per_item:
+            projections.refresh_waiting(connection, project_id, settings.labels_per_item)
+        return row_in(connection, project_id)
+
+
+def change_settings(store: Store, project_id: int, values: Mapping[str, Any]) -> ProjectRow:
+    """Replace some settings by name, in one transaction: others that change meanwhile are kept."""
+    with store.write() as connection:
+        touch(connection, project_id)
+        before = row_in(connection, project_id).settings
+        settings = from_dict(ProjectSettings, dataclasses.asdict(before) | dict(values))
+        stored = dataclasses.asdict(settings)
+        connection.execute(update(Project).where(Project.id == project_id).values(settings=stored))
+        if settings.labels_per_item != before.labels_per_item:
             projections.refresh_waiting(connection, project_id, settings.labels_per_item)
         return row_in(connection, project_id)
 

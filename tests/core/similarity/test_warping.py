@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import librosa
 import numpy as np
 import pytest
@@ -127,7 +129,7 @@ def test_long_clips_are_warped_on_a_fixed_number_of_frames():
     rng = np.random.default_rng(0)
     pictures = rng.normal(size=(3, 6, 79)).astype(np.float32)
     edges = [k * 79 // 32 for k in range(33)]
-    expected = np.stack([pictures[..., a:b].mean(2) for a, b in zip(edges, edges[1:], strict=False)], axis=2)
+    expected = np.stack([pictures[..., a:b].mean(2) for a, b in pairwise(edges)], axis=2)
     np.testing.assert_allclose(warping.average_frames(pictures), expected, atol=1e-6)
     np.testing.assert_array_equal(warping.average_frames(pictures[..., :32]), pictures[..., :32])
     rows = ArrayRows(rng.normal(size=(4, 32, 313, 1)).astype(np.float32))

@@ -1,0 +1,152 @@
+"""A project's learning settings: the preset's values, what the project changes, and a sentence for each.
+
+Settings are named as in `core.config` ("training.method"). Four of them are fields of the project (`FIELDS`), media
+settings are stored as a whole (`app.rounds.media_settings`), and all others are changes on top of the preset.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.rounds import estimates, media_settings
+from app.rounds.requests import next_config, round_config
+from app.simulation.settings import apply_changes, parse_changes
+from core.config import KERNEL_NETWORKS, RoundConfig, preset, require
+from storage.database.store import Store
+from storage.projects import projects
+from storage.projects.projects import ProjectRow
+
+FIELDS = {"selection.strategy": "strategy", "selection.batch_size": "batch_size", "kernel.network": "kernel_network"}
+PLAIN = ("preset", "seed")  # fields without a section
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that people change, with its choices where these are few."""
+
+    name: str
+    title: str
+    about: str
+    choices: tuple[str, ...] = ()
+    most: int = 0  # of a number; 0: it is a choice
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "training.method",
+        "Method",
+        "FixMatch trains on confident pseudo-labels. MixMatch averages and mixes items. Supervised uses labels alone.",
+        ("fixmatch", "mixmatch", "supervised"),
+    ),
+    Setting(
+        "training.network",
+        "Network",
+        "The small ResNet takes tens of milliseconds a step on two cores; wide ResNets are larger and need a GPU.",
+        ("resnet-small", "wrn-10-1", "wrn-16-2", "wrn-28-2", "wrn-28-10"),
+    ),
+    Setting("training.steps", "Steps", "Training steps of a round. 0: as many as the epochs below.", most=1_000_000),
+    Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used when the steps are 0.", most=10_000),
+    Setting(
+        "training.align",
+        "Class prior",
+        "auto estimates how frequent each class is, uniform assumes equal shares, off leaves the predictions alone.",
+        ("auto", "uniform", "off"),
+    ),
+    Setting(
+        "selection.proxy",
+        "Proxy",
+        "What a batch is picked with: the kernel, the model's last layer, or the similarity graph of clips.",
+        ("kernel", "embedding", "similarity"),
+    ),
+    Setting("kernel.network", "Kernel", "The network whose tangent kernel is the proxy.", tuple(KERNEL_NETWORKS)),
+    Setting("kernel.n_landmarks", "Landmarks", "Items that the kernel features are built from.", most=100_000),
+    Setting(
+        "selection.n_views", "Views", "Augmented views of each labeled or picked item in the selection.", most=1_000
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingView:
+    """One setting as screens and the command line show it."""
+
+    setting: Setting
+    value: Any
+    preset_value: Any
+    seconds: float  # by which this change alone makes a round longer, estimated
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.value != self.preset_value)
+
+
+def listed(store: Store, project: ProjectRow) -> list[SettingView]:
+    """All `SETTINGS` of a project with the preset's values and what each change costs."""
+    now, named = next_config(store, project), _unchanged(store, project)
+    base = estimates.by_rule(store, project, named).total
+    views = []
+    for setting in SETTINGS:
+        value, before = value_of(now, setting.name), value_of(named, setting.name)
+        seconds = 0.0
+        if value != before:
+            seconds = estimates.by_rule(store, project, apply_changes(named, {setting.name: value})).total - base
+        views.append(SettingView(setting, value, before, seconds))
+    return views
+
+
+def _unchanged(store: Store, project: ProjectRow) -> RoundConfig:
+    """The project's round with the preset's own learning settings."""
+    default = preset(project.settings.preset).kernel.network
+    plain = dataclasses.replace(project.settings, changes={}, kernel_network=default)
+    return next_config(store, dataclasses.replace(project, settings=plain))
+
+
+def value_of(config: RoundConfig, name: str) -> Any:
+    section, _, field = name.partition(".")
+    return getattr(getattr(config, section), field)
+
+
+def change(store: Store, project: ProjectRow, changes: Sequence[str] | Mapping[str, Any]) -> ProjectRow:
+    """Store changes, as `name=value` or by name, for all coming rounds. All are checked before anything is stored."""
+    values = dict(changes) if isinstance(changes, Mapping) else _parse(changes)
+    media = {name.removeprefix("media."): value for name, value in values.items() if name.startswith("media.")}
+    fields = {FIELDS.get(name, name): value for name, value in values.items() if name in FIELDS or name in PLAIN}
+    others = {name: value for name, value in values.items() if "." in name and name not in FIELDS}
+    others = {name: value for name, value in others.items() if not name.startswith("media.")}
+    checked = {name: value for name, value in values.items() if "." in name}
+    apply_changes(round_config(project.settings, project.kind), checked)  # the errors of `core.config`
+    kept = {**project.settings.changes, **others}
+    kept = {name: value for name, value in kept.items() if name not in FIELDS}
+    if fields or others:
+        project = projects.change_settings(store, project.id, {**fields, "changes": kept})
+    return media_settings.change(store, project, media) if media else project
+
+
+def _parse(changes: Sequence[str]) -> dict[str, Any]:
+    plain = [change for change in changes if change.partition("=")[0].strip() in PLAIN]
+    found = parse_changes([change for change in changes if change not in plain])
+    for change in plain:
+        name, equals, text = change.partition("=")
+        require(bool(equals), f"{change!r} has no value; write it like preset=laptop.")
+        text = text.strip()
+        found[name.strip()] = int(text) if text.isdigit() else text
+    return found
+
+
+def unset(store: Store, project: ProjectRow, names: Sequence[str]) -> ProjectRow:
+    """Go back to the preset's value of each setting; "media" derives the media settings from the pool again."""
+    known = {*project.settings.changes, *FIELDS, "media"}
+    for name in names:
+        require(name in known, f"{name!r} is not changed in this project. Changed: {', '.join(_changed(project))}.")
+    defaults = {"strategy": "bico", "batch_size": 10, "kernel_network": "scnn"}
+    fields = {FIELDS[name]: defaults[FIELDS[name]] for name in names if name in FIELDS}
+    kept = {name: value for name, value in project.settings.changes.items() if name not in names}
+    project = projects.change_settings(store, project.id, {**fields, "changes": kept})
+    return media_settings.reset(store, project) if "media" in names else project
+
+
+def _changed(project: ProjectRow) -> list[str]:
+    return sorted(project.settings.changes) or ["none"]

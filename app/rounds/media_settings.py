@@ -1,0 +1,112 @@
+"""A project's media settings: what of a clip or a picture reaches the model.
+
+Until the first round is requested they follow the pool (`core.media.derivation`); that request stores them, so that
+later imports do not change what the model was trained on. A project whose rounds are older than these settings keeps
+the preset's 1 s or 32 x 32 pixels until someone changes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from core.config import MediaConfig, from_dict
+from core.media.derivation import derive_media, with_length
+from core.types import MediaKind, PoolMeasures
+from storage.database.store import Store
+from storage.media.measures import pool_measures
+from storage.projects import projects
+from storage.projects.projects import ProjectRow
+from storage.rounds.log import RoundLog
+
+Origin = Literal["stored", "pool", "preset"]
+NOTICEABLE = 1.1  # a side scaled by this much more than the other is a visible distortion
+SHOWN: dict[MediaKind, tuple[str, ...]] = {
+    "audio": ("seconds", "clip_from", "predict_windows", "sample_rate", "n_mels", "f_min", "f_max", "hop", "n_fft"),
+    "image": ("image_size", "image_width", "image_fit", "channels", "flip"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectMedia:
+    """The media settings in force and where they come from: stored with the project, derived from the pool now, or the
+    preset's because earlier rounds used them."""
+
+    config: MediaConfig
+    origin: Origin
+
+
+def of_project(store: Store, project: ProjectRow) -> ProjectMedia:
+    channels = 3 if project.kind == "image" else 1
+    if project.settings.media:
+        stored = from_dict(MediaConfig, {"channels": channels} | project.settings.media)
+        return ProjectMedia(config=stored, origin="stored")
+    if RoundLog(store, project.id).latest() is not None:
+        return ProjectMedia(config=MediaConfig(channels=channels), origin="preset")
+    return ProjectMedia(config=derive_media(project.kind, pool_measures(store, project.id)), origin="pool")
+
+
+def fix(store: Store, project_id: int) -> ProjectRow:
+    """Store the derived settings with a project that has neither settings nor rounds; returns the project."""
+    project = projects.get_project(store, project_id)
+    if project.settings.media:
+        return project
+    found = of_project(store, project)
+    if found.origin != "pool":
+        return project
+    return projects.change_settings(store, project_id, {"media": dataclasses.asdict(found.config)})
+
+
+def change(store: Store, project: ProjectRow, values: Mapping[str, Any]) -> ProjectRow:
+    """Replace some media settings, on top of those in force. Hop and window follow the clip length, rate and number of
+    mel bins unless they are given."""
+    before = of_project(store, project).config
+    config = from_dict(MediaConfig, dataclasses.asdict(before) | dict(values))
+    if {"seconds", "sample_rate", "n_mels"} & set(values) and not {"hop", "n_fft"} & set(values):
+        config = with_length(config, config.seconds)
+    return projects.change_settings(store, project.id, {"media": dataclasses.asdict(config)})
+
+
+def reset(store: Store, project: ProjectRow) -> ProjectRow:
+    """Store the settings that the rules derive from the pool as it is now."""
+    derived = derive_media(project.kind, pool_measures(store, project.id))
+    return projects.change_settings(store, project.id, {"media": dataclasses.asdict(derived)})
+
+
+def what_is_lost(kind: MediaKind, config: MediaConfig, measures: PoolMeasures) -> str:
+    """One sentence on what of the pool the model does not get."""
+    return _lost_of_pictures(config, measures) if kind == "image" else _lost_of_clips(config, measures)
+
+
+def _lost_of_clips(config: MediaConfig, measures: PoolMeasures) -> str:
+    n, length = len(measures.seconds), f"{config.seconds:g} s"
+    if n == 0:
+        return "No clip has been measured yet."
+    n_long = int((measures.seconds > config.seconds + 1e-3).sum())
+    if n_long == 0:
+        return f"Nothing is cut: all {n:,} clips are at most {length} long."
+    part = {"loudest": f"loudest {length}", "center": f"middle {length}", "start": f"first {length}"}[config.clip_from]
+    many = f"{n_long:,} of {n:,} clips are" if n_long != 1 else f"1 of {n:,} clips is"
+    windows = f" Predictions use up to {config.predict_windows} windows of each." if config.predict_windows > 1 else ""
+    return f"{many} longer than {length}: the model learns from their {part}.{windows}"
+
+
+def _lost_of_pictures(config: MediaConfig, measures: PoolMeasures) -> str:
+    n = len(measures.widths)
+    if n == 0:
+        return "No picture has been measured yet."
+    height, width = config.picture_size
+    n_larger = int((measures.widths * measures.heights > width * height).sum())
+    aspects = np.log(measures.widths / measures.heights / (width / height))
+    n_apart = int((np.abs(aspects) > np.log(NOTICEABLE)).sum())
+    how = {
+        "stretch": f"{n_apart:,} are stretched by more than 10 %",
+        "crop": f"{n_apart:,} lose more than 10 % at their edges",
+        "fit": f"{n_apart:,} get borders of more than 10 %",
+    }[config.image_fit]
+    gray = "" if config.channels == 3 else " Color is removed."
+    return f"{n_larger:,} of {n:,} pictures are reduced to {width} x {height} pixels; {how}.{gray}"

@@ -1,0 +1,86 @@
+"""Media settings that fit a pool, by stated rules from what import measured. No torch, no decoding.
+
+Clips      length      the 95th percentile of the durations, rounded up to 0.1 s, from MIN_SECONDS to MAX_SECONDS
+           rate        16 kHz with mel bins up to 8 kHz; where half of the clips have a rate above 48 kHz (ultrasound),
+                       that rate, and mel bins up to half of it
+           frames      a hop of 32 ms, or longer so that mel bins times frames stay within MAX_VALUES; a window of
+                       128 ms, or longer so that windows overlap
+           windows     longer clips are predicted from up to MAX_WINDOWS windows
+Pictures   small       where the median area is at most 32 x 32 pixels: 32 x 32
+           larger      the median aspect (between 1:2 and 2:1) and the median area, at most MAX_VALUES pixels; sides are
+                       multiples of 4
+           fit         both sides scaled on their own where 95 % of the pictures have that aspect within a factor of
+                       1.5, else the whole picture with borders
+
+An empty pool, or one without measures, has the defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from core.config import MediaConfig
+from core.types import MediaKind, PoolMeasures
+
+PERCENTILE = 95
+MIN_SECONDS, MAX_SECONDS = 1.0, 10.0
+MAX_VALUES = 2_048  # inputs per channel: twice those of 1 s or of 32 x 32 pixels
+MAX_WINDOWS = 8
+HOP_SECONDS, WINDOW_SECONDS = 0.032, 0.128
+ULTRASOUND_RATE = 48_000
+WIDEST = 2.0  # aspect
+SIMILAR_ASPECT = 1.5
+
+
+def derive_media(kind: MediaKind, measures: PoolMeasures) -> MediaConfig:
+    """The settings for a pool by the rules above."""
+    if kind == "image":
+        return _for_pictures(measures)
+    config = MediaConfig(channels=1)
+    if len(measures.seconds) == 0:
+        return config
+    rate = int(np.median(measures.sample_rates))
+    if rate > ULTRASOUND_RATE:
+        rate = min(rate, 192_000)
+        config = dataclasses.replace(config, sample_rate=rate, f_max=0.0, n_fft=_power_of_two(WINDOW_SECONDS * rate))
+    # rounded first: durations such as 5.0000001 s come from decoders
+    longest = math.ceil(round(float(np.percentile(measures.seconds, PERCENTILE)), 3) * 10) / 10
+    seconds = min(max(longest, MIN_SECONDS), MAX_SECONDS)
+    return with_length(dataclasses.replace(config, predict_windows=MAX_WINDOWS), seconds)
+
+
+def with_length(config: MediaConfig, seconds: float) -> MediaConfig:
+    """The settings for clips of another length: hop and window follow, so that the inputs stay within MAX_VALUES."""
+    most_frames = max(MAX_VALUES // config.n_mels, 2)
+    n_samples = round(seconds * config.sample_rate)
+    hop = max(round(HOP_SECONDS * config.sample_rate), math.ceil(n_samples / (most_frames - 1)))
+    window = _power_of_two(max(WINDOW_SECONDS * config.sample_rate, 1.5 * hop))
+    return dataclasses.replace(config, seconds=seconds, hop=hop, n_fft=min(window, 65_536))
+
+
+def _power_of_two(samples: float) -> int:
+    return 1 << math.ceil(math.log2(samples))
+
+
+def _for_pictures(measures: PoolMeasures) -> MediaConfig:
+    config = MediaConfig(channels=3)
+    if len(measures.widths) == 0:
+        return config
+    aspects = measures.widths / measures.heights
+    area = min(float(np.median(measures.widths * measures.heights)), MAX_VALUES)
+    aspect = float(np.clip(np.median(aspects), 1 / WIDEST, WIDEST))
+    height, width = (32, 32) if area <= 32 * 32 else _sides(area, aspect)
+    apart = np.exp(np.abs(np.log(aspects / (width / height))))  # 1: the same aspect
+    fits = np.percentile(apart, PERCENTILE) <= SIMILAR_ASPECT
+    return dataclasses.replace(
+        config, image_size=height, image_width=width if width != height else 0, image_fit="stretch" if fits else "fit"
+    )
+
+
+def _sides(area: float, aspect: float) -> tuple[int, int]:
+    """(height, width): multiples of 4 with about this aspect, and at most this area."""
+    height = max(4 * round(math.sqrt(area / aspect) / 4), 8)
+    return height, max(4 * math.floor(area / height / 4), 8)

@@ -1,0 +1,80 @@
+"""Media settings that follow from a pool's measures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.config import MediaConfig
+from core.media.derivation import derive_media, with_length
+from core.types import PoolMeasures
+
+NONE = np.empty(0, np.int64)
+
+
+def clips(seconds, rate=16_000) -> PoolMeasures:
+    seconds = np.asarray(seconds, np.float64)
+    return PoolMeasures(seconds=seconds, sample_rates=np.full(len(seconds), rate, np.int64), widths=NONE, heights=NONE)
+
+
+def pictures(widths, heights) -> PoolMeasures:
+    return PoolMeasures(
+        seconds=NONE.astype(float), sample_rates=NONE, widths=np.asarray(widths), heights=np.asarray(heights)
+    )
+
+
+def test_the_length_is_the_95th_percentile_between_1_and_10_seconds():
+    assert derive_media("audio", clips([5.0] * 1_600)).seconds == 5.0
+    assert derive_media("audio", clips([0.4] * 100)).seconds == 1.0
+    assert derive_media("audio", clips([3_600.0] * 3)).seconds == 10.0
+    assert derive_media("audio", clips([2.0] * 99 + [60.0])).seconds == 2.0
+    assert derive_media("audio", clips([2.0] * 90 + [4.23] * 10)).seconds == 4.3
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.3, 2.0, 3.7, 5.0, 10.0])
+@pytest.mark.parametrize("rate", [8_000, 44_100, 96_000, 192_000, 384_000])
+def test_the_inputs_stay_within_twice_the_usual_number(seconds, rate):
+    config = derive_media("audio", clips([seconds] * 20, rate))
+    height, width, channels = config.input_shape("audio")
+    assert channels == 1 and 1_000 <= height * width <= 2_048
+    assert config.hop * 1.5 <= config.n_fft and config.predict_windows == 8
+
+
+def test_one_second_clips_have_the_inputs_they_had():
+    config = derive_media("audio", clips([0.9] * 20, 8_000))
+    before = MediaConfig()
+    names = ("sample_rate", "seconds", "n_fft", "hop", "n_mels", "f_min", "f_max", "clip_from", "floor")
+    assert [getattr(config, name) for name in names] == [getattr(before, name) for name in names]
+
+
+def test_ultrasound_keeps_its_rate_and_its_band():
+    config = derive_media("audio", clips([1.0] * 9, 192_000))
+    assert config.sample_rate == 192_000 and config.f_top == 96_000
+    assert derive_media("audio", clips([1.0] * 9, 48_000)).f_top == 8_000
+
+
+def test_pictures_keep_the_median_aspect_in_twice_the_usual_number_of_pixels():
+    assert derive_media("image", pictures([320] * 9, [240] * 9)).picture_size == (40, 48)
+    assert derive_media("image", pictures([300] * 9, [300] * 9)).picture_size == (44, 44)
+    assert derive_media("image", pictures([240] * 9, [320] * 9)).picture_size == (52, 36)
+    assert derive_media("image", pictures([28] * 9, [28] * 9)).picture_size == (32, 32)
+    assert derive_media("image", pictures([30_000] * 9, [20] * 9)).picture_size == (32, 64)
+    for widths, heights in [([320] * 9, [240] * 9), ([999] * 9, [500] * 9), ([41] * 9, [40] * 9)]:
+        height, width = derive_media("image", pictures(widths, heights)).picture_size
+        assert height * width <= 2_048 and height % 4 == width % 4 == 0
+
+
+def test_pictures_of_very_different_aspects_get_borders():
+    mixed = pictures([400, 200] * 10, [200, 400] * 10)
+    assert derive_media("image", mixed).image_fit == "fit"
+    assert derive_media("image", pictures([320, 300] * 10, [240] * 20)).image_fit == "stretch"
+
+
+def test_a_pool_without_measures_has_the_defaults():
+    assert derive_media("audio", clips([])) == MediaConfig(channels=1)
+    assert derive_media("image", clips([])) == MediaConfig(channels=3)
+
+
+def test_another_length_changes_hop_and_window():
+    config = with_length(MediaConfig(), 5.0)
+    assert (config.n_frames, config.hop, config.n_fft) == (63, 1_270, 2_048)
