@@ -4,7 +4,15 @@
 
 FOLDER holds manifest.csv (path,label,split), by default the spoken digits of a data folder beside the checkout. The
 first round also prepares inputs, computes the bank of views and the kernel features; the second, ten labels later,
-reads them from the cache. Both train from scratch. Last line: one JSON object with `first_seconds` and `next_seconds`
+reads them from the cache. Both train from scratch.
+
+    .venv/bin/python -m benchmarks.rounds --compare-inputs [--items 300] [--steps 100] [--data FOLDER]
+
+compares a round on inputs that fit the pool (`core.media.derivation`) with one on the inputs of 1 s or 32 x 32 pixels,
+for the same items and steps: `ratio` and `cpu_ratio` of whole first rounds, and the seconds of each stage. The
+stage "train" contains the bank of augmented views, made once per item; a round of the preset has 2,100 steps.
+
+Last line: one JSON object with `first_seconds` and `next_seconds`
 (wall, whole rounds), their stages, and CPU seconds: on a busy machine CPU time is more meaningful than wall time.
 """
 
@@ -12,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import hashlib
 import json
 import tempfile
@@ -20,14 +29,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
+from PIL import Image
 
-from core.config import preset
+from core.config import MediaConfig, preset
+from core.media.derivation import derive_media
 from core.rounds.pipeline import run_round
 from core.rounds.simulation import initial_rows, snapshot_with
 from core.rounds.simulation_plan import LabeledPool, Plan
 from core.runtime import Runtime
-from core.types import RoundResult
+from core.types import PoolMeasures, RoundResult
 from storage.rounds.row_cache import FolderRowCache
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "fsdd"
@@ -39,13 +51,70 @@ def read_pool(folder: Path) -> tuple[LabeledPool, dict[str, Path]]:
     rows = {hashlib.sha256((folder / row["path"]).read_bytes()).hexdigest(): row for row in listed}
     names = tuple(sorted({row["label"] for row in rows.values()}))
     pool = LabeledPool(
-        kind="audio",
+        kind="image" if listed[0]["path"].lower().endswith((".jpg", ".jpeg", ".png")) else "audio",
         class_names=names,
         hashes=tuple(rows),
         truth=np.array([names.index(row["label"]) for row in rows.values()], np.int64),
         test=np.array([row["split"] == "test" for row in rows.values()]),
     )
     return pool, {name: folder / row["path"] for name, row in rows.items()}
+
+
+def limited(pool: LabeledPool, n_items: int) -> LabeledPool:
+    """Every k-th item, so that all classes and both splits stay."""
+    rows = np.unique(np.linspace(0, len(pool.hashes) - 1, min(n_items, len(pool.hashes))).round().astype(np.int64))
+    hashes = tuple(pool.hashes[row] for row in rows)
+    return dataclasses.replace(pool, hashes=hashes, truth=pool.truth[rows], test=pool.test[rows])
+
+
+def pool_measures(pool: LabeledPool, files: dict[str, Path]) -> PoolMeasures:
+    """What import would measure of the pool's items, test items left out."""
+    paths = [files[name] for name, test in zip(pool.hashes, pool.test, strict=True) if not test]
+    if pool.kind == "audio":
+        found = [soundfile.info(path) for path in paths]
+        sizes, sounds = [], [(one.duration, one.samplerate) for one in found]
+    else:
+        sizes, sounds = [Image.open(path).size for path in paths], []
+    return PoolMeasures(
+        seconds=np.array([seconds for seconds, _ in sounds], np.float64),
+        sample_rates=np.array([rate for _, rate in sounds], np.int64),
+        widths=np.array([width for width, _ in sizes], np.int64),
+        heights=np.array([height for _, height in sizes], np.int64),
+    )
+
+
+def compare_inputs(pool: LabeledPool, files: dict[str, Path], n_labels: int, steps: int) -> dict[str, Any]:
+    """A first round on usual inputs and one on inputs that fit the pool, each with an empty cache."""
+    usual = MediaConfig(channels=3 if pool.kind == "image" else 1)
+    found: dict[str, Any] = {}
+    for name, media in (
+        ("warm_up", usual),
+        ("usual", usual),
+        ("derived", derive_media(pool.kind, pool_measures(pool, files))),
+    ):
+        config = preset("laptop")
+        training = dataclasses.replace(config.training, steps=min(steps, 5) if name == "warm_up" else steps)
+        config = dataclasses.replace(config, media=media, training=training)
+        with tempfile.TemporaryDirectory() as cache:
+            wall, cpu = time.perf_counter(), time.process_time()
+            result: RoundResult = run_round(
+                snapshot_with(pool, pool.truth, initial_rows(pool, Plan(start=n_labels), 0)),
+                config,
+                read=lambda key: files[key].read_bytes(),
+                cache=FolderRowCache(Path(cache)),
+                runtime=Runtime.create(0, "cpu"),
+            )
+            seconds = result.metrics["seconds"]
+            found[name] = {
+                "shape": media.input_shape(pool.kind),
+                "seconds": round(time.perf_counter() - wall, 1),
+                "cpu_seconds": round(time.process_time() - cpu, 1),
+                "stages": {stage: round(s, 1) for stage, s in seconds.items()},
+            }
+    del found["warm_up"]  # compiles the loops of the kernel, the graph and the map
+    for key, ratio in (("seconds", "ratio"), ("cpu_seconds", "cpu_ratio")):
+        found[ratio] = round(found["derived"][key] / found["usual"][key], 2)
+    return found
 
 
 def measure(pool: LabeledPool, files: dict[str, Path], n_labels: int, cache: Path) -> dict[str, Any]:
@@ -73,9 +142,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--labels", type=int, default=40)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compare-inputs", action="store_true")
+    parser.add_argument("--items", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=100)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     pool, files = read_pool(given.data)
+    if given.compare_inputs:
+        pool = limited(pool, given.items)
+        about = {"items": len(pool.hashes), "labels": given.labels, "threads": given.threads, "steps": given.steps}
+        compared = compare_inputs(pool, files, given.labels, given.steps)
+        print(json.dumps({"benchmark": "round inputs", **about, **compared}))
+        return
     with tempfile.TemporaryDirectory() as cache:
         found = measure(pool, files, given.labels, Path(cache))
     about = {"items": int((~pool.test).sum()), "labels": given.labels, "threads": given.threads}

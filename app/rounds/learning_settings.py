@@ -47,7 +47,7 @@ SETTINGS: tuple[Setting, ...] = (
         "The small ResNet takes tens of milliseconds a step on two cores; wide ResNets are larger and need a GPU.",
         ("resnet-small", "wrn-10-1", "wrn-16-2", "wrn-28-2", "wrn-28-10"),
     ),
-    Setting("training.steps", "Steps", "Training steps of a round. 0: as many as the epochs below.", most=1_000_000),
+    Setting("training.steps", "Steps", "Training steps of a round. 0: as many as Epochs gives.", most=1_000_000),
     Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used when the steps are 0.", most=10_000),
     Setting(
         "training.align",

@@ -41,7 +41,7 @@ class ProjectMedia:
 
 
 def of_project(store: Store, project: ProjectRow) -> ProjectMedia:
-    channels = 3 if project.kind == "image" else 1
+    channels: Literal[1, 3] = 3 if project.kind == "image" else 1
     if project.settings.media:
         stored = from_dict(MediaConfig, {"channels": channels} | project.settings.media)
         return ProjectMedia(config=stored, origin="stored")

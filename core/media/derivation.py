@@ -7,8 +7,7 @@ Clips      length      the 95th percentile of the durations, rounded up to 0.1 s
                        128 ms, or longer so that windows overlap
            windows     longer clips are predicted from up to MAX_WINDOWS windows
 Pictures   small       where the median area is at most 32 x 32 pixels: 32 x 32
-           larger      the median aspect (between 1:2 and 2:1) and the median area, at most MAX_VALUES pixels; sides are
-                       multiples of 4
+           larger      the median aspect (between 1:2 and 2:1) and the median area, at most MAX_VALUES pixels
            fit         both sides scaled on their own where 95 % of the pictures have that aspect within a factor of
                        1.5, else the whole picture with borders
 
@@ -81,6 +80,6 @@ def _for_pictures(measures: PoolMeasures) -> MediaConfig:
 
 
 def _sides(area: float, aspect: float) -> tuple[int, int]:
-    """(height, width): multiples of 4 with about this aspect, and at most this area."""
-    height = max(4 * round(math.sqrt(area / aspect) / 4), 8)
-    return height, max(4 * math.floor(area / height / 4), 8)
+    """(height, width) with about this aspect, and at most this area."""
+    height = math.floor(math.sqrt(area / aspect))
+    return height, min(round(height * aspect), math.floor(area / height))

@@ -1,7 +1,8 @@
 """Image bytes -> an array of fixed size, upright (EXIF orientation applied once).
 
 Formats are an allow-list, and the number of pixels is checked before anything is decoded (`core.limits`). Deep pictures
-become 8 bits with `to_eight_bits`, which the display uses too, so that people and the model see the same picture.
+become 8 bits, transparent parts white and colors RGB with `plain`, which the display uses too, so that people and the
+model see the same picture. `picture_notes` states in sentences what of a file that changes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from core.errors import InvalidInput
 from core.limits import Limits, current_limits, pixels_problem, tiff_problem
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
+TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")  # modes
+GRAY = ("1", "L")
+VERY_LONG = 10  # ratio of the sides
 
 
 def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
@@ -28,7 +32,7 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
             warnings.simplefilter("ignore")  # Pillow warns about unusual metadata, which does not matter here
             image = open_image(data, limits or current_limits())
             image.load()
-            return _plain(ImageOps.exif_transpose(image))
+            return plain(ImageOps.exif_transpose(image))
     except UnidentifiedImageError as error:
         raise InvalidInput(f"Not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image.") from error
     except (OSError, SyntaxError, ValueError, IndexError, TypeError, KeyError, Image.DecompressionBombError) as error:
@@ -55,14 +59,44 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def plain(image: Image.Image) -> Image.Image:
+    """The picture in mode L or RGB: deep gray in 8 bits, transparent parts on white, CMYK and palettes as RGB. Color
+    profiles are ignored: values are read as sRGB, for people and the model alike."""
     image = to_eight_bits(image)
-    if image.mode in ("1", "L"):
-        return image.convert("L")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if image.mode in GRAY:
+        return image if image.mode == "L" else image.convert("L")
+    if image.mode in TRANSPARENT or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def picture_notes(data: bytes, limits: Limits | None = None) -> list[str]:
+    """Sentences on what is not shown, to people or the model, as the file has it. Only the header is read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = open_image(data, limits or current_limits())
+        turned = image.getexif().get(0x0112, 1) in range(2, 9)
+    long, short = max(image.size), max(min(image.size), 1)
+    n_frames = int(getattr(image, "n_frames", 1))
+    seen = {
+        f"Only the first of its {n_frames:,} frames is used.": n_frames > 1,
+        "It is turned upright by its EXIF orientation.": turned,
+        "Its gray values are reduced to the upper 8 of 16 bits.": image.mode.startswith("I"),
+        "Its CMYK colors are converted to RGB.": image.mode == "CMYK",
+        "Its transparent parts are white.": image.mode in TRANSPARENT
+        or ("transparency" in image.info and image.mode not in GRAY),
+        "Its color profile is ignored: colors are read as sRGB.": not _is_srgb(image.info.get("icc_profile")),
+        f"Its longer side is {long / short:,.0f} times the shorter one: little of it is left at the network's size.": (
+            long / short >= VERY_LONG
+        ),
+    }
+    return [sentence for sentence, holds in seen.items() if holds]
+
+
+def _is_srgb(profile: bytes | None) -> bool:
+    """Whether a color profile is missing or calls itself sRGB."""
+    return not profile or b"sRGB" in profile or "sRGB".encode("utf-16-be") in profile
 
 
 def to_picture(image: Image.Image, config: MediaConfig) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ so that no setting depends on them."""
 from __future__ import annotations
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from core.types import PoolMeasures
 from storage.database.schema import Item
@@ -26,3 +26,18 @@ def pool_measures(store: Store, project_id: int) -> PoolMeasures:
         widths=np.array([width for width, _ in pictures], np.int64),
         heights=np.array([height for _, height in pictures], np.int64),
     )
+
+
+def typical_and_extreme_items(store: Store, project_id: int, n: int = 6) -> list[int]:
+    """At most n item ids, evenly spaced from the shortest to the longest clip, or from the tallest to the widest
+    picture."""
+    size = func.coalesce(Item.seconds, 1.0 * Item.width / func.nullif(Item.height, 0))
+    pool = (Item.project_id == project_id, Item.held_out.is_(False), Item.condition == "ok", size.is_not(None))
+    with store.read() as connection:
+        total = connection.execute(select(func.count()).select_from(Item).where(*pool)).scalar_one()
+        places = sorted({round(k * (total - 1) / max(n - 1, 1)) for k in range(min(n, total))})
+        found: list[int] = []
+        for place in places:
+            query = select(Item.id).where(*pool).order_by(size, Item.id).limit(1).offset(place)
+            found += connection.execute(query).scalars().all()
+    return found

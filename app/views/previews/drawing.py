@@ -27,10 +27,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from plotly.colors import sequential
 
+from app.views.previews.model_input import model_input_png
+from core.config import MediaConfig, from_json
 from core.errors import InvalidInput
 from core.limits import Limits, current_limits, length_problem
 from core.media.audio import open_audio
-from core.media.images import open_image, to_eight_bits
+from core.media.images import open_image, picture_notes, plain
 from storage.system.atomic_files import write_file
 
 N_COLUMNS = 900
@@ -43,7 +45,8 @@ LINEAR_UP_TO = 24_000  # Hz sampling rate
 THUMB = (240, 136)
 PICTURE_SIDE = 1600
 KEPT_SAMPLES = 1 << 23  # a clip of up to this many mono samples is decoded once, a longer one twice
-VERSION = 3  # part of the file name: a new drawing never meets an old picture
+MODEL_PART = "model.png "  # followed by the media settings as JSON
+VERSION = 4  # part of the file name: a new drawing never meets an old picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ def magma() -> NDArray[np.uint8]:
 def draw(data: bytes, kind: str, part: str, limits: Limits | None = None) -> bytes:
     """One part of an item (`app.web.routes.media`) as PNG or JSON. InvalidInput with the reason when it has none."""
     limits = limits or current_limits()
+    if part.startswith(MODEL_PART):
+        config = from_json(MediaConfig, part.removeprefix(MODEL_PART))
+        return model_input_png(data, kind, config, limits, magma())
+    if part == "notes.json":
+        return json.dumps(picture_notes(data, limits)).encode()
     if kind == "image":
         return image_png(data, THUMB if part == "thumb.png" else (PICTURE_SIDE, PICTURE_SIDE), limits)
     if part == "sound.flac":
@@ -217,12 +225,12 @@ def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
 
 
 def image_png(data: bytes, box: tuple[int, int], limits: Limits | None = None) -> bytes:
-    """The picture upright and within `box`; small ones keep their pixels. Metadata is left out."""
+    """The picture upright, as rounds read it (`core.media.images.plain`), and within `box`; small ones keep their
+    pixels. Metadata is left out."""
     with open_image(data, limits or current_limits()) as source:
         source.draft("RGB", box)
-        picture = to_eight_bits(ImageOps.exif_transpose(source))
+        picture = plain(ImageOps.exif_transpose(source))
         picture.thumbnail(box, Image.Resampling.LANCZOS)
-        picture = picture.convert("RGBA" if "A" in picture.getbands() or "transparency" in picture.info else "RGB")
     out = io.BytesIO()
     picture.save(out, "PNG", compress_level=4)
     return out.getvalue()

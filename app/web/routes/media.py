@@ -10,11 +10,15 @@ part    file               the bytes as imported, with Range
         sound.flac         (audio)  the clip as FLAC, for formats that browsers do not play
         sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
         picture.png        (image)  upright, at most 1600 pixels wide or high
+        notes.json         (image)  sentences on what of the file is not shown, such as further frames
         thumb.png          (both)   small, for tiles
+        model.png          (both)   as the network is given it, under the project's media settings
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,16 +27,19 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from app.rounds import media_settings
 from app.views.previews import drawing as previews
 from app.views.previews.pool import PreviewBusy, PreviewFailed
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.byte_ranges import ranged
+from core.config import MediaConfig, to_json
 from core.errors import NotFound, WinnowError
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media.checks import noticing
 from storage.media.types import EXTENSIONS, NOT_PLAYED, media_kind
+from storage.projects.projects import get_project
 from storage.projects.roles import Actor, acting_as
 
 HEADERS = {
@@ -45,8 +52,8 @@ HEADERS = {
 }
 THREADS = anyio.CapacityLimiter(16)  # of its own, so that requests that wait for a drawing delay no label
 PARTS = {
-    "audio": ("file", "spectrogram.png", "sound.flac", "sound.json", "thumb.png"),
-    "image": ("file", "picture.png", "thumb.png"),
+    "audio": ("file", "spectrogram.png", "sound.flac", "sound.json", "thumb.png", "model.png"),
+    "image": ("file", "picture.png", "thumb.png", "model.png", "notes.json"),
 }
 
 
@@ -63,6 +70,11 @@ def sound_path(item: ItemRow) -> str:
 def picture_path(item: ItemRow) -> str:
     """The address of what is looked at: the spectrogram of a clip, the picture itself."""
     return media_path(item, "spectrogram.png" if media_kind(item.media_type) == "audio" else "picture.png")
+
+
+def model_path(item: ItemRow, media: MediaConfig) -> str:
+    """The address of an item as the network is given it; other settings have another address."""
+    return f"{media_path(item, 'model.png')}?settings={_settings_hash(to_json(media))}"
 
 
 def media_routes() -> list[Route]:
@@ -90,13 +102,16 @@ def _answer(request: Request) -> Response:
     kind = media_kind(item.media_type)
     if item.sha256 != names["sha256"] or item.media_type not in EXTENSIONS or names["part"] not in PARTS[kind]:
         return _not_found()
-    tag = f'"{item.sha256}-{names["part"]}-{previews.VERSION}"'
+    drawn = names["part"]
+    if drawn == "model.png":
+        drawn = f"{previews.MODEL_PART}{to_json(_media(item.project_id))}"
+    tag = f'"{item.sha256}-{_short(drawn)}-{previews.VERSION}"'
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
     try:
         content = _right_content(item)
         if names["part"] != "file":
-            return _drawn(item, names["part"], tag, request)
+            return _drawn(item, drawn, tag, request)
         return _sent(item, content, request, {**HEADERS, "ETag": tag})
     except PreviewFailed as error:
         return JSONResponse({"error": f"The file cannot be drawn. {error}"}, status_code=422)
@@ -135,17 +150,44 @@ def _unchanged(sha256: str, link_path: str | None, mtime_ns: int, size: int) -> 
     resources.store().media.check(sha256, link_path)
 
 
-def _drawn(item: ItemRow, part: str, tag: str, request: Request) -> Response:
-    def draw() -> bytes:
-        data = resources.store().media.read(item.sha256, item.link_path)
-        return resources.preview_pool().draw(data, media_kind(item.media_type), part, item.sha256)
+def picture_notes(item: ItemRow) -> list[str]:
+    """Sentences on what of a picture is not shown as its file has it; none where it cannot be read now."""
+    try:
+        return [str(sentence) for sentence in json.loads(_draw(item, "notes.json"))]
+    except (WinnowError, OSError):
+        return []
 
-    data = previews.kept(resources.picture_folder(), f"{item.sha256}-{part}", draw)
+
+def _drawn(item: ItemRow, part: str, tag: str, request: Request) -> Response:
+    data = _draw(item, part)
     headers = {**HEADERS, "ETag": tag}
     if part == "sound.flac":
         return ranged(data, request.headers, "audio/flac", headers)
     media_type = "application/json" if part.endswith(".json") else "image/png"
     return Response(data, media_type=media_type, headers=headers)
+
+
+def _draw(item: ItemRow, part: str) -> bytes:
+    def draw() -> bytes:
+        data = resources.store().media.read(item.sha256, item.link_path)
+        return resources.preview_pool().draw(data, media_kind(item.media_type), part, item.sha256)
+
+    return previews.kept(resources.picture_folder(), f"{item.sha256}-{_short(part)}", draw)
+
+
+def _media(project_id: int) -> MediaConfig:
+    store = resources.store()
+    return media_settings.of_project(store, get_project(store, project_id)).config
+
+
+def _short(part: str) -> str:
+    """The name of a part in files and tags: settings are named by their hash."""
+    name, _, settings = part.partition(" ")
+    return f"{name}-{_settings_hash(settings)}" if settings else name
+
+
+def _settings_hash(settings: str) -> str:
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _not_found() -> Response:

@@ -19,6 +19,7 @@ from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
 from app.web.screens.import_reading import show_findings, with_reading
 from app.web.screens.job_list import follow, job_list
+from app.web.screens.settings import model_inputs
 from app.web.server_folders import find_on_server
 from app.web.widgets.uploads import uploads
 from core.config import from_dict
@@ -66,6 +67,8 @@ def render() -> None:
             theme.heading(f"Add files to {visible(project.name)}", about)
             add_files(project)
         job_list(project.id, "Import", _import_sentence)
+        with theme.card("model-inputs"):
+            model_inputs.section(project)
         watch_folder.section(project, server_folders_allowed())
     with right:
         if st.button("New project", icon=":material/add:", key="new-project-button", width="stretch"):

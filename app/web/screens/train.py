@@ -19,6 +19,7 @@ from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
 from app.web.screens.round_history import round_history
+from app.web.screens.settings import advanced
 from app.web.screens.simulate import cautions_card, simulate_card
 from core.acquisition import catalog
 from core.config import from_dict
@@ -127,10 +128,10 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     go = _fields(project, nothing=not counts.waiting)
     told = "A round starts as soon as all items of a batch are labeled."
     st.toggle("Start the next round automatically", help=told, **_setting(project, "automatic_rounds"))
-    _cost(project, settings, settings.strategy, counts.labeled)
+    advanced.section(project)
+    _cost(project, settings.strategy, counts.labeled)
     if go:
-        config = round_requests.round_config(settings, project.kind)
-        round_requests.request_round(store, project.id, by=state.here().annotator.id, config=config)
+        round_requests.request_round(store, project.id, by=state.here().annotator.id)
         st.rerun()
 
 
@@ -177,8 +178,8 @@ def _keep(project_id: int, name: str, key: str) -> None:
     projects.update_project(resources.store(), project_id, settings=wanted)
 
 
-def _cost(project: projects.ProjectRow, wanted: ProjectSettings, strategy: str, n_labeled: int) -> None:
-    found = estimates.estimate(resources.store(), project.id, round_requests.round_config(wanted, project.kind))
+def _cost(project: projects.ProjectRow, strategy: str, n_labeled: int) -> None:
+    found = estimates.estimate(resources.store(), project.id, round_requests.next_config(resources.store(), project))
     source = "based on the last round" if found.source == "last round" else "on a 2-core CPU"
     first = (
         " Nothing is labeled yet: the first batch is picked from the kernel features alone." if n_labeled == 0 else ""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 import soundfile
 from PIL import Image
 
-from app.web.routes.media import media_path, picture_path, sound_path
+from app.rounds import media_settings
+from app.views.previews.drawing import magma
+from app.web.routes.media import media_path, model_path, picture_path, sound_path
+from core.media.inputs import prepare
+from core.rows import MemoryRowCache
 from storage.database.store import Store
 from storage.importing.open import open_source
 from storage.importing.run import run_import
 from storage.labeling.pool import Pool
 from storage.media.pack_index import Slot
 from storage.media.packs import PackWriter
-from storage.projects.projects import create_project
+from storage.projects.projects import create_project, get_project
 from tests.app import sample_store
 from tests.app.asgi_client import ask
 from tests.storage import made_media
@@ -202,3 +207,24 @@ def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_stor
     answer = get(media_path(Pool(page_store, project.id).item(item), "picture.png"))
     assert answer.status in (404, 422) and answer.json()["error"]
     assert "half" not in answer.json()["error"]  # the card shows it, and a file name may tell the class
+
+
+def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
+    """The oracle is the input that a round prepares; other settings have another address and another drawing."""
+    project = get_project(page_store, clip.project_id)
+    config = media_settings.of_project(page_store, project).config
+    answer = get(model_path(clip, config))
+    assert answer.status == 200 and answer.headers["content-type"] == "image/png"
+    drawn = np.asarray(Image.open(io.BytesIO(answer.body)).convert("RGB"))
+    inputs = prepare([clip.sha256], page_store.media.read, "audio", config, MemoryRowCache())
+    levels = ((inputs.clean.take(np.array([0]))[0, ::-1, :, 0] + 1.5) / 3 * 255).round().clip(0, 255)
+    times = drawn.shape[0] // config.n_mels
+    assert drawn.shape == (times * config.n_mels, times * config.n_frames, 3)
+    found = drawn[::times, ::times].astype(int)
+    expected = magma()[levels.astype(np.uint8)].astype(int)
+    assert np.abs(found - expected).max() <= 4  # one level
+    media_settings.change(page_store, project, {"n_mels": 20})
+    changed = media_settings.of_project(page_store, get_project(page_store, project.id)).config
+    assert model_path(clip, changed) != model_path(clip, config)
+    other = Image.open(io.BytesIO(get(model_path(clip, changed)).body))
+    assert other.height % 20 == 0 and get(model_path(clip, changed)).headers["etag"] != answer.headers["etag"]
