@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.rounds import media_settings
 from app.rounds.media_settings import ProjectMedia
+from app.views.item_names import ItemNames
 from app.views.text import markup, plain
 from app.web import resources, theme
 from app.web.routes.media import model_path, picture_notes, picture_path
@@ -17,6 +18,7 @@ from core.types import PoolMeasures
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media.measures import pool_measures, typical_and_extreme_items
+from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectRow, get_project
 
 N_ITEMS = 6
@@ -58,12 +60,14 @@ def _pool(project_id: int, revision: int) -> tuple[PoolMeasures, list[int]]:
 
 def _items(project: ProjectRow, config: MediaConfig, item_ids: list[int]) -> None:
     """Pairs of pictures: the original and the network's input."""
-    found = Pool(resources.store(), project.id).items_by_id(item_ids)
+    store = resources.store()
+    found = Pool(store, project.id).items_by_id(item_ids)
+    names = ItemNames(row.name for row in list_classes(store, project.id, include_inactive=True))
     whole = "Spectrogram" if project.kind == "audio" else "Original"
     parts = []
     for item in found:
         about = f"{item.seconds:.1f} s" if item.seconds else f"{item.width:,} x {item.height:,} pixels"
-        name = markup(item.name.rsplit("/", 1)[-1])
+        name = markup(names.shown_name(item.id, item.name.rsplit("/", 1)[-1]))
         parts.append(
             f'<figure><img src="{picture_path(item)}" alt="{whole} of {name}">'
             f'<img class="winnow-pixels" src="{model_path(item, config)}" alt="Network input of {name}">'

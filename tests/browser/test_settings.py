@@ -1,0 +1,33 @@
+"""What the model sees on Data, and advanced settings on Train, in a real browser."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from storage.projects.projects import get_project
+from tests.browser.conftest import at_rest, eventually
+
+LOADED = "() => [...document.querySelectorAll('.winnow-inputs img')].every((i) => i.complete && i.naturalWidth > 0)"
+
+
+def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_changed(desks, store, audio):
+    page = desks(audio).tab("data")
+    page.wait_for_selector(".winnow-inputs img.winnow-pixels")
+    page.wait_for_function(LOADED)
+    assert page.locator(".winnow-inputs figure").count() == 6
+    card = page.locator(".st-key-card-model-inputs")
+    card.locator("summary").click()
+    card.get_by_role("spinbutton", name="Clip length in seconds").fill("2.0")
+    card.get_by_role("button", name="Save").click()
+    eventually(page, lambda: get_project(store, audio.id).settings.media.get("seconds"), 2.0)
+
+
+def test_an_advanced_setting_is_stored_and_says_what_it_changes(desks, store, audio):
+    page = desks(audio).tab("train")
+    at_rest(page)
+    page.get_by_text("Advanced", exact=True).click()
+    field = page.get_by_role("spinbutton", name="Landmarks")
+    field.fill("512")
+    field.press("Enter")
+    eventually(page, lambda: get_project(store, audio.id).settings.changes, {"kernel.n_landmarks": 512})
+    expect(page.get_by_text("Changed from 2048")).to_be_visible()
