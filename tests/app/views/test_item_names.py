@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from app.views.item_names import ItemNames
-from app.views.map_figure import hover
+from app.views.map_figure import hovers
 from app.views.map_layers import map_layers
 from app.views.pick_table import pick_table
 from storage.labeling.pool import Pool
@@ -54,8 +55,10 @@ def test_map_and_table_of_picks_hide_such_names(sqlite_store):
     told, plain = sample_store.add_items(sqlite_store, project, named)
     row = finished_rounds.finish_round(sqlite_store, project, [3, 4])
     layers = map_layers(sqlite_store, project.id, row.id)
-    texts = {item: hover(layers, layers.row_of(item)) for item in (told, plain)}
+    items = (told, plain)
+    rows = np.array([layers.row_of(item) for item in items], np.int64)
+    texts = dict(zip(items, hovers(layers, rows), strict=True))
     assert texts[told].startswith(f"Item {told}<br>") and texts[plain].startswith("plain.wav<br>")
-    assert not any("nine_1" in name for name in layers.names)
+    assert not any("nine_1" in name for name in layers.names.values())
     assert [line["item"] for line in pick_table(sqlite_store, project.id, row.id)] == [f"Item {told}", "plain.wav"]
     assert Pool(sqlite_store, project.id).item(told).name == "nine_1.wav"  # stored names stay
