@@ -107,9 +107,9 @@ def test_without_held_out_items_a_stated_part_of_the_labels_is_set_aside(home, t
         drawn.label(drawn.item_ids)
     assert main(["summarize", "shapes", "--items", "4", "--no-weighted"]) == 0
     words = capsys.readouterr().out
-    assert "4 of 24 labeled items (unweighted), measured on 6 labeled items set aside (20% of each class" in words
-    assert main(["summarize", "shapes", "--items", "25"]) == 1
-    assert "25 items was requested; only 24 labeled items can be in it" in capsys.readouterr().err
+    assert "4 of 30 labeled items (unweighted), measured on 6 labeled items set aside (20% of each class" in words
+    assert main(["summarize", "shapes", "--items", "31"]) == 1
+    assert "31 items was requested; only 30 labeled items can be in it" in capsys.readouterr().err
 
 
 def test_what_cannot_be_summarized_is_said_in_one_sentence(home, tmp_path, capsys):

@@ -232,15 +232,15 @@ def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
     rng = np.random.default_rng(0)
     data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(24)]
     rows, out = np.arange(24), np.arange(24) >= 21
-    return pool(
-        {0: 0, 1: 1, 2: 2},
-        n=24,
-        kind="audio",
+    taken, _ = pool({0: 0, 1: 1, 2: 2}, n=24, kind="audio")
+    taken = dataclasses.replace(
+        taken,
         hashes=tuple(hashlib.sha256(one).hexdigest() for one in data),
         held_out=out,
         held_out_labels=np.where(out, (rows + held_out_truth) % 3, UNLABELED),
         eligible=(rows > 2) & ~out,
-    )[0], {hashlib.sha256(one).hexdigest(): one for one in data}
+    )
+    return taken, {hashlib.sha256(one).hexdigest(): one for one in data}
 
 
 def test_labels_propagate_over_similar_clips_and_the_labels_of_test_items_change_nothing():
