@@ -35,12 +35,17 @@ def _transform(config: MediaConfig) -> Any:
     )  # fmt: skip
 
 
+def mel_tables(config: MediaConfig) -> tuple[Tensor, Tensor]:
+    """The window (n_fft,) and the mel filters (n_fft / 2 + 1, n_mels), on the host."""
+    transform = _transform(config)
+    return transform.spectrogram.window, transform.mel_scale.fb
+
+
 @lru_cache(maxsize=8)
 def tables_on(device: torch.device, config: MediaConfig) -> tuple[Tensor, Tensor]:
-    """The window (n_fft,) and the mel filters (n_fft / 2 + 1, n_mels), computed on the host and cached on the
-    device."""
-    transform = _transform(config)
-    return transform.spectrogram.window.to(device), transform.mel_scale.fb.to(device)
+    """The tables of `mel_tables`, computed on the host and cached on the device."""
+    window, filters = mel_tables(config)
+    return window.to(device), filters.to(device)
 
 
 def mel_power(waveforms: Tensor, config: MediaConfig) -> Tensor:

@@ -1,0 +1,160 @@
+"""Predictions of the model in this folder, without the program that trained it.
+
+    python predict.py FILE_OR_FOLDER ...          file, class and confidence as CSV
+    python predict.py --all FILE_OR_FOLDER ...    and the probability of every class
+
+It needs Python 3.10 or newer with numpy, onnxruntime, Pillow for pictures, and soundfile and soxr for audio. From
+Python: `Model("folder").predict(["a.wav"])` gives one row of probabilities per file, in the order of `Model.classes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+BATCH = 64
+SUFFIXES = {
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"),
+}
+
+
+class Unreadable(Exception):
+    """A file that cannot be decoded."""
+
+
+class Model:
+    """The network with its class names and preprocessing, read from the folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        self.classes: list[str] = [one["name"] for one in about["classes"]]
+        preprocess = json.loads((folder / "preprocess.json").read_text(encoding="utf-8"))
+        self.kind: str = preprocess["kind"]
+        self.steps: dict[str, dict[str, Any]] = {one["step"]: one for one in preprocess["outside"]}
+        self.session = onnxruntime.InferenceSession(
+            str(folder / "model.onnx"), providers=onnxruntime.get_available_providers()
+        )
+        self.input: str = preprocess["input"]["name"]
+
+    def prepare(self, data: bytes) -> np.ndarray[Any, Any]:
+        """The input of one file, as preprocess.json describes it. Raises Unreadable."""
+        try:
+            return prepare_clip(data, self.steps) if self.kind == "audio" else prepare_picture(data, self.steps)
+        except Exception as problem:  # decoders raise errors of many types
+            raise Unreadable(str(problem)) from problem
+
+    def predict_inputs(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """(n, ...) inputs -> (n, n_classes) probabilities."""
+        found: np.ndarray[Any, Any] = self.session.run(["probabilities"], {self.input: inputs})[0]
+        return found
+
+    def predict(self, paths: Sequence[str | Path]) -> np.ndarray[Any, Any]:
+        """(n, n_classes) probabilities of these files."""
+        inputs = [self.prepare(Path(path).read_bytes()) for path in paths]
+        parts = [np.stack(inputs[start : start + BATCH]) for start in range(0, len(inputs), BATCH)]
+        return np.concatenate([self.predict_inputs(part) for part in parts])
+
+
+def prepare_clip(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
+    import soundfile
+    import soxr
+
+    samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    mono = samples.mean(axis=1)
+    if not len(mono) or not np.isfinite(mono).all():
+        raise Unreadable("The audio has no samples, or samples that are not numbers.")
+    target, length = steps["resample"]["sample_rate"], steps["fit"]["samples"]
+    if rate != target:
+        mono = soxr.resample(mono, rate, target, quality="HQ")
+    if len(mono) > length:
+        energy = np.concatenate([[0.0], np.cumsum(mono.astype(np.float64) ** 2)])
+        start = int(np.argmax(energy[length:] - energy[:-length]))
+        mono = mono[start : start + length]
+    before = (length - len(mono)) // 2
+    clip = np.pad(mono, (before, length - len(mono) - before)).astype(np.float32)
+    peak = np.abs(clip).max(initial=0.0)
+    clip = clip / peak if peak > 0 else clip
+    return clip.astype(np.float16).astype(np.float32)
+
+
+def prepare_picture(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
+    from PIL import Image, ImageOps
+
+    image = Image.open(io.BytesIO(data), formats=steps["decode"]["formats"])
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        deep = np.asarray(image).astype(np.int64)
+        image = Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    elif image.mode != "L":
+        image = image.convert("RGB")
+    channels, side = steps["mode"]["channels"], steps["resize"]["side"]
+    image = image.convert("L" if channels == 1 else "RGB")
+    if steps["resize"]["fit"] == "crop":
+        image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+    elif image.size != (side, side):
+        image = image.resize((side, side), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    return np.asarray(image, dtype=np.uint8).reshape(side, side, channels)
+
+
+def files_of(paths: Sequence[str], kind: str) -> Iterator[Path]:
+    """Files as given; of a folder, the files of the model's kind, in the order of their names."""
+    for path in map(Path, paths):
+        if path.is_dir():
+            yield from (
+                one for one in sorted(path.rglob("*")) if one.is_file() and one.suffix.lower() in SUFFIXES[kind]
+            )
+        else:
+            yield path
+
+
+def batches(files: Iterator[Path], model: Model) -> Iterator[tuple[list[Path], np.ndarray[Any, Any]]]:
+    """Readable files with their inputs, at most BATCH at once; unreadable files are named on stderr."""
+    paths: list[Path] = []
+    inputs: list[np.ndarray[Any, Any]] = []
+    for path in files:
+        try:
+            inputs.append(model.prepare(path.read_bytes()))
+            paths.append(path)
+        except (OSError, Unreadable) as problem:
+            sys.stderr.write(f"{path} cannot be read: {problem}\n")
+        if len(inputs) == BATCH:
+            yield paths, np.stack(inputs)
+            paths, inputs = [], []
+    if inputs:
+        yield paths, np.stack(inputs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Predict the classes of files.")
+    parser.add_argument("paths", nargs="+", help="Files or folders.")
+    parser.add_argument("--all", action="store_true", help="Also write the probability of every class.")
+    arguments = parser.parse_args()
+    model = Model(Path(__file__).resolve().parent)
+    writer = csv.writer(sys.stdout)
+    writer.writerow(["file", "class", "confidence", *(model.classes if arguments.all else [])])
+    for paths, inputs in batches(files_of(arguments.paths, model.kind), model):
+        for path, row in zip(paths, model.predict_inputs(inputs), strict=True):
+            best = int(row.argmax())
+            every = [f"{value:.6f}" for value in row] if arguments.all else []
+            writer.writerow([str(path), model.classes[best], f"{row[best]:.6f}", *every])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How bytes become the input of a model, as JSON: exact enough to be programmed again without this code.
+
+`outside` are the steps before the ONNX graph, in order; `core.learning.standalone_predict` carries them out from this
+description. `inside` are the steps of the graph itself, up to the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.config import MediaConfig
+from core.media.audio import clip_length
+from core.media.images import FORMATS
+from core.media.mel import SILENCE
+from core.types import MediaKind
+
+VERSION = 1  # of the description
+
+
+def describe_preprocessing(
+    kind: MediaKind, config: MediaConfig, mean: Sequence[float], scale: Sequence[float]
+) -> dict[str, Any]:
+    """The description for a model of this kind; `mean` and `scale` are those of pictures, one entry per channel."""
+    steps = _audio(config) if kind == "audio" else _picture(config, mean, scale)
+    return {"version": VERSION, "kind": kind, **steps}
+
+
+def _audio(config: MediaConfig) -> dict[str, Any]:
+    length = clip_length(config)
+    return {
+        "input": {"name": "clips", "dtype": "float32", "shape": ["batch", length]},
+        "outside": [
+            {"step": "decode", "formats": ["WAV", "FLAC", "OGG", "MP3"], "dtype": "float32", "full_scale": 1.0},
+            {"step": "mono", "how": "mean of the channels"},
+            {
+                "step": "resample",
+                "sample_rate": config.sample_rate,
+                "how": "soxr, quality HQ; audio at this rate is unchanged",
+            },
+            {
+                "step": "fit",
+                "samples": length,
+                "longer": "the stretch of this length with the largest sum of squares, the first one of equals",
+                "shorter": "centered in zeros; of an odd number of zeros the larger part is behind",
+            },
+            {"step": "scale", "how": "divide by the largest absolute sample; silence is unchanged"},
+            {"step": "round", "how": "to the nearest float16, then float32"},
+        ],
+        "inside": [
+            {"step": "pad", "samples": config.n_fft // 2, "how": "zeros at both ends"},
+            {
+                "step": "spectrum",
+                "how": "short-time Fourier transform of complete frames, one-sided, squared magnitude",
+                "n_fft": config.n_fft,
+                "hop": config.hop,
+                "window": "periodic Hann of n_fft samples",
+            },
+            {
+                "step": "mel",
+                "n_mels": config.n_mels,
+                "f_min": config.f_min,
+                "f_max": min(config.f_max, config.sample_rate / 2),
+                "scale": "Slaney",
+                "norm": "Slaney: each filter has area 1",
+            },
+            {"step": "log", "how": "log10 of the power, at least `silence`", "silence": SILENCE},
+            {
+                "step": "level",
+                "how": "subtract the largest value of the clip, then at least `floor`; silence is `floor` everywhere",
+                "floor": config.floor,
+            },
+            {"step": "normalize", "how": "(x - floor / 2) / (-floor / 3)"},
+        ],
+    }
+
+
+def _picture(config: MediaConfig, mean: Sequence[float], scale: Sequence[float]) -> dict[str, Any]:
+    side, channels = config.image_size, config.channels
+    resize = {
+        "stretch": "Pillow resize, BILINEAR, reducing_gap 3.0, to a square; a picture of this size is unchanged",
+        "crop": "Pillow ImageOps.fit, BILINEAR: the central square, scaled",
+    }
+    return {
+        "input": {"name": "pictures", "dtype": "uint8", "shape": ["batch", side, side, channels]},
+        "outside": [
+            {"step": "decode", "formats": list(FORMATS), "frame": "first"},
+            {"step": "upright", "how": "apply the EXIF orientation"},
+            {"step": "depth", "how": "16 and 32 bits per pixel: shift right by 8, clip to 0 to 255"},
+            {"step": "flatten", "how": "transparent parts on white"},
+            {"step": "mode", "channels": channels, "how": "Pillow convert to " + ("L" if channels == 1 else "RGB")},
+            {"step": "resize", "side": side, "fit": config.image_fit, "how": resize[config.image_fit]},
+        ],
+        "inside": [
+            {
+                "step": "normalize",
+                "how": "(x / 255 - mean) / scale, per channel; then channels first",
+                "mean": [round(float(value), 6) for value in mean],
+                "scale": [round(float(value), 6) for value in scale],
+            },
+        ],
+    }
