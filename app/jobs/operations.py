@@ -15,7 +15,8 @@ from app.jobs.requests import DeletionRequest, ExportRequest, ImportRequest, Pre
 from core.errors import Cancelled, InvalidInput, NotFound, WinnowError
 from core.types import Report
 from storage.database.store import Store
-from storage.exporting.run import ExportReport, check_target, export_project
+from storage.exporting.run import ExportReport, export_project
+from storage.exporting.target import check_target
 from storage.importing.open import open_source
 from storage.importing.preview import ClassRules, Preview, preview
 from storage.importing.reports import ImportReport
@@ -108,7 +109,7 @@ def export_summary(store: Store, request: SummaryRequest, report: Report) -> dic
 
     target = None if request.target is None else Path(request.target)
     if target is not None:
-        check_target(target, request.options)
+        check_target(target, request.options.overwrite)
     found = summarize_project(store, request.project_id, request.summary, report)
     result: dict[str, Any] = dict(found.about)
     if target is not None:

@@ -130,7 +130,7 @@ def _input_info(inputs: InputSettings) -> onnx.ValueInfoProto:
     name, media = INPUTS[inputs.kind], inputs.media
     if inputs.kind == "audio":
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", clip_length(media)])
-    shape = ["batch", media.image_size, media.image_size, media.channels]
+    shape: list[str | int] = ["batch", media.image_size, media.image_size, media.channels]
     return helper.make_tensor_value_info(name, TensorProto.UINT8, shape)
 
 

@@ -91,7 +91,7 @@ def prepare_clip(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[An
 def prepare_picture(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
     from PIL import Image, ImageOps
 
-    image = Image.open(io.BytesIO(data), formats=steps["decode"]["formats"])
+    image: Image.Image = Image.open(io.BytesIO(data), formats=steps["decode"]["formats"])
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):

@@ -13,16 +13,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import shutil
-import uuid
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.arrays import write_arrays
@@ -44,7 +40,7 @@ from storage.exporting.hugging_face import (
 )
 from storage.exporting.label_studio import TasksWriter, labeling_interface, local_files_prefix, readme
 from storage.exporting.rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
-from storage.exporting.target import clear_leftovers, is_media, pack, put_in_place, refuse_existing, sync_all
+from storage.exporting.target import check_target, described, is_media, new_export
 from storage.exporting.weights import WEIGHT, ExportWeights
 from storage.labeling import snapshots
 from storage.media.checks import describe, judges_media, set_condition
@@ -87,32 +83,10 @@ def export_project(
 ) -> ExportReport:
     """Export to the folder `target`, or to one file if its name ends in .zip; with `weights`, export a summary."""
     options = options or ExportOptions()
-    target = check_target(target, options)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(target)
-    partial = target.with_name(f".{target.name}.export-{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    folder = partial if target.suffix != ".zip" else partial.with_name(partial.name + ".d")
-    folder.mkdir()
-    try:
+    target = check_target(target, options.overwrite)
+    with new_export(target, options.overwrite) as folder:
         done = _Export(store, project_id, options, folder, target, weights).run(report)
-        if folder != partial:
-            pack(folder, partial)
-        sync_all(partial)
-        put_in_place(partial, target, options.overwrite)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            partial.unlink()
     return ExportReport(target=str(target), **done)
-
-
-def check_target(target: Path | str, options: ExportOptions) -> Path:
-    """The absolute path of a target that may be written; raises Conflict or InvalidInput if it may not."""
-    target = Path(target).expanduser().absolute()
-    if not target.name:
-        raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
-    refuse_existing(target, options.overwrite)
-    return target
 
 
 class _Export:
@@ -356,7 +330,7 @@ class _Export:
                 }
                 for row in known
             ],
-            "files": {path.relative_to(self.folder).as_posix(): _described(path) for path in files},
+            "files": {path.relative_to(self.folder).as_posix(): described(path) for path in files},
         }
 
     def _card(self, title: str) -> str:
@@ -365,8 +339,3 @@ class _Export:
             columns = (self.kind, *self._columns(FOLDER_COLUMNS)[1:])
         files = self.splits or {"train": self.table}
         return dataset_card(title, files, columns, self.class_names, len(self.problems))
-
-
-def _described(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "n_bytes": path.stat().st_size}

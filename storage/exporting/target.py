@@ -3,18 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
+import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from core.errors import Conflict
+from core.errors import Conflict, InvalidInput
 from storage.system.atomic_files import sync_path
 from storage.system.processes import is_running
 
+MANIFESTS = ("manifest.json", "model.json")  # an export of labels, and one of a model
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.export-(?P<pid>\d+)-[0-9a-f]{8}\Z")
+
+
+def check_target(target: Path | str, overwrite: bool) -> Path:
+    """The absolute path of a target that may be written; raises Conflict or InvalidInput if it may not."""
+    target = Path(target).expanduser().absolute()
+    if not target.name:
+        raise InvalidInput(f"{target} cannot be the target of an export; name a folder or a .zip file in it.")
+    refuse_existing(target, overwrite)
+    return target
+
+
+@contextlib.contextmanager
+def new_export(target: Path, overwrite: bool) -> Iterator[Path]:
+    """An empty folder to fill. At the end of the block it becomes `target`, packed if that is a zip file; after an
+    exception nothing of it is left."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(target)
+    partial = target.with_name(f".{target.name}.export-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    folder = partial if target.suffix != ".zip" else partial.with_name(partial.name + ".d")
+    folder.mkdir()
+    try:
+        yield folder
+        if folder != partial:
+            pack(folder, partial)
+        sync_all(partial)
+        put_in_place(partial, target, overwrite)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def described(path: Path) -> dict[str, Any]:
+    """The hash and the size of a file, as manifests hold them."""
+    with open(path, "rb") as file:
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "n_bytes": path.stat().st_size}
 
 
 def is_media(path: Path) -> bool:
@@ -42,7 +82,8 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def refuse_existing(target: Path, overwrite: bool) -> None:
     if not target.exists() or overwrite:
-        if overwrite and target.is_dir() and any(target.iterdir()) and not (target / "manifest.json").is_file():
+        is_export = any((target / name).is_file() for name in MANIFESTS)
+        if overwrite and target.is_dir() and any(target.iterdir()) and not is_export:
             raise Conflict(f"{target} is not an export of Winnow and is left alone. Choose another name.")
         return
     raise Conflict(f"{target} already exists. Choose another name, or replace it (--overwrite).")
