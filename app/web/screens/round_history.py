@@ -1,4 +1,4 @@
-"""The rounds of a project as a table: open a round, replay it, compare it with other strategies."""
+"""The rounds of a project as a table: open a round, name it, replay it, compare it with other strategies or rounds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import streamlit as st
 from app.rounds import requests as round_requests
 from app.views.learning_progress import accuracy_on_picks, accuracy_words
 from app.views.pick_table import pick_table
+from app.views.round_diff import RoundDiff, compare_rounds
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme
 from core.acquisition import catalog
 from core.config import RoundConfig
+from core.errors import Conflict, InvalidInput, NotFound
 from storage.rounds.log import RoundLog, RoundRow
+from storage.rounds.names import MOST_CHARACTERS, round_names, set_round_name, title_of
 
 SHOWN = 12
 WIDTHS = (5, 2)
@@ -28,16 +31,91 @@ def round_history(project_id: int) -> None:
     if not rows:
         return
     shown = st.session_state.get("rounds-shown", SHOWN)
+    names = round_names(resources.store(), project_id)
     with theme.card("rounds"):
         theme.heading("Rounds", f"{len(rows):,} in total" if len(rows) > SHOWN else "")
         with st.container(key="rounds-head"):
             st.columns(WIDTHS)[0].html(_line(HEADINGS))
         for row in rows[:shown]:
             with st.container(key=f"round-row-{row.id}"):
-                _row(project_id, row)
+                _row(project_id, row, names)
         if len(rows) > shown and st.button("Show all rounds", type="tertiary", key="all-rounds"):
             st.session_state["rounds-shown"] = len(rows)
             st.rerun()
+
+
+def version_card(project_id: int) -> None:
+    """Two rounds compared on the same items; nothing before the second round with a model."""
+    store = resources.store()
+    rows = {row.number: row for row in RoundLog(store, project_id).list() if row.metrics.get("has_model")}
+    if len(rows) < 2:
+        return
+    names, numbers = round_names(store, project_id), list(rows)
+    with theme.card("versions"):
+        theme.heading("Compare two rounds", "on the same test items")
+        fields = st.columns(2)
+        chosen = [
+            field.selectbox(
+                label,
+                numbers,
+                index=index,
+                format_func=lambda number: f"Round {title_of(rows[number], names)}",
+                key=f"version-{label.lower()}",
+                help=told,
+            )
+            for field, label, index, told in (
+                (fields[0], "From", 1, "The round to compare with."),
+                (fields[1], "To", 0, "The round that is compared."),
+            )
+        ]
+        try:
+            found = compare_rounds(store, project_id, rows[chosen[0]], rows[chosen[1]])
+        except (InvalidInput, NotFound) as problem:
+            theme.muted(str(problem))
+            return
+        _version_figures(found)
+        _version_tables(found)
+
+
+def _version_figures(found: RoundDiff) -> None:
+    left, right = st.columns(2)
+    with left:
+        if (accuracy := found.accuracy) is None:
+            theme.muted("These rounds have no test items in common, so accuracy is not compared.")
+        else:
+            low, high = (100 * bound for bound in accuracy.interval)
+            shares = f"{100 * accuracy.first / accuracy.n:.1f} → {100 * accuracy.second / accuracy.n:.1f} %"
+            theme.figure(f"{100 * accuracy.difference:+.1f}", f"points on {accuracy.n:,} test items", shares)
+            theme.muted(
+                f"95 % interval of the difference {low:+.1f} to {high:+.1f} points (paired, Bonett-Price). "
+                f"{accuracy.only_second:,} items better, {accuracy.only_first:,} worse; p = {accuracy.p_value:.2g} "
+                "(exact McNemar test)."
+            )
+    with right:
+        theme.figure(
+            f"{found.n_changed:,}", "predictions changed", f"of {found.n_compared:,} items without a label in both"
+        )
+        theme.muted(f"Labels: {found.n_labeled[0]:,} → {found.n_labeled[1]:,}")
+
+
+def _version_tables(found: RoundDiff) -> None:
+    left, right = st.columns(2)
+    if found.per_class:
+        lines = [
+            {"class": visible(one.name), "test items": one.n, "correct before": one.first, "correct after": one.second}
+            for one in found.per_class
+        ]
+        left.dataframe(lines, hide_index=True, key="version-classes")
+    if found.changes:
+        lines = [{"before": visible(a), "after": visible(b), "items": number} for a, b, number in found.changes]
+        right.dataframe(lines, hide_index=True, key="version-changes")
+    if found.settings:
+        with st.expander("Changed settings"):
+            lines = [
+                {"setting": name, "before": str(before), "after": str(after)}
+                for name, (before, after) in found.settings.items()
+            ]
+            st.dataframe(lines, hide_index=True, key="version-settings")
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -48,10 +126,10 @@ def _line(cells: Sequence[str]) -> str:
     return f'<div class="winnow-round">{"".join(parts)}</div>'
 
 
-def _row(project_id: int, row: RoundRow) -> None:
+def _row(project_id: int, row: RoundRow, names: dict[int, str]) -> None:
     on_picks = accuracy_on_picks(resources.store(), row) if row.status == "finished" else None
     cells = (
-        f"{row.number}",
+        title_of(row, names),
         strategy_title(row.strategy) + (" (replay)" if row.replay_of else ""),
         f"{row.n_labeled:,}",
         accuracy_words(row) if row.status == "finished" else row.status,
@@ -97,6 +175,7 @@ def open_round(project_id: int, round_id: int) -> None:
     row = RoundLog(store, project_id).get(round_id)
     facts = f"{strategy_title(row.strategy)} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
     theme.heading(f"Round {row.number}", facts)
+    _name_field(project_id, row)
     if row.error:
         st.error(plain(row.error))
     for told in row.notes:
@@ -110,6 +189,20 @@ def open_round(project_id: int, round_id: int) -> None:
     if row.log:
         with st.expander("Log"):
             st.code(visible_log(row.log), language=None)
+
+
+def _name_field(project_id: int, row: RoundRow) -> None:
+    """The name of the round; a change is stored at once."""
+    names = round_names(resources.store(), project_id)
+    told = "Exports and commands can refer to the round by this name."
+    given = st.text_input(
+        "Name", names.get(row.id, ""), max_chars=MOST_CHARACTERS, key=f"round-name-{row.id}", help=told
+    )
+    if given != names.get(row.id, ""):
+        try:
+            set_round_name(resources.store(), project_id, row.id, given)
+        except (InvalidInput, Conflict) as problem:
+            st.error(plain(str(problem)))
 
 
 def _settings(config: RoundConfig) -> str:

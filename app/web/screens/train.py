@@ -18,7 +18,7 @@ from app.views.learning_progress import LearningProgress, advice, is_inductive, 
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
-from app.web.screens.round_history import round_history
+from app.web.screens.round_history import round_history, version_card
 from app.web.screens.settings import advanced
 from app.web.screens.simulate import cautions_card, simulate_card
 from core.acquisition import catalog
@@ -56,6 +56,7 @@ def render() -> None:
         results(found)
     cautions_card(project)
     round_history(project.id)
+    version_card(project.id)
     counts_and_workers(project.id)
     simulate_card(project)
 
