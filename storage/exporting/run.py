@@ -39,6 +39,7 @@ from storage.exporting.hugging_face import (
     split_name,
 )
 from storage.exporting.label_studio import TasksWriter, labeling_interface, local_files_prefix, readme
+from storage.exporting.provenance import RowDigest, round_provenance
 from storage.exporting.rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
 from storage.exporting.target import check_target, described, is_media, new_export
 from storage.exporting.weights import WEIGHT, ExportWeights
@@ -112,6 +113,7 @@ class _Export:
         self.splits: dict[str, str] = {}  # name for Hugging Face -> pattern of its files
         self.class_names: list[str] = []
         self.arrays_round: int | None = None
+        self.digest = RowDigest()
 
     def run(self, report: Report) -> dict[str, Any]:
         with self.store.read() as connection:
@@ -175,6 +177,7 @@ class _Export:
         if self.options.format == "hugging-face":
             self._write_with_bytes(item)
             return
+        self.digest.add(values)
         values["path"] = self._media(item)
         self._writer(self.table).write(values)
         if self.options.format == "csv":
@@ -307,6 +310,8 @@ class _Export:
             },
             "snapshot": asdict(moment),
             "summary": dict(self.weights.about) if self.weights is not None else None,
+            "round": round_provenance(self.store, self.project_id),
+            "rows_sha256": self.digest.hexdigest() if self.options.format != "hugging-face" else None,
             "pseudo_labels_of_round": rows.pseudo_labels.number if rows.pseudo_labels is not None else None,
             "arrays_of_round": self.arrays_round,
             "counts": {

@@ -1,0 +1,53 @@
+"""Where an export came from: the newest finished round with its settings and model, and a digest of the rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import NotFound
+from storage.database.store import Store
+from storage.rounds.log import RoundLog
+from storage.rounds.names import round_names
+
+ROW_COLUMNS = ("sha256", "split", "source", "label")  # of the digest of rows
+
+
+class RowDigest:
+    """SHA-256 over the identity and the label of each row, in order; the same for every table format."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        line = json.dumps([values.get(name) or "" for name in ROW_COLUMNS], ensure_ascii=True)
+        self._digest.update(f"{line}\n".encode())
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def round_provenance(store: Store, project_id: int) -> dict[str, Any] | None:
+    """Number, name, strategy, seed, settings and the hash of the model; None before the first finished round. `encoder`
+    is None for a network that learned from scratch."""
+    log = RoundLog(store, project_id)
+    row = log.latest("finished")
+    if row is None:
+        return None
+    try:
+        model = log.artifact(row.id, "model").sha256
+    except NotFound:
+        model = None
+    return {
+        "number": row.number,
+        "name": round_names(store, project_id).get(row.id, ""),
+        "strategy": row.strategy,
+        "seed": row.config.seed,
+        "settings": row.metrics.get("settings") or dataclasses.asdict(row.config),
+        "label_sequence": row.label_sequence,
+        "model_sha256": model,
+        "encoder": None,
+    }
