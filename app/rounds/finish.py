@@ -52,6 +52,7 @@ def finish_round(of: StoredRound) -> StepResult:
         "settings": dataclasses.asdict(context.config),
         "previous_round": of.start.previous_round,
         "device": context.runtime.device.type,
+        "normalization": normalization_of(outputs.get(Inputs)),
     }
     if of.row.replay_of is not None:
         metrics["replay"], note = compare_with_original(of, batch.selection)
@@ -68,6 +69,11 @@ def finish_round(of: StoredRound) -> StepResult:
     )
     shutil.rmtree(of.checkpoints(), ignore_errors=True)
     return StepResult()
+
+
+def normalization_of(inputs: Inputs) -> dict[str, list[float]]:
+    """Mean and scale of the network's inputs by channel: a model is exported with those it was trained with."""
+    return {"mean": [float(one) for one in inputs.mean], "scale": [float(one) for one in inputs.scale]}
 
 
 def seconds_of(of: StoredRound) -> dict[str, float]:

@@ -96,6 +96,14 @@ def items_seen_with_labels(connection: Connection, project_id: int, label_sequen
     return np.sort(np.fromiter(connection.execute(query).scalars(), np.int64))
 
 
+def item_names(store: Store, project_id: int, item_ids: Sequence[int]) -> dict[int, str]:
+    """item id -> name, for the items among `item_ids` that the project has."""
+    query = select(Item.id, Item.name).where(Item.project_id == project_id)
+    with store.read() as connection:
+        found = (connection.execute(query.where(Item.id.in_(part))) for part in chunks(item_ids))
+        return {row.id: row.name for rows in found for row in rows}
+
+
 @dataclass(frozen=True, slots=True)
 class UndecidedLabel:
     item_id: int

@@ -1,0 +1,233 @@
+"""Predictions of a round's model for files outside the project.
+
+Files are decoded in threads ahead of the network, predictions are written block by block, and an interrupted run is
+continued. Memory does not depend on the number of files, but for eight bytes per file of an earlier run.
+
+Runs in the process of the command line: it loads torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.rounds.round_model import RoundModel, open_round_model
+from core.errors import InvalidInput, NotFound
+from core.learning.file_predictor import BLOCK, FilePredictions, FilePredictor
+from core.types import MediaKind, Progress, Report, ignore
+from storage.database.store import Store
+from storage.exporting.predictions import PROBABILITY, PredictionTable, check_predictions_target
+from storage.labeling.labeled_items import item_names
+from storage.rounds.log import RoundLog
+
+SUFFIXES: dict[MediaKind, tuple[str, ...]] = {
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"),
+}
+READERS = 4  # threads that read and decode
+NEIGHBOR_ROWS = 8_192  # labeled items compared at once
+NAMED = 20  # unreadable files in the report; all of them are in the table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """What to predict, with which round, and where to."""
+
+    paths: tuple[str, ...]
+    target: str
+    round: str | None = None  # number or name; None: the newest round with a model
+    all_probabilities: bool = False
+    overwrite: bool = False
+
+
+def predict_files(store: Store, project_id: int, options: PredictOptions, report: Report = ignore) -> dict[str, Any]:
+    """Write the table of predictions; returns counts and the first unreadable files."""
+    target = check_predictions_target(Path(options.target), options.overwrite)
+    found = open_round_model(store, project_id, options.round)
+    kind = found.snapshot.kind
+    total = sum(1 for _ in list_files(options.paths, kind))
+    if total == 0:
+        raise InvalidInput(f"There are no {kind} files ({', '.join(SUFFIXES[kind])}) in {', '.join(options.paths)}.")
+    table = _table(found, target, options)
+    table.begin(fresh=options.overwrite)
+    run = _Run(found, table, options.all_probabilities)
+    waiting = (path for path in list_files(options.paths, kind) if not table.has(str(path)))
+    done = table.n_done
+    for block in run.decoded_blocks(waiting):
+        report(Progress("predict", done, total))
+        table.append(run.rows(block))
+        done += len(block)
+    table.finish()
+    report(Progress("predict", total, total))
+    return {
+        "target": str(target),
+        "round": found.row.number,
+        "files": done,
+        "continued": table.n_done,
+        "unreadable": run.n_unreadable,
+        "unreadable_files": run.unreadable,
+    }
+
+
+def list_files(paths: Sequence[str], kind: MediaKind) -> Iterator[Path]:
+    """Files as given; of a folder, all files of the kind below it. The order is the same in every run."""
+    for path in map(Path, paths):
+        if path.is_dir():
+            yield from _below(path, SUFFIXES[kind])
+        elif path.exists():
+            yield path
+        else:
+            raise NotFound(f"There is no file or folder {path}.")
+
+
+def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(Path(entry.path), suffixes)
+        elif entry.name.lower().endswith(suffixes) and entry.is_file():
+            yield Path(entry.path)
+
+
+def _table(found: RoundModel, target: Path, options: PredictOptions) -> PredictionTable:
+    names = [one.name for one in found.classes]
+    artifact = RoundLog(found.of.store, found.row.project_id).artifact(found.row.id, "model")
+    about = {
+        "round": found.row.number,
+        "model": artifact.sha256,
+        "classes": names,
+        "all": options.all_probabilities,
+        "paths": list(options.paths),
+    }
+    return PredictionTable(target, about, names if options.all_probabilities else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One file: its content, or why it cannot be read."""
+
+    path: Path
+    item: NDArray[Any] | None
+    error: str = ""
+
+
+class _Run:
+    def __init__(self, found: RoundModel, table: PredictionTable, all_probabilities: bool) -> None:
+        self.found, self.table, self.all_probabilities = found, table, all_probabilities
+        runtime = found.of.context.runtime
+        self.predictor = FilePredictor(model=found.model, settings=found.input_settings, runtime=runtime)
+        self.decode = self.predictor.decode
+        self.nearest = nearest_labeled(found)
+        self.names = [one.name for one in found.classes]
+        self.n_unreadable, self.unreadable = 0, list[dict[str, str]]()
+
+    def decoded_blocks(self, paths: Iterator[Path]) -> Iterator[list[Decoded]]:
+        """Blocks of decoded files, in order; the next block is decoded while the caller uses the last one."""
+        with ThreadPoolExecutor(READERS, "winnow-decode") as threads:
+            ahead: deque[list[Future[Decoded]]] = deque()
+            try:
+                while True:
+                    while len(ahead) < 2 and (block := list(islice(paths, BLOCK))):
+                        ahead.append([threads.submit(self._read, path) for path in block])
+                    if not ahead:
+                        return
+                    yield [one.result() for one in ahead.popleft()]
+            finally:
+                threads.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, path: Path) -> Decoded:
+        try:
+            return Decoded(path, self.decode(path.read_bytes()))
+        except InvalidInput as problem:
+            return Decoded(path, None, str(problem))
+        except OSError as problem:
+            return Decoded(path, None, problem.strerror or str(problem))
+
+    def rows(self, block: Sequence[Decoded]) -> list[dict[str, Any]]:
+        """The rows of a block, unreadable files included."""
+        items = [one.item for one in block if one.item is not None]
+        made = iter(self._predicted(self.predictor.predict(items)) if items else ())
+        rows = []
+        for one in block:
+            values: dict[str, Any] = {"file": str(one.path), "round": self.found.row.number}
+            if one.item is None:
+                self.n_unreadable += 1
+                if len(self.unreadable) < NAMED:
+                    self.unreadable.append({"file": str(one.path), "error": one.error})
+                rows.append(values | {"error": one.error})
+            else:
+                rows.append(values | next(made))
+        return rows
+
+    def _predicted(self, found: FilePredictions) -> Iterator[dict[str, Any]]:
+        p = found.probabilities.astype(np.float64)
+        best, entropy = p.argmax(1), -(p * np.log(np.maximum(p, 1e-300))).sum(1)
+        near = self.nearest.of(found.embeddings)
+        for row, column in enumerate(best):
+            values = {
+                "class": self.names[column],
+                "confidence": round(float(p[row, column]), 6),
+                "entropy": round(float(entropy[row]), 6) + 0.0,
+                **near[row],
+            }
+            if self.all_probabilities:
+                values |= {
+                    PROBABILITY + name: round(float(one), 6) for name, one in zip(self.names, p[row], strict=True)
+                }
+            yield values
+
+
+@dataclass(frozen=True, slots=True)
+class NearestLabeled:
+    """The labeled items of a round and the last layer of its network there."""
+
+    item_ids: NDArray[np.int64]  # (m,)
+    item_names: Sequence[str]
+    class_names: Sequence[str]  # (m,) of the labels
+    embeddings: NDArray[np.float32]  # (m, e)
+
+    def of(self, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
+        """The nearest labeled item of each row (n, e), by Euclidean distance in the last layer."""
+        best, distance = np.zeros(len(embeddings), np.int64), np.full(len(embeddings), np.inf)
+        wide = embeddings.astype(np.float64)
+        for start in range(0, len(self.item_ids), NEIGHBOR_ROWS):
+            part = self.embeddings[start : start + NEIGHBOR_ROWS].astype(np.float64)
+            squares = (wide**2).sum(1)[:, None] - 2 * wide @ part.T + (part**2).sum(1)
+            at = squares.argmin(1)
+            found = squares[np.arange(len(wide)), at]
+            closer = found < distance
+            best[closer], distance[closer] = start + at[closer], found[closer]
+        exact = np.linalg.norm(wide - self.embeddings[best], axis=1)
+        return [
+            {
+                "nearest_item": self.item_names[row],
+                "nearest_item_id": int(self.item_ids[row]),
+                "nearest_class": self.class_names[row],
+                "nearest_distance": round(float(length), 6),
+            }
+            for row, length in zip(best.tolist(), exact, strict=True)
+        ]
+
+
+def nearest_labeled(found: RoundModel) -> NearestLabeled:
+    """From the arrays that the round stored."""
+    snapshot, log = found.snapshot, RoundLog(found.of.store, found.row.project_id)
+    rows = np.flatnonzero(snapshot.labeled)
+    ids = snapshot.item_ids[rows]
+    names = item_names(found.of.store, found.row.project_id, ids.tolist())
+    return NearestLabeled(
+        item_ids=ids,
+        item_names=[names.get(item_id, "") for item_id in ids.tolist()],
+        class_names=[snapshot.class_names[label] for label in snapshot.labels[rows]],
+        embeddings=np.asarray(log.arrays(found.row.id, "embeddings")[rows], np.float32),
+    )

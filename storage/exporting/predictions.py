@@ -1,0 +1,166 @@
+"""Predictions as a table that is written row by row and survives an interruption.
+
+Rows go to a hidden JSON Lines file beside the target, which begins with a description of the run. The same command run
+again reads which files are in it and continues. The table in its own format appears at the end, complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.errors import Conflict, InvalidInput
+from storage.exporting.formats import is_formula
+from storage.importing.tables.readers import GUARD
+from storage.system.atomic_files import replace_durably, temporary_path
+
+COLUMNS: dict[str, type] = {
+    "file": str, "class": str, "confidence": float, "entropy": float, "nearest_item": str, "nearest_item_id": int,
+    "nearest_class": str, "nearest_distance": float, "round": int, "error": str,
+}  # fmt: skip
+PROBABILITY = "p_"  # before the class name, in columns of probabilities
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+ROW_GROUP = 10_000
+
+
+def check_predictions_target(target: Path, overwrite: bool) -> Path:
+    """The absolute path of a table that may be written; raises Conflict or InvalidInput if it may not."""
+    target = Path(target).expanduser().absolute()
+    if target.suffix not in SUFFIXES:
+        raise InvalidInput(f"{target.name} has no known format; use a name that ends in {', '.join(SUFFIXES)}.")
+    if target.exists() and not overwrite:
+        raise Conflict(f"{target} already exists. Choose another name, or replace it (--overwrite).")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+class PredictionTable:
+    """The rows of one run. `begin` makes the file or continues one of an interrupted run with the same description."""
+
+    def __init__(self, target: Path, about: Mapping[str, Any], class_names: Sequence[str]) -> None:
+        self.target, self.about = target, {"format": "winnow-predictions", "version": 1, **about}
+        self.columns = COLUMNS | {PROBABILITY + name: float for name in class_names}
+        self.partial = target.with_name(f".{target.name}.part")
+        self._done = np.empty(0, np.uint64)
+
+    @property
+    def n_done(self) -> int:
+        """Rows of earlier runs."""
+        return len(self._done)
+
+    def begin(self, fresh: bool) -> None:
+        """Read what an interrupted run left, or remove it with `fresh`."""
+        if fresh:
+            self.partial.unlink(missing_ok=True)
+        if not self.partial.exists():
+            self.partial.write_text(json.dumps(self.about) + "\n", encoding="utf-8")
+            return
+        end, names = 0, []
+        with open(self.partial, "rb") as file:
+            for number, line in enumerate(file):
+                values = _parsed(line)
+                if values is None:
+                    break  # cut off when the process was killed
+                if number == 0 and values != self.about:
+                    raise Conflict(
+                        f"{self.partial} holds predictions of another run (round {values.get('round')}, this one uses "
+                        f"round {self.about.get('round')} or other options). Run that one again, or start anew with "
+                        "--overwrite."
+                    )
+                if number:
+                    names.append(_key(values["file"]))
+                end += len(line)
+        with open(self.partial, "r+b") as file:
+            file.truncate(end)
+        if end == 0:
+            self.partial.write_text(json.dumps(self.about) + "\n", encoding="utf-8")
+        self._done = np.sort(np.array(names, np.uint64))
+
+    def has(self, name: str) -> bool:
+        """Whether an earlier run has predicted this file."""
+        key = np.uint64(_key(name))
+        place = int(np.searchsorted(self._done, key))
+        return place < len(self._done) and self._done[place] == key
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows; they are in the file when this returns."""
+        with open(self.partial, "a", encoding="utf-8") as file:
+            file.write("".join(json.dumps({name: row.get(name) for name in self.columns}) + "\n" for row in rows))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        with open(self.partial, encoding="utf-8") as file:
+            next(file)
+            for line in file:
+                yield json.loads(line)
+
+    def finish(self) -> None:
+        """Write the table in its own format and remove the hidden file."""
+        with temporary_path(self.target) as path:
+            {".csv": self._write_csv, ".jsonl": self._write_jsonl, ".parquet": self._write_parquet}[self.target.suffix](
+                path
+            )
+            replace_durably(path, self.target)
+        with contextlib.suppress(OSError):
+            os.unlink(self.partial)
+
+    def _write_jsonl(self, path: Path) -> None:
+        with open(path, "x", encoding="utf-8") as file:
+            file.writelines(json.dumps(_text(row), ensure_ascii=False) + "\n" for row in self.rows())
+
+    def _write_csv(self, path: Path) -> None:
+        with open(path, "x", encoding="utf-8-sig", newline="") as file:
+            writer = csv.writer(file, lineterminator="\r\n")
+            writer.writerow(self.columns)
+            for row in self.rows():
+                writer.writerow([_cell(value) for value in _text(row).values()])
+
+    def _write_parquet(self, path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        types = {str: pyarrow.string(), float: pyarrow.float64(), int: pyarrow.int64()}
+        schema = pyarrow.schema([(name, types[kind]) for name, kind in self.columns.items()])
+        with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+            block: list[dict[str, Any]] = []
+            for row in self.rows():
+                block.append(_text(row))
+                if len(block) == ROW_GROUP:
+                    writer.write_table(pyarrow.Table.from_pylist(block, schema))
+                    block = []
+            writer.write_table(pyarrow.Table.from_pylist(block, schema))
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        values: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return values
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little")
+
+
+def _text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """File names need not be text; bytes that are none are shown as escapes."""
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return GUARD + value if isinstance(value, str) and is_formula(value) else value
