@@ -27,7 +27,7 @@ PAGE_CORE = (
     "core.rounds.simulation_plan",
     "core.rounds.stage_names",
 )
-HEAVY = ("torch", "torchaudio", "onnxruntime", "librosa", "numba", "umap")
+HEAVY = ("torch", "torchaudio", "onnx", "onnxruntime", "librosa", "numba", "umap")
 WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
 MOST_MODULES = 15  # of a folder
@@ -37,6 +37,12 @@ MOST_LINES = 400  # of a module
 DEFERRED_IMPORTS = (
     ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
     ("app.jobs.operations", "app.jobs.summarize", "it loads torch; imports and exports start without it"),
+    ("app.jobs.operations", "app.jobs.model_export", "it loads torch; imports and exports start without it"),
+    (
+        "core.learning.standalone_predict",
+        "*",
+        "a model of pictures runs without soundfile, one of audio without Pillow",
+    ),
     ("app.rounds.distributed_training", "*", "rank 0 runs in a worker that has torch loaded; the others load it here"),
     ("app.simulation.local_runner", "*", "the command plans and reports without torch; its children load it"),
     ("app.simulation.settings", "core.*", "pages read settings without torch"),
@@ -106,7 +112,8 @@ def forbidden_for(module: str) -> tuple[str, ...]:
         return (*HEAVY, "sqlalchemy", "streamlit", "dbos", "storage", "app", "scipy", "sklearn")
     if belongs(module, "core"):
         shared = ("storage", "app", "streamlit", "sqlalchemy", "dbos", "starlette")
-        return shared if belongs(module, "core.encoders") else (*shared, "onnxruntime")
+        runs_onnx = belongs(module, "core.encoders", "core.learning.standalone_predict")
+        return shared if runs_onnx else (*shared, "onnxruntime")
     if belongs(module, "storage"):
         return (*HEAVY, "streamlit", "dbos", "starlette", "app")
     if belongs(module, "app.web"):

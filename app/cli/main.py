@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli import doctor, lifecycle, options, people, store_commands
+from app.cli import doctor, lifecycle, models, options, people, store_commands
 from app.cli.output import complain, progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from core.version import VERSION
@@ -35,8 +35,9 @@ lifecycle.register(app)
 app.command()(doctor.doctor)
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
 Json = options.Json
-Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
+Project = options.Project
 Changes = options.Changes
+models.register(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,6 +10,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, such as training.method=mixmatch; repeatable.")
 ]
+Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
 Kind = Annotated[
     Literal["audio", "image"] | None,
     typer.Option(help="Media type of a new project; default: that of the first file."),

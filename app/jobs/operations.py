@@ -1,4 +1,4 @@
-"""Imports, exports and summaries: one function for each request of `app.jobs.requests`.
+"""Imports, exports, summaries and models: one function for each request of `app.jobs.requests`.
 
 The command line calls these functions in its own process and a page calls them through a job, so both do the same.
 `run` chooses the function by the type of the request.
@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.jobs.requests import DeletionRequest, ExportRequest, ImportRequest, PreviewRequest, Request, SummaryRequest
+from app.jobs.requests import (
+    DeletionRequest,
+    ExportRequest,
+    ImportRequest,
+    ModelRequest,
+    PreviewRequest,
+    Request,
+    SummaryRequest,
+)
 from core.errors import Cancelled, InvalidInput, NotFound, WinnowError
 from core.types import Report
 from storage.database.store import Store
@@ -52,6 +60,8 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
         case DeletionRequest():
             deleted = run_deletion(store, request.deletion_id, report)
             return Outcome({name: n for name, n in deleted.counts.items() if name != "pending"})
+        case ModelRequest():
+            return Outcome(export_round_model(store, request, report))
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
@@ -116,6 +126,14 @@ def export_summary(store: Store, request: SummaryRequest, report: Report) -> dic
         done = export_project(store, request.project_id, target, request.options, report, weights=found)
         result |= {"target": done.target, "rows": done.rows, "media_missing": done.media_missing}
     return result
+
+
+def export_round_model(store: Store, request: ModelRequest, report: Report) -> dict[str, Any]:
+    """Write the model of a round. The target is checked before anything is loaded."""
+    from app.jobs.model_export import export_model  # loads torch; imports and exports start without it
+
+    target = check_target(Path(request.target), request.overwrite)
+    return export_model(store, request.project_id, target, request.round, overwrite=request.overwrite, report=report)
 
 
 def _project(store: Store, name: str) -> ProjectRow | None:

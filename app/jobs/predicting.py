@@ -25,7 +25,7 @@ from core.errors import InvalidInput, NotFound
 from core.learning.file_predictor import BLOCK, FilePredictions, FilePredictor
 from core.types import MediaKind, Progress, Report, ignore
 from storage.database.store import Store
-from storage.exporting.predictions import PROBABILITY, PredictionTable, check_predictions_target
+from storage.exporting.models.predictions import PROBABILITY, PredictionTable, check_predictions_target
 from storage.labeling.labeled_items import item_names
 from storage.rounds.log import RoundLog
 

@@ -87,13 +87,24 @@ class DeletionRequest:
     deletion_id: int
 
 
-Request = PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Write the model of a round to a new folder or zip file."""
+
+    project_id: int
+    target: str
+    round: str | None = None  # number or name; None: the newest round with a model
+    overwrite: bool = False
+
+
+Request = PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest | ModelRequest
 TYPES: dict[str, type[Request]] = {
     "preview": PreviewRequest,
     "import": ImportRequest,
     "export": ExportRequest,
     "summary": SummaryRequest,
     "deletion": DeletionRequest,
+    "model": ModelRequest,
 }
 
 

@@ -50,7 +50,7 @@ def verify_folder(folder: Path | str, report: Report = ignore) -> Verification:
     listed = _check_files(folder, about, found, report)
     if found.kind == "model":
         _check_model(about, found)
-    elif (about.get("content") or {}).get("format") != "hugging-face":  # its tables, one per split, are checked as files
+    elif (about.get("content") or {}).get("format") != "hugging-face":  # tables per split: checked as files
         _check_rows(folder, about, found, report)
     _check_others(folder, name, listed, found, report)
     return found

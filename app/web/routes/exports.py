@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from app.jobs import jobs
 from app.jobs.jobs import Job
-from app.jobs.requests import ExportRequest
+from app.jobs.requests import ExportRequest, ModelRequest
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from core.errors import WinnowError
@@ -21,6 +21,7 @@ from storage.projects import roles
 from storage.projects.projects import ProjectRow
 from storage.projects.roles import Actor, acting_as
 
+MODEL_TITLE = "Model"  # the titles of jobs that export models begin with it
 NAME = re.compile(r"[a-z0-9-]{1,80}\.zip\Z")
 HEADERS = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox", "Cache-Control": "no-store"}
 
@@ -45,6 +46,16 @@ def start_export(project: ProjectRow, options: ExportOptions) -> Job:
     target.parent.mkdir(parents=True, exist_ok=True)
     request = ExportRequest(project_id=project.id, target=str(target), options=options)
     return jobs.start(resources.locations().home, f"Export as {options.format}", request, project.id, makes=target)
+
+
+def start_model_export(project: ProjectRow, number: int) -> Job:
+    """Start the export of the model of a round as a background job."""
+    roles.check(resources.store(), project.id, "edit")
+    target = export_folder() / f"{slug(project.name)}-round-{number}-{secrets.token_hex(4)}.zip"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    request = ModelRequest(project_id=project.id, target=str(target), round=str(number))
+    title = f"{MODEL_TITLE} of round {number}"
+    return jobs.start(resources.locations().home, title, request, project.id, makes=target)
 
 
 def may_read(path: Path, actor: Actor) -> bool:

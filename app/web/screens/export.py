@@ -10,7 +10,7 @@ from app.jobs.jobs import JobView
 from app.views.predictions import newest_predictions
 from app.views.text import count
 from app.web import resources, state, theme
-from app.web.routes.exports import start_export
+from app.web.routes.exports import MODEL_TITLE, start_export, start_model_export
 from app.web.screens import summarize
 from app.web.screens.job_list import job_list
 from storage.exporting.counts import ExportCounts, export_counts
@@ -18,6 +18,8 @@ from storage.exporting.rows import ExportOptions, Format
 from storage.exporting.votes import Contested
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
+from storage.rounds.log import RoundLog
+from storage.rounds.names import round_names, title_of
 
 FORMATS: dict[Format, str] = {
     "csv": "CSV: opens in any spreadsheet; formulas are escaped",
@@ -56,6 +58,7 @@ def render() -> None:
             theme.muted("An export is a snapshot. Labels added while it runs are in the next one. You can import an "
                         "export again and get the same items and labels.")  # fmt: skip
     job_list(project.id, "Export", _sentence)
+    model_section(project)
     summarize.section(project)
 
 
@@ -126,6 +129,45 @@ def holds(found: ExportCounts) -> None:
         theme.figure(f"{found.contested - found.contested_left_out:,}", "contested", "marked in the column contested")
     if found.contested_left_out:
         theme.figure(f"{found.contested_left_out:,}", "contested items left out")
+
+
+def model_section(project: ProjectRow) -> None:
+    """The model of a round as files, and below it earlier exports of models."""
+    store = resources.store()
+    names = round_names(store, project.id)
+    rounds = {row.number: row for row in RoundLog(store, project.id).list() if row.metrics.get("has_model")}
+    with theme.card("model"):
+        theme.heading("Model", "the network of a round, for use without Winnow")
+        if not rounds:
+            theme.muted("A model can be exported after the first round that trains one.")
+        else:
+            chosen, button = st.columns([3, 1], vertical_alignment="bottom")
+            number = chosen.selectbox(
+                "Round",
+                list(rounds),
+                format_func=lambda one: f"Round {title_of(rounds[one], names)}",
+                key="model-round",
+                help="The round whose model is exported.",
+            )
+            if button.button("Export model", key="model-now", width="stretch"):
+                start_model_export(project, int(number))
+                st.rerun()
+            theme.muted("ONNX and safetensors with preprocessing, classes, calibration, settings, data hashes, test "
+                        "accuracy, a model card and predict.py, which needs neither Winnow nor torch.")  # fmt: skip
+    job_list(project.id, MODEL_TITLE, _model_sentence)
+
+
+def _model_sentence(view: JobView) -> str:
+    done = view.result or {}
+    name, accuracy = str(done.get("target", "")).rsplit("/", 1)[-1], done.get("test_accuracy")
+    measured = "No test items, so accuracy is not measured."
+    if accuracy:
+        low, high = (100 * bound for bound in accuracy["interval"])
+        measured = (
+            f"Test accuracy {100 * accuracy['value']:.1f} %, {count(accuracy['n'], 'item')}, 95 % interval {low:.1f} "
+            f"to {high:.1f} %."
+        )
+    return f"{measured} [Download {name}](/api/exports/{name})"
 
 
 def _sentence(view: JobView) -> str:
