@@ -195,8 +195,8 @@ class Requests:
             raise RuntimeError(answer["applied"][0]["reason"])
 
     def calls(self) -> dict[str, Callable[[], Any]]:
+        from app.views.figures.map import map_figure
         from app.views.learning_progress import learning_progress
-        from app.views.map_figure import map_figure
         from app.views.map_layers import map_layers
         from app.views.warnings import label_warnings
 

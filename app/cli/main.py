@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli import doctor, lifecycle, models, options, people, store_commands
+from app.cli import options
+from app.cli.commands import doctor, lifecycle, models, people
+from app.cli.commands import store as store_commands
 from app.cli.output import complain, progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from core.version import VERSION
@@ -117,7 +119,7 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> int:
     """Import media into a project. Files that are already in the project are not imported again."""
-    from app.cli.import_ import import_and_report, show_preview
+    from app.cli.commands.import_ import import_and_report, show_preview
     from app.jobs.requests import ImportRequest, PreviewRequest
     from core.limits import limits_from
     from storage.importing.reading import ReadingOptions
@@ -199,7 +201,7 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> None:
     """Select a small weighted subset of the labeled items, and measure its accuracy on the test items."""
-    from app.cli.summarize import summarize_and_report
+    from app.cli.commands.summarize import summarize_and_report
     from app.jobs.requests import SummaryOptions, SummaryRequest
     from storage.exporting.rows import ExportOptions
 
@@ -275,7 +277,7 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> int:
     """Import new files of a folder: in this process until Ctrl-C, then in a worker."""
-    from app.cli.watch import follow, how_it_stands
+    from app.cli.commands.watch import follow, how_it_stands
     from storage.importing import watches
 
     with open_store() as store:
@@ -296,7 +298,7 @@ def round_(
     as_json: Json = False,
 ) -> int:
     """Request a round, with settings of its own or those of the project, or follow the one that is running."""
-    from app.cli.round import follow, request
+    from app.cli.commands.round import follow, request
 
     with open_store() as store:
         found = find_project(store, project)
@@ -317,7 +319,7 @@ def settings(
     as_json: Json = False,
 ) -> None:
     """Show or change what the model sees and how it learns, in all coming rounds of a project."""
-    from app.cli.settings import change_and_show
+    from app.cli.commands.settings import change_and_show
 
     with open_store() as store:
         change_and_show(store, find_project(store, project), changes or (), unset or (), as_json)
@@ -342,7 +344,7 @@ def simulate(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> None:
     """Compare strategies on labeled data before you label: hidden labels stand in for you."""
-    from app.cli.simulate import SimulationCommand, run_simulation
+    from app.cli.commands.simulate import SimulationCommand, run_simulation
     from app.simulation.settings import hard_cases
 
     command = SimulationCommand(

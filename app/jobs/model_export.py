@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from app.rounds.round_model import RoundModel, open_round_model
-from app.views.charts import wilson
+from app.views.figures.charts import wilson
 from core.learning.onnx_graph import build_onnx
 from core.learning.prediction import predict
 from core.media.preprocessing import describe_preprocessing

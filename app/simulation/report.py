@@ -13,7 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.views.charts import base_layout, class_colors
+from app.views.figures.charts import base_layout, class_colors
 from app.views.strategy_names import strategy_title
 from core.errors import InvalidInput
 from core.rounds.simulation_plan import INDUCTIVE, RoundRecord

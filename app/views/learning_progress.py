@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.views.charts import CurvePoint, wilson
+from app.views.figures.charts import CurvePoint, wilson
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
 from core.rounds.simulation_plan import INDUCTIVE

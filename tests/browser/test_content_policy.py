@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.views.map_figure import FEW_POINTS
+from app.views.figures.map import FEW_POINTS
 from app.web import tickets
 from app.web.access import SESSION_COOKIE
 from storage.database.store import Store

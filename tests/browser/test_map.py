@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.rounds.stage_outputs import open_array
-from app.views.charts import LIGHT, class_colors
+from app.views.figures.charts import LIGHT, class_colors
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import style_class

@@ -11,9 +11,9 @@ import numpy as np
 import streamlit as st
 
 from app.rounds import requests as round_requests
-from app.views import charts
+from app.views.figures import charts
+from app.views.figures.map import Coloring, map_figure, mark_open_item, named_colors, outline
 from app.views.item_names import ItemNames
-from app.views.map_figure import Coloring, map_figure, mark_open_item, named_colors, outline
 from app.views.map_layers import NONE, MapLayers, blinded, inside, map_layers
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title

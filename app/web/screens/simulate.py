@@ -17,8 +17,8 @@ from app.rounds import requests as round_requests
 from app.simulation import report
 from app.simulation import requests as simulation_requests
 from app.simulation.requests import Simulation, SimulationRequest
-from app.views import charts
 from app.views.durations import duration
+from app.views.figures import charts
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.views.warnings import label_warnings

@@ -12,8 +12,8 @@ import streamlit as st
 
 from app.rounds import estimates
 from app.rounds import requests as round_requests
-from app.views import charts
 from app.views.durations import ago, duration
+from app.views.figures import charts
 from app.views.learning_progress import LearningProgress, advice, is_inductive, learning_progress, worst_confusion
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain

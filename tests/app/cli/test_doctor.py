@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import doctor
+from app.cli.commands import doctor
 from app.cli.main import main
 from storage.database.store import Store
 from storage.projects.projects import create_project

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.cli import main as cli
-from app.cli import round as cli_round
+from app.cli.commands import round as cli_round
 from app.cli.main import main
 from core.types import Selection
 from storage.database import backups

@@ -12,7 +12,7 @@ import pytest
 from app.cli.main import main
 from app.jobs.summarize import _context
 from app.rounds.requests import round_config
-from app.views.summary_figure import summary_figure
+from app.views.figures.summary import summary_figure
 from core.learning.training import save_model
 from core.rounds.pipeline import resolve_preset
 from core.rounds.stages import prepare_inputs, train_model

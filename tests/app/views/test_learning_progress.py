@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.views import charts, map_layers
+from app.views import map_layers
+from app.views.figures import charts
+from app.views.figures.map import map_figure
 from app.views.learning_progress import accuracy_words, advice, learning_progress, worst_confusion
-from app.views.map_figure import map_figure
 from core.config import RoundConfig
 from core.types import PickReason, Selection
 from storage.projects.classes import merge_classes

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.views.charts import base_layout, tokens
+from app.views.figures.charts import base_layout, tokens
 
 MODELS = {"kernel": "kernel features", "network": "trained network"}
 SHAPES = {"kernel": "circle", "network": "diamond"}

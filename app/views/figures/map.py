@@ -14,7 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.views.charts import base_layout, class_colors, fade, tokens
+from app.views.figures.charts import base_layout, class_colors, fade, tokens
 from app.views.map_layers import NONE, MapLayers
 from app.views.text import markup
 

@@ -19,7 +19,7 @@ from app.cli.output import show
 if TYPE_CHECKING:
     from storage.database.locations import Locations
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LITTLE_DISK = 5 * 2**30
 SETUP = "Install the pinned versions: make setup"
 
