@@ -252,8 +252,8 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     where = f"row {first_problem.row} ({first_problem.name})" if first_problem.row else first_problem.name
     raise InvalidInput(
         f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first_problem.problem} "
-        "Nothing was imported. Correct them, skip them (--skip-problems)"
-        + (", or set what happens to unknown classes (--classes add or match)." if seen.n_class_problems else ".")
+        "Nothing was imported. Correct them, or skip them with --skip-problems"
+        + (", or set what happens to unknown classes with --classes add or match." if seen.n_class_problems else ".")
     )
 
 

@@ -117,7 +117,7 @@ def test_a_preview_says_splits_columns_first_rows_and_questions(home, tmp_path, 
 def test_a_table_whose_files_are_missing_is_refused_with_the_first_reason(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"list.csv": b"path,label\nmissing.png,cat\n"})
     assert main(["import", str(folder / "list.csv"), "-p", "new"]) == 1
-    assert "(row 1, 'missing.png'): There is no such file." in capsys.readouterr().err
+    assert "row 1 (missing.png): There is no such file. Nothing was imported." in capsys.readouterr().err
 
 
 def test_columns_and_the_media_root_can_be_named(home, tmp_path, capsys):
