@@ -33,6 +33,8 @@ app.command()(store_commands.restore)
 app.command()(store_commands.move)
 app.add_typer(people.tokens, name="token")
 app.command("role")(people.role)
+app.command("people")(people.people)
+app.command("audit")(people.audit)
 lifecycle.register(app)
 app.command()(doctor.doctor)
 WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from app.processes.messages import Message, ProgressReporter, decode, encode
-from storage.database.file_lock import try_lock, unlock
 from storage.system.atomic_files import write_file
+from storage.system.file_lock import try_lock, unlock
 
 ERROR_LENGTH = 600
 CANCELLED_CODE = 130  # the exit code of a cancelled job in the old format

@@ -27,6 +27,7 @@ from core.runtime import Runtime
 from core.types import PoolSnapshot, Report
 from storage.database.store import Store
 from storage.media import shared as shared_media
+from storage.media.checks import is_shared
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.row_cache import FolderRowCache
@@ -80,7 +81,7 @@ class StoredRound:
 
     @cached_property
     def place(self) -> Place:
-        return Place(folder=self.folder, context=lambda: self.context, shares_inputs=shared_media.is_shared(self.store))
+        return Place(folder=self.folder, context=lambda: self.context, shares_inputs=is_shared(self.store))
 
     @cached_property
     def start(self) -> RoundStart:

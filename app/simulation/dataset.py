@@ -18,7 +18,6 @@ from app.simulation.results import Question
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import LabeledPool
 from core.types import MediaKind, MediaReader, Report, ignore
-from storage.database.file_lock import file_lock
 from storage.database.locations import from_environment
 from storage.database.store import Store
 from storage.importing.open import open_source
@@ -28,6 +27,7 @@ from storage.labeling.known_labels import known_labels
 from storage.media import shared as shared_media
 from storage.projects import projects
 from storage.projects.classes import list_classes
+from storage.system.file_lock import file_lock
 
 OPEN_SECONDS = 3600.0  # to wait for another process that imports a large data set
 

@@ -20,8 +20,8 @@ from typing import Any
 from core.config import RoundConfig, from_dict, to_json
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import EARLIER, INDUCTIVE, Plan, RoundRecord
-from storage.database.file_lock import file_lock
 from storage.system.atomic_files import write_file
+from storage.system.file_lock import file_lock
 
 VERSION = 2
 Key = tuple[str, int, int]

@@ -26,7 +26,7 @@ from app.processes.messages import Message, error_message
 from app.simulation.results import Question, ResultsFile
 from core.errors import WinnowError
 from core.types import Progress
-from storage.database.file_lock import try_lock
+from storage.system.file_lock import try_lock
 
 if TYPE_CHECKING:
     from app.simulation.dataset import StudyData

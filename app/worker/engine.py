@@ -19,9 +19,9 @@ from typing import Any
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID, WorkflowStatus
 
 from storage.database.advisory_lock import polled_advisory_lock
-from storage.database.file_lock import file_lock
 from storage.database.locations import engine_url
 from storage.database.store import Store
+from storage.system.file_lock import file_lock
 
 NAME = "winnow"
 VERSION = "2"  # raise it when a workflow's steps change: workers run only workflows of their own version

@@ -27,7 +27,6 @@ from core.coresets.library.streaming import Slot
 from core.errors import WinnowError
 from core.rounds import stream_buffer
 from core.runtime import Runtime
-from storage.database.file_lock import try_lock
 from storage.database.store import Store
 from storage.importing import watches
 from storage.importing.run import ImportOptions, run_import
@@ -38,6 +37,7 @@ from storage.projects.projects import get_project
 from storage.rounds import candidate_buffer
 from storage.rounds.candidate_buffer import Buffer
 from storage.rounds.row_cache import FolderRowCache
+from storage.system.file_lock import try_lock
 
 LOG = logging.getLogger("winnow.watching")
 FILES_AT_ONCE = 128

@@ -35,6 +35,7 @@ from core.errors import Cancelled
 from core.types import Progress
 from storage.database.store import Store
 from storage.media import shared as shared_media
+from storage.media.checks import holds_media, is_shared
 from storage.rounds import simulations, workers
 from storage.rounds.log import RoundLog, is_cancelled, unfinished_rounds
 from storage.rounds.workers import WorkerRow
@@ -148,7 +149,7 @@ class Worker:
 
     def share_media(self) -> None:
         """Copy media that other workers need into the artifact folder, for at most `SHARING_SECONDS`."""
-        if not (shared_media.is_shared(self.store) and shared_media.holds_media(self.store)):
+        if not (is_shared(self.store) and holds_media(self.store)):
             return
         until = time.monotonic() + SHARING_SECONDS
 

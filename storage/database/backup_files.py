@@ -21,8 +21,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from core.errors import InvalidInput, StoreUnusable
-from storage.database.file_lock import forget
 from storage.system.atomic_files import replace_durably
+from storage.system.file_lock import forget
 
 KEPT = 10
 PERIOD = timedelta(days=1)  # between automatic backups

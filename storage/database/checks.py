@@ -20,7 +20,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from core.errors import StoreUnusable
 from storage.database import backup_files, locations, migrate
-from storage.database.file_lock import file_lock
+from storage.system.file_lock import file_lock
 
 CHECK_LIMIT_BYTES = 256 * 2**20
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.s3fs"})

@@ -29,10 +29,10 @@ from sqlalchemy.exc import OperationalError
 
 from core.errors import InvalidInput, StoreUnusable
 from storage.database import backup_files, backups, checks, migrate, move
-from storage.database.file_lock import file_lock
 from storage.database.schema import METADATA, Project
 from storage.database.store import DEADLOCKS, LOCK_TIMEOUT, Store, make_engine
 from storage.system.atomic_files import replace_durably
+from storage.system.file_lock import file_lock
 
 LOCK_SECONDS = 60.0
 

@@ -33,9 +33,9 @@ from sqlalchemy.pool import QueuePool
 from core.errors import StoreUnusable
 from storage.database import checks as store_checks
 from storage.database import locations
-from storage.database.file_lock import file_lock
 from storage.media.folder import MediaFolder
 from storage.rounds.artifacts import ArtifactFolder
+from storage.system.file_lock import file_lock
 
 WAIT_SECONDS = 60.0  # for another writer
 TRIES = 5

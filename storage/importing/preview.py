@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Preview:
-    """Counts of all entries; the first verdicts of each kind in full (`verdicts` gives all)."""
+    """Counts of all entries; the first verdicts of each kind in full."""
 
     description: str
     n_entries: int = 0
@@ -129,12 +129,6 @@ def verdict_on(source: Source, entry: Entry, rules: ClassRules | None, look: boo
         problem = next((why for one in entry.labels if one.label and (why := rules.decide(one.label)[1])), "")
         about_class = bool(problem)
     return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class)
-
-
-def verdicts(source: Source, rules: ClassRules | None = None, look: bool = True, kind: str = "") -> Iterator[Verdict]:
-    """The verdict on every entry, in order."""
-    for entry in source.entries():
-        yield verdict_on(source, entry, rules, look, kind)
 
 
 def preview(

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import insert, select, update
 
-from storage.database.file_lock import try_lock
 from storage.database.schema import ImportRun
 from storage.database.store import Store, now
 from storage.importing.reports import ImportReport
 from storage.projects import class_rows, projects
+from storage.system.file_lock import try_lock
 
 
 @contextlib.contextmanager

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Integer, Select, func, select, text, type_coerce
 
+from storage.database.access_schema import Deletion
 from storage.database.bulk import chunks
 from storage.database.schema import CHANGED, Item, ItemState, LabelEvent, Project
 from storage.database.store import Store
-from storage.projects.access_schema import Deletion
 
 NO_ID = 0  # no class, no annotator
 KEPT_ITEMS = 3_000_000  # of all projects in memory; the project used last always stays

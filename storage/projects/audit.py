@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from storage.database.access_schema import AuditEntry
 from storage.database.store import Store, now
-from storage.projects.access_schema import AuditEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from core.errors import Conflict, InvalidInput, NotFound
 from core.types import Progress, Report, ignore
+from storage.database.access_schema import Deletion
 from storage.database.bulk import chunks
 from storage.database.schema import (
     CurrentLabel,
@@ -36,7 +37,6 @@ from storage.database.schema import (
 from storage.database.store import Store, now
 from storage.media.references import remove_unreferenced
 from storage.projects import audit, projects, roles
-from storage.projects.access_schema import Deletion
 from storage.projects.project_rows import delete_project_rows
 
 BLOCK = 500

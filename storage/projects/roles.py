@@ -22,10 +22,10 @@ from typing import Literal, cast
 from sqlalchemy import Connection, delete, func, select
 
 from core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from storage.database.access_schema import Membership
 from storage.database.schema import Annotator, Project
 from storage.database.store import Store, insert_for, now
 from storage.projects import audit
-from storage.projects.access_schema import Membership
 
 Role = Literal["viewer", "annotator", "editor", "owner"]
 Action = Literal["read", "label", "edit", "own"]

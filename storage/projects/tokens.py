@@ -15,11 +15,11 @@ from sqlalchemy import Select, insert, select, update
 
 from core.config import require
 from core.errors import NotFound
+from storage.database.access_schema import ApiToken
 from storage.database.schema import Annotator
 from storage.database.store import Store, now
 from storage.database.strings import named
 from storage.projects import audit
-from storage.projects.access_schema import ApiToken
 from storage.projects.annotators import annotator_named
 from storage.projects.roles import ROLES, Role
 

@@ -34,8 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
-from storage.database.file_lock import try_lock
 from storage.system.atomic_files import sync_path
+from storage.system.file_lock import try_lock
 
 LOG = logging.getLogger("winnow.row_cache")
 DIGEST = 16

@@ -1,4 +1,4 @@
-"""Commands about people: API tokens and roles."""
+"""Commands about people: annotators, API tokens, roles and the audit log."""
 
 from __future__ import annotations
 
@@ -84,6 +84,45 @@ def role(
     members = [{"annotator": row.name, "role": row.role} for row in rows]
     lines = [f"{row.role:>9}  {row.name}" for row in rows]
     show(members, as_json, "\n".join(lines) or f"The project {found.name!r} has no members: everyone is an owner.")
+
+
+def people(
+    remove: Annotated[str | None, typer.Option(metavar="NAME", help="Refuse further labels of this annotator.")] = None,
+    restore: Annotated[str | None, typer.Option(metavar="NAME", help="Let a removed annotator label again.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the annotators, remove one, or restore a removed one. Their labels always stay."""
+    from core.errors import NotFound
+    from storage.projects.annotators import list_annotators, remove_annotator, restore_annotator
+
+    with open_store() as store:
+        for name, change in ((remove, remove_annotator), (restore, restore_annotator)):
+            if name is not None:
+                found = [row for row in list_annotators(store, include_removed=True) if row.name == name]
+                if not found:
+                    raise NotFound(f"There is no annotator called {name!r}. List them with: python -m app people")
+                change(store, found[0].id)
+        rows = list_annotators(store, include_removed=True)
+    plain = [{"id": row.id, "name": row.name, "removed": row.removed_at is not None} for row in rows]
+    lines = [f"{row.id:>4}  {row.name}{' (removed)' if row.removed_at else ''}" for row in rows]
+    show(plain, as_json, "\n".join(lines) or "There are no annotators yet.")
+
+
+def audit(
+    project: Annotated[str | None, typer.Argument(help="Name or id of a project; default: all.")] = None,
+    limit: Annotated[int, typer.Option(help="Number of entries, newest first.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show who changed access and what was deleted, newest first."""
+    from storage.projects.annotators import list_annotators
+    from storage.projects.audit import list_entries
+
+    with open_store() as store:
+        rows = list_entries(store, find_project(store, project).id if project else None, limit)
+        names = {row.id: row.name for row in list_annotators(store, include_removed=True)}
+    plain = [{**asdict(row), "at": row.at.isoformat(), "by": names.get(row.annotator_id or 0, "")} for row in rows]
+    lines = [f"{one['at'][:19]}  {one['kind']}  {one['by'] or 'command line'}  {one['detail']}" for one in plain]
+    show(plain, as_json, "\n".join(lines) or "There are no entries.")
 
 
 def _plain(row: TokenRow) -> dict[str, Any]:

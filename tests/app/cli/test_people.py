@@ -53,3 +53,18 @@ def test_roles_are_given_listed_and_removed(home, capsys):
     assert said(capsys) == [{"annotator": "Ana", "role": "owner"}, {"annotator": "Ben", "role": "annotator"}]
     assert main(["role", "Birds", "Ben", "none", "--json"]) == 0
     assert said(capsys) == [{"annotator": "Ana", "role": "owner"}]
+
+
+def test_annotators_are_listed_removed_and_restored_and_changes_of_access_are_in_the_audit_log(home, capsys):
+    assert main(["role", "Birds", "Ana", "owner"]) == 0
+    capsys.readouterr()
+    for option, removed in (("--remove", True), ("--restore", False)):
+        assert main(["people", option, "Ana", "--json"]) == 0
+        assert {row["name"]: row["removed"] for row in said(capsys)}["Ana"] is removed
+    assert main(["people", "--remove", "Nobody"]) == 1
+    assert "no annotator called 'Nobody'" in capsys.readouterr().err
+    assert main(["audit", "Birds", "--json"]) == 0
+    entries = said(capsys)
+    assert len(entries) == 1 and "role" in entries[0]["kind"] and entries[0]["by"] == ""
+    assert main(["audit", "Birds"]) == 0
+    assert "command line" in capsys.readouterr().out

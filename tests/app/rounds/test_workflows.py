@@ -20,10 +20,10 @@ from core.rounds.pipeline import run_round
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from storage.database.checks import lock_path
-from storage.database.file_lock import file_lock
 from storage.labeling.pool import Pool
 from storage.rounds import workers
 from storage.rounds.log import RoundLog, RoundRow
+from storage.system.file_lock import file_lock
 from tests.app.worker_processes import Crew, Place, WorkerProcess, quick_config, until
 from tests.round_pools import Drawn, draw_project
 

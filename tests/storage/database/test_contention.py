@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 from benchmarks.contention import bound
 from core.errors import StoreUnusable
-from storage.database import file_lock
 from storage.database.store import Store
 from storage.projects.annotators import annotator_named, list_annotators
+from storage.system import file_lock
 from tests.storage.pools import make_pool
 
 

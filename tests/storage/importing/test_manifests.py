@@ -12,7 +12,7 @@ from core.errors import InvalidInput
 from core.limits import Limits
 from storage.database.schema import Item
 from storage.importing.open import open_source
-from storage.importing.preview import ClassRules, preview, verdicts
+from storage.importing.preview import ClassRules, preview
 from storage.importing.run import ImportOptions, check_source, run_import
 from storage.importing.tables.readers import read_table
 from storage.labeling.pool import Pool
@@ -127,7 +127,7 @@ def test_each_wrong_row_gets_its_verdict_and_stops_the_import(sqlite_store, audi
 
 def test_a_path_named_twice_is_a_problem(folder):
     (folder / "list.csv").write_text("path,label\na.wav,dog\n./a.wav,cat\n")
-    found = list(verdicts(open_source(folder / "list.csv")))
+    found = preview(open_source(folder / "list.csv")).rows
     assert [one.problem for one in found] == ["", "Row 1 names the same file."]
 
 
@@ -180,7 +180,7 @@ def test_manifests_say_what_is_wrong_with_them(tmp_path):
 def test_wrong_lines_of_jsonl_are_verdicts(tmp_path):
     lines = b'{"path": "a.wav"}\n[1]\nnope\n{"path": "a.wav", "at": "x", "label": "d"}\n'
     write_files(tmp_path, {"a.wav": wav(1), "m.jsonl": lines})
-    found = [one.problem for one in verdicts(open_source(tmp_path / "m.jsonl"))]
+    found = [one.problem for one in preview(open_source(tmp_path / "m.jsonl")).rows]
     assert found[0] == "" and "JSON object" in found[1] and "not JSON" in found[2] and "ISO 8601" in found[3]
 
 

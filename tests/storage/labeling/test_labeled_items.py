@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from storage.database.schema import Item
 from storage.database.store import Store
 from storage.labeling.item_rows import count_items, first_pick_rounds
 from storage.labeling.known_labels import count_known_labels, known_labels
-from storage.labeling.labeled_items import NO_ID, counting_classes, item_labels, undecided_labels
+from storage.labeling.labeled_items import counting_classes, undecided_labels
 from storage.projects.class_rows import counts_as, effective_names
 from storage.projects.classes import list_classes, merge_classes, retire_class
 from tests.storage.pools import make_pool
@@ -26,18 +24,8 @@ def test_counting_classes_follow_merges(store: Store) -> None:
     assert counting_classes(store, made.project_id, []) == {}
 
 
-def test_item_labels_have_one_entry_per_item_in_the_order_of_ids(store: Store) -> None:
-    made = make_pool(store, 4)
-    other = make_pool(store, 2, "frogs")
-    robin, wren, _ = made.classes
-    made.pool.label(made.items[2], robin, annotator=made.bob)
-    merge_classes(store, made.project_id, robin, wren)
-    found = item_labels(store, made.project_id)
-    assert found.item_ids.tolist() == made.items
-    assert found.class_ids.tolist() == [NO_ID, NO_ID, wren, NO_ID]
-    assert found.annotator_ids.tolist() == [NO_ID, NO_ID, made.bob, NO_ID]
-    assert found.names == tuple(made.pool.item(item).name for item in made.items)
-    assert found.held_out.dtype == np.bool_ and not found.held_out.any()
+def test_items_are_counted_by_project_and_no_round_has_picked_them(store: Store) -> None:
+    made, other = make_pool(store, 4), make_pool(store, 2, "frogs")
     assert count_items(store, made.project_id) == 4 and count_items(store, other.project_id) == 2
     assert first_pick_rounds(store, made.project_id) == {}
 

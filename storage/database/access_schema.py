@@ -62,3 +62,6 @@ class Deletion(Table):
     requested_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     counts: Mapped[dict[str, Any]] = mapped_column(default=dict)  # rows and files deleted so far
+
+
+ACCESS_TABLES: tuple[type[Table], ...] = (Membership, ApiToken, AuditEntry, Deletion)
