@@ -27,7 +27,7 @@ import torch
 from app.jobs.predicting import PredictOptions, list_files, predict_files
 from app.rounds.round_model import open_round_model
 from benchmarks.exporting import peak_mb
-from core.learning.file_predictor import BLOCK, FilePredictor
+from core.learning.file_predictor import BLOCK
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -64,7 +64,7 @@ def make_project(store: Store) -> int:
 def bare_loop(store: Store, project_id: int, folder: Path) -> int:
     """The same network over the same files, one block after the other."""
     found = open_round_model(store, project_id)
-    predictor = FilePredictor(model=found.model, settings=found.input_settings, runtime=found.of.context.runtime)
+    predictor = found.predictor
     paths, decode = list(list_files([str(folder)], "audio")), predictor.decode
     for start in range(0, len(paths), BLOCK):
         predictor.predict([decode(path.read_bytes()) for path in paths[start : start + BLOCK]])

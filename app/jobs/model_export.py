@@ -12,6 +12,7 @@ Runs in the process of the command line or of a job: it loads torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
@@ -23,8 +24,9 @@ import numpy as np
 
 from app.rounds.round_model import RoundModel, open_round_model
 from app.views.figures.charts import wilson
+from core.errors import InvalidInput, NotFound
+from core.learning.file_predictor import BLOCK
 from core.learning.onnx_graph import build_onnx
-from core.learning.prediction import predict
 from core.media.preprocessing import describe_preprocessing
 from core.types import UNLABELED, Progress, Report, ignore
 from core.version import VERSION
@@ -52,8 +54,7 @@ def export_model(
     roles.check(store, project_id, "edit")
     target = check_target(target, overwrite)
     found = open_round_model(store, project_id, wanted, _as_stage(report))
-    report(Progress(STAGE, 1, 3, "measuring"))
-    confusion = measure_confusion(found)
+    confusion = measure_confusion(found, report)
     about = describe_model(store, found, confusion)
     report(Progress(STAGE, 2, 3, "writing"))
     files = model_files(found, about, confusion)
@@ -93,23 +94,24 @@ def model_files(found: RoundModel, about: dict[str, Any], confusion: np.ndarray 
     return files
 
 
-def measure_confusion(found: RoundModel) -> np.ndarray | None:
+def measure_confusion(found: RoundModel, report: Report = ignore) -> np.ndarray | None:
     """(C, C) counts of the exported network on the test items, rows: label; None without readable test items."""
     snapshot = found.snapshot
     rows = np.flatnonzero(snapshot.held_out_labels != UNLABELED)
     if not len(rows):
         return None
-    inputs = found.inputs_of(rows)
-    kept = np.flatnonzero(inputs.readable)
-    if not len(kept):
-        return None
-    context = found.of.context
-    predicted = predict(found.model, inputs, kept, runtime=context.runtime, report=context.report).probabilities.argmax(
-        1
-    )
+    predictor, read = found.predictor, found.of.context.read
     counts = np.zeros((snapshot.n_classes, snapshot.n_classes), np.int64)
-    np.add.at(counts, (snapshot.held_out_labels[rows[kept]], predicted), 1)
-    return counts
+    for start in range(0, len(rows), BLOCK):
+        report(Progress(STAGE, 1, 3, f"measured {start:,} of {len(rows):,} test items"))
+        items, truth = [], []
+        for row in rows[start : start + BLOCK].tolist():
+            with contextlib.suppress(InvalidInput, NotFound, OSError):
+                items.append(predictor.decode(read(snapshot.hashes[row])))
+                truth.append(snapshot.held_out_labels[row])
+        if items:
+            np.add.at(counts, (np.array(truth), predictor.predict(items).probabilities.argmax(1)), 1)
+    return counts if counts.any() else None
 
 
 def describe_model(store: Store, found: RoundModel, confusion: np.ndarray | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from app.rounds.round_model import RoundModel, open_round_model
 from core.errors import InvalidInput, NotFound
-from core.learning.file_predictor import BLOCK, FilePredictions, FilePredictor
+from core.learning.file_predictor import BLOCK, FilePredictions
 from core.types import MediaKind, Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.models.predictions import PROBABILITY, PredictionTable, check_predictions_target
@@ -30,8 +30,8 @@ from storage.labeling.labeled_items import item_names
 from storage.rounds.log import RoundLog
 
 SUFFIXES: dict[MediaKind, tuple[str, ...]] = {
-    "audio": (".wav", ".flac", ".ogg", ".mp3"),
-    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".aifc"),
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"),
 }
 READERS = 4  # threads that read and decode
 NEIGHBOR_ROWS = 8_192  # labeled items compared at once
@@ -124,8 +124,7 @@ class Decoded:
 class _Run:
     def __init__(self, found: RoundModel, table: PredictionTable, all_probabilities: bool) -> None:
         self.found, self.table, self.all_probabilities = found, table, all_probabilities
-        runtime = found.of.context.runtime
-        self.predictor = FilePredictor(model=found.model, settings=found.input_settings, runtime=runtime)
+        self.predictor = found.predictor
         self.decode = self.predictor.decode
         self.nearest = nearest_labeled(found)
         self.names = [one.name for one in found.classes]

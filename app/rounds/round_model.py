@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +10,9 @@ import numpy as np
 from app.rounds.stored_round import StoredRound, find_artifact, open_round_inputs
 from core.config import RoundConfig
 from core.errors import InvalidInput
+from core.learning.file_predictor import FilePredictor
 from core.learning.models import TrainedModel, load_model
 from core.learning.onnx_graph import InputSettings
-from core.media.inputs import Inputs, NormalizedRows, prepare
 from core.types import PoolSnapshot, Report, ignore
 from storage.database.store import Store
 from storage.projects import class_rows
@@ -65,15 +64,10 @@ class RoundModel:
             mean, scale = inputs.mean, inputs.scale
         return InputSettings(kind=kind, media=media, mean=mean, scale=scale)
 
-    def inputs_of(self, rows: np.ndarray) -> Inputs:
-        """The inputs of some rows of the snapshot, normalized as the round's inputs were."""
-        context, settings = self.of.context, self.input_settings
-        hashes = [self.snapshot.hashes[row] for row in rows]
-        found = prepare(hashes, context.read, settings.kind, settings.media, context.cache, context.report)
-        if settings.kind == "audio":
-            return found
-        clean = NormalizedRows(found.sources, settings.mean, settings.scale)
-        return dataclasses.replace(found, clean=clean, mean=settings.mean, scale=settings.scale)
+    @property
+    def predictor(self) -> FilePredictor:
+        """Predictions for files, as the exported model gives them."""
+        return FilePredictor(model=self.model, settings=self.input_settings, runtime=self.of.context.runtime)
 
 
 def open_round_model(store: Store, project_id: int, wanted: str | None = None, report: Report = ignore) -> RoundModel:

@@ -1,7 +1,7 @@
 """A trained model as one ONNX graph, from the decoded clip or picture to calibrated probabilities.
 
     audio   clip (B, T) float32 in [-1, 1] -> log-mel picture as in `core.media.mel` -> network
-    image   picture (B, S, S, C) uint8     -> normalized as in `core.media.inputs`  -> network
+    image   picture (B, H, W, C) uint8     -> normalized as in `core.media.inputs`  -> network
     outputs probabilities (B, n_classes) = softmax(logits / temperature), logits (B, n_classes), embedding (B, width)
 
 The graph is built node by node with the package `onnx`, which is small; torch's own exporter would add onnxscript, and
@@ -130,7 +130,7 @@ def _input_info(inputs: InputSettings) -> onnx.ValueInfoProto:
     name, media = INPUTS[inputs.kind], inputs.media
     if inputs.kind == "audio":
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", clip_length(media)])
-    shape: list[str | int] = ["batch", media.image_size, media.image_size, media.channels]
+    shape: list[str | int] = ["batch", *media.picture_size, media.channels]
     return helper.make_tensor_value_info(name, TensorProto.UINT8, shape)
 
 
@@ -158,7 +158,7 @@ def _log_mel(graph: Graph, clips: str, config: MediaConfig) -> str:
 
 
 def _normalized(graph: Graph, pictures: str, inputs: InputSettings) -> str:
-    """(B, S, S, C) bytes -> (B, C, S, S), step by step as `core.media.inputs.NormalizedRows`."""
+    """(B, H, W, C) bytes -> (B, C, H, W), step by step as `core.media.inputs.NormalizedRows`."""
     values = graph.add("Cast", [pictures], to=TensorProto.FLOAT)
     shares = graph.add("Div", [values, graph.number(255.0)])
     centered = graph.add("Sub", [shares, graph.constant(inputs.mean.astype(np.float32))])

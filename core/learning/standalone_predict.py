@@ -13,6 +13,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ import onnxruntime
 
 BATCH = 64
 SUFFIXES = {
-    "audio": (".wav", ".flac", ".ogg", ".mp3"),
-    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".aifc"),
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"),
 }
 
 
@@ -48,25 +49,27 @@ class Model:
         self.input: str = preprocess["input"]["name"]
 
     def prepare(self, data: bytes) -> np.ndarray[Any, Any]:
-        """The input of one file, as preprocess.json describes it. Raises Unreadable."""
+        """(k, ...) inputs of one file, as preprocess.json describes them: windows of long audio, else one. Raises
+        Unreadable."""
         try:
-            return prepare_clip(data, self.steps) if self.kind == "audio" else prepare_picture(data, self.steps)
+            return prepare_clips(data, self.steps) if self.kind == "audio" else prepare_picture(data, self.steps)[None]
         except Exception as problem:  # decoders raise errors of many types
             raise Unreadable(str(problem)) from problem
 
-    def predict_inputs(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """(n, ...) inputs -> (n, n_classes) probabilities."""
-        found: np.ndarray[Any, Any] = self.session.run(["probabilities"], {self.input: inputs})[0]
-        return found
+    def predict_inputs(self, inputs: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Inputs of n files, as `prepare` gives them -> (n, n_classes) probabilities."""
+        every = np.concatenate(inputs)
+        parts = [every[start : start + BATCH] for start in range(0, len(every), BATCH)]
+        found = np.concatenate([self.session.run(["probabilities"], {self.input: part})[0] for part in parts])
+        ends = np.cumsum([len(one) for one in inputs])
+        return np.stack([found[end - len(one) : end].mean(0) for one, end in zip(inputs, ends, strict=True)])
 
     def predict(self, paths: Sequence[str | Path]) -> np.ndarray[Any, Any]:
         """(n, n_classes) probabilities of these files."""
-        inputs = [self.prepare(Path(path).read_bytes()) for path in paths]
-        parts = [np.stack(inputs[start : start + BATCH]) for start in range(0, len(inputs), BATCH)]
-        return np.concatenate([self.predict_inputs(part) for part in parts])
+        return self.predict_inputs([self.prepare(Path(path).read_bytes()) for path in paths])
 
 
-def prepare_clip(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
+def prepare_clips(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
     import soundfile
     import soxr
 
@@ -74,14 +77,32 @@ def prepare_clip(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[An
     mono = samples.mean(axis=1)
     if not len(mono) or not np.isfinite(mono).all():
         raise Unreadable("The audio has no samples, or samples that are not numbers.")
-    target, length = steps["resample"]["sample_rate"], steps["fit"]["samples"]
+    seconds, target = len(mono) / rate, steps["resample"]["sample_rate"]
     if rate != target:
         mono = soxr.resample(mono, rate, target, quality="HQ")
-    if len(mono) > length:
+    return np.stack([cut(mono, start, steps["fit"]) for start in starts_of(mono, seconds, steps)])
+
+
+def starts_of(mono: np.ndarray[Any, Any], seconds: float, steps: dict[str, dict[str, Any]]) -> list[int]:
+    """The first samples of the inputs: windows of long audio, else the part that the settings name."""
+    windows, length = steps["windows"], steps["fit"]["samples"]
+    spare = len(mono) - length
+    if spare <= 0:
+        return [0]
+    if windows["most"] > 1 and seconds > windows["seconds"] + windows["tolerance_seconds"]:
+        n = min(windows["most"], math.ceil(seconds / windows["seconds"]))
+        return [int(one) for one in np.linspace(0, spare, n).round()]
+    if steps["fit"]["from"] == "loudest":
         energy = np.concatenate([[0.0], np.cumsum(mono.astype(np.float64) ** 2)])
-        start = int(np.argmax(energy[length:] - energy[:-length]))
-        mono = mono[start : start + length]
-    before = (length - len(mono)) // 2
+        return [int(np.argmax(energy[length:] - energy[:-length]))]
+    return [spare // 2 if steps["fit"]["from"] == "center" else 0]
+
+
+def cut(mono: np.ndarray[Any, Any], start: int, fit: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """The samples from `start` on, padded to the length of an input and scaled."""
+    length = fit["samples"]
+    mono = mono[start : start + length]
+    before = 0 if fit["from"] == "start" else (length - len(mono)) // 2
     clip = np.pad(mono, (before, length - len(mono) - before)).astype(np.float32)
     peak = np.abs(clip).max(initial=0.0)
     clip = clip / peak if peak > 0 else clip
@@ -104,13 +125,21 @@ def prepare_picture(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray
         image = image.convert("L")
     elif image.mode != "L":
         image = image.convert("RGB")
-    channels, side = steps["mode"]["channels"], steps["resize"]["side"]
+    channels, resize = steps["mode"]["channels"], steps["resize"]
     image = image.convert("L" if channels == 1 else "RGB")
-    if steps["resize"]["fit"] == "crop":
-        image = ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
-    elif image.size != (side, side):
-        image = image.resize((side, side), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return np.asarray(image, dtype=np.uint8).reshape(side, side, channels)
+    size = resize["width"], resize["height"]
+    if resize["fit"] == "crop":
+        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+    elif resize["fit"] == "fit":
+        scale = min(size[0] / image.width, size[1] / image.height)
+        inner = [min(max(round(side * scale), 1), most) for side, most in zip(image.size, size, strict=True)]
+        small = image.resize((inner[0], inner[1]), Image.Resampling.BILINEAR, reducing_gap=3.0)
+        mean = np.asarray(small, np.float64).reshape(inner[0] * inner[1], -1).mean(0).round().astype(int).tolist()
+        image = Image.new(image.mode, size, mean[0] if len(mean) == 1 else tuple(mean))
+        image.paste(small, ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))
+    elif image.size != size:
+        image = image.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
+    return np.asarray(image, dtype=np.uint8).reshape(resize["height"], resize["width"], channels)
 
 
 def files_of(paths: Sequence[str], kind: str) -> Iterator[Path]:
@@ -124,7 +153,7 @@ def files_of(paths: Sequence[str], kind: str) -> Iterator[Path]:
             yield path
 
 
-def batches(files: Iterator[Path], model: Model) -> Iterator[tuple[list[Path], np.ndarray[Any, Any]]]:
+def batches(files: Iterator[Path], model: Model) -> Iterator[tuple[list[Path], list[np.ndarray[Any, Any]]]]:
     """Readable files with their inputs, at most BATCH at once; unreadable files are named on stderr."""
     paths: list[Path] = []
     inputs: list[np.ndarray[Any, Any]] = []
@@ -135,10 +164,10 @@ def batches(files: Iterator[Path], model: Model) -> Iterator[tuple[list[Path], n
         except (OSError, Unreadable) as problem:
             sys.stderr.write(f"{path} cannot be read: {problem}\n")
         if len(inputs) == BATCH:
-            yield paths, np.stack(inputs)
+            yield paths, inputs
             paths, inputs = [], []
     if inputs:
-        yield paths, np.stack(inputs)
+        yield paths, inputs
 
 
 def main() -> None:

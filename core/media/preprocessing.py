@@ -13,9 +13,16 @@ from core.config import MediaConfig
 from core.media.audio import clip_length
 from core.media.images import FORMATS
 from core.media.mel import SILENCE
+from core.media.windows import TOLERANCE_SECONDS
 from core.types import MediaKind
 
 VERSION = 1  # of the description
+LONGER = {
+    "loudest": "the stretch of this length with the largest sum of squares, the first one of equals",
+    "center": "the middle; of an odd number of samples that are left over, the larger part is behind",
+    "start": "the beginning",
+}
+CENTERED = "centered in zeros; of an odd number of zeros the larger part is behind"
 
 
 def describe_preprocessing(
@@ -31,7 +38,7 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
     return {
         "input": {"name": "clips", "dtype": "float32", "shape": ["batch", length]},
         "outside": [
-            {"step": "decode", "formats": ["WAV", "FLAC", "OGG", "MP3"], "dtype": "float32", "full_scale": 1.0},
+            {"step": "decode", "formats": ["WAV", "FLAC", "OGG", "MP3", "AIFF"], "dtype": "float32", "full_scale": 1.0},
             {"step": "mono", "how": "mean of the channels"},
             {
                 "step": "resample",
@@ -41,8 +48,19 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
             {
                 "step": "fit",
                 "samples": length,
-                "longer": "the stretch of this length with the largest sum of squares, the first one of equals",
-                "shorter": "centered in zeros; of an odd number of zeros the larger part is behind",
+                "from": config.clip_from,
+                "longer": LONGER[config.clip_from],
+                "shorter": "followed by zeros" if config.clip_from == "start" else CENTERED,
+            },
+            {
+                "step": "windows",
+                "most": config.predict_windows,
+                "seconds": config.seconds,
+                "tolerance_seconds": TOLERANCE_SECONDS,
+                "how": "where `most` is above 1 and the audio is longer than seconds + tolerance_seconds: n = min("
+                "most, ceil(length / seconds)) windows of `samples` samples in place of the part above, their starts "
+                "evenly spaced from the first to the last possible one and rounded to the nearest sample, halves to "
+                "even; the probabilities are the mean over the windows",
             },
             {"step": "scale", "how": "divide by the largest absolute sample; silence is unchanged"},
             {"step": "round", "how": "to the nearest float16, then float32"},
@@ -60,7 +78,7 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
                 "step": "mel",
                 "n_mels": config.n_mels,
                 "f_min": config.f_min,
-                "f_max": min(config.f_max, config.sample_rate / 2),
+                "f_max": config.f_top,
                 "scale": "Slaney",
                 "norm": "Slaney: each filter has area 1",
             },
@@ -76,20 +94,28 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
 
 
 def _picture(config: MediaConfig, mean: Sequence[float], scale: Sequence[float]) -> dict[str, Any]:
-    side, channels = config.image_size, config.channels
+    (height, width), channels = config.picture_size, config.channels
     resize = {
-        "stretch": "Pillow resize, BILINEAR, reducing_gap 3.0, to a square; a picture of this size is unchanged",
-        "crop": "Pillow ImageOps.fit, BILINEAR: the central square, scaled",
+        "stretch": "Pillow resize, BILINEAR, reducing_gap 3.0, both sides; a picture of this size is unchanged",
+        "crop": "Pillow ImageOps.fit, BILINEAR: the aspect is kept, and the longer side is cut evenly at both ends",
+        "fit": "Pillow resize, BILINEAR, reducing_gap 3.0, to the largest size of the same aspect that fits, each side "
+        "rounded and at least 1; centered, of odd borders the larger part right and below, on the mean color",
     }
     return {
-        "input": {"name": "pictures", "dtype": "uint8", "shape": ["batch", side, side, channels]},
+        "input": {"name": "pictures", "dtype": "uint8", "shape": ["batch", height, width, channels]},
         "outside": [
             {"step": "decode", "formats": list(FORMATS), "frame": "first"},
             {"step": "upright", "how": "apply the EXIF orientation"},
             {"step": "depth", "how": "16 and 32 bits per pixel: shift right by 8, clip to 0 to 255"},
             {"step": "flatten", "how": "transparent parts on white"},
             {"step": "mode", "channels": channels, "how": "Pillow convert to " + ("L" if channels == 1 else "RGB")},
-            {"step": "resize", "side": side, "fit": config.image_fit, "how": resize[config.image_fit]},
+            {
+                "step": "resize",
+                "height": height,
+                "width": width,
+                "fit": config.image_fit,
+                "how": resize[config.image_fit],
+            },
         ],
         "inside": [
             {

@@ -97,7 +97,7 @@ def diff(
     """Compare two rounds: accuracy on the same test items, changed predictions, classes and settings."""
     from dataclasses import asdict
 
-    from app.views.round_diff import compare_rounds
+    from storage.rounds.diff import compare_rounds
     from storage.rounds.names import find_round
 
     with open_store() as store:

@@ -11,13 +11,13 @@ import streamlit as st
 from app.rounds import requests as round_requests
 from app.views.learning_progress import accuracy_on_picks, accuracy_words
 from app.views.pick_table import pick_table
-from app.views.round_diff import RoundDiff, compare_rounds
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme
 from core.acquisition import catalog
 from core.config import RoundConfig
 from core.errors import Conflict, InvalidInput, NotFound
+from storage.rounds.diff import RoundDiff, compare_rounds
 from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.names import MOST_CHARACTERS, round_names, set_round_name, title_of
 

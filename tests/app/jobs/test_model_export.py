@@ -113,6 +113,7 @@ def varied_clips(folder: Path) -> list[Path]:
         "odd.ogg": (sound(16_000, 0.3337), 16_000),
         "talk.mp3": (sound(48_000, 1.2), 48_000),
         "silent.wav": (np.zeros((4_000, 1)), 16_000),
+        "apple.aiff": (sound(32_000, 0.8), 32_000),
     }
     for name, (samples, rate) in made.items():
         soundfile.write(folder / name, samples, rate)
@@ -135,6 +136,7 @@ def varied_pictures(folder: Path) -> list[Path]:
     clear.putalpha(Image.fromarray(rng.integers(0, 256, (120, 210), np.uint8)))
     clear.save(folder / "clear.png")
     Image.fromarray(rng.integers(0, 65_536, (33, 50), np.uint16)).save(folder / "deep.png")
+    color.convert("CMYK").save(folder / "print.tiff")
     return sorted(folder.iterdir())
 
 
@@ -148,17 +150,44 @@ def test_predict_py_gives_winnows_predictions_of_pictures_without_winnow_and_tor
     compare(shapes, tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)
 
 
-def test_predict_py_follows_the_rounds_own_media_settings(home, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "media",
+    [
+        {"sample_rate": 8_000, "seconds": 0.5, "n_fft": 512, "hop": 128, "n_mels": 24, "f_max": 0.0},
+        {"seconds": 0.4, "clip_from": "start", "predict_windows": 3},
+        {"seconds": 0.4, "clip_from": "center"},
+    ],
+    ids=["rate", "windows", "center"],
+)
+def test_predict_py_follows_the_rounds_own_media_settings(home, tmp_path, media):
     paths = import_clips(tmp_path / "clips")
-    media = {"sample_rate": 8_000, "seconds": 0.5, "n_fft": 512, "hop": 128, "n_mels": 24, "f_max": 4_000.0}
     with Store.open(home=home) as store:
         run_round_here(store, get_project(store, "digits").id, quick_settings(**media))
     assert main(["model", "export", "digits", str(tmp_path / "model")]) == 0
     described = json.loads((tmp_path / "model" / "preprocess.json").read_text())
-    assert described["input"]["shape"] == ["batch", 4_000]
-    steps = {step["step"]: step for step in described["inside"]}
-    assert (steps["spectrum"]["n_fft"], steps["spectrum"]["hop"], steps["mel"]["n_mels"]) == (512, 128, 24)
-    compare("digits", tmp_path / "model", paths[:4], tmp_path)
+    rate = media.get("sample_rate", 16_000)
+    assert described["input"]["shape"] == ["batch", round(rate * media["seconds"])]
+    steps = {step["step"]: step for step in [*described["outside"], *described["inside"]]}
+    assert steps["windows"]["most"] == media.get("predict_windows", 1)
+    assert (steps["spectrum"]["n_fft"], steps["mel"]["f_max"]) == (media.get("n_fft", 2048), min(8_000, rate / 2))
+    compare("digits", tmp_path / "model", [*paths[:4], *varied_clips(tmp_path / "varied")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "media",
+    [
+        {"image_size": 12, "image_width": 20, "image_fit": "fit"},
+        {"image_size": 24, "image_width": 16, "image_fit": "stretch", "channels": 1},
+    ],
+    ids=["borders", "gray"],
+)
+def test_predict_py_follows_the_size_and_fit_of_pictures(home, tmp_path, media):
+    with Store.open(home=home) as store:
+        drawn = draw_project(store, 18)
+        drawn.label(drawn.item_ids[:9])
+        run_round_here(store, drawn.project_id, quick_settings(**media))
+    assert main(["model", "export", "shapes", str(tmp_path / "model")]) == 0
+    compare("shapes", tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)
 
 
 def test_predict_py_names_unreadable_files_and_does_the_rest(digits, tmp_path):
@@ -232,7 +261,7 @@ def test_an_export_of_labels_names_the_round_its_settings_and_its_model(digits, 
     assert named["settings"] == about["settings"] and named["model_sha256"] == about["network"]["sha256"]
     capsys.readouterr()
     assert main(["verify", str(tmp_path / "labels")]) == 0
-    assert "Export from round 1 (first try), seed 0: 1 files and 18 rows checked." in capsys.readouterr().out
+    assert "Export from round 1 (first try), seed 0: 2 files and 18 rows checked." in capsys.readouterr().out
 
 
 def test_a_job_exports_a_model_as_a_zip_file(digits, home, tmp_path):

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.views.predictions import RoundPredictions, predictions_of
 from core.errors import InvalidInput
 from core.types import UNLABELED
 from storage.database.store import Store
@@ -121,23 +120,26 @@ class _RoundResults:
     """Predictions, labels and test labels of a round as class ids of today, one entry per item."""
 
     def __init__(self, store: Store, row: RoundRow) -> None:
-        found = predictions_of(store, row) if row.status == "finished" else None
-        if found is None or not row.metrics.get("has_model", True):
+        if row.status != "finished" or not row.metrics.get("has_model"):
             raise InvalidInput(f"Round {row.number} has no predictions of a model, so it cannot be compared.")
+        log = RoundLog(store, row.project_id)
+        with store.read() as connection:
+            known = class_rows.rows_as_of(connection, row.project_id, row.class_event)
         now = class_rows.counts_as(classes.list_classes(store, row.project_id, True))
-        columns = np.array([now.get(one, one) for one in found.column_classes], np.int64)
-        with np.load(RoundLog(store, row.project_id).file(row.id, "snapshot"), allow_pickle=False) as snapshot:
+        columns = np.array([now.get(one.id, one.id) for one in known if one.active], np.int64)
+        with np.load(log.file(row.id, "snapshot"), allow_pickle=False) as snapshot:
             held_out_labels, labels = snapshot["held_out_labels"], snapshot["labels"]
-        self.item_ids = found.item_ids
+        self.item_ids = np.asarray(log.arrays(row.id, "item_ids"))
         self.is_test = held_out_labels != UNLABELED
         self.labeled = labels != UNLABELED
         self.truth = np.where(self.is_test, columns[held_out_labels], 0)
-        self.predicted = columns[_most_probable(found)]
+        self.predicted = columns[_most_probable(log.arrays(row.id, "probabilities"))]
 
 
-def _most_probable(found: RoundPredictions) -> NDArray[np.int64]:
-    starts = range(0, len(found.item_ids), BLOCK)
-    parts = [np.asarray(found.probabilities[start : start + BLOCK]).argmax(1) for start in starts]
+def _most_probable(probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
+    """(n,) columns; the array is memory-mapped and read in blocks."""
+    starts = range(0, len(probabilities), BLOCK)
+    parts = [np.asarray(probabilities[start : start + BLOCK]).argmax(1) for start in starts]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 

@@ -8,11 +8,11 @@ from scipy.stats import binomtest
 
 from app.cli.main import main
 from app.views.predictions import predictions_of
-from app.views.round_diff import compare_rounds, exact_mcnemar, paired_accuracy
 from core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from storage.labeling.pool import Pool
 from storage.projects.classes import merge_classes
 from storage.projects.roles import Actor, acting_as
+from storage.rounds.diff import compare_rounds, exact_mcnemar, paired_accuracy
 from storage.rounds.names import find_round, round_names, set_round_name
 from tests.app.real_rounds import quick_settings, run_round_here
 from tests.round_pools import draw_project
