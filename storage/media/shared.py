@@ -101,8 +101,13 @@ def _note(store: Store, project_id: int, last_item_id: int) -> None:
             connection.execute(insert(Setting).values(key=key, value=value))
 
 
+def settings_prefix(project_id: int) -> str:
+    """The start of the keys in the settings table that hold how far a project's media are shared."""
+    return f"shared-media/{project_id}/"
+
+
 def _key(store: Store, project_id: int) -> str:
-    return f"shared-media/{project_id}/{hashlib.sha256(store.artifacts_address.encode()).hexdigest()[:16]}"
+    return f"{settings_prefix(project_id)}{hashlib.sha256(store.artifacts_address.encode()).hexdigest()[:16]}"
 
 
 def _ref(sha256: str) -> ArtifactRef:

@@ -6,7 +6,9 @@ from sqlalchemy import Column, ColumnElement, Connection, delete, null, select, 
 from sqlalchemy import Table as SqlTable
 
 from storage.database.schema import METADATA, Artifact, Project, Round, Setting
+from storage.media.shared import settings_prefix
 from storage.rounds.comparisons import PREFIX
+from storage.rounds.names import settings_key
 
 
 def delete_project_rows(connection: Connection, project_id: int) -> list[str]:
@@ -14,8 +16,9 @@ def delete_project_rows(connection: Connection, project_id: int) -> list[str]:
     artifacts = select(Artifact.sha256, Artifact.suffix).where(Artifact.project_id == project_id)
     names = sorted({f"{row.sha256}{row.suffix}" for row in connection.execute(artifacts)})
     rounds = connection.execute(select(Round.id).where(Round.project_id == project_id)).scalars().all()
-    keys = [f"{PREFIX}{round_id}" for round_id in rounds]
+    keys = [settings_key(project_id), *(f"{PREFIX}{round_id}" for round_id in rounds)]
     connection.execute(delete(Setting).where(Setting.key.in_(keys)))
+    connection.execute(delete(Setting).where(Setting.key.startswith(settings_prefix(project_id), autoescape=True)))
     for table in reversed(METADATA.sorted_tables):
         if table.name == Project.__tablename__ or (condition := _belongs(table, project_id)) is None:
             continue

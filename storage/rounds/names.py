@@ -40,7 +40,7 @@ def set_round_name(store: Store, project_id: int, round_id: int, name: str) -> s
         if clean:
             names[row.id] = clean
         value = {str(one): given for one, given in names.items()}
-        statement = insert_for(connection, Setting).values(key=_key(project_id), value=value)
+        statement = insert_for(connection, Setting).values(key=settings_key(project_id), value=value)
         connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_={"value": value}))
     return clean
 
@@ -63,9 +63,12 @@ def title_of(row: RoundRow, names: dict[int, str]) -> str:
 
 
 def _names(connection: Connection, project_id: int) -> dict[int, str]:
-    value = connection.execute(select(Setting.value).where(Setting.key == _key(project_id))).scalar_one_or_none()
+    value = connection.execute(
+        select(Setting.value).where(Setting.key == settings_key(project_id))
+    ).scalar_one_or_none()
     return {int(round_id): str(name) for round_id, name in (value or {}).items()}
 
 
-def _key(project_id: int) -> str:
+def settings_key(project_id: int) -> str:
+    """The row of the settings table that holds the names of a project's rounds."""
     return f"round-names/{project_id}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 
 from core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from storage.database.schema import METADATA, Item, Setting
+from storage.database.store import Store
 from storage.labeling.held_out import move_to_pool, move_to_test
 from storage.labeling.pool import ItemFilter, Pool
 from storage.projects import audit, deletion
@@ -54,9 +55,19 @@ def with_shared_item(store, project):
     return other, first.sha256
 
 
+def settings_of_projects(store: Store) -> list[str]:
+    kinds = ("comparison/", "round-names/", "shared-media/")
+    with store.read() as connection:
+        keys = connection.execute(select(Setting.key).order_by(Setting.key)).scalars().all()
+    return [key for key in keys if key.startswith(kinds)]
+
+
 def test_a_deleted_project_leaves_no_row_and_no_file_but_what_others_have(sqlite_store, project):
     before = counts(sqlite_store)
     other, shared = with_shared_item(sqlite_store, project)
+    with sqlite_store.write() as connection:
+        for start in ("round-names/{}", "round-names/{}0", "shared-media/{}/x", "shared-media/{}0/x"):
+            connection.execute(insert(Setting).values(key=start.format(project.id), value={}))
     with_other = counts(sqlite_store)
     plan = deletion.plan_deletion(sqlite_store, project.id)
     assert (plan.items, plan.events, plan.rounds, plan.media_removed, plan.media_shared) == (6, 1, 1, 5, 1)
@@ -70,8 +81,7 @@ def test_a_deleted_project_leaves_no_row_and_no_file_but_what_others_have(sqlite
     kept = {"annotators", "audit_entries", "deletions", "settings", "winnow_version"}
     left = {name: n - (with_other[name] - before[name]) for name, n in after.items() if n and name not in kept}
     assert {name: n for name, n in left.items() if n} == {}
-    with sqlite_store.read() as connection:
-        assert connection.execute(select(Setting.key).where(Setting.key.like("comparison%"))).all() == []
+    assert settings_of_projects(sqlite_store) == [f"round-names/{project.id}0", f"shared-media/{project.id}0/x"]
     files = [path.name for path in sqlite_store.media.root.glob("??/*")]
     assert files == [shared]
     assert list((sqlite_store.home / "artifacts").glob("??/*")) == []
