@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, ca
     assert said[1] == plain("Project 7 is gone.")
 
 
-def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(page_store):
+def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(page_store, monkeypatch):
     from streamlit.testing.v1 import AppTest
 
     from storage.projects.annotators import annotator_named
@@ -83,6 +84,8 @@ def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(pag
 
         people.ask()
 
+    # A script run replaces `__main__`, which processes that later tests start would try to run.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     page = AppTest.from_function(screen, default_timeout=60).run()
     assert [button.label for button in page.button if button.key and button.key.startswith("person-")] == ["Ana"]
     page.text_input[0].set_value("import")

@@ -128,7 +128,7 @@ def test_who_lets_go_of_the_lock_does_not_overtake_who_waits_for_it(tmp_path: Pa
 
     def noting(descriptor: int, what: str, deadline: float, pause: float) -> None:
         wait_for_lock(descriptor, what, deadline, pause)
-        if pause == file_lock.GATE_PAUSE and threading.current_thread() is not thread:
+        if pause == file_lock.QUEUE_PAUSE and threading.current_thread() is not thread:
             at_the_door.append(turns[0])
 
     def greedy() -> None:
