@@ -185,7 +185,7 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
     told = json.loads(capsys.readouterr().out)
     assert (told["taken"], told["status"]) == (3, "stopped") and Pool(store, project).counts().total == 3
     assert main(["watch", "stream"]) == 0
-    assert "is no longer watched: 3 taken" in capsys.readouterr().out
+    assert "is no longer watched: 3 imported" in capsys.readouterr().out
     assert main(["watch", "stream", str(folder / "none")]) == 1
     assert "cannot be read" in capsys.readouterr().err
     assert main(["watch", "stream", str(folder), "--buffer", "5"]) == 1

@@ -155,7 +155,7 @@ def test_a_pool_smaller_than_the_batch_gives_what_it_has():
     snapshot, media = pool({0: 0, 1: 1, 2: 2}, n=5)
     result = run(snapshot, media)
     assert sorted(result.selection.item_ids) == [35, 45]
-    assert "Asked for 4 items; only 2 can be chosen." in result.selection.notes
+    assert "Asked for 4 items; only 2 can be picked." in result.selection.notes
 
 
 def test_unreadable_items_are_left_out_and_counted():

@@ -105,11 +105,10 @@ def test_the_columns_come_last_in_every_table(crowd, tmp_path):
         assert list(lines[0])[-5:] == [*VOTE_COLUMNS, "guarded_cells"]
         assert [line["contested"] for line in lines] == ["true", "true", "false", "false", "false"]
         assert [json.loads(line["votes"]) for line in lines] == [one["votes"] for one in votes]
-    marked = []
-    for path in (tmp_path / "folders").glob("*/metadata.csv"):
-        with open(path, encoding="utf-8", newline="") as file:
-            marked += [line["contested"] for line in csv.DictReader(file)]
-    assert Counter(marked) == {"true": 2, "false": 3}
+    marked: list[bool] = []
+    for path in (tmp_path / "folders").glob("*/metadata.parquet"):
+        marked += parquet.read_table(path)["contested"].to_pylist()
+    assert Counter(marked) == {True: 2, False: 3}
     tasks = json.loads((tmp_path / "label-studio" / "tasks.json").read_text())
     assert [{name: task["meta"]["winnow"][name] for name in VOTE_COLUMNS} for task in tasks] == votes
 
