@@ -80,7 +80,9 @@ class FolderNames:
         return None if label is None else self._class_names.get(label, label)
 
     def count(self, folder: str, meaning: FolderMeaning, n_files: int = 1) -> None:
-        """Files that stand in `folder`, for the findings."""
+        """Files that stand in `folder`, for the findings. A folder without files of its own does not count."""
+        if not n_files:
+            return
         innermost = folder.rpartition("/")[2].casefold()
         if meaning.labels:
             self._class_folders[folder] += n_files

@@ -238,7 +238,7 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     if seen.found.questions:
         first = seen.found.questions[0]
         option = first.option.replace("_", "-")
-        raise InvalidInput(f"{first.text} Nothing was imported. Say it with --{option}.")
+        raise InvalidInput(f"{first.text} Nothing was imported. Answer with --{option}.")
     n_problems = seen.n_problems if strict else seen.n_class_problems
     if not n_problems or skip:
         return

@@ -95,7 +95,7 @@ def test_an_open_question_leaves_no_project_behind(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"images/a.png": picture(), "images/b.png": picture(seed=2)})
     assert main(["import", str(folder), "-p", "new"]) == 1
     told = capsys.readouterr().err
-    assert "a name for a place" in told and "Say it with --folders" in told
+    assert "a name for a place" in told and "Answer with --folders" in told
     with Store.open(home=home) as store, pytest.raises(Exception, match="no project"):
         get_project(store, "new")
     assert main(["import", str(folder), "-p", "new", "--folders", "ignore", "--json"]) == 0

@@ -105,6 +105,16 @@ def test_split_folders_hold_out_everything_but_the_training_split(
     assert f"{4 * len(held_out):,} used as test items" in report.sentence()
 
 
+def test_folders_that_hold_only_folders_are_not_warned_about(tmp_path):
+    files = {f"data/{split}/{name}/0.png": png(n) for n, (split, name) in enumerate(
+        (split, name) for split in ("train", "val", "test") for name in ("cat", "dog"))}  # fmt: skip
+    found = seen_in(write_files(tmp_path / "in", files)).found
+    assert (found.warnings, found.questions) == ([], [])
+    write_files(tmp_path / "in", {"data/train/cat/inner/1.png": png(9)})
+    [warning] = seen_in(tmp_path / "in").found.warnings
+    assert warning.startswith("1 files directly in 'data/train/cat' get its name")
+
+
 def test_validation_items_go_into_the_pool_when_that_is_said(sqlite_store, images, tmp_path):
     files = {f"{split}/{label}/0.png": png(n) for n, (split, label) in enumerate(
         (split, label) for split in ("train", "val", "test") for label in ("cat", "dog"))}  # fmt: skip
@@ -208,7 +218,7 @@ def test_a_table_without_a_known_path_column_is_asked_about(sqlite_store, images
     seen = seen_in(root, table="list.csv")
     assert [one.option for one in seen.found.questions] == ["path_column"]
     assert seen.found.column_names == ["specimen", "kind of animal"] and seen.found.choices == ["list.csv"]
-    with pytest.raises(InvalidInput, match=r"list.csv has no column named path; .* Say it with --path-column"):
+    with pytest.raises(InvalidInput, match=r"list.csv has no column named path; .* Answer with --path-column"):
         take(sqlite_store, images, root, {"table": "list.csv"})
     chosen = {"table": "list.csv", "path_column": "specimen", "label_column": "Kind of animal", "media_root": "photos"}
     assert take(sqlite_store, images, root, chosen).labels == 2
