@@ -50,9 +50,8 @@ class ImportReport:
         return asdict(self)
 
     def sentence(self) -> str:
-        parts = [f"{self.imported:,} imported"]
-        if self.splits:
-            parts.append(" and ".join(f"{n:,} {name}" for name, n in self.splits.items()))
+        splits = ", ".join(f"{n:,} {name}" for name, n in self.splits.items())
+        parts = [f"{self.imported:,} imported" + (f" ({splits})" if splits else "")]
         if self.held_out:
             parts.append(f"{self.held_out:,} used as test items")
         if self.already:
