@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from app.jobs import jobs
 from storage.labeling.pool import Pool
@@ -30,11 +31,19 @@ def wav(name: str, number: int) -> dict[str, object]:
 
 
 def choose(page: Page, field: Locator, option: str) -> None:
-    """Call it after an effect of what was done before: a list that is drawn anew while it is open closes."""
-    expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
-    at_rest(page)
-    field.click()
-    page.get_by_role("option", name=option, exact=True).click()
+    """A list that is drawn anew while it is open closes, so it is opened again until the option can be clicked."""
+    wanted = page.get_by_role("option", name=option, exact=True)
+    for attempt in range(10):
+        expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
+        at_rest(page)
+        field.click()
+        try:
+            wanted.click(timeout=5_000)
+            return
+        except PlaywrightTimeout:
+            if attempt == 9:
+                raise
+            page.keyboard.press("Escape")
 
 
 def upload(page: Page, files: Any) -> None:

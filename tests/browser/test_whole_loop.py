@@ -138,7 +138,8 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     log = RoundLog(store, project.id)
     until(lambda: log.latest() is not None, PATIENCE / 1000, "no round was asked for")
     page.goto(f"{server.url}/train?project={project.id}")
-    expect(page.get_by_text("Test accuracy")).to_be_visible(timeout=PATIENCE)
+    until(lambda: log.latest("finished") is not None, PATIENCE / 1000, "the round did not end")
+    expect(page.get_by_text("Test accuracy").first).to_be_visible(timeout=PATIENCE)
     round_one = log.latest("finished")
     assert round_one is not None and round_one.number == 1
     picks = [pick.item_id for pick in log.picks(round_one.id)]
