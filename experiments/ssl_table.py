@@ -91,8 +91,9 @@ def pictures(file: Path, small: bool) -> Dataset:
         Image.fromarray(arrays[int(name)]).save(encoded, format="PNG")
         return encoded.getvalue()
 
-    inputs = prepare([str(row) for row in range(len(arrays))], read, "image", config, MemoryRowCache())
-    return Dataset(inputs, classes, np.arange(min(n_pool, len(z["x_train"])), len(arrays)))
+    names, is_test = [str(row) for row in range(len(arrays))], np.arange(len(arrays)) >= min(n_pool, len(z["x_train"]))
+    inputs = prepare(names, read, "image", config, MemoryRowCache(), held_out=is_test)
+    return Dataset(inputs, classes, np.flatnonzero(is_test))
 
 
 def photographs(file: Path) -> Dataset:
@@ -105,9 +106,9 @@ def photographs(file: Path) -> Dataset:
     ]
     classes = np.concatenate([z["y_train"], z["y_test"]]).astype(np.int64)
     config = MediaConfig(channels=3, flip=True)
-    names = [str(row) for row in range(len(files))]
-    inputs = prepare(names, lambda name: files[int(name)], "image", config, MemoryRowCache())
-    return Dataset(inputs, classes, np.arange(len(z["y_train"]), len(files)))
+    names, is_test = [str(row) for row in range(len(files))], np.arange(len(files)) >= len(z["y_train"])
+    inputs = prepare(names, lambda name: files[int(name)], "image", config, MemoryRowCache(), held_out=is_test)
+    return Dataset(inputs, classes, np.flatnonzero(is_test))
 
 
 def load(name: str, data: Path, small: bool) -> Dataset:

@@ -83,21 +83,24 @@ def _key(config: MediaConfig, names: tuple[str, ...], prefix: str) -> str:
     return f"{prefix}-{hashlib.sha256(f'{VERSION};{settings}'.encode()).hexdigest()[:16]}"
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - the boundary every caller knows
     hashes: Sequence[str],
     read: MediaReader,
     kind: MediaKind,
     config: MediaConfig,
     cache: RowCache,
     report: Report = ignore,
+    *,
+    held_out: NDArray[np.bool_] | None = None,
 ) -> Inputs:
-    """Inputs for the items behind `hashes`; only items missing from the cache are read."""
+    """Inputs for the items behind `hashes`; only items missing from the cache are read. The statistics that normalize
+    pictures are those of the items that are not `held_out` (n,)."""
     if not hashes:
         raise InvalidInput("The pool is empty: import some items first.")
     decoded = decode_pool(hashes, read, _decoder(kind, config), cache, report)
     sources, readable = decoded.rows, decoded.readable
     if kind == "image":
-        mean, scale = channel_statistics(sources, readable)
+        mean, scale = channel_statistics(sources, readable if held_out is None else readable & ~held_out)
         key = f"{media_key(config, kind)}-{hashlib.sha256(mean.tobytes() + scale.tobytes()).hexdigest()[:8]}"
         clean: Rows = NormalizedRows(sources, mean, scale)
     else:
@@ -138,10 +141,10 @@ def _follow(report: Report, note: str) -> Callable[[int, int], None]:
     return lambda done, total: report(Progress("prepare", done, total, note))
 
 
-def channel_statistics(pictures: Rows, readable: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and deviation (C,) over evenly spaced readable pictures, in [0, 1] and rounded to 1/100, so that a pool that
-    grows with similar images keeps its cached features."""
-    rows = np.flatnonzero(readable)
+def channel_statistics(pictures: Rows, counted: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and deviation (C,) over evenly spaced pictures among those `counted` (n,), in [0, 1] and rounded to 1/100,
+    so that a pool that grows with similar images keeps its cached features."""
+    rows = np.flatnonzero(counted)
     if len(rows) == 0:
         channels = pictures.shape[-1]
         return np.full(channels, 0.5, np.float32), np.full(channels, 0.25, np.float32)

@@ -107,3 +107,19 @@ def test_more_views_begin_with_the_same_ones_and_the_bank_is_made_once(clips):
     assert bank.shape == (5, 3, 32, 32, 1) and bank.dtype == np.float16
     part = view_bank(inputs, 3, rows=np.array([4, 1]))
     np.testing.assert_array_equal(part.take(np.arange(2)), bank.take(np.array([4, 1])))
+
+
+def test_held_out_pictures_do_not_enter_the_normalization():
+    """The pool's inputs are the same whatever the held-out pictures show."""
+    generator = np.random.default_rng(0)
+    pool = [png(generator.integers(60, 120, (32, 32, 3)).astype(np.uint8)) for _ in range(4)]
+    white, black = (png(np.full((32, 32, 3), level, np.uint8)) for level in (255, 0))
+    held_out = np.array([False] * 4 + [True])
+    found = []
+    for other in (white, black):
+        shelf = Shelf(*pool, other)
+        inputs = prepare(shelf.hashes, shelf, "image", MediaConfig(), MemoryRowCache(), held_out=held_out)
+        found.append(inputs)
+    np.testing.assert_array_equal(found[0].mean, found[1].mean)
+    np.testing.assert_array_equal(found[0].clean.take(np.arange(4)), found[1].clean.take(np.arange(4)))
+    assert found[0].key == found[1].key
