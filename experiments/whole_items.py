@@ -1,0 +1,216 @@
+"""Whole items against the first version's inputs: the `laptop` learner on five-second sounds and on photographs.
+
+    python -m experiments.whole_items --part tune --dataset sounds --out DIR       which resolution wins at equal time
+    python -m experiments.whole_items --part test --dataset sounds --out DIR       derived inputs against usual ones
+
+Usual inputs are 1 s or 32x32 pixels; derived ones follow `core.media.derivation` from the pool's own measures.
+
+tune   Only the pool's part of the manifest is opened. A quarter of it, drawn once per class, measures; training uses
+       the rest. Every resolution trains for the same CPU time as the usual one does in `--steps` steps: its own number
+       of steps follows from the measured time of a step.
+test   The pool trains, the test part measures. Usual and derived inputs get the same labels, steps and seeds. The
+       paired difference has a 95 % interval by Student's t over the seeds.
+
+Labels are drawn uniformly with at least one per class; larger budgets contain the smaller ones. Accuracy is inductive:
+the network alone, on items that take part in nothing else. An interrupted run continues when started again: every
+result is a line of DIR/results.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from benchmarks.rounds import pool_measures, read_pool
+from core.config import MediaConfig, TrainingConfig, preset
+from core.learning.training import predict, train
+from core.media.derivation import derive_media, with_length
+from core.media.inputs import Inputs, prepare
+from core.rounds.simulation import initial_rows
+from core.rounds.simulation_plan import LabeledPool, Plan
+from core.runtime import Runtime
+from core.types import UNLABELED
+from experiments.record import DATA, machine, say
+from storage.rounds.row_cache import FolderRowCache
+
+BUDGETS = {
+    "sounds": (40, 80, 200), "flowers": (10, 40, 100), "fsdd": (10, 40, 70), "speech_commands": (10, 40, 70),
+}  # fmt: skip
+TUNE_LABELS = {"sounds": 200, "flowers": 100}
+TUNE_SHARE = 0.25
+TIMED_STEPS = 40  # to measure the time of a step
+
+
+def resolutions(derived: MediaConfig, kind: str) -> dict[str, MediaConfig]:
+    """The inputs to compare at equal time: the usual one, the derived one, and others of about as many values."""
+    usual = MediaConfig(channels=3 if kind == "image" else 1)
+    if kind == "image":
+        sides = {"32x32 fit": (32, 0, "fit"), "32x32 crop": (32, 0, "crop"), "48x48": (48, 0, "stretch")}
+        others = {
+            name: dataclasses.replace(usual, image_size=size, image_width=width, image_fit=fit)
+            for name, (size, width, fit) in sides.items()
+        }
+        return {"usual": usual, "derived": derived, **others}
+    coarse = dataclasses.replace(derived, hop=derived.hop * 2, n_fft=derived.n_fft * 2)
+    tall = dataclasses.replace(coarse, n_mels=2 * derived.n_mels)
+    half = dataclasses.replace(with_length(derived, derived.seconds / 2), predict_windows=derived.predict_windows)
+    return {"usual": usual, "derived": derived, "half the frames": coarse, "twice the bins": tall, "half clips": half}
+
+
+def part_of(pool: LabeledPool, part: str) -> LabeledPool:
+    """test: the pool as it is. tune: the pool's part alone, with a quarter of every class as the part that measures."""
+    if part == "test":
+        return pool
+    rows = np.flatnonzero(~pool.test)
+    truth, generator = pool.truth[rows], np.random.default_rng(0)
+    test = np.zeros(len(rows), np.bool_)
+    for position in np.unique(truth):
+        own = generator.permutation(np.flatnonzero(truth == position))
+        test[own[: round(TUNE_SHARE * len(own))]] = True
+    return dataclasses.replace(pool, hashes=tuple(pool.hashes[row] for row in rows), truth=truth, test=test)
+
+
+class Study:
+    """One data set with one kind of inputs: trains, measures, and times steps."""
+
+    def __init__(self, pool: LabeledPool, inputs: Inputs) -> None:
+        self.pool, self.inputs = pool, inputs
+        self.trained = dataclasses.replace(inputs, readable=inputs.readable & ~pool.test)
+        self.test_rows = np.flatnonzero(pool.test & inputs.readable)
+
+    def labels(self, n_labels: int, seed: int) -> NDArray[np.int64]:
+        rows = initial_rows(self.pool, Plan(start=n_labels), seed)
+        labels = np.full(len(self.pool.truth), UNLABELED)
+        labels[rows] = self.pool.truth[rows]
+        return labels
+
+    def accuracy(self, n_labels: int, seed: int, training: TrainingConfig) -> dict[str, float]:
+        began, n_classes = time.process_time(), len(self.pool.class_names)
+        runtime = Runtime.create(seed, "cpu")
+        model = train(self.trained, self.labels(n_labels, seed), n_classes, training, runtime=runtime)
+        found = predict(model, self.inputs, self.test_rows, runtime=runtime, n_views=training.predict_views)
+        right = found.probabilities.argmax(1) == self.pool.truth[self.test_rows]
+        cpu = round(time.process_time() - began, 1)
+        return {"accuracy": 100 * float(right.mean()), "n": len(right), "steps": training.steps, "cpu_seconds": cpu}
+
+    def step_seconds(self, n_labels: int) -> float:
+        """CPU seconds of a training step: the difference of two short trainings, so that the bank is left out."""
+        laptop, spent = preset("laptop").training, []
+        for steps in (TIMED_STEPS, 2 * TIMED_STEPS):
+            training = dataclasses.replace(laptop, steps=steps, calibrate=False)
+            self.accuracy(n_labels, 0, training)  # fills the bank
+            spent.append(self.accuracy(n_labels, 0, training)["cpu_seconds"])
+        return (spent[1] - spent[0]) / TIMED_STEPS
+
+
+class Results:
+    """Results as lines of a file; a case that is there already is not run again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def find(self, **case: Any) -> dict[str, Any] | None:
+        return next((row for row in self.rows if all(row.get(key) == value for key, value in case.items())), None)
+
+    def add(self, **row: Any) -> None:
+        self.rows.append(row)
+        with self.path.open("a") as lines:
+            lines.write(json.dumps(row) + "\n")
+        say(
+            ", ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+            )
+        )
+
+
+def paired(rows: list[dict[str, Any]], n_labels: int) -> dict[str, Any]:
+    """Mean and deviation of both inputs, and the mean difference with its 95 % interval over seeds."""
+    by_inputs = {
+        name: {row["seed"]: row["accuracy"] for row in rows if (row["inputs"], row["labels"]) == (name, n_labels)}
+        for name in ("usual", "derived")
+    }
+    seeds = sorted(set(by_inputs["usual"]) & set(by_inputs["derived"]))
+    told: dict[str, Any] = {"labels": n_labels, "seeds": len(seeds)}
+    if not seeds:
+        return told
+    values = {name: np.array([own[seed] for seed in seeds]) for name, own in by_inputs.items()}
+    told |= {name: f"{one.mean():.1f} ± {one.std():.1f}" for name, one in values.items()}
+    difference = values["derived"] - values["usual"]
+    told["difference"] = round(float(difference.mean()), 2)
+    if len(seeds) > 1:
+        half = float(stats.t.ppf(0.975, len(seeds) - 1)) * float(stats.sem(difference))
+        told["interval"] = [round(float(difference.mean()) - half, 2), round(float(difference.mean()) + half, 2)]
+    return told
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.whole_items")
+    parser.add_argument("--dataset", choices=list(BUDGETS), default="sounds")
+    parser.add_argument("--part", choices=["tune", "test"], default="test")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--steps", type=int, default=preset("laptop").training.steps, help="of the usual inputs")
+    parser.add_argument("--out", type=Path, default=Path("results") / "whole_items")
+    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    given = parser.parse_args()
+    out = given.out / f"{given.dataset}-{given.part}"
+    out.mkdir(parents=True, exist_ok=True)
+    full, files = read_pool(given.data / given.dataset)
+    derived = derive_media(full.kind, pool_measures(full, files))
+    pool = part_of(full, given.part)
+    choices = resolutions(derived, pool.kind)
+    if given.part == "test":
+        choices = {name: choices[name] for name in ("usual", "derived")}
+    cache = FolderRowCache(out / "cache")
+    studies = {}
+    for name, media in choices.items():
+        inputs = prepare(pool.hashes, lambda key: files[key].read_bytes(), pool.kind, media, cache, held_out=pool.test)
+        studies[name] = Study(pool, inputs)
+    results = Results(out / "results.jsonl")
+    if given.part == "tune":
+        tune(studies, results, given)
+    else:
+        test(studies, results, given)
+        say(json.dumps({"experiment": "whole_items", "dataset": given.dataset, "steps": given.steps,
+                        "shapes": {name: study.inputs.shape for name, study in studies.items()}, "machine": machine(),
+                        "table": [paired(results.rows, n_labels) for n_labels in BUDGETS[given.dataset]]}))  # fmt: skip
+    return 0
+
+
+def tune(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
+    n_labels = TUNE_LABELS[given.dataset]
+    for name, study in studies.items():
+        if results.find(timed=name) is None:
+            results.add(timed=name, shape=list(study.inputs.shape), step_seconds=study.step_seconds(n_labels))
+    usual = results.find(timed="usual")
+    for seed in given.seeds:
+        for name, study in studies.items():
+            timed = results.find(timed=name)
+            if usual is None or timed is None or results.find(inputs=name, seed=seed) is not None:
+                continue
+            steps = round(given.steps * usual["step_seconds"] / timed["step_seconds"])
+            training = dataclasses.replace(preset("laptop").training, steps=steps)
+            results.add(inputs=name, seed=seed, labels=n_labels, **study.accuracy(n_labels, seed, training))
+
+
+def test(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
+    training = dataclasses.replace(preset("laptop").training, steps=given.steps)
+    for seed in given.seeds:
+        for n_labels in BUDGETS[given.dataset]:
+            for name, study in studies.items():
+                case = {"inputs": name, "seed": seed, "labels": n_labels}
+                if results.find(**case, steps=given.steps) is None:
+                    results.add(**case, **study.accuracy(n_labels, seed, training))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
