@@ -160,6 +160,25 @@ class SelectionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConfig:
+    """Softmax regression on the features of a frozen encoder (`core.learning.head`)."""
+
+    dimensions: int = 128  # principal components of the features
+    penalty: float = 1e-3
+    balance: bool = True  # labels are weighted so that every class counts the same
+    neighbors: int = 10  # of label spreading over the pool; 0: labels alone, without unlabeled items
+    self_training: int = 2  # further fits with the head's own predictions as targets of unlabeled items
+    alignment: float = 0.5  # how far their class shares move towards equal ones: 0 not at all, 1 all the way
+
+    def __post_init__(self) -> None:
+        require(1 <= self.dimensions <= 4_096, f"{self.dimensions} dimensions were requested; use 1 to 4,096.")
+        require(self.penalty > 0, f"The head's penalty is {self.penalty}; it must be above 0.")
+        require(0 <= self.neighbors <= 100, f"{self.neighbors} neighbors were requested; use 0 (none) to 100.")
+        require(0 <= self.self_training <= 20, f"{self.self_training} self-training fits; use 0 (none) to 20.")
+        require(0 <= self.alignment <= 1, f"The alignment of class shares is {self.alignment}; use 0 to 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityConfig:
     """The similarity graph of audio clips and label propagation over it (`core.similarity.propagation`)."""
 

@@ -1,0 +1,199 @@
+"""Softmax regression on the features of a frozen encoder, semi-supervised by the pool.
+
+    z     = unit(V^T (x - mean))                          mean and V: principal components of the pool's features
+    W     = argmin  sum_i w_i CE(y_i, softmax(W z_i)) / sum_i w_i  +  penalty/2 |W|^2
+
+1. labeled rows i with weights w_i = 1 / (labels of its class), the sum of all being 1
+2. all rows: unlabeled ones enter with targets from label spreading over the neighbors of z
+   (`core.similarity.spreading`), together with SPREAD_WEIGHT times the weight of the labels, each in proportion to its
+   certainty
+3. `self_training` times: unlabeled targets are the head's own predictions, sharpened (logits times SHARPENING) and
+   moved towards equal class shares by `alignment`, together with the weight of the labels
+
+Symbols: x features (n, d); z (n, r), rows of length 1; W weights (C, r); y targets (n, C).
+
+Departures and details
+- There is no bias and labels are weighted by class: with a bias, classes that happen to have more labels are predicted
+  more often, which costs up to 40 points while there are few labels (docs/benchmark.md).
+- Classes without labels take no part: an item unlike all labeled ones would otherwise be given to one of them.
+- Features are centered and rotated, not whitened: whitening raises directions that no label supports.
+- Alignment multiplies a class's probabilities by (equal share / predicted share)^alignment. The shares of
+  a pool with rare classes are only moved half the way.
+- Above MAX_UNLABELED unlabeled rows, evenly spaced ones represent all in steps 2 and 3.
+- All steps are deterministic. Test items must not be among the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix
+from scipy.special import log_softmax, softmax
+
+from core.config import HeadConfig
+from core.errors import InvalidInput
+from core.similarity.spreading import certainty, neighbor_affinity, spread_labels
+from core.types import UNLABELED
+
+SPREAD = 0.95  # alpha of label spreading
+SPREAD_WEIGHT = 3.0
+SHARPENING = 2.0
+MAX_UNLABELED = 4_000
+NEVER = -30.0  # logit of a class without labels: its probability is below 1e-9
+MAX_STEPS, GRADIENT = 200, 1e-7  # of L-BFGS
+
+Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpace:
+    """Centered principal components, rows scaled to length 1. It depends on features alone, not on labels."""
+
+    mean: Rows  # (d,)
+    components: Rows  # (d, r)
+
+    def transform(self, features: NDArray[np.floating]) -> Rows:
+        """z (n, r)."""
+        z = (np.asarray(features, np.float64) - self.mean) @ self.components
+        return np.asarray(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))
+
+
+def fit_space(features: NDArray[np.floating], n_dimensions: int) -> HeadSpace:
+    """The leading principal components of features (n, d); at most as many as the rows span."""
+    x = np.asarray(features, np.float64)
+    mean = x.mean(0)
+    centered = x - mean
+    n, d = x.shape
+    size = min(n, d)
+    gram = centered.T @ centered if d <= n else centered @ centered.T
+    top = min(n_dimensions, size)
+    values, vectors = eigh(gram, subset_by_index=[size - top, size - 1])
+    kept = values > 1e-10 * max(float(values[-1]), 1e-300)
+    values, vectors = values[kept][::-1], vectors[:, kept][:, ::-1]
+    components = vectors if d <= n else centered.T @ vectors / np.sqrt(values)
+    return HeadSpace(mean, np.ascontiguousarray(components))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A fitted head."""
+
+    space: HeadSpace
+    weights: Rows  # W (C, r), zero for classes without labels
+    offsets: Rows  # (C,) 0, or NEVER for classes without labels
+
+    def logits(self, features: NDArray[np.floating]) -> Rows:
+        """(n, C)."""
+        return np.asarray(self.space.transform(features) @ self.weights.T + self.offsets)
+
+    def probabilities(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(n, C)."""
+        return np.asarray(softmax(self.logits(features), axis=1), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a fit needs of the pool's features. Made once per pool, it serves every fit on it."""
+
+    space: HeadSpace
+    z: Rows  # (n, r)
+    rows: NDArray[np.int64]  # (u,) rows that may take part unlabeled
+    affinity: csr_matrix | None  # (n, n) of label spreading; None: labels alone
+
+
+def prepare(features: NDArray[np.floating], config: HeadConfig) -> Prepared:
+    """The space, the rows and the neighbor graph of a pool's features (n, d)."""
+    if features.ndim != 2 or not len(features):
+        raise InvalidInput(f"A head needs features of at least one item; there are {features.shape}.")
+    if not np.isfinite(features).all():
+        bad = int((~np.isfinite(features).all(1)).sum())
+        raise InvalidInput(f"The features of {bad} of {len(features)} items are not finite. Encode these items again.")
+    space = fit_space(features, config.dimensions)
+    z = space.transform(features)
+    n = len(z)
+    rows = np.unique(np.linspace(0, n - 1, min(n, MAX_UNLABELED)).astype(np.int64))
+    return Prepared(space, z, rows, neighbor_affinity(z, config.neighbors) if config.neighbors else None)
+
+
+def fit_softmax(
+    z: Rows, targets: Rows, weights: Rows, penalty: float, start: Rows | None = None
+) -> NDArray[np.float64]:
+    """W (C, r) minimizing  sum_i w_i CE(Y_i, softmax(W z_i)) / sum_i w_i + penalty/2 |W|^2  by L-BFGS."""
+    n_classes, r = targets.shape[1], z.shape[1]
+    shares = (weights / weights.sum())[:, None]
+
+    def objective(flat: Rows) -> tuple[float, Rows]:
+        W = flat.reshape(n_classes, r)
+        log_p = log_softmax(z @ W.T, axis=1)
+        value = -float((shares * targets * log_p).sum()) + penalty / 2 * float((W * W).sum())
+        return value, ((shares * (np.exp(log_p) - targets)).T @ z + penalty * W).ravel()
+
+    first = np.zeros(n_classes * r) if start is None else start.ravel()
+    options = {"maxiter": MAX_STEPS, "gtol": GRADIENT, "ftol": 1e-12}
+    found = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(found.x).reshape(n_classes, r)
+
+
+def label_weights(labels: NDArray[np.int64], balance: bool) -> Rows:
+    """(L,) weights of labeled rows with sum 1; with `balance` every class that has labels gets the same share."""
+    counts = np.bincount(labels)
+    weights = 1.0 / counts[labels] if balance else np.ones(len(labels))
+    return np.asarray(weights / weights.sum())
+
+
+def aligned(P: Rows, power: float) -> Rows:
+    """Rows of P (n, C) moved towards equal class shares: P_ic (1/C / share of c)^power, normalized."""
+    moved = P * (1.0 / P.shape[1] / np.maximum(P.mean(0), 1e-12)) ** power
+    return np.asarray(moved / moved.sum(1, keepdims=True))
+
+
+def fit_head(
+    features: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    n_classes: int,
+    config: HeadConfig | None = None,
+    prepared: Prepared | None = None,
+) -> Head:
+    """The head of a pool: features (n, d), labels (n,) class positions, UNLABELED where there is none.
+
+    `prepared` is `prepare(features, config)` of the same features where it is at hand.
+    """
+    config = config or HeadConfig()
+    labeled = labels != UNLABELED
+    if not labeled.any():
+        raise InvalidInput("A head needs at least one label.")
+    pool = prepared or prepare(features, config)
+    classes, positions = np.unique(labels[labeled], return_inverse=True)
+    targets = np.full(len(labels), UNLABELED)
+    targets[labeled] = positions
+    W = np.zeros((n_classes, pool.z.shape[1]))
+    W[classes] = fit_weights(pool, targets, len(classes), config)
+    offsets = np.full(n_classes, NEVER)
+    offsets[classes] = 0.0
+    return Head(pool.space, W, offsets)
+
+
+def fit_weights(pool: Prepared, labels: NDArray[np.int64], n_classes: int, config: HeadConfig) -> Rows:
+    """W (C, r) by the three steps of the module's docstring; every class has a label."""
+    given = np.flatnonzero(labels != UNLABELED)
+    one_hot, own = np.eye(n_classes)[labels[given]], label_weights(labels[given], config.balance)
+    W = fit_softmax(pool.z[given], one_hot, own, config.penalty)
+    others = pool.rows[labels[pool.rows] == UNLABELED]
+    if pool.affinity is None or not len(others):
+        return W
+    z = pool.z[np.concatenate([given, others])]
+
+    def fit(targets: Rows, share: float, start: Rows) -> Rows:
+        certain = certainty(targets)
+        weights = np.concatenate([own, share * certain / max(float(certain.sum()), 1e-12)])
+        return fit_softmax(z, np.concatenate([one_hot, targets]), weights, config.penalty, start)
+
+    W = fit(spread_labels(pool.affinity, labels, n_classes, SPREAD)[others], SPREAD_WEIGHT, W)
+    for _ in range(config.self_training):
+        P = softmax(SHARPENING * (pool.z[others] @ W.T), axis=1)
+        W = fit(aligned(P, config.alignment), 1.0, W)
+    return W
