@@ -49,9 +49,9 @@ class PickColumns:
         self._classes: dict[int, list[str]] = {}
         self._nearest: dict[int | None, tuple[str | None, str | None]] = {}
 
-    def prepare(self, rows: Sequence[Any]) -> None:
-        """Read the nearest labeled items that the reasons of these rows name."""
-        ids = sorted({row.reason["nearest_labeled"] for row in rows if (row.reason or {}).get("nearest_labeled")})
+    def prepare(self, reasons: Sequence[dict[str, Any] | None]) -> None:
+        """Read the nearest labeled items that these reasons name."""
+        ids = sorted({reason["nearest_labeled"] for reason in reasons if reason and reason.get("nearest_labeled")})
         self._nearest = {}
         for chunk in chunks(ids):
             query = select(Item.id, Item.sha256, Item.name)
@@ -99,7 +99,7 @@ def picks_of_round(store: Store, project_id: int, round_id: int) -> list[dict[st
         counts_as = class_rows.effective_names(class_rows.rows_in(connection, project_id))
         columns = PickColumns(connection, project_id, counts_as)
         rows = list(connection.execute(query))
-        columns.prepare(rows)
+        columns.prepare([row.reason for row in rows])
         found = []
         for row in rows:
             label = counts_as.get(row.class_id)

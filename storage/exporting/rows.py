@@ -10,7 +10,7 @@ the model, with its confidence).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,7 +79,8 @@ class ExportItem:
 class Chunk:
     """Consecutive items of an export, as read."""
 
-    rows: list[Any]
+    rows: Sequence[Any]
+    fields: dict[str, Sequence[Any]]  # name in the query -> the values of `rows`
     names: dict[int, list[str]]  # item id -> its other names
     others: dict[int, list[dict[str, Any]]]  # item id -> its labels other than the one that counts
     pseudo_labels: dict[int, tuple[str, float]]  # item id -> (label, confidence)
@@ -175,13 +176,14 @@ class ExportRows:
         """The items that may have a row, in order, with what belongs to them."""
         last = 0
         while rows := self._chunk(last):
-            last = rows[-1].id
-            item_ids = [row.id for row in rows]
-            self.picks.prepare(rows)
+            fields = fields_of(rows)
+            item_ids = fields["id"]
+            last = item_ids[-1]
+            self.picks.prepare(fields["reason"])
             self.repeated = self._repeated_labels(item_ids)
-            yield Chunk(rows, self._names(item_ids), self._others(item_ids), self._pseudo_labels(rows))
+            yield Chunk(rows, fields, self._names(item_ids), self._others(item_ids), self._pseudo_labels(fields))
 
-    def _chunk(self, last: int) -> list[Any]:
+    def _chunk(self, last: int) -> Sequence[Any]:
         """The next items that may have a row, with the event of the label that counts."""
         wanted = [is_labeled()]
         if self.options.held_out:
@@ -205,12 +207,13 @@ class ExportRows:
             .order_by(Item.id)
             .limit(CHUNK)
         )  # fmt: skip
-        return list(self.connection.execute(query))
+        return self.connection.execute(query).all()
 
-    def _pseudo_labels(self, chunk: list[Any]) -> dict[int, tuple[str, float]]:
+    def _pseudo_labels(self, fields: dict[str, Sequence[Any]]) -> dict[int, tuple[str, float]]:
         if self.pseudo_labels is None or self.options.pseudo_above is None:
             return {}
-        unlabeled = [row.id for row in chunk if not row.held_out and row.class_id is None]
+        values = zip(fields["id"], fields["held_out"], fields["class_id"], strict=True)
+        unlabeled = [item_id for item_id, held_out, label in values if not held_out and label is None]
         return self.pseudo_labels.of(np.array(unlabeled, np.int64), self.options.pseudo_above)
 
     def _values(self, row: Any, pseudo_label: tuple[str, float] | None) -> dict[str, Any] | None:
@@ -250,7 +253,7 @@ class ExportRows:
             "note": row.note or None,
         }
 
-    def _others(self, item_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+    def _others(self, item_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
         """item id -> current labels other than the one that counts, oldest first.
 
         The query selects a range of the primary key. It may contain items of other projects, which are ignored.
@@ -271,7 +274,7 @@ class ExportRows:
             found[row.item_id].append(self._event(row))
         return found
 
-    def _repeated_labels(self, item_ids: list[int]) -> set[int]:
+    def _repeated_labels(self, item_ids: Sequence[int]) -> set[int]:
         """Sequences of the events whose stored suggestion was a label of the item, shown with a confidence of 100 %.
 
         Earlier versions showed the label of an item as the suggestion of a round that had used the label.
@@ -295,7 +298,7 @@ class ExportRows:
         )
         return set(self.connection.execute(query).scalars())
 
-    def _names(self, item_ids: list[int]) -> dict[int, list[str]]:
+    def _names(self, item_ids: Sequence[int]) -> dict[int, list[str]]:
         query = (
             select(ItemName.item_id, ItemName.name)
             .where(ItemName.item_id.between(item_ids[0], item_ids[-1]))
@@ -305,6 +308,11 @@ class ExportRows:
         for row in self.connection.execute(query):
             found[row.item_id].append(row.name)
         return found
+
+
+def fields_of(rows: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """Name in the query -> the values of these rows, of which there is at least one."""
+    return dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
 
 
 def _event_columns() -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from typing import Any
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.arrays import write_arrays
-from storage.exporting.columns import columns_of
+from storage.exporting.columns import columns_of, without_cycle_collection
 from storage.exporting.formats import (
     CsvWriter,
     JsonlWriter,
@@ -125,7 +125,8 @@ class _Export:
             with contextlib.ExitStack() as stack:
                 self.stack = stack
                 if self.options.format == "parquet" and not self.options.media and self.weights is None:
-                    self._write_columns(rows, report)
+                    with without_cycle_collection():
+                        self._write_columns(rows, report)
                 else:
                     self._write_rows(rows, report)
                 if self.options.arrays:
@@ -163,8 +164,9 @@ class _Export:
             self.n_rows += columns.n
             self.labels.update(columns.values["label"] or ())
             self.sources.update(columns.values["source"] or ())
-            self.n_contested += sum(columns.votes[one]["contested"] for one in columns.vote_of)
-            self.n_decided += sum(columns.votes[one]["decided_by"] == "review" for one in columns.vote_of)
+            for place, n in Counter(columns.vote_of).items():
+                self.n_contested += n * columns.votes[place]["contested"]
+                self.n_decided += n * (columns.votes[place]["decided_by"] == "review")
             report(Progress("export", self.n_rows, 0))
 
     def _write(self, item: ExportItem) -> None:
