@@ -11,6 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -118,9 +119,21 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
     given = body.get("events")
     if not isinstance(given, list) or len(given) > MAX_EVENTS:
         raise InvalidInput(f"Send a list of at most {MAX_EVENTS:,} events.")
-    results = apply_received(project, annotator, given, label_input)
+    results = apply_received(project, annotator, given, lambda one: _with_hidden_suggestion(project, one))
     state = cards.work_state(resources.store(), project, annotator)
     return {"applied": [{"uuid": v.uuid, "accepted": v.accepted, "reason": v.reason} for v in results], "state": state}
+
+
+def _with_hidden_suggestion(project: int, given: Any) -> LabelInput:
+    """The event; a card does not know the suggestion that it hid, so its class and confidence are looked up."""
+    event = label_input(given)
+    round_id = _integer(given, "suggestion_round")
+    if event.suggestion != "hidden" or event.suggested_class_id is not None or round_id is None:
+        return event
+    best = cards.hidden_suggestion(resources.store(), project, event.item_id, round_id)
+    if best is None:
+        return event
+    return replace(event, suggested_class_id=best.class_id, suggested_confidence=best.probability)
 
 
 def apply_received(

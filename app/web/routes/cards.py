@@ -5,6 +5,9 @@ carries its item id and whether it is shown: always, never, or hidden on a share
 annotator and round, so that it is the same for every request. There is no suggestion for an item whose label the model
 has seen.
 
+A hidden suggestion is not part of the card. The card names its round instead, and `hidden_suggestion` gives the class
+and confidence that are stored with the label.
+
 In a blind project (`ProjectSettings.is_blind`), a suggestion is hidden until the annotator has labeled the item, and
 the nearest labeled items are those that the annotator has labeled, with the annotator's own labels.
 """
@@ -17,9 +20,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.views.neighbors import nearest_labeled
-from app.views.predictions import RoundPredictions, newest_predictions
+from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
 from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path, sound_path
+from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.labeled_items import own_classes
@@ -30,6 +34,7 @@ from storage.projects.class_rows import ClassRow
 from storage.projects.projects import ProjectRow, ProjectSettings, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
+LIKELY = 5  # classes of a suggestion
 PACE_OVER = 30  # labels
 LONGEST_DECISION = 120.0  # seconds; longer times are breaks
 STAGES_UNDER_WAY = {
@@ -113,29 +118,46 @@ def suggestion(
     blind: bool = False,
 ) -> dict[str, Any]:
     """The suggestion for one item; `blind` hides it because the annotator has not labeled the item yet."""
-    best = found.most_probable(item_id, known) if found is not None else []
-    if found is None or not best or best[0].probability * len(found.column_classes) < 1.001:  # uniform: no model yet
-        return {
-            "state": "none",
-            "item_id": item_id,
-            "class_id": None,
-            "confidence": None,
-            "blind": blind,
-            "guesses": [],
-        }
+    best = _likely(found, item_id, known)
+    nothing: dict[str, Any] = {
+        "item_id": item_id,
+        "class_id": None,
+        "confidence": None,
+        "blind": blind,
+        "round_id": None,
+        "guesses": [],
+    }
+    if found is None or not best:
+        return nothing | {"state": "none"}
     hidden = (
         blind
         or settings.suggestions == "hide"
         or (settings.suggestions == "random" and draw(item_id, annotator, found.round.id) < settings.hidden_share)
     )
-    return {
-        "state": "hidden" if hidden else "shown",
-        "item_id": item_id,
+    if hidden:
+        return nothing | {"state": "hidden", "round_id": found.round.id}
+    return nothing | {
+        "state": "shown",
         "class_id": best[0].class_id,
         "confidence": best[0].probability,
-        "blind": blind,
-        "guesses": [] if hidden else [{"name": one.name, "share": one.probability} for one in best],
+        "guesses": [{"class_id": one.class_id, "name": one.name, "share": one.probability} for one in best],
     }
+
+
+def _likely(found: RoundPredictions | None, item_id: int, known: list[ClassRow]) -> list[Prediction]:
+    """The most probable classes, best first; empty without a prediction, and for a uniform one: no model yet."""
+    best = found.most_probable(item_id, known, LIKELY) if found is not None else []
+    return [] if found is None or not best or best[0].probability * len(found.column_classes) < 1.001 else best
+
+
+def hidden_suggestion(store: Store, project_id: int, item_id: int, round_id: int) -> Prediction | None:
+    """The suggestion of a round that a card did not show; None if the round has none for the item any more."""
+    try:
+        found = predictions_of(store, RoundLog(store, project_id).get(round_id))
+    except NotFound:
+        return None
+    best = _likely(found, item_id, classes.list_classes(store, project_id, include_inactive=True))
+    return best[0] if best else None
 
 
 def draw(item_id: int, annotator: int, round_id: int) -> float:

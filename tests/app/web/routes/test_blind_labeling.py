@@ -171,3 +171,27 @@ def test_review_and_picks_of_a_blind_project_leave_out_what_is_still_to_label(de
     assert pick_table(desk.store, desk.project.id, 1, desk.ben)[0]["prediction"] is None
     open_suggestions(desk)
     assert seen_by(desk.ben) == seen_by(None)
+
+
+@pytest.mark.parametrize("hidden_by", ["blind", "hide", "random"])
+def test_a_hidden_suggestion_is_not_in_the_card_and_is_stored_with_the_label(page_store, post, hidden_by):
+    """The card names the round; also after a later round, what that round suggested is stored."""
+    settings = {"blind": {"labels_per_item": 2}, "hide": {"suggestions": "hide"}, "random": {"suggestions": "random"}}
+    more = {"hidden_share": 1.0} if hidden_by == "random" else {}
+    project = sample_store.audio_project(page_store, n=6, **settings[hidden_by], **more)
+    desk = Desk(page_store, project)
+    finish_round(page_store, project, confidence=0.6)
+    shown = desk.card(post, 0, "Ana")["suggestion"]
+    assert (shown["state"], shown["class_id"], shown["confidence"], shown["guesses"]) == ("hidden", None, None, [])
+    finish_round(page_store, project, confidence=0.9)
+    for round_id, stored in ((shown["round_id"], (desk.classes[1], 0.6)), (10**9, (None, None)), (None, (None, None))):
+        event = {"uuid": str(uuid.uuid4()), "item_id": desk.items[0], "kind": "label", "class_id": desk.classes[4]}
+        event |= {"suggestion": "hidden", "suggestion_round": round_id}
+        answer = post(f"/api/projects/{project.id}/labels", {"events": [event]}, person="Ana").json()
+        assert answer["applied"][0]["accepted"]
+        newest = desk.pool.history(desk.items[0])[-1]
+        assert (newest.suggestion, newest.suggested_class_id, newest.suggested_confidence) == (
+            "hidden",
+            stored[0],
+            pytest.approx(stored[1]) if stored[1] else None,
+        )
