@@ -217,3 +217,109 @@ def test_a_stored_class_key_that_is_also_a_command_never_labels(desks, store):
     saved(page)
     stored = desk.events(None)
     assert [(event.kind, event.class_id) for event in stored] == [("skip", None), ("label", desk.classes[0].id)]
+
+
+def test_enter_accepts_a_shown_suggestion_and_nothing_else(desks, store):
+    """Held down it counts once; without a suggestion it says so and labels nothing."""
+    project = sample_store.audio_project(store, "Accepting", 12, suggestions="show")
+    desk = desks(project)
+    page = desk.label_tab()
+    page.keyboard.press("Enter")
+    expect(page.locator(".given")).to_have_text("There is no suggestion to accept.")
+    assert desk.events(None) == []
+    sample_store.finish_round(store, project)
+    page.reload()
+    wait_for_card(page)
+    suggested = int(page.locator(".class[data-suggested='true']").get_attribute("data-class"))
+    first = current_item(page)
+    for _ in range(5):
+        page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    saved(page)
+    assert [(event.item_id, event.class_id, event.suggestion) for event in desk.events()] == [
+        (first, suggested, "shown")
+    ]
+
+
+def test_backspace_and_control_z_undo_and_a_note_keeps_its_own(desks, audio):
+    desk = desks(audio)
+    page = desk.label_tab()
+    shown = []
+    for key in "12":
+        shown.append(current_item(page))
+        page.keyboard.press(key)
+    saved(page)
+    page.keyboard.press("Backspace")
+    page.wait_for_selector(f".screen[data-item-id='{shown[1]}']")
+    page.keyboard.press("Control+z")
+    page.wait_for_selector(f".screen[data-item-id='{shown[0]}']")
+    saved(page)
+    assert desk.pool.counts().labeled == 0
+    page.keyboard.press("3")
+    page.keyboard.press("n")
+    page.keyboard.type("noise")
+    for key in ("Backspace", "Control+z", "Meta+z"):
+        page.keyboard.press(key)
+    saved(page)
+    assert desk.pool.counts().labeled == 1
+
+
+def test_enter_saves_a_note_and_escape_asks_before_it_discards(desks, audio):
+    """Ctrl+Enter and Shift+Enter start a new line. Escape on an unchanged note closes it at once."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    sheet = page.locator("dialog.note")
+    page.keyboard.press("n")
+    page.keyboard.press("Escape")
+    expect(sheet).to_be_hidden()
+    page.keyboard.press("n")
+    page.keyboard.type("two voices")
+    page.keyboard.press("Control+Enter")
+    page.keyboard.type("and rain")
+    page.keyboard.press("Escape")
+    expect(sheet.get_by_text("Discard what you typed?")).to_be_visible()
+    page.keyboard.press("Escape")  # back to the text
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")  # "Keep editing" has the focus
+    expect(sheet.locator("textarea")).to_have_value("two voices\nand rain")
+    page.keyboard.press("Enter")
+    expect(sheet).to_be_hidden()
+    saved(page)
+    assert [event.note for event in desk.events("note")] == ["two voices\nand rain"]
+    page.keyboard.press("n")
+    page.keyboard.type(" changed")
+    page.keyboard.press("Escape")
+    sheet.get_by_role("button", name="Discard").click()
+    expect(sheet).to_be_hidden()
+    saved(page)
+    assert len(desk.events(None)) == 1
+
+
+def test_the_list_of_keys_opens_at_its_top(desks, audio):
+    desk = desks(audio, viewport={"width": 853, "height": 533})
+    page = desk.label_tab()
+    page.keyboard.press("Shift+?")
+    sheet = page.locator("dialog.keys[open]")
+    expect(sheet).to_be_visible()
+    assert sheet.evaluate("sheet => sheet.scrollHeight > sheet.clientHeight && sheet.scrollTop") == 0
+    page.keyboard.press("1")
+    page.keyboard.press("Escape")
+    expect(sheet).to_have_count(0)
+    assert desk.events(None) == []
+
+
+FRENCH = [("&", "Digit1"), ("é", "Digit2"), ('"', "Digit3"), ("à", "Digit0")]
+
+
+def test_digit_keys_label_without_shift_on_a_french_keyboard(desks, audio):
+    """The row of digits gives other characters there. Shift with a digit key of an English keyboard labels nothing."""
+    desk = desks(audio)
+    page = desk.label_tab()
+    press = """([key, code, shiftKey]) => document.body.dispatchEvent(
+      new KeyboardEvent('keydown', { key, code, shiftKey, bubbles: true, composed: true }))"""
+    page.evaluate(press, ["!", "Digit1", True])
+    for key, code in FRENCH:
+        page.evaluate(press, [key, code, False])
+    page.evaluate(press, ["5", "Digit5", True])
+    saved(page)
+    assert [event.class_id for event in desk.events(None)] == [desk.classes[k].id for k in (0, 1, 2, 9, 4)]

@@ -10,11 +10,15 @@ from __future__ import annotations
 from app.web.state import Here
 from app.web.widgets.bundle import widget
 
+SCRIPTS = (
+    "keys.js", "full_names.js", "player.js", "zoom.js", "deck.js", "class_pad.js", "note_sheet.js", "label_view.js",
+)  # fmt: skip
+
 
 def label_card(here: Here, *, key: str) -> str | None:
     """Mount it; gives the name of the screen the person asked to go to, if any."""
     assert here.project is not None
-    result = widget("label_card", "player.js", "zoom.js", "deck.js", "label_view.js")(
+    result = widget("label_card", *SCRIPTS)(
         key=key,
         data={
             "ticket": here.ticket,

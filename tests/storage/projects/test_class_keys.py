@@ -25,7 +25,7 @@ CAP = re.compile(r"<kbd>(.+?)</kbd>|class=\"key \w+\" aria-label=\"\w+\">(.)<")
 def bound() -> dict[str, str]:
     """cap -> key of the commands of the labeling card, as its script binds them."""
     found = COMMAND.findall((ASSETS / "label_card.js").read_text())
-    assert len(found) == 15
+    assert len(found) == 16
     return {cap: key for _, key, cap in found}
 
 

@@ -1,6 +1,7 @@
 // The labeling surface: one key = label and next. It owns its cards and its queue; Streamlit reruns never touch them.
 
 const COMMANDS = [
+  ["accept", "Enter", "Enter", "Accept the suggestion"],
   ["back", "ArrowLeft", "←", "Previous item"],
   ["forward", "ArrowRight", "→", "Next item, after going back"],
   ["undo", "u", "U", "Undo the last label, skip or flag"],
@@ -17,6 +18,8 @@ const COMMANDS = [
   ["guidelines", "g", "G", "Guidelines of this project"],
   ["keys", "?", "?", "All keys"],
 ];
+const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
+const RECENT = 60; // actions that are searched for recent classes
 const CLICK_GUARD_MS = 250;
 const POLL_MS = 4000;
 
@@ -25,7 +28,10 @@ class LabelCard {
     this.root = root;
     this.data = data;
     this.trigger = trigger;
-    this.view = new LabelView(root);
+    this.pad = new ClassPad(root, (entry, e) => this.clickClass(entry, e));
+    this.view = new LabelView(root, this.pad);
+    this.notes = new NoteSheet(root);
+    this.names = new FullNames(root, root.querySelector(".tip"));
     this.player = new Player(this.view.parts);
     this.zoom = new Zoom(this.view.parts.picture, this.view.parts.zoomed);
     this.actions = []; // what undo takes back, oldest first
@@ -36,7 +42,7 @@ class LabelCard {
     this.outbox = outbox;
     this.deck = new Deck(api, outbox, data.project_id);
     this.listen();
-    this.view.parts.why.open = !window.matchMedia("(max-width: 640px)").matches;
+    this.view.parts.why.open = !window.matchMedia("(max-width: 900px)").matches;
     this.view.view("loading");
     this.deck.open();
     this.recent = this.loadRecent(api).finally(() => (this.recent = null));
@@ -63,9 +69,10 @@ class LabelCard {
       if (e.target.closest && e.target.closest("button")) e.preventDefault(); // a click leaves no focus behind for Space to press
     });
     on(this.root, "click", (e) => this.click(e));
-    on(this.view.parts.search, "input", () => this.view.filter(this.view.parts.search.value));
+    on(this.view.parts.search, "input", () => this.pad.filter(this.view.parts.search.value));
     on(this.view.parts.search, "keydown", (e) => this.searchKey(e));
     on(this.view.parts.wave, "click", (e) => this.player.seek(e.offsetX / this.view.parts.wave.clientWidth));
+    on(window, "resize", () => this.view.fit());
     const poll = setInterval(() => document.visibilityState === "visible" && this.deck.refreshState(), POLL_MS);
     this.stops.push(() => clearInterval(poll));
   }
@@ -89,8 +96,9 @@ class LabelCard {
     if (stamp !== this.stamp) {
       this.stamp = stamp;
       this.classes = state.classes;
-      this.view.classes(state.classes, (entry, e) => this.clickClass(entry, e));
-      if (this.deck.current) this.view.card(this.deck.current, this.data.kind);
+      this.pad.set(state.classes);
+      this.view.fit();
+      if (this.deck.current) this.drawCard();
       this.showKeys();
     }
     this.view.progress(state, this.data.kind);
@@ -105,9 +113,14 @@ class LabelCard {
     this.zoom.reset();
     this.zoom.active = this.data.kind === "image";
     if (current) this.view.view("card");
-    this.view.card(current, this.data.kind);
+    this.drawCard();
     this.player.load(current && current.audio, current && current.sound ? current.sound.seconds : 0);
     this.showEmpty();
+  }
+
+  drawCard() {
+    const recent = this.actions.slice(-RECENT).filter((action) => action.kind === "label" && action.class_id).map((action) => action.class_id);
+    this.view.card(this.deck.current, this.data.kind, [...new Set(recent.reverse())]);
   }
 
   showMedia() {
@@ -133,23 +146,28 @@ class LabelCard {
   }
 
   showKeys() {
-    const list = this.root.querySelector(".keys dl");
-    const rows = [];
-    for (const [, , cap, words] of COMMANDS) rows.push(element("dt", {}, element("kbd", {}, cap)), element("dd", {}, words));
-    for (const entry of this.classes.filter((c) => c.key)) rows.push(element("dt", {}, element("kbd", {}, entry.key)), element("dd", {}, entry.name));
-    list.replaceChildren(...rows);
+    const commands = COMMANDS.filter(([name]) => name !== "find" || this.pad.many);
+    const rows = commands.map(([name, , cap, words]) => [[cap, ...(ALSO[name] || [])], words]);
+    const classes = this.classes.filter((entry) => entry.key).map((entry) => [entry.key, entry.name]);
+    fillKeySheet(this.root.querySelector("dialog.keys"), [...rows, ...classes]);
   }
 
   // --- input ---------------------------------------------------------------------------------------------------------
   key(e) {
-    if (e.defaultPrevented || e.repeat || e.ctrlKey || e.metaKey || e.altKey || e.isComposing) return;
+    if (e.defaultPrevented || e.repeat || e.isComposing) return;
     if (typingSomewhere(e, this.root) || this.root.querySelector("dialog[open]")) return;
+    if (isUndo(e)) {
+      e.preventDefault();
+      return this.undo();
+    }
+    if (hasModifier(e)) return;
     const target = e.composedPath()[0];
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
     if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
-    const pressed = e.key.length === 1 ? e.key.toLowerCase() : e.key;
-    const command = COMMANDS.find(([, key]) => key === pressed); // the server gives no class the key of a command
-    const chosen = e.shiftKey && /^[a-z]$/.test(pressed) ? null : this.classes.find((entry) => entry.key === pressed);
+    const commandOf = (key) => COMMANDS.find(([name, own]) => own === key || (ALSO[name] || []).includes(key));
+    const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
+    const command = commandOf(pressed); // the server gives no class the key of a command
+    const chosen = classOfKey(e, pressed, this.classes);
     if (command) this.run(command[0]);
     else if (chosen) this.label(chosen);
     else return;
@@ -174,17 +192,16 @@ class LabelCard {
 
   searchKey(e) {
     if (e.key === "Escape") {
-      e.target.value = "";
-      this.view.filter("");
+      this.pad.clear();
       e.target.blur();
     }
-    if (e.key !== "Enter" || e.repeat || !e.target.value.trim()) return;
-    const first = [...this.view.parts.classes.children].find((button) => !button.hidden);
-    const entry = first && this.classes.find((c) => c.id === Number(first.dataset.class));
+    if (e.key !== "Enter" || e.repeat || e.isComposing) return;
+    e.preventDefault();
+    if (!this.pad.isFiltered) return this.accept();
+    const entry = this.pad.first();
     if (!entry) return;
-    e.target.value = "";
-    this.view.filter("");
-    e.target.blur();
+    this.pad.clear();
+    if (this.classes.every((one) => one.key)) e.target.blur(); // else names are typed for the next item too
     this.label(entry);
   }
 
@@ -196,15 +213,15 @@ class LabelCard {
     else if (name === "autoplay") player.toggleAutoplay();
     else if (name === "zoom") this.zoom.toggle();
     else if (name === "find" && !this.view.parts.finder.hidden) this.view.parts.search.focus();
-    else if (name === "keys") this.root.querySelector("dialog.keys").showModal();
-    else if (name === "guidelines" && this.deck.state && this.deck.state.guidelines) this.root.querySelector("dialog.guide").showModal();
-    else if (["back", "forward", "undo", "skip", "flag", "note"].includes(name)) this[name]();
+    else if (name === "keys") openSheet(this.root.querySelector("dialog.keys"));
+    else if (name === "guidelines" && this.deck.state && this.deck.state.guidelines) openSheet(this.root.querySelector("dialog.guide"));
+    else if (["accept", "back", "forward", "undo", "skip", "flag", "note"].includes(name)) this[name]();
   }
 
   // --- verbs ---------------------------------------------------------------------------------------------------------
   record(kind, extra = {}) {
     const event = this.outbox.add({ item_id: this.deck.current.item_id, kind, seconds: this.secondsHere(), ...extra });
-    this.actions.push({ uuid: event.uuid, item_id: event.item_id, kind });
+    this.actions.push({ uuid: event.uuid, item_id: event.item_id, kind, class_id: event.class_id ?? null });
     return event;
   }
 
@@ -215,12 +232,21 @@ class LabelCard {
   label(entry) {
     const { current } = this.deck;
     if (!current) return;
-    const { state, class_id, confidence, item_id } = current.suggestion;
+    const { state, class_id, confidence, item_id, round_id } = current.suggestion;
     if (state !== "none" && item_id !== current.item_id) throw new Error("a suggestion of another item");
-    this.record("label", { class_id: entry.id, suggestion: state, suggested_class_id: class_id, suggested_confidence: confidence });
+    const hidden = state === "hidden" ? { suggestion_round: round_id } : {}; // the server knows what it did not show
+    this.record("label", { class_id: entry.id, suggestion: state, suggested_class_id: class_id, suggested_confidence: confidence, ...hidden });
     current.mine = entry.id;
     current.skipped = false;
     this.done();
+  }
+
+  accept() {
+    const { current } = this.deck;
+    if (!current) return;
+    const entry = current.suggestion.state === "shown" && this.classes.find((one) => one.id === current.suggestion.class_id);
+    if (entry) this.label(entry);
+    else this.view.parts.given.textContent = current.suggestion.state === "hidden" ? "The suggestion is hidden for this item." : "There is no suggestion to accept.";
   }
 
   skip() {
@@ -241,7 +267,7 @@ class LabelCard {
     if (!current) return;
     current.flagged = !current.flagged;
     this.record(current.flagged ? "flag" : "unflag");
-    this.view.card(current, this.data.kind);
+    this.drawCard();
   }
 
   back() {
@@ -296,22 +322,10 @@ class LabelCard {
   note() {
     const { current } = this.deck;
     if (!current) return;
-    const sheet = this.root.querySelector("dialog.note");
-    const text = sheet.querySelector("textarea");
-    text.value = current.note || "";
-    const close = () => {
-      text.blur(); // a browser takes the focus from a closed field a frame later; a key pressed before would be text for it
-      sheet.close();
-    };
-    sheet.oncancel = () => text.blur(); // Escape
-    sheet.querySelector(".cancel").onclick = close;
-    sheet.querySelector(".save").onclick = () => {
-      if (text.value !== (current.note || "")) this.record("note", { note: text.value });
-      current.note = text.value;
-      close();
-    };
-    sheet.showModal();
-    text.focus();
+    this.notes.open(current.note || "", (note) => {
+      this.record("note", { note });
+      current.note = note;
+    });
   }
 
   refused({ event, reason }) {

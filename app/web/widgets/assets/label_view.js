@@ -14,8 +14,9 @@ function whole(n) {
 }
 
 class LabelView {
-  constructor(root) {
+  constructor(root, pad) {
     this.root = root;
+    this.pad = pad;
     const one = (selector) => root.querySelector(selector);
     this.screen = one(".screen");
     this.parts = {
@@ -49,48 +50,25 @@ class LabelView {
     this.parts.project.textContent = `${whole(counts.labeled)} of ${whole(counts.total)} labeled${pace}`;
   }
 
-  classes(classes, onClick) {
-    const searchable = classes.length > 10;
-    this.parts.finder.hidden = !searchable;
-    this.parts.classes.dataset.many = String(searchable);
-    const buttons = classes.map((entry) =>
-      element(
-        "button",
-        { type: "button", class: "class", "data-class": entry.id, title: entry.name, onclick: (e) => onClick(entry, e) },
-        element("kbd", { "data-empty": String(!entry.key) }, entry.key || "·"),
-        element("span", { class: "name" }, entry.name),
-      ),
-    );
-    buttons.forEach((button, i) => button.style.setProperty("--class-color", classes[i].color || "transparent"));
-    this.parts.classes.style.setProperty("--n", String(classes.length));
-    this.parts.classes.replaceChildren(...buttons);
-    this.filter("");
+  // The screen fills the window below the header: the picture takes what the classes leave.
+  fit() {
+    const main = document.querySelector(".stMain");
+    const above = this.screen.getBoundingClientRect().top + (main ? main.scrollTop - main.getBoundingClientRect().top : 0);
+    this.screen.style.setProperty("--above", `${Math.max(0, Math.round(above))}px`);
   }
 
-  filter(text) {
-    const wanted = text.trim().toLowerCase();
-    for (const button of this.parts.classes.children) button.hidden = !button.title.toLowerCase().includes(wanted);
-  }
-
-  card(card, kind) {
+  card(card, kind, recent = []) {
     this.screen.dataset.itemId = card ? String(card.item_id) : "";
     this.screen.dataset.kind = kind;
     this.media(card, kind);
     if (!card) return;
     const suggested = card.suggestion.state === "shown" ? card.suggestion.class_id : null;
-    for (const button of this.parts.classes.children) {
-      button.dataset.suggested = String(Number(button.dataset.class) === suggested);
-      button.dataset.given = String(Number(button.dataset.class) === card.mine);
-    }
+    const likely = suggested === null ? [] : card.suggestion.guesses.map((guess) => guess.class_id);
+    this.pad.show({ suggested, given: card.mine, likely, recent });
     this.why(card, kind);
     this.root.querySelector("[data-action='flag']").setAttribute("aria-pressed", String(Boolean(card.flagged)));
-    const given = card.mine !== null ? this.nameOf(card.mine) : null;
+    const given = card.mine !== null ? this.pad.nameOf(card.mine) : null;
     this.parts.given.textContent = given ? `Labeled ${given}. Press a key to change it, → for the next item.` : card.skipped ? "Skipped" : "";
-  }
-
-  nameOf(classId) {
-    const button = [...this.parts.classes.children].find((b) => Number(b.dataset.class) === classId);
-    return button ? button.title : null;
   }
 
   media(card, kind) {
@@ -139,7 +117,7 @@ class LabelView {
     }
     if (card.suggestion.state === "shown") {
       rows.push(term("Suggestion"));
-      for (const guess of card.suggestion.guesses) {
+      for (const guess of card.suggestion.guesses.slice(0, 3)) {
         const bar = element("div", { class: "guess" }, element("span", {}, guess.name), element("span", { class: "share" }, percent(guess.share)));
         bar.style.setProperty("--share", String(guess.share));
         rows.push(bar);

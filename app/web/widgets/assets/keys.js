@@ -1,0 +1,38 @@
+// Keys shared by the labeling card and the grid: which key was meant, and the sheet that lists all keys.
+
+// Ctrl, Cmd or Alt, but not AltGr: on many layouts "[" and "]" need it.
+function hasModifier(e) {
+  return (e.ctrlKey || e.metaKey || e.altKey) && !(e.getModifierState && e.getModifierState("AltGraph"));
+}
+
+function isUndo(e) {
+  return (e.ctrlKey || e.metaKey) && !e.altKey && !e.shiftKey && e.key.toLowerCase() === "z";
+}
+
+// The key as classes and commands are bound: letters in lower case. `isBound(key)` says whether something has it. A key of
+// the digit row that nothing has stands for its digit: on French and Czech keyboards digits need Shift.
+function pressedKey(e, isBound) {
+  const key = e.key.length === 1 ? e.key.toLowerCase() : e.key;
+  const digit = /^Digit([0-9])$/.exec(e.code || "");
+  if (digit && !e.shiftKey && !hasModifier(e) && key.length === 1 && !isBound(key)) return digit[1];
+  return key;
+}
+
+// The class that a key labels. Shift and a letter is no class key.
+function classOfKey(e, key, classes) {
+  return e.shiftKey && /^[a-z]$/.test(key) ? null : classes.find((entry) => entry.key === key) || null;
+}
+
+// `rows`: [caps, words]. The sheet opens at its top, with the focus on its title: a focus on the button below would scroll.
+function fillKeySheet(sheet, rows) {
+  const cap = (text) => element("kbd", {}, text);
+  sheet.querySelector("dl").replaceChildren(
+    ...rows.flatMap(([caps, words]) => [element("dt", {}, ...[caps].flat().flatMap((text, i) => (i ? [" ", cap(text)] : [cap(text)]))), element("dd", {}, words)]),
+  );
+}
+
+function openSheet(sheet) {
+  sheet.showModal();
+  sheet.querySelector("h2").focus({ preventScroll: true });
+  sheet.scrollTop = 0;
+}
