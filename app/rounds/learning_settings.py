@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.rounds import estimates, media_settings
+from app.rounds import media_settings
 from app.rounds.requests import next_config, round_config
+from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes, parse_changes
 from core.config import KERNEL_NETWORKS, RoundConfig, preset, require
 from storage.database.store import Store

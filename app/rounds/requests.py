@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.rounds import estimates, media_settings
+from app.rounds import media_settings
 from app.rounds.artifact_refs import to_dict
+from app.rounds.timing import estimates
+from app.rounds.timing.time_left import time_left
 from app.simulation.settings import apply_changes
 from core.config import MediaConfig, RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
@@ -24,10 +26,10 @@ from storage.labeling.pool import Pool
 from storage.projects import projects, roles
 from storage.projects.projects import ProjectRow, ProjectSettings
 from storage.rounds import candidate_buffer, comparisons, workers
-from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of
+from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow, project_of
 from storage.rounds.workers import WorkerRow
 
-START = "start"  # the stage of the row that a worker writes when it starts or takes over a round
+MOST_PROGRESS = 5_000  # records that a view reads
 
 
 def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
@@ -152,11 +154,12 @@ class RoundView:
     """A round as a screen shows it."""
 
     round: RoundRow
-    stage: str
-    done: int
+    stage: str  # the step that runs; empty before a worker has begun
+    done: int  # units of the stage
     total: int
     note: str
-    seconds_left: float | None  # None before there is anything to go by
+    stage_seconds_left: float | None  # None before there is anything to go by
+    seconds_left: float | None  # of the whole round
     interruptions: int  # how often another worker had to take over
     waiting_for_worker: bool  # no worker has started it
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # "loss" -> (step, value)
@@ -169,17 +172,19 @@ def view(store: Store, project_id: int, round_id: int | None = None) -> RoundVie
     row = log.get(round_id) if round_id is not None else log.latest()
     if row is None:
         return None
-    steps = log.progress_of(row.id, limit=5_000)
+    steps = log.progress_of(row.id, limit=MOST_PROGRESS)
     stages = [step for step in steps if step.stage != START]
     newest = stages[-1] if stages else None
+    left = time_left(steps, estimates.expected(store, project_id, row.config), now()) if row.unfinished else None
     attended = any(w.round_id == row.id for w in workers.living_workers(store))
     return RoundView(
         round=row,
-        stage=newest.stage if newest and row.unfinished else "",
-        done=newest.done if newest else 0,
-        total=newest.total if newest else 0,
-        note=newest.note if newest else "",
-        seconds_left=_seconds_left(store, row, stages) if row.unfinished else None,
+        stage=left.step if left else "",
+        done=left.done if left else 0,
+        total=left.total if left else 0,
+        note=newest.note if newest and newest.note != FINISHED else "",
+        stage_seconds_left=left.stage_seconds if left else None,
+        seconds_left=left.round_seconds if left else None,
         interruptions=max(0, sum(step.stage == START for step in steps) - 1),
         waiting_for_worker=row.unfinished and not attended,
         curves=_curves(stages),
@@ -194,23 +199,6 @@ def _curves(steps: Sequence[ProgressRow]) -> dict[str, list[tuple[int, float]]]:
             if isinstance(value, int | float):
                 curves.setdefault(name, []).append((step.done, float(value)))
     return curves
-
-
-def _seconds_left(store: Store, row: RoundRow, steps: Sequence[ProgressRow]) -> float:
-    """Of the current stage by its pace so far, of the later ones by `app.rounds.estimates`."""
-    later = estimates.seconds_per_stage(store, row.project_id, row.config)
-    if not steps:
-        return sum(later.values())
-    newest = steps[-1]
-    same = [step for step in steps if step.stage == newest.stage and step.note == newest.note]
-    elapsed = (now() - same[0].at).total_seconds()
-    moved = newest.done - same[0].done
-    current = later.get(newest.stage, 0.0)
-    if moved > 0 and elapsed > 0:
-        current = elapsed / moved * max(newest.total - newest.done, 0)
-    names = list(later)
-    after = names[names.index(newest.stage) + 1 :] if newest.stage in names else []
-    return current + sum(later[name] for name in after)
 
 
 def workers_panel(store: Store) -> list[WorkerRow]:

@@ -35,7 +35,6 @@ from storage.media import shared as shared_media
 from storage.rounds import workers
 from storage.rounds.log import RoundLog, RoundRow
 
-FINISHED = "finished"  # the note of the progress row that says a stage is over
 ONE_WORKER_UNITS = 10  # units that a single worker runs in one piece
 PLAN = "plan "
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from dbos import DBOS
 
-from app.rounds import requests as round_requests
 from app.rounds import steps
 from app.rounds.comparison import compare
 from app.rounds.stage_outputs import Stored
@@ -39,7 +38,7 @@ from core.errors import Cancelled, WinnowError
 from core.types import Progress
 from storage.database.store import Store
 from storage.rounds import comparisons
-from storage.rounds.log import ProgressRow, RoundLog, RoundRow, project_of, unfinished_rounds
+from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow, project_of, unfinished_rounds
 
 LOG = logging.getLogger("winnow.worker")
 MOST_DEATHS = 5  # of workers in the same stage of a round
@@ -136,14 +135,14 @@ def _begin(project_id: int, round_id: int) -> str:
     progress = log.progress_of(round_id, limit=10_000)
     deaths = _deaths(progress)
     if deaths >= MOST_DEATHS:
-        over = {step.stage for step in progress if step.note == steps.FINISHED}
+        over = {step.stage for step in progress if step.note == FINISHED}
         stage = next(stage for stage in steps.ORDER if stage not in over)
         error = (
             f"{deaths} workers were lost in the stage {stage}, probably for lack of memory. Lower the number of "
             "landmarks, views or candidates, or start a worker on a larger machine."
         )
         return log.fail(round_id, error).status
-    log.progress(round_id, Progress(round_requests.START, deaths + 1, 1, at.worker_id))
+    log.progress(round_id, Progress(START, deaths + 1, 1, at.worker_id))
     return ""
 
 
@@ -151,9 +150,9 @@ def _deaths(progress: Sequence[ProgressRow]) -> int:
     """Workers lost since a stage was last finished, counting the one that finished it: it no longer runs the round."""
     after = 0
     for step in reversed(progress):
-        if step.note == steps.FINISHED:
+        if step.note == FINISHED:
             return after + 1
-        after += step.stage == round_requests.START
+        after += step.stage == START
     return after
 
 
@@ -176,7 +175,7 @@ def _perform(
             activity.report(Progress(stage, 1, 1))
             _require_ownership(round_id)
         if step in steps.ORDER and step != FINISH:
-            log.progress(round_id, Progress(step, 1, 1, steps.FINISHED))
+            log.progress(round_id, Progress(step, 1, 1, FINISHED))
         LOG.info("round %s: %s ends", round_id, step)
         return dataclasses.replace(result, seconds=round(time.perf_counter() - began, 3)).to_dict()
     except Superseded:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, or_, select, update
 
 from core.config import RoundConfig, from_json, to_json
 from core.errors import Conflict, InvalidInput, NotFound
@@ -33,6 +33,8 @@ from storage.projects import projects, roles
 from storage.rounds.artifacts import ArtifactRef, ArtifactUnreadable
 
 UNFINISHED = ("requested", "running")
+START = "start"  # the stage of the progress record that a worker writes when it starts or takes over a round
+FINISHED = "finished"  # the note of the progress record that says a stage is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,12 +238,14 @@ class RoundLog:
             return [PickRow(**row._asdict()) for row in connection.execute(query.order_by(Pick.position))]
 
     def progress_of(self, round_id: int, limit: int = 1_000) -> Sequence[ProgressRow]:
-        """The newest `limit` progress records, oldest first."""
+        """The newest `limit` progress records and all that mark a start or the end of a stage, oldest first."""
         columns = [getattr(RoundProgress, name) for name in ProgressRow.__dataclass_fields__]
-        query = select(*columns).where(RoundProgress.round_id == round_id)
-        query = query.order_by(RoundProgress.id.desc()).limit(limit)
+        own, number = RoundProgress.round_id == round_id, RoundProgress.id
+        first = select(number).where(own).order_by(number.desc()).offset(limit - 1).limit(1).scalar_subquery()
+        is_mark = or_(RoundProgress.note == FINISHED, RoundProgress.stage == START)
+        query = select(*columns).where(own, or_(number >= func.coalesce(first, 0), is_mark)).order_by(number)
         with self.store.read() as connection:
-            return [ProgressRow(**row._asdict()) for row in connection.execute(query)][::-1]
+            return [ProgressRow(**row._asdict()) for row in connection.execute(query)]
 
     def artifact(self, round_id: int, kind: str) -> ArtifactRef:
         query = select(Artifact.__table__).where(Artifact.round_id == round_id, Artifact.kind == kind)

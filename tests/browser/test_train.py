@@ -44,7 +44,8 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
 
     # A round in the store is what is shown: waiting, then its stages, then that it is stopping.
     start.click()
-    expect(page.get_by_text("Waiting for a worker")).to_be_visible()
+    expect(page.get_by_text("Waiting for a worker", exact=True)).to_be_visible()
+    expect(page.locator("[aria-current='step']")).to_have_text("Snapshot")  # from the first second
     log = RoundLog(store, audio.id)
     row = log.latest()
     assert row is not None and row.config.selection.batch_size == 5 and row.config.selection.strategy == "badge"
@@ -52,7 +53,9 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
     for step in (10, 20, 40):
         log.progress(row.id, Progress("train", step, 80, metrics={"loss": 2.0 - step / 40}))
     expect(page.locator("[aria-current='step']")).to_have_text("Train")
-    expect(page.get_by_text(re.compile("Step 40 of 80 · .* left · 0 labels"))).to_be_visible()
+    expect(page.get_by_text("40 of 80 training steps · 0 labels")).to_be_visible()
+    expect(page.locator(".winnow-time-left")).to_have_text(re.compile("^Train: .*Whole round: about .* left$"))
+    expect(page.locator(".winnow-measures tr")).to_have_text(re.compile("Loss.*1.000"))
     expect(page.locator(".winnow-stage-done")).to_have_text(["✓ Snapshot", "✓ Prepare"])
     expect(page.locator(".st-key-loss-line path.js-line")).to_have_count(1)
     page.get_by_role("button", name="Cancel").click()

@@ -10,17 +10,18 @@ from typing import Any
 
 import streamlit as st
 
-from app.rounds import estimates
 from app.rounds import requests as round_requests
+from app.rounds.timing import estimates
 from app.views.durations import ago, duration
 from app.views.figures import charts
 from app.views.learning_progress import LearningProgress, advice, is_inductive, learning_progress, worst_confusion
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
-from app.web.screens.round_history import round_history, version_card
+from app.web.screens.rounds.history import round_history, version_card
+from app.web.screens.rounds.running import running
+from app.web.screens.rounds.simulate import simulate_card, warnings_card
 from app.web.screens.settings import advanced
-from app.web.screens.simulate import cautions_card, simulate_card
 from core.acquisition import catalog
 from core.config import from_dict
 from core.rounds import stage_names
@@ -30,7 +31,6 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectSettings
 from storage.rounds.workers import WorkerRow
 
-POLL_SECONDS = 1.0
 PRESET_WORDS = {
     "auto": "Automatic: chosen for this machine",
     "laptop": "Laptop: minutes on 2 cores",
@@ -54,67 +54,11 @@ def render() -> None:
     found = learning_progress(resources.store(), project.id)
     if found.rounds:
         results(found)
-    cautions_card(project)
+    warnings_card(project)
     round_history(project.id)
     version_card(project.id)
     counts_and_workers(project.id)
     simulate_card(project)
-
-
-@st.fragment(run_every=POLL_SECONDS)
-def running(project_id: int) -> None:
-    """Stage, step, time left, loss, cancel. When the round ends the whole screen is redrawn."""
-    view = round_requests.view(resources.store(), project_id)
-    if view is None or not view.round.unfinished:
-        st.rerun()
-        return
-    told, side, stop = st.columns([6, 2, 1], vertical_alignment="center")
-    with told:
-        since = view.round.started_at or view.round.requested_at
-        theme.heading(f"Round {view.round.number}", f"running · started {ago(since)}")
-        st.html(_stages(view.stage))
-        share = view.done / view.total if view.total else 0.0
-        st.progress(min(max(share, 0.0), 1.0))
-        theme.muted(_where(view))
-    with side:
-        losses = view.curves.get("loss", ())
-        if len(losses) > 1:
-            steps, values = zip(*losses, strict=True)
-            st.plotly_chart(charts.loss_line(steps, values, dark=dark()), key="loss-line", config=charts.PLOT_OPTIONS)
-    with stop:
-        asked = view.round.cancel_requested
-        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
-            round_requests.cancel_round(resources.store(), project_id, view.round.id)
-            st.rerun()
-
-
-def _stages(current: str) -> str:
-    names = stage_names.NAMES
-    at = names.index(current) if current in names else -1
-    parts = []
-    for place, name in enumerate(names):
-        kind = "done" if place < at else "now" if place == at else "next"
-        mark = "✓ " if kind == "done" else ""
-        current_mark = ' aria-current="step"' if kind == "now" else ""
-        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{stage_names.title_of(name)}</li>')
-    return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
-
-
-def _where(view: round_requests.RoundView) -> str:
-    parts = []
-    if view.waiting_for_worker and not view.stage:
-        parts.append("Waiting for a worker")
-    elif view.total > 1:
-        parts.append(f"Step {view.done:,} of {view.total:,}")
-    if view.note and view.note != "finished":
-        parts.append(view.note)
-    if view.seconds_left is not None:
-        parts.append(f"about {duration(view.seconds_left)} left")
-    before = f" ({view.labels_since:,} more since it started)" if view.labels_since else ""
-    parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
-    if view.interruptions:
-        parts.append(f"resumed {count(view.interruptions, 'time')} after an interruption")
-    return " · ".join(parts)
 
 
 def start(project: projects.ProjectRow, newest: round_requests.RoundView | None) -> None:
@@ -251,7 +195,8 @@ def _bought(found: LearningProgress) -> None:
 
 
 def _confusions(found: LearningProgress) -> None:
-    theme.heading("Confusions", "test items" if found.confusion is not None else "")
+    where = f"test items, round {found.rounds[-1].number}" if found.confusion is not None else ""
+    theme.heading("Confusions", where)
     if found.confusion is None:
         theme.muted("Import test items (split=test) to see which classes are confused.")
         return
@@ -267,16 +212,15 @@ def counts_and_workers(project_id: int) -> None:
     with left, theme.card("per-class", height="stretch"):
         counts = Pool(store, project_id).counts()
         known = list_classes(store, project_id)
-        theme.heading("Labels by class", count(counts.labeled, "label"))
+        theme.heading("Labels by class", f"{count(counts.labeled, 'label')} now")
         if known:
             values = [counts.per_class.get(row.id, 0) for row in known]
             figure = charts.class_counts(values, [row.name for row in known], dark=dark(), height=180)
             st.plotly_chart(figure, key="class-counts", config=charts.PLOT_OPTIONS)
             missing = [row.name for row, value in zip(known, values, strict=True) if value == 0]
             if counts.labeled and missing:
-                theme.note(
-                    f"No label yet for {', '.join(missing[:5])}. The model cannot predict a class without labels."
-                )
+                more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
+                theme.muted(f"No label yet for {', '.join(missing[:5])}{more}.")
     with right, theme.card("workers", height="stretch"):
         theme.heading("Workers", "processes that run rounds")
         panel = round_requests.workers_panel(store)

@@ -42,12 +42,29 @@ def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
     made = make_pool(sqlite_store, 60)
     label(made, range(10), 0)
     label(made, range(10, 12), 1)
-    guessed(made, [0] * 29 + [1] * 29 + [2] * 2)
+    label(made, range(12, 14), 2)
+    guessed(made, [0] * 10 + [1, 1, 2, 2] + [0, 1] * 23)
     few, rare = label_warnings(sqlite_store, made.project_id)
-    assert few == "Only one or two labels for wren, up to 10 for other classes. Label more of them."
+    assert few == "Round 1: only one or two labels for wren, owl, up to 10 for other classes. Label more of them."
     assert rare.startswith(
-        "Less than 5 % of the items are predicted as owl. The class is rare, or the model has not learned it."
+        "Round 1 predicts less than 5 % of the items as owl. A class is rare, or the model has not learned it."
     )
+
+
+def test_a_class_without_labels_is_named_with_the_round_of_the_charts_and_the_labels_it_has_now(sqlite_store):
+    """A model has an output for every class, also for one without labels. The warning must fit the confusions of the
+    same round, which may show that class, and the labels given since."""
+    made = make_pool(sqlite_store, 60)
+    label(made, range(4), 0)
+    label(made, range(4, 8), 1)
+    guessed(made, [0] * 4 + [1] * 4 + [2] * 20 + [0, 1] * 16)
+    (none,) = label_warnings(sqlite_store, made.project_id)
+    assert none.startswith("Round 1 had no label for owl. Its predictions of a class without labels are not to be")
+    label(made, range(8, 11), 2)
+    (none,) = label_warnings(sqlite_store, made.project_id)
+    assert none.startswith("Round 1 had no label for owl (3 now).")
+    guessed(made, [0] * 4 + [1] * 4 + [2] * 20 + [0, 1] * 16)
+    assert label_warnings(sqlite_store, made.project_id) == []
 
 
 def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_counted(sqlite_store):

@@ -6,9 +6,10 @@ finished round of the project replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from app.rounds.timing.time_left import Expected, Phase, steps_of
 from core.config import RoundConfig
 from core.rounds.stage_names import NAMES
 from core.types import MediaKind
@@ -18,7 +19,8 @@ from storage.projects.projects import ProjectRow, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
-PER_CLIP = 1.2e-3  # of the similarity graph
+PER_PAIR = 1.6e-6  # of the similarity graph: two clips of 32 frames, warped (3.1e-6 of CPU time, two threads)
+PAIRS_OF_CLIP, GRAPH_CLIPS, GRAPH_FRAMES = 200, 30_000, 32  # limits of the graph, as `core.similarity` has them
 PER_POINT = 6e-4  # of the map
 PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
 PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}  # FixMatch with 16 labeled and 48 unlabeled items of 1,024 values
@@ -31,7 +33,10 @@ FIXED_SHARE = 0.3  # of a step, whatever the batch
 USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
 PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
+MOST_RECORDS, MOST_ROWS = 64, 5_000  # finished rounds whose phases are kept in memory, and rows read of each
 MAP_START = 4.0  # loading and compiling umap's descent, once per worker
+
+_phases: dict[tuple[str, int], dict[str, Sequence[Phase]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,26 @@ def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dic
     return dict(estimate(store, project_id, config).seconds)
 
 
+def expected(store: Store, project_id: int, config: RoundConfig) -> Expected:
+    """What a running round is compared with: the estimate, and the phases of the round it is based on."""
+    found = estimate(store, project_id, config)
+    past = _comparable(store, project_id, config) if found.source == "last round" else None
+    if past is None:
+        return Expected(found.seconds)
+    return Expected(found.seconds, True, _recorded_phases(store, project_id, past.id))
+
+
+def _recorded_phases(store: Store, project_id: int, round_id: int) -> Mapping[str, Sequence[Phase]]:
+    """The phases of a finished round, which never change; read once per process."""
+    key = (store.url, round_id)
+    if key not in _phases:
+        if len(_phases) >= MOST_RECORDS:
+            _phases.clear()
+        rows = RoundLog(store, project_id).progress_of(round_id, MOST_ROWS)
+        _phases[key] = {step.name: step.phases for step in steps_of(rows)}
+    return _phases[key]
+
+
 def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow | None:
     """The newest finished round with the same network, method, kernel, strategy and input size."""
     project_kind = get_project(store, project_id).kind
@@ -95,12 +120,18 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
     picks, n_views = config.selection.batch_size, config.selection.n_views
     seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
     seconds["train"] = _steps(config, n_items) * per_step
-    seconds["propagate"] = n_items * PER_CLIP if has_graph else 0.0
+    seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
         seconds["features"] = candidates * n_landmarks * per_entry
     seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * per_entry)
     seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     return seconds
+
+
+def _graph_seconds(n_clips: int, n_frames: int) -> float:
+    """Of the similarity graph: each clip is warped with its candidates."""
+    clips = min(n_clips, GRAPH_CLIPS)
+    return clips * min(clips, PAIRS_OF_CLIP) * PER_PAIR * (min(n_frames, GRAPH_FRAMES) / GRAPH_FRAMES) ** 2
 
 
 def _items_in_step(config: RoundConfig) -> int:

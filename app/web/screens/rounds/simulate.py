@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app.rounds import estimates
 from app.rounds import requests as round_requests
+from app.rounds.timing import estimates
 from app.simulation import report
 from app.simulation import requests as simulation_requests
 from app.simulation.requests import Simulation, SimulationRequest
@@ -43,18 +43,18 @@ NUMBERS = {
 WORDS = {"requested": "waiting", "finished": "done"}  # other states are shown by their name
 
 
-def cautions_card(project: ProjectRow) -> None:
+def warnings_card(project: ProjectRow) -> None:
     """Warnings about labels and predictions; nothing when there are none."""
-    found = _cautions(project.id, project.revision)
+    found = _warnings(project.id, project.revision)
     if found:
-        with theme.card("cautions"):
+        with theme.card("warnings"):
             theme.heading("Warnings")
             for sentence in found:
                 theme.note(sentence)
 
 
 @st.cache_data(max_entries=16, ttl=30, show_spinner=False)
-def _cautions(project_id: int, revision: int) -> list[str]:
+def _warnings(project_id: int, revision: int) -> list[str]:
     return label_warnings(resources.store(), project_id)
 
 

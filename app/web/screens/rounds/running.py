@@ -1,0 +1,119 @@
+"""The card of a running round on Train: stages, units, time left, measures, cancel. It polls the store."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.rounds import requests as round_requests
+from app.rounds.requests import RoundView
+from app.views.durations import ago, duration
+from app.views.figures import charts
+from app.views.text import count, markup
+from app.web import resources, theme
+from core.rounds import stage_names
+
+POLL_SECONDS = 1.0
+UNITS = {  # what the stage counts
+    "prepare": "items read",
+    "train": "training steps",
+    "predict": "items",
+    "propagate": "clips compared",
+    "features": "items",
+    "select": "picks",
+}
+MEASURES = {  # name of the training -> (name on the screen, whether it is a share)
+    "loss": ("Loss", False),
+    "labeled_loss": ("Loss on labeled items", False),
+    "unlabeled_loss": ("Loss on unlabeled items", False),
+    "labeled_accuracy": ("Correct on labeled items", True),
+    "held_out_accuracy": ("Correct on test items", True),
+    "confidence": ("Mean confidence", True),
+    "used_share": ("Unlabeled items used", True),
+}
+
+
+@st.fragment(run_every=POLL_SECONDS)
+def running(project_id: int) -> None:
+    """Redrawn every second. When the round ends, the whole screen is redrawn."""
+    view = round_requests.view(resources.store(), project_id)
+    if view is None or not view.round.unfinished:
+        st.rerun()
+        return
+    told, side, stop = st.columns([6, 3, 1], vertical_alignment="center")
+    with told:
+        since = view.round.started_at or view.round.requested_at
+        theme.heading(f"Round {view.round.number}", f"{_state(view)} · started {ago(since)}")
+        st.html(stage_list(view.stage or stage_names.NAMES[0]))
+        st.progress(min(view.done / view.total, 1.0) if view.total else 0.0)
+        st.html(_time_left(view))
+        theme.muted(_facts(view))
+    with side:
+        _measures(view)
+    with stop:
+        asked = view.round.cancel_requested
+        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
+            round_requests.cancel_round(resources.store(), project_id, view.round.id)
+            st.rerun()
+
+
+def _state(view: RoundView) -> str:
+    return "waiting for a worker" if view.waiting_for_worker and not view.stage else "running"
+
+
+def stage_list(current: str) -> str:
+    """The stages of a round as a list: finished, current and coming ones."""
+    names = stage_names.NAMES
+    at = names.index(current) if current in names else 0
+    parts = []
+    for place, name in enumerate(names):
+        kind = "done" if place < at else "now" if place == at else "next"
+        mark = "✓ " if kind == "done" else ""
+        current_mark = ' aria-current="step"' if kind == "now" else ""
+        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{stage_names.title_of(name)}</li>')
+    return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
+
+
+def _time_left(view: RoundView) -> str:
+    """The time left of the stage and of the round, side by side."""
+    if view.waiting_for_worker and not view.stage:
+        stage = "Waiting for a worker"
+    elif view.stage_seconds_left is None:
+        stage = f"{stage_names.title_of(view.stage)}: estimating the time left"
+    else:
+        stage = f"{stage_names.title_of(view.stage)}: about {duration(view.stage_seconds_left)} left"
+    whole = "" if view.seconds_left is None else f"Whole round: about {duration(view.seconds_left)} left"
+    return f'<p class="winnow-time-left"><span>{markup(stage)}</span><span>{markup(whole)}</span></p>'
+
+
+def _facts(view: RoundView) -> str:
+    parts = []
+    if view.total > 1:
+        parts.append(f"{view.done:,} of {view.total:,} {UNITS.get(view.stage, 'steps')}")
+    if view.note and not view.curves:
+        parts.append(view.note)
+    before = f" ({view.labels_since:,} more since it started)" if view.labels_since else ""
+    parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
+    if view.interruptions:
+        parts.append(f"resumed {count(view.interruptions, 'time')} after an interruption")
+    return " · ".join(parts)
+
+
+def _measures(view: RoundView) -> None:
+    """The newest value of each measure as a table, and the loss as a line."""
+    losses = view.curves.get("loss", ())
+    if len(losses) > 1:
+        steps, values = zip(*losses, strict=True)
+        dark = st.context.theme.type == "dark"
+        st.plotly_chart(charts.loss_line(steps, values, dark=dark), key="loss-line", config=charts.PLOT_OPTIONS)
+    known = [(name, points[-1][1]) for name, points in view.curves.items() if points]
+    if known:
+        st.html(measure_table(known))
+
+
+def measure_table(known: list[tuple[str, float]]) -> str:
+    lines = []
+    for name, value in sorted(known, key=lambda one: list(MEASURES).index(one[0]) if one[0] in MEASURES else 99):
+        title, is_share = MEASURES.get(name, (name.replace("_", " ").capitalize(), False))
+        shown = f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
+        lines.append(f"<tr><th scope='row'>{markup(title)}</th><td>{shown}</td></tr>")
+    return f'<table class="winnow-measures"><caption>Training so far</caption>{"".join(lines)}</table>'

@@ -1,0 +1,167 @@
+"""The time left of a round, on simulated clocks: slow starts, pauses, load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+import pytest
+
+from app.rounds.timing.time_left import Expected, TimeLeft, steps_of, time_left
+from core.rounds.stage_names import NAMES
+from storage.rounds.log import FINISHED, START, ProgressRow
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+MEDIAN_ERROR = 0.25
+CORRECTION, CORRECTION_SECONDS = 0.2, 4.0  # a rise of the stage's time left from one second to the next
+PLAN = {  # step -> (name, units, seconds of a unit) of its phases
+    "snapshot": [],
+    "prepare": [("prepare", 1_500, 0.02)],
+    "train": [("train", 2_000, 0.06)],
+    "predict": [("views", 300, 0.03), ("predict", 1_500, 0.02)],
+    "propagate": [("propagate", 1_500, 0.015)],
+    "features": [("landmarks", 512, 0.01), ("features", 1_500, 0.02)],
+    "select": [("select", 10, 2.5)],
+    "map": [("map", 1_500, 0.01), ("map", 200, 0.2)],
+}
+
+
+def row(stage: str, done: int, total: int, seconds: float, note: str = "") -> ProgressRow:
+    return ProgressRow(
+        stage=stage, done=done, total=total, note=note, metrics={}, at=BEGIN + timedelta(seconds=seconds)
+    )
+
+
+def simulated(seed: int, load: float = 1.0) -> tuple[list[ProgressRow], dict[str, float]]:
+    """Rows as a worker writes them, once a second, and when each step ended. A unit takes a random time around its
+    mean; the first units of a phase take three times as long; about once a minute all stops for some seconds; from
+    a random moment on, the machine is slower by `load`."""
+    rng = np.random.default_rng(seed)
+    rows, ends, clock, written = [row(START, 1, 1, 0.0, "w")], {}, 0.2, 0.0
+    turn = rng.uniform(20, 200)
+    for step, phases in PLAN.items():
+        rows.append(row(step, 0, 1, clock))
+        for name, units, mean in phases:
+            rows.append(row(name, 0, units, clock))
+            for k in range(units):
+                pause = rng.uniform(2, 4) if rng.random() < mean / 60 else 0.0
+                slow = 3.0 if k < 10 and units > 100 else 1.0
+                clock += (
+                    mean * slow * rng.lognormal(0, 0.4 if mean < 1 else 0.15) * (load if clock > turn else 1.0) + pause
+                )
+                if clock - written >= 1.0:
+                    rows.append(row(name, k + 1, units, clock, f"loss {rng.random():.3f}"))
+                    written = clock
+        rows.append(row(step, 1, 1, clock, FINISHED))
+        ends[step] = clock
+    return rows, ends
+
+
+def followed(rows: Sequence[ProgressRow], expected: Expected) -> list[tuple[float, TimeLeft]]:
+    """The time left at every second, from the rows until then."""
+    times = [(one.at - BEGIN).total_seconds() for one in rows]
+    shown, upto = [], 0
+    for second in np.arange(0.0, times[-1], 1.0):
+        while upto < len(rows) and times[upto] <= second:
+            upto += 1
+        shown.append((float(second), time_left(rows[:upto], expected, BEGIN + timedelta(seconds=float(second)))))
+    return shown
+
+
+def ends_of(rows: Sequence[ProgressRow]) -> dict[str, float]:
+    return {one.stage: (one.at - BEGIN).total_seconds() for one in rows if one.note == FINISHED}
+
+
+def second_half_errors(shown: Sequence[tuple[float, TimeLeft]], ends: dict[str, float]) -> dict[str, list[float]]:
+    """Relative errors of the stage's time left, each second of the second half of each step of ten seconds or more."""
+    errors, before = {}, 0.0
+    for step, end in ends.items():
+        if end - before >= 10:
+            errors[step] = [
+                abs((left.stage_seconds or 0.0) - (end - second)) / (end - second)
+                for second, left in shown
+                if left.step == step and (before + end) / 2 <= second < end - 1
+            ]
+        before = end
+    return errors
+
+
+def rises(shown: Sequence[tuple[float, TimeLeft]]) -> list[tuple[str, float, float]]:
+    """(step, before, after) where the stage's time left rose by more than a small correction."""
+    found = []
+    for (_, a), (_, b) in pairwise(shown):
+        if a.step == b.step and a.stage_seconds is not None and b.stage_seconds is not None:
+            limit = a.stage_seconds + max(CORRECTION * a.stage_seconds, CORRECTION_SECONDS)
+            if b.stage_seconds > limit:
+                found.append((a.step, a.stage_seconds, b.stage_seconds))
+    return found
+
+
+RULE = Expected(dict.fromkeys(NAMES, 10.0))  # wrong for every step, as a rule for another machine is
+
+
+@pytest.mark.parametrize("load", [1.0, 1.6])
+def test_on_a_simulated_clock_the_error_is_small_and_the_time_left_does_not_jump(load):
+    errors: dict[str, list[float]] = {}
+    for seed in range(3):
+        rows, ends = simulated(seed, load)
+        shown = followed(rows, RULE)
+        assert not rises(shown), seed
+        for step, found in second_half_errors(shown, ends).items():
+            errors.setdefault(step, []).extend(found)
+    assert set(errors) == set(PLAN) - {"snapshot"}
+    assert max(map(median, errors.values())) < MEDIAN_ERROR, {step: median(found) for step, found in errors.items()}
+
+
+def test_with_a_comparable_round_the_whole_round_is_estimated_from_its_phases():
+    past, _ = simulated(100)
+    steps = {step.name: step for step in steps_of(past)}
+    expected = Expected(
+        {name: step.seconds for name, step in steps.items()}, True, {name: step.phases for name, step in steps.items()}
+    )
+    rows, ends = simulated(101, 1.3)
+    shown = followed(rows, expected)
+    every = [error for found in second_half_errors(shown, ends).values() for error in found]
+    assert median(every) < MEDIAN_ERROR
+    total = max(ends.values())
+    errors = [abs(left.round_seconds - (total - at)) / (total - at) for at, left in shown if at < 0.9 * total]
+    assert median(errors) < MEDIAN_ERROR and not rises(shown)
+    assert all(left.stage_seconds is not None for _, left in shown if left.step)
+
+
+def test_the_note_of_a_row_changes_nothing():
+    rows, _ = simulated(3)
+    bare = [
+        row(one.stage, one.done, one.total, (one.at - BEGIN).total_seconds(), one.note * (one.note == FINISHED))
+        for one in rows
+    ]
+    at = BEGIN + timedelta(seconds=90)
+    until = [[one for one in those if one.at <= at] for those in (rows, bare)]
+    assert time_left(until[0], RULE, at) == time_left(until[1], RULE, at)
+
+
+def test_the_current_step_is_known_from_the_first_row_whatever_a_computation_calls_its_progress():
+    rows, ends = simulated(4)
+    for second, left in followed(rows, RULE)[1:]:
+        running = next(step for step, end in ends.items() if second < end)
+        assert left.step == running
+    assert time_left([], RULE, BEGIN) == TimeLeft("", round_seconds=10.0 * len(NAMES))
+
+
+def test_a_worker_that_takes_over_starts_the_clock_of_the_step_again():
+    rows = [row("snapshot", 1, 1, 1, FINISHED), row("prepare", 1, 1, 2, FINISHED)]
+    rows += [row("train", 10 * k, 1_000, 2 + k) for k in range(20)]
+    rows += [row(START, 2, 1, 500, "other")] + [row("train", 180 + 10 * k, 1_000, 500 + k) for k in range(30)]
+    left = time_left(rows, RULE, rows[-1].at)
+    assert left.step == "train" and left.stage_seconds == pytest.approx((1_000 - 470) / 10)
+
+
+def test_without_new_rows_the_time_left_falls_by_one_unit_at_most():
+    rows = [row("train", 10 * k, 1_000, k) for k in range(50)]
+    left = [time_left(rows, RULE, rows[-1].at + timedelta(seconds=s)).stage_seconds for s in (0, 1, 10_000)]
+    slow = [row("select", k, 10, 8.0 * k) for k in range(5)]
+    left += [time_left(slow, RULE, slow[-1].at + timedelta(seconds=s)).stage_seconds for s in (0, 4, 10_000)]
+    assert left == pytest.approx([51.0, 50.0, 49.0, 48.0, 44.0, 40.0])
