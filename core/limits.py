@@ -39,6 +39,8 @@ class Limits:
     max_manifest_bytes: int = 1024 * MIB
     decode_seconds: float = 20.0  # wall seconds one file may take to decode
     decode_bytes: int = 2048 * MIB  # address space of the process that decodes
+    encode_seconds: float = 20.0  # wall seconds an encoder may take for one item
+    encode_bytes: int = 4096 * MIB  # memory that an encoder may take beside its program
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

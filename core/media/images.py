@@ -100,18 +100,23 @@ def _is_srgb(profile: bytes | None) -> bool:
 
 
 def to_picture(image: Image.Image, config: MediaConfig) -> NDArray[np.uint8]:
-    """(H, W, C) of the configured size. `image_fit`: "stretch" scales both sides on their own; "crop" keeps the aspect
-    and cuts what is over at the longer side, evenly at both ends; "fit" keeps the aspect and the whole picture, and
-    fills the borders with its mean color."""
-    height, width = config.picture_size
-    image = image.convert("L" if config.channels == 1 else "RGB")
-    if config.image_fit == "crop":
+    """(H, W, C) of the configured size."""
+    return fit_picture(image, config.picture_size, config.image_fit, config.channels)
+
+
+def fit_picture(image: Image.Image, size: tuple[int, int], fit: str, channels: int) -> NDArray[np.uint8]:
+    """(H, W, C) of this (height, width). "stretch" scales both sides on their own; "crop" keeps the aspect and cuts
+    what is over at the longer side, evenly at both ends; "fit" keeps the aspect and the whole picture, and fills the
+    borders with its mean color."""
+    height, width = size
+    image = image.convert("L" if channels == 1 else "RGB")
+    if fit == "crop":
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    elif config.image_fit == "fit":
+    elif fit == "fit":
         image = _with_borders(image, (width, height))
     elif image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return np.asarray(image, dtype=np.uint8).reshape(height, width, config.channels)
+    return np.asarray(image, dtype=np.uint8).reshape(height, width, channels)
 
 
 def _with_borders(image: Image.Image, size: tuple[int, int]) -> Image.Image:
