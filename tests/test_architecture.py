@@ -38,6 +38,7 @@ DEFERRED_IMPORTS = (
     ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
     ("app.jobs.operations", "app.jobs.summarize", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.model_export", "it loads torch; imports and exports start without it"),
+    ("app.jobs.operations", "app.jobs.prediction_jobs", "it loads torch; imports and exports start without it"),
     (
         "core.learning.standalone_predict",
         "*",

@@ -22,6 +22,8 @@ from winnow_client.records import Applied, Item, Job, LabelClass, LeasedItem, Pr
 
 PAGE = 1_000
 EVENTS_AT_ONCE = 5_000
+FILES_AT_ONCE = 200
+ITEMS_AT_ONCE = 10_000
 Seen = TypeVar("Seen")
 
 
@@ -191,11 +193,51 @@ class ProjectClient:
         rows = {row["item_id"]: row["probabilities"] for row in self._pages(path, "predictions")}
         return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("id")
 
+    def predict_files(
+        self, paths: Iterable[Path | str], *, round: int | str | None = None, wait_seconds: float = 3_600
+    ) -> pd.DataFrame:
+        """Predict files with the model of a round (default: the newest), `FILES_AT_ONCE` in one request. One row per
+        file, in order, with one column per class (`p_` and its name); unreadable files have an `error`."""
+        given, parts = [Path(path) for path in paths], []
+        for start in range(0, len(given), FILES_AT_ONCE):
+            files = [("files", (path.name, path.read_bytes())) for path in given[start : start + FILES_AT_ONCE]]
+            data = {"round": "" if round is None else str(round), "all_probabilities": "true"}
+            job = self._connection.post(f"{self._path}/predictions/files", files=files, data=data)
+            parts += self._predicted(record(Job, job), wait_seconds)
+        return _predictions_frame(parts)
+
+    def predict_items(
+        self, item_ids: Iterable[int], *, round: int | str | None = None, wait_seconds: float = 3_600
+    ) -> pd.DataFrame:
+        """Predict items of the project from their files, as `predict_files`; the item id is the index."""
+        wanted, parts = [int(one) for one in item_ids], []
+        for start in range(0, len(wanted), ITEMS_AT_ONCE):
+            body = {"item_ids": wanted[start : start + ITEMS_AT_ONCE], "all_probabilities": True}
+            body |= {} if round is None else {"round": str(round)}
+            job = self._connection.post(f"{self._path}/predictions/items", body)
+            parts += self._predicted(record(Job, job), wait_seconds)
+        return _predictions_frame(parts).set_index("item_id")
+
+    def _predicted(self, job: Job, wait_seconds: float) -> list[dict[str, Any]]:
+        self.wait_for_job(job, wait_seconds)
+        return list(self._pages(f"jobs/{job.id}/predictions", "predictions"))
+
     # Exports
+
+    def download_model(
+        self, target: Path | str, *, round: int | str | None = None, wait_seconds: float = 3_600
+    ) -> Path:
+        """Export the model of a round (default: the newest), wait, and download the zip file to `target`. It holds
+        model.onnx, preprocess.json and predict.py, which needs neither Winnow nor torch."""
+        body = {} if round is None else {"round": str(round)}
+        return self._download(record(Job, self._connection.post(f"{self._path}/models", body)), target, wait_seconds)
 
     def export(self, target: Path | str, format: str = "csv", *, wait_seconds: float = 3_600, **options: Any) -> Path:
         """Export, wait, and download the zip file to `target`."""
         job = record(Job, self._connection.post(f"{self._path}/exports", {"format": format, **options}))
+        return self._download(job, target, wait_seconds)
+
+    def _download(self, job: Job, target: Path | str, wait_seconds: float) -> Path:
         self.wait_for_job(job, wait_seconds)
         Path(target).write_bytes(self._connection.get_bytes(f"{self._path}/exports/{job.id}/file"))
         return Path(target)
@@ -219,6 +261,16 @@ class ProjectClient:
             page = self._connection.get(f"{self._path}/{path}", cursor=cursor, limit=PAGE, **query)
             yield from page[rows]
             cursor = page["next_cursor"]
+
+
+def _predictions_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row per prediction, one column per class."""
+    flat = [
+        {name: value for name, value in row.items() if name != "probabilities"}
+        | {f"p_{name}": value for name, value in (row["probabilities"] or {}).items()}
+        for row in rows
+    ]
+    return pd.DataFrame(flat, columns=None if flat else ["file", "item_id", "class_name", "confidence", "error"])
 
 
 def _follow(look: Callable[[], tuple[Seen, bool]], seconds: float, what: str) -> Seen:

@@ -1,4 +1,4 @@
-"""Imports, exports, summaries and models: one function for each request of `app.jobs.requests`.
+"""Imports, exports, summaries, models and predictions: one function for each request of `app.jobs.requests`.
 
 The command line calls these functions in its own process and a page calls them through a job, so both do the same.
 `run` chooses the function by the type of the request.
@@ -16,6 +16,7 @@ from app.jobs.requests import (
     ExportRequest,
     ImportRequest,
     ModelRequest,
+    PredictionRequest,
     PreviewRequest,
     Request,
     SummaryRequest,
@@ -62,6 +63,8 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
             return Outcome({name: n for name, n in deleted.counts.items() if name != "pending"})
         case ModelRequest():
             return Outcome(export_round_model(store, request, report))
+        case PredictionRequest():
+            return Outcome(predict(store, request, report))
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
@@ -134,6 +137,13 @@ def export_round_model(store: Store, request: ModelRequest, report: Report) -> d
 
     target = check_target(Path(request.target), request.overwrite)
     return export_model(store, request.project_id, target, request.round, overwrite=request.overwrite, report=report)
+
+
+def predict(store: Store, request: PredictionRequest, report: Report) -> dict[str, Any]:
+    """Write a table of predictions."""
+    from app.jobs.prediction_jobs import run_prediction  # loads torch; imports and exports start without it
+
+    return run_prediction(store, request, report)
 
 
 def _project(store: Store, name: str) -> ProjectRow | None:

@@ -1,4 +1,4 @@
-"""Predictions of a round's model for files outside the project.
+"""Predictions of a round's model for files outside the project, and for items of the project.
 
 Files are decoded in threads ahead of the network, predictions are written block by block, and an interrupted run is
 continued. Memory does not depend on the number of files, but for eight bytes per file of an earlier run.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -57,19 +57,28 @@ def predict_files(store: Store, project_id: int, options: PredictOptions, report
     total = sum(1 for _ in list_files(options.paths, kind))
     if total == 0:
         raise InvalidInput(f"There are no {kind} files ({', '.join(SUFFIXES[kind])}) in {', '.join(options.paths)}.")
-    table = _table(found, target, options)
+    about = {"paths": list(options.paths)}
+    table = prediction_table(found, target, about, all_probabilities=options.all_probabilities)
     table.begin(fresh=options.overwrite)
-    run = _Run(found, table, options.all_probabilities)
     waiting = (path for path in list_files(options.paths, kind) if not table.has(str(path)))
+    entries = (Entry(str(path), path.read_bytes) for path in waiting)
+    return predict_entries(found, table, entries, total, report)
+
+
+def predict_entries(
+    found: RoundModel, table: PredictionTable, entries: Iterator[Entry], total: int, report: Report
+) -> dict[str, Any]:
+    """Add a row for each entry and write the table; returns counts and the first unreadable entries."""
+    run = _Run(found, table.has_probabilities)
     done = table.n_done
-    for block in run.decoded_blocks(waiting):
+    for block in run.decoded_blocks(entries):
         report(Progress("predict", done, total))
         table.append(run.rows(block))
         done += len(block)
     table.finish()
     report(Progress("predict", total, total))
     return {
-        "target": str(target),
+        "target": str(table.target),
         "round": found.row.number,
         "files": done,
         "continued": table.n_done,
@@ -99,58 +108,64 @@ def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _table(found: RoundModel, target: Path, options: PredictOptions) -> PredictionTable:
+def prediction_table(
+    found: RoundModel, target: Path, about: dict[str, Any], *, all_probabilities: bool, of_items: bool = False
+) -> PredictionTable:
+    """The table of one run; `about` describes its input, so that only the same run continues it."""
     names = [one.name for one in found.classes]
     artifact = RoundLog(found.of.store, found.row.project_id).artifact(found.row.id, "model")
-    about = {
-        "round": found.row.number,
-        "model": artifact.sha256,
-        "classes": names,
-        "all": options.all_probabilities,
-        "paths": list(options.paths),
-    }
-    return PredictionTable(target, about, names if options.all_probabilities else ())
+    run = {"round": found.row.number, "model": artifact.sha256, "classes": names, "all": all_probabilities, **about}
+    return PredictionTable(target, run, names if all_probabilities else (), of_items=of_items)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file to predict. `read` returns its bytes; it raises OSError, InvalidInput or NotFound."""
+
+    name: str
+    read: Callable[[], bytes]
+    item_id: int | None = None  # for items of the project
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """One file: its content, or why it cannot be read."""
 
-    path: Path
+    entry: Entry
     item: NDArray[Any] | None
     error: str = ""
 
 
 class _Run:
-    def __init__(self, found: RoundModel, table: PredictionTable, all_probabilities: bool) -> None:
-        self.found, self.table, self.all_probabilities = found, table, all_probabilities
+    def __init__(self, found: RoundModel, all_probabilities: bool) -> None:
+        self.found, self.all_probabilities = found, all_probabilities
         self.predictor = found.predictor
         self.decode = self.predictor.decode
         self.nearest = nearest_labeled(found)
         self.names = [one.name for one in found.classes]
         self.n_unreadable, self.unreadable = 0, list[dict[str, str]]()
 
-    def decoded_blocks(self, paths: Iterator[Path]) -> Iterator[list[Decoded]]:
+    def decoded_blocks(self, entries: Iterator[Entry]) -> Iterator[list[Decoded]]:
         """Blocks of decoded files, in order; the next block is decoded while the caller uses the last one."""
         with ThreadPoolExecutor(READERS, "winnow-decode") as threads:
             ahead: deque[list[Future[Decoded]]] = deque()
             try:
                 while True:
-                    while len(ahead) < 2 and (block := list(islice(paths, BLOCK))):
-                        ahead.append([threads.submit(self._read, path) for path in block])
+                    while len(ahead) < 2 and (block := list(islice(entries, BLOCK))):
+                        ahead.append([threads.submit(self._read, entry) for entry in block])
                     if not ahead:
                         return
                     yield [one.result() for one in ahead.popleft()]
             finally:
                 threads.shutdown(wait=True, cancel_futures=True)
 
-    def _read(self, path: Path) -> Decoded:
+    def _read(self, entry: Entry) -> Decoded:
         try:
-            return Decoded(path, self.decode(path.read_bytes()))
-        except InvalidInput as problem:
-            return Decoded(path, None, str(problem))
+            return Decoded(entry, self.decode(entry.read()))
+        except (InvalidInput, NotFound) as problem:
+            return Decoded(entry, None, str(problem))
         except OSError as problem:
-            return Decoded(path, None, problem.strerror or str(problem))
+            return Decoded(entry, None, problem.strerror or str(problem))
 
     def rows(self, block: Sequence[Decoded]) -> list[dict[str, Any]]:
         """The rows of a block, unreadable files included."""
@@ -158,11 +173,12 @@ class _Run:
         made = iter(self._predicted(self.predictor.predict(items)) if items else ())
         rows = []
         for one in block:
-            values: dict[str, Any] = {"file": str(one.path), "round": self.found.row.number}
+            values: dict[str, Any] = {"file": one.entry.name, "round": self.found.row.number}
+            values |= {} if one.entry.item_id is None else {"item_id": one.entry.item_id}
             if one.item is None:
                 self.n_unreadable += 1
                 if len(self.unreadable) < NAMED:
-                    self.unreadable.append({"file": str(one.path), "error": one.error})
+                    self.unreadable.append({"file": one.entry.name, "error": one.error})
                 rows.append(values | {"error": one.error})
             else:
                 rows.append(values | next(made))

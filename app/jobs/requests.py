@@ -97,7 +97,21 @@ class ModelRequest:
     overwrite: bool = False
 
 
-Request = PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest | ModelRequest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionRequest:
+    """Predict the files of an upload, or without one the named items of the project, and write a table."""
+
+    project_id: int
+    target: str  # .csv, .jsonl or .parquet
+    round: str | None = None  # number or name; None: the newest round with a model
+    all_probabilities: bool = False
+    upload: str | None = None  # the archive of an upload
+    item_ids: tuple[int, ...] = ()
+
+
+Request = (
+    PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest | ModelRequest | PredictionRequest
+)
 TYPES: dict[str, type[Request]] = {
     "preview": PreviewRequest,
     "import": ImportRequest,
@@ -105,6 +119,7 @@ TYPES: dict[str, type[Request]] = {
     "summary": SummaryRequest,
     "deletion": DeletionRequest,
     "model": ModelRequest,
+    "predictions": PredictionRequest,
 }
 
 

@@ -7,9 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from app.rounds.stored_round import StoredRound, find_artifact, open_round_inputs
+from app.rounds.stored_round import StoredRound, open_round_inputs
 from core.config import RoundConfig
-from core.errors import InvalidInput
 from core.learning.file_predictor import FilePredictor
 from core.learning.models import TrainedModel, load_model
 from core.learning.onnx_graph import InputSettings
@@ -18,7 +17,8 @@ from storage.database.store import Store
 from storage.projects import class_rows
 from storage.projects.class_rows import ClassRow
 from storage.rounds.log import RoundLog, RoundRow
-from storage.rounds.names import find_round, round_names
+from storage.rounds.model_rounds import find_model_round
+from storage.rounds.names import round_names
 
 
 @dataclass(frozen=True)
@@ -72,24 +72,7 @@ class RoundModel:
 
 def open_round_model(store: Store, project_id: int, wanted: str | None = None, report: Report = ignore) -> RoundModel:
     """The model of the round of this number or name; of the newest round with a model when none is named."""
-    log = RoundLog(store, project_id)
-    row = _newest_with_model(log) if wanted is None else find_round(store, project_id, wanted)
-    if row.status != "finished":
-        raise InvalidInput(f"Round {row.number} is {row.status}; only a finished round has a model.")
-    if find_artifact(log, row.id, "model") is None:
-        raise InvalidInput(
-            f"Round {row.number} trained no model: there was nothing to learn from yet. Choose a later round, or label "
-            "items of at least two classes and run a round."
-        )
+    row = find_model_round(store, project_id, wanted)
     of = StoredRound(store, row, {}, report)
-    model = load_model(log.file(row.id, "model"), of.context.runtime)
+    model = load_model(RoundLog(store, project_id).file(row.id, "model"), of.context.runtime)
     return RoundModel(of=of, name=round_names(store, project_id).get(row.id, ""), model=model)
-
-
-def _newest_with_model(log: RoundLog) -> RoundRow:
-    for row in log.list():
-        if row.status == "finished" and find_artifact(log, row.id, "model") is not None:
-            return row
-    raise InvalidInput(
-        "No finished round of this project has trained a model. Label items of at least two classes and run a round."
-    )

@@ -1,4 +1,4 @@
-"""Background jobs of a project: imports and exports."""
+"""Background jobs of a project: imports, exports, models and predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZIP: dict[int | str, dict[str, Any]] = {
 
 @router.get("/projects/{project}/jobs")
 def list_jobs(project: Id) -> list[models.Job]:
-    """The imports and exports of a project, newest first."""
+    """The imports, exports and predictions of a project, newest first."""
     get_project(resources.store(), project)
     return [_shown(view) for view in jobs.list_jobs(resources.locations().home, project)]
 
@@ -35,16 +35,16 @@ def list_jobs(project: Id) -> list[models.Job]:
 @router.get("/projects/{project}/jobs/{job}")
 def get_job(project: Id, job: JobId) -> models.Job:
     """One job: its progress, and its result when it has ended."""
-    return _shown(_find(project, job))
+    return _shown(find_job(project, job))
 
 
 @router.post("/projects/{project}/jobs/{job}/cancel")
 def cancel_job(project: Id, job: JobId) -> models.Job:
     """Ask a job to stop. What it did so far is kept."""
-    _find(project, job)
+    find_job(project, job)
     roles.check(resources.store(), project, "edit")
     jobs.cancel(resources.locations().home, job)
-    return _shown(_find(project, job))
+    return _shown(find_job(project, job))
 
 
 @router.post("/projects/{project}/exports", status_code=202, tags=["exports"])
@@ -56,9 +56,9 @@ def export(project: Id, new: models.NewExport) -> models.Job:
 
 @router.get("/projects/{project}/exports/{job}/file", response_class=Response, responses=ZIP, tags=["exports"])
 def export_file(project: Id, job: JobId, request: Request) -> Response:
-    """The zip file of a finished export."""
-    view = _find(project, job)
-    if not view.job.makes:
+    """The zip file of a finished export of labels or of a model."""
+    view = find_job(project, job)
+    if not view.job.makes.endswith(".zip"):
         raise NotFound(f"The job {job} makes no file.")
     if view.status != "finished":
         raise Conflict(f"The export is {view.status}; its file exists when it has finished. {view.error}".strip())
@@ -71,7 +71,8 @@ def shown_job(job: Job) -> models.Job:
     return _shown(view)
 
 
-def _find(project: int, job: str) -> JobView:
+def find_job(project: int, job: str) -> JobView:
+    """The job of this project as it is now."""
     get_project(resources.store(), project)
     view = jobs.find_job(resources.locations().home, job)
     if view is None or view.job.project_id != project:

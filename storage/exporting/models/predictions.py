@@ -45,9 +45,13 @@ def check_predictions_target(target: Path, overwrite: bool) -> Path:
 class PredictionTable:
     """The rows of one run. `begin` makes the file or continues one of an interrupted run with the same description."""
 
-    def __init__(self, target: Path, about: Mapping[str, Any], class_names: Sequence[str]) -> None:
+    def __init__(
+        self, target: Path, about: Mapping[str, Any], class_names: Sequence[str], *, of_items: bool = False
+    ) -> None:
         self.target, self.about = target, {"format": "winnow-predictions", "version": 1, **about}
-        self.columns = COLUMNS | {PROBABILITY + name: float for name in class_names}
+        first: dict[str, type] = {"item_id": int} if of_items else {}
+        self.columns = first | COLUMNS | {PROBABILITY + name: float for name in class_names}
+        self.has_probabilities = bool(class_names)
         self.partial = target.with_name(f".{target.name}.part")
         self._done = np.empty(0, np.uint64)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from storage.projects.projects import ProjectSettings, get_project, update_proje
 from storage.projects.tokens import create_token
 from tests.app.web.api.servers import serving
 from tests.app.worker_processes import Place
-from tests.round_pools import draw_project
+from tests.round_pools import draw_project, picture
 
 DOCUMENT = (Path(__file__).resolve().parents[4] / "docs" / "api.md").read_text()
 
@@ -65,11 +68,34 @@ def test_the_examples_run_and_do_what_they_say(page_store, crew, tmp_path, monke
         assert (predictions.sum(axis=1) - 1).abs().max() < 1e-4
         picks = names["digits"].picks_frame(names["finished"])
         assert len(picks) == 4 and set(picks["item_id"]) <= set(drawn.item_ids)
+        for number in range(2):
+            (tmp_path / f"new-{number}.png").write_bytes(picture(number, 1_000 + number))
+        (tmp_path / "broken.png").write_bytes(b"\x89PNG broken")
+        run(code["The model and its predictions"], names)
+        check_model_and_predictions(names, tmp_path)
         run(code["Export"], names)
         with zipfile.ZipFile(names["path"]) as archive:
             assert "labels.csv" in archive.namelist()
         names["client"].close()
     assert set(code) == set(RUN), "every example is run"
+
+
+def check_model_and_predictions(names: dict[str, Any], folder: Path) -> None:
+    """The downloaded model, run by its own script, gives the probabilities that the server gave."""
+    with zipfile.ZipFile(names["model_file"]) as archive:
+        archive.extractall(folder / "model")
+    inside = next(path.parent for path in (folder / "model").rglob("predict.py"))
+    command = [sys.executable, "predict.py", "--all", str(folder / "new-0.png"), str(folder / "new-1.png")]
+    told = subprocess.run(command, cwd=inside, capture_output=True, text=True, check=True).stdout
+    new: pd.DataFrame = names["new"]
+    assert list(new["file"]) == ["new-0.png", "new-1.png", "broken.png"]
+    assert list(new["error"].notna()) == [False, False, True] and new["class_name"].isna().tolist()[2]
+    assert (new[["p_one", "p_two", "p_three"]].sum(axis=1)[:2] - 1).abs().max() < 1e-4
+    by_script = pd.read_csv(io.StringIO(told))
+    for name in ("one", "two", "three"):
+        assert (by_script[name] - new[f"p_{name}"][:2]).abs().max() < 1e-4
+    assert list(by_script["class"]) == list(new["class_name"][:2])
+    assert len(names["waiting"]) == 10 and names["waiting"]["class_name"].notna().all()
 
 
 RUN: list[str] = []
