@@ -21,6 +21,7 @@ from core.rounds.outputs import (
     PropagatedLabels,
     TrainingResult,
 )
+from core.rounds.test_predictions import predict_test_items
 from core.types import Selection
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundRow
@@ -62,7 +63,11 @@ def finish_round(of: StoredRound) -> StepResult:
     notes = (*notes, *dict.fromkeys([*of_steps, *of.notes]))
     of.log.finish(
         of.row.id,
-        arrays={"item_ids": context.snapshot.item_ids, **artifacts_of(of)},
+        arrays={
+            "item_ids": context.snapshot.item_ids,
+            **artifacts_of(of),
+            **predict_test_items(context, outputs.get(Inputs), training.model),
+        },
         selection=batch.selection,
         metrics=metrics,
         notes=notes,

@@ -23,6 +23,7 @@ from core.config import MediaConfig, RoundConfig, from_dict, preset
 from core.types import MediaKind, Progress
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
+from storage.labeling.test_sets import count_waiting_tests
 from storage.projects import projects, roles
 from storage.projects.projects import ProjectRow, ProjectSettings
 from storage.rounds import candidate_buffer, comparisons, workers
@@ -122,11 +123,11 @@ def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
     pool = Pool(store, project_id)
     if newest is None:
         counts = pool.counts()
-        done = counts.labeled >= project.settings.batch_size and counts.waiting > 0
+        done = counts.labeled >= project.settings.batch_size
     else:
         batch = pool.batch()
         done = newest.status == "finished" and batch.round_id == newest.id and batch.done == batch.total > 0
-        done = done and pool.counts().waiting > 0
+    done = done and pool.counts().waiting > count_waiting_tests(store, project_id)
     return request_round(store, project_id) if done else None
 
 

@@ -172,6 +172,9 @@ def nearest_labeled(
         return {}
     states = item_states(store, found.round.project_id)
     class_of = found.values_in(states, "class_id", NO_ID)
+    class_of = np.where(
+        found.values_in(states, "held_out", True), class_of.dtype.type(NO_ID), class_of
+    )  # no test labels
     if labels is None:
         index.set_labeled(class_of != NO_ID)
     else:

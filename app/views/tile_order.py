@@ -1,8 +1,8 @@
 """The order of the grid: all items of a project sorted by the confidence of their prediction, once per round.
 
-Items without a prediction have the confidence 0, also those whose label the model has seen. Items of equal confidence
-are in the shuffled order of the queue. The order does not depend on labels; which of the items wait is looked up for
-each page.
+Items without a prediction have the confidence 0, also test items and those whose label the model has seen. Items of
+equal confidence are in the shuffled order of the queue. The order does not depend on labels; which of the items wait is
+looked up for each page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TileOrder:
         confidence, predicted = np.zeros(states.n_items, np.float32), np.full(states.n_items, NONE, np.int16)
         if best is not None:
             at = states.positions(found.item_ids)  # of the part of the round that `states` has
-            known = (at >= 0) & ~found.seen
+            known = (at >= 0) & ~found.seen & ~states.held_out[at]  # test items are labeled without a prediction
             confidence[at[known]], predicted[at[known]] = best.confidence[known], best.predicted[known]
         shuffled = np.argsort(states.shuffle, kind="stable").astype(np.int32)
         keys = confidence[shuffled] if direction == "unsure" else -confidence[shuffled]
@@ -94,6 +94,7 @@ def _true_places(wanted: NDArray[np.bool_], offset: int, limit: int) -> NDArray[
 class _Kept:
     key: tuple[object, ...]
     best: BestClasses | None
+    held_out: NDArray[np.bool_]
     orders: dict[Direction, TileOrder]
 
 
@@ -110,8 +111,8 @@ def tile_order(
     project, key = (store.url, found.round.project_id), (found.round.id, states.generation, states.n_items)
     with _lock:
         kept = _kept.pop(project, None)
-        if kept is None or kept.key != key or kept.best is not best:
-            kept = _Kept(key, best, {})
+        if kept is None or kept.key != key or kept.best is not best or kept.held_out is not states.held_out:
+            kept = _Kept(key, best, states.held_out, {})
         _kept[project] = kept
         while len(_kept) > KEPT_PROJECTS:
             del _kept[next(iter(_kept))]

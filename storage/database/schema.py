@@ -2,6 +2,7 @@
 
 Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts,
               simulations + simulation_records. Events are appended and never changed.
+Test sets     test_sets (`storage.database.test_set_schema`).
 Access        memberships, api_tokens, audit_entries, deletions (`storage.database.access_schema`).
 Projections   item_states, current_labels: derived from `label_events` and updated in the transaction that adds an
               event. `storage.labeling.projections.rebuild` derives them again and must produce the same rows.
@@ -21,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.database.access_schema import ACCESS_TABLES
 from storage.database.declarative import Table, rare_rows
+from storage.database.test_set_schema import TEST_SET_TABLES
 
 NOT_OK = "condition <> 'ok'"
 CHANGED = "revision > 0"
@@ -103,6 +105,7 @@ class Item(Table):
     )  # known label, hidden from annotators; for tests and simulations
     condition: Mapped[str] = mapped_column(String(12), default="ok")  # ok | missing | changed | unreadable
     condition_note: Mapped[str] = mapped_column(Text, default="")
+    test_set_id: Mapped[int | None]  # of a held-out item that people label: `test_sets.id`
     imported_at: Mapped[datetime]
     __table_args__ = (
         UniqueConstraint("project_id", "sha256", name="items_content"),
@@ -164,7 +167,7 @@ class ItemState(Table):
     __tablename__ = "item_states"
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
-    waiting: Mapped[bool]  # may be served: readable, not held out, not skipped, fewer labels than required
+    waiting: Mapped[bool]  # may be served: readable, not held out unless of a test set, not skipped, labels missing
     n_labels: Mapped[int] = mapped_column(Integer, default=0)  # annotators with a current label
     class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # the label that counts, as given
     decided: Mapped[bool] = mapped_column(default=False)  # class_id comes from a review decision
@@ -389,5 +392,5 @@ class SimulationSeed(Table):
     at: Mapped[datetime]
 
 
-METADATA = Table.metadata  # the tables above and those of access
-assert all(table.metadata is METADATA for table in ACCESS_TABLES)
+METADATA = Table.metadata  # the tables above, those of access and the test sets
+assert all(table.metadata is METADATA for table in (*ACCESS_TABLES, *TEST_SET_TABLES))

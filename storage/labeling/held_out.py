@@ -28,7 +28,7 @@ def move_to_test(store: Store, project_id: int, item_ids: Sequence[int]) -> Held
 
 
 def move_to_pool(store: Store, project_id: int, item_ids: Sequence[int]) -> HeldOutMove:
-    """Return test items to the pool. They can be labeled, picked and used for training again."""
+    """Return test items to the pool, those of a test set too. They can be picked and used for training again."""
     return _move(store, project_id, item_ids, held_out=False)
 
 
@@ -47,7 +47,7 @@ def _move(store: Store, project_id: int, item_ids: Sequence[int], *, held_out: b
             rows = connection.execute(select(Item.id, Item.held_out).where(*mine)).all()
             n_known += len(rows)
             ids = [row.id for row in rows if row.held_out != held_out]
-            connection.execute(update(Item).where(Item.id.in_(ids)).values(held_out=held_out))
+            connection.execute(update(Item).where(Item.id.in_(ids)).values(held_out=held_out, test_set_id=None))
             projections.refresh_states(connection, project_id, ids)
             projections.mark_changed(connection, project_id, ids)
             used = select(func.count(LabelEvent.item_id.distinct())).where(

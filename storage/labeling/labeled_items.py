@@ -47,19 +47,24 @@ def own_classes(store: Store, project_id: int, annotator: int, item_ids: Sequenc
 
 
 def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArray[np.int64]:
-    """(n,) ids of the items that the annotator may still label and has not labeled, if the project is blind; else none.
+    """(n,) ids of the items that the annotator may still label and has not labeled: in a blind project all of them,
+    else those of test sets (`storage.labeling.test_sets`).
 
-    Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator nothing
-    is hidden.
+    Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator the
+    items of test sets alone are hidden.
     """
     states = states_in_memory(store, project_id)
     with store.read() as connection:
-        if annotator is None or not row_in(connection, project_id).settings.is_blind:
-            return np.empty(0, np.int64)
+        blind = annotator is not None and row_in(connection, project_id).settings.is_blind
         if states is None:
-            waiting = np.fromiter(connection.execute(queue.waiting_items(project_id)).scalars(), np.int64)
+            query = queue.waiting_items(project_id)
+            of_tests = select(Item.id).where(Item.project_id == project_id, Item.held_out)
+            query = query if blind else query.where(ItemState.item_id.in_(of_tests))
+            waiting = np.fromiter(connection.execute(query).scalars(), np.int64)
         else:
-            waiting = states.item_ids[states.waiting]
+            waiting = states.item_ids[states.waiting if blind else states.waiting & states.held_out]
+    if annotator is None or not len(waiting):
+        return np.sort(waiting)
     own = own_classes(store, project_id, annotator)
     return np.setdiff1d(waiting, np.fromiter(own, np.int64, len(own)))
 
@@ -112,7 +117,8 @@ class UndecidedLabel:
 
 
 def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
-    """The labeled items of a project without a review decision."""
+    """The labeled items of a project without a review decision, test items left out: a test label that is changed
+    because a model disagrees would no longer measure it."""
     first = (
         select(LabelEvent.item_id, func.min(LabelEvent.sequence).label("sequence"))
         .where(LabelEvent.project_id == project_id, LabelEvent.kind.in_(("label", "decide")))
@@ -122,7 +128,9 @@ def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
     query = (
         select(ItemState.item_id, ItemState.class_id, first.c.sequence)
         .join(first, first.c.item_id == ItemState.item_id)
+        .join(Item, Item.id == ItemState.item_id)
         .where(ItemState.project_id == project_id, ItemState.class_id.is_not(None), ~ItemState.decided)
+        .where(~Item.held_out)
     )
     with store.read() as connection:
         counts_as = effective_ids(connection, project_id)

@@ -5,7 +5,8 @@ Counting label  the newest `decide`; else the class that most annotators give, m
                 to the newest label
 Skipped         the newest `label`, `skip` or `decide` on the item is a `skip`
 Flagged         the newest `flag` or `unflag` is a `flag`
-Waiting         readable, not held out, not skipped, not decided, fewer current labels than the project requires
+Waiting         readable, not skipped, not decided, fewer current labels than the project requires, and not held out
+                unless the item belongs to a test set (`storage.labeling.test_sets`)
 
 Undone events (`storage.labeling.undo`) are ignored. `derive` implements these rules for one item. `refresh_states`
 writes the result for the items of a change, in the same transaction; `rebuild` writes it for the whole project and
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, insert, or_, select, update
 
 from storage.database.bulk import chunks
 from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent, Project
@@ -157,7 +158,8 @@ def refresh_contested(connection: Connection, project_id: int) -> None:
 
 def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> None:
     """Update which items wait after the number of labels per item has changed."""
-    readable = select(Item.id).where(Item.project_id == project_id, Item.condition == "ok", ~Item.held_out)
+    served = or_(~Item.held_out, Item.test_set_id.is_not(None))
+    readable = select(Item.id).where(Item.project_id == project_id, Item.condition == "ok", served)
     state = ItemState.__table__.c
     waits = state.item_id.in_(readable) & ~state.skipped & ~state.decided & (state.n_labels < wanted)
     which = (ItemState.project_id == project_id, ItemState.waiting != waits)
@@ -198,7 +200,7 @@ def _events_by_item(connection: Connection, condition: Any) -> dict[int, list[An
 
 def _state_query(project_id: int) -> Select[*tuple[Any, ...]]:
     return (
-        select(ItemState.__table__, Item.held_out, Item.condition)
+        select(ItemState.__table__, Item.held_out, Item.test_set_id, Item.condition)
         .join(Item, Item.id == ItemState.item_id)
         .where(ItemState.project_id == project_id)
     )
@@ -210,7 +212,7 @@ def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any,
     for row, state in derived:
         values = {
             "waiting": row.condition == "ok"
-            and not (row.held_out or state.skipped or state.decided)
+            and not ((row.held_out and row.test_set_id is None) or state.skipped or state.decided)
             and state.n_labels < wanted,
             "n_labels": state.n_labels,
             "class_id": state.class_id,

@@ -75,6 +75,45 @@ def test_items(
     show(asdict(done), as_json, f"{done.moved:,} items moved, {done.unchanged:,} were there already.")
 
 
+def measure_(
+    project: Project,
+    draw: Annotated[int | None, typer.Option(help="Draw this many test items from the pool first.")] = None,
+    width: Annotated[
+        float | None, typer.Option(help="Draw as many as an interval of this many points on each side takes.")
+    ] = None,
+    labels: Annotated[int, typer.Option(help="Of them, at most this many with labels given in random order.")] = 0,
+    target: Annotated[float, typer.Option(help="Estimate the labels for this accuracy, in percent.")] = 95.0,
+    as_json: Json = False,
+) -> None:
+    """Measure the accuracy on test items of the project's own, after drawing some with --draw or --width."""
+    from app.views import measuring_words as words
+    from app.views.measuring import as_dict, measure, needed_items
+    from core.config import require
+    from storage.labeling.test_sets import draw_test_set
+
+    require(draw is None or width is None, "Use --draw or --width, not both.")
+    require(width is None or 0 < width < 50, f"--width is {width}; use points above 0 and below 50.")
+    require(0 < target < 100, f"--target is {target}; use a percentage above 0 and below 100.")
+    with open_store() as store:
+        found = find_project(store, project)
+        number = draw if width is None else needed_items(width / 100)
+        if number is not None:
+            made = draw_test_set(store, found.id, number, n_labels=labels)
+            tell(f"Drew {made.draw.n_items:,} test items from {made.draw.n_frame:,} (seed {made.draw.seed}).")
+        seen = measure(store, found.id)
+    if seen is None:
+        show(None, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")
+        return
+    forecast = seen.forecast(target / 100)
+    lines = [words.progress_sentence(seen)]
+    for row in seen.rounds:
+        mark = "" if row.inductive else " (before the draw)"
+        lines.append(f"Round {row.number}, {row.n_labeled:,} labels: {words.percent(row.accuracy)}{mark}")
+    lines += [f"  {name}: {words.percent(share)}" for name, share in seen.per_class]
+    lines += [*words.about_rounds(seen), words.forecast_sentence(forecast, seen.n_labeled)] if seen.rounds else []
+    show(as_dict(seen, forecast), as_json, "\n".join(lines))
+
+
 def history(
     project: Project, item: Annotated[int, typer.Argument(help="Id of the item.")], as_json: Json = False
 ) -> None:
@@ -140,3 +179,4 @@ def register(app: typer.Typer) -> None:
     for function in (delete, duplicate, history, disk, clean):
         app.command()(function)
     app.command("test-items")(test_items)
+    app.command("measure")(measure_)

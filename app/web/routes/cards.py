@@ -9,7 +9,8 @@ A hidden suggestion is not part of the card. The card names its round instead, a
 and confidence that are stored with the label.
 
 In a blind project (`ProjectSettings.is_blind`), a suggestion is hidden until the annotator has labeled the item, and
-the nearest labeled items are those that the annotator has labeled, with the annotator's own labels.
+the nearest labeled items are those that the annotator has labeled, with the annotator's own labels. The card of a test
+item never has a suggestion or nearest items.
 """
 
 from __future__ import annotations
@@ -66,8 +67,15 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
         blind = project.settings.is_blind and item.id not in own
         card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known, blind=blind)
         card["nearest"] = near.get(item.id, [])
-        made.append(card)
+        made.append(card if not item.held_out else _blind(card))
     return made
+
+
+def _blind(card: dict[str, Any]) -> dict[str, Any]:
+    """The card of a test item: nothing on it depends on a model."""
+    nothing = suggestion(card["item_id"], 0, ProjectSettings(), None, [], blind=True)
+    why = "A test item: its label measures accuracy and trains no model. No suggestion is shown."
+    return card | {"suggestion": nothing, "nearest": [], "pick": None, "queued": True, "why": why, "test": True}
 
 
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:

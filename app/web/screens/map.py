@@ -20,6 +20,7 @@ from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.routes.media import picture_path, sound_path
+from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
 from storage.rounds.log import RoundLog, RoundRow
@@ -53,7 +54,8 @@ def render() -> None:
     row = chosen_round(done)  # drawn below the map, read before it
     compared = round_requests.comparison(store, row.id)
     beside = f"{compared.ticket} {compared.status}" if compared else ""
-    blind_for = state.here().annotator.id if project.settings.is_blind else None
+    annotator = state.here().annotator.id
+    blind_for = annotator if len(items_to_hide(store, project.id, annotator)) else None
     found = _layers(store.url, project.id, row.id, project.revision, beside, blind_for)
     if found is None:
         theme.empty_state("No map", f"Round {row.number} has no map.")

@@ -18,6 +18,7 @@ from app.views.learning_progress import LearningProgress, advice, is_inductive, 
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
+from app.web.screens.measure import measure_card
 from app.web.screens.rounds.history import round_history, version_card
 from app.web.screens.rounds.running import running
 from app.web.screens.rounds.simulate import simulate_card, warnings_card
@@ -54,6 +55,7 @@ def render() -> None:
     found = learning_progress(resources.store(), project.id)
     if found.rounds:
         results(found)
+    measure_card(project)
     warnings_card(project)
     round_history(project.id)
     version_card(project.id)

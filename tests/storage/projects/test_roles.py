@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.prediction_jobs import run_prediction
+from app.jobs.requests import PredictionRequest
 from core.config import RoundConfig
 from core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from core.types import ignore
 from storage.exporting.run import export_project
 from storage.importing import watches
 from storage.importing.runs import start as start_import
 from storage.labeling.held_out import move_to_pool, move_to_test
 from storage.labeling.pool import Pool
+from storage.labeling.test_sets import draw_test_set
 from storage.projects import audit, roles
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import add_class, list_classes, style_class
@@ -53,6 +57,13 @@ def lease(made: Made, folder: Path) -> None:
 def label(made: Made, folder: Path) -> None:
     apply(made, "label", class_id=made.classes[0])
     apply(made, "flag")
+
+
+def predict(made: Made, folder: Path) -> None:
+    """The gate of the job: with it passed, there is no model yet."""
+    request = PredictionRequest(project_id=made.project_id, target=str(folder / "out.jsonl"), item_ids=(1,))
+    with pytest.raises(InvalidInput, match="No finished round"):
+        run_prediction(made.store, request, ignore)
 
 
 def decide(made: Made, folder: Path) -> None:
@@ -125,11 +136,13 @@ def duplicate(made: Made, folder: Path) -> None:
 def move_test_items(made: Made, folder: Path) -> None:
     assert move_to_test(made.store, made.project_id, made.items[:1]).moved == 1
     assert move_to_pool(made.store, made.project_id, made.items[:1]).moved == 1
+    assert draw_test_set(made.store, made.project_id, 1).draw.n_items == 1
 
 
 def delete_items(made: Made, folder: Path) -> None:
     assert plan_deletion(made.store, made.project_id, made.items[:1]).items == 1
-    assert request_deletion(made.store, made.project_id, "birds", made.items[:1]).item_ids == made.items[:1]
+    name = get_project(made.store, made.project_id).name
+    assert request_deletion(made.store, made.project_id, name, made.items[:1]).item_ids == made.items[:1]
 
 
 def give_role(made: Made, folder: Path) -> None:
@@ -140,6 +153,7 @@ VERBS: dict[str, Callable[[Made, Path], None]] = {
     "see items, media, labels, history, rounds, picks and predictions": read,
     "take items from the queue and give them back": lease,
     "label, skip, flag, write notes, undo": label,
+    "predict files and items with the model of a round, on the server": predict,
     "decide in a review": decide,
     "change classes": change_classes,
     "change the settings and the guidelines": change_settings,
@@ -149,7 +163,7 @@ VERBS: dict[str, Callable[[Made, Path], None]] = {
     "run and remove simulations": simulate,
     "export": export,
     "duplicate the setup, as a new project": duplicate,
-    "move items to the test items and back": move_test_items,
+    "move items to the test items and back, draw test items": move_test_items,
     "archive and restore the project": archive,
     "delete items or the project": delete_items,
     "give and remove roles": give_role,
@@ -186,6 +200,24 @@ def test_a_cell_of_the_table_holds(made, tmp_path, what, role):
         else:
             with pytest.raises(Forbidden, match=f"is {role}"):
                 VERBS[what](made, tmp_path)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("role", ROLES)
+def test_the_cells_of_a_role_hold_on_postgresql(store, tmp_path, role):
+    for number, what in enumerate(sorted(VERBS)):
+        made = make_pool(store, 4, name=f"birds {number}")
+        set_role(store, made.project_id, annotator_named(store, "Olga").id, "owner")
+        set_role(store, made.project_id, made.ann, role)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with acting_as(Actor(made.ann)):
+            if table()[what, role]:
+                VERBS[what](made, folder)
+            else:
+                with pytest.raises(Forbidden, match=f"is {role}"):
+                    VERBS[what](made, folder)
 
 
 @pytest.mark.parametrize("what", sorted(VERBS))

@@ -1,0 +1,82 @@
+"""How many more labels an accuracy takes: a power law through the measured errors, with its uncertainty.
+
+Model        error(labels) = exp(a) labels^-b, fitted by weighted least squares to the logarithm of the measured error
+             rates; the weights are the inverse variances of the logarithms (delta method).
+Uncertainty  the fit is repeated on resampled test items (bootstrap). All rounds are measured on the same items, so the
+             items are resampled together for all rounds. The interval covers what the sample of test items leaves open.
+             It does not cover that learning curves need not be power laws: they often flatten, so the lower end is
+             more reliable than the upper end.
+Undecided    there is no upper end where more than a tenth of the fits do not reach the target within HORIZON times the
+             present labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_ROUNDS = 3  # with different numbers of labels
+FEWEST_ITEMS = 30
+HORIZON = 20.0
+DRAWS = 400
+LOW, HIGH = 0.1, 0.9  # an 80 % interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Labels beyond those of the newest round; `low` to `high` is an 80 % interval."""
+
+    target: float
+    labels: int  # of the newest round
+    more: int | None  # None: the fitted curve does not reach the target
+    low: int | None
+    high: int | None  # None: no upper end
+    reached: bool = False  # the newest round has the target already
+
+
+def forecast(labels: NDArray[np.int64], correct: NDArray[np.bool_], target: float, seed: int = 0) -> Forecast | None:
+    """From `correct` (items, rounds) at `labels` (rounds,); None with too few rounds or items to say anything."""
+    n_items = correct.shape[0]
+    if len(np.unique(labels[labels > 0])) < FEWEST_ROUNDS or n_items < FEWEST_ITEMS or not 0 < target < 1:
+        return None
+    now, usable = int(labels[-1]), labels > 0
+    labels, correct = labels[usable], correct[:, usable]
+    if correct[:, -1].mean() >= target:
+        return Forecast(target=target, labels=now, more=0, low=0, high=0, reached=True)
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(0, n_items, (DRAWS, n_items))
+    errors = np.concatenate([(~correct).mean(0)[None], 1 - correct[picks].mean(1)])  # the first row: all items
+    found = np.maximum(_labels_at(labels, errors, n_items, 1 - target) - now, 0)
+    low, high = np.quantile(found[1:], [LOW, HIGH], method="higher")
+    return Forecast(
+        target=target,
+        labels=now,
+        more=_rounded(found[0]),
+        low=_rounded(low),
+        high=_rounded(high) if high < HORIZON * now else None,
+    )
+
+
+def _labels_at(
+    labels: NDArray[np.int64], errors: NDArray[np.float64], n_items: int, wanted: float
+) -> NDArray[np.float64]:
+    """(draws,) the labels at which each fitted curve has the error `wanted`; infinite where it never has."""
+    smoothed = (errors * n_items + 0.5) / (n_items + 1)  # a logarithm without zeros
+    weights = smoothed * n_items / (1 - smoothed)  # 1 / var(log error)
+    x, y = np.log(labels.astype(np.float64)), np.log(smoothed)
+    total = weights.sum(1, keepdims=True)
+    middle_x, middle_y = (weights * x).sum(1, keepdims=True) / total, (weights * y).sum(1, keepdims=True) / total
+    slope = (weights * (x - middle_x) * (y - middle_y)).sum(1) / (weights * (x - middle_x) ** 2).sum(1)
+    with np.errstate(divide="ignore", over="ignore"):
+        at = np.exp((np.log(wanted) - middle_y[:, 0]) / slope + middle_x[:, 0])
+    return np.where(slope < -1e-9, at, np.inf)
+
+
+def _rounded(value: float) -> int | None:
+    """Two significant digits: more would claim too much."""
+    if not np.isfinite(value) or value > 1e9:
+        return None
+    digits = 10 ** max(0, len(str(int(value))) - 2)
+    return int(round(value / digits) * digits)

@@ -1,0 +1,199 @@
+"""The accuracy of a project on its own test items (`storage.labeling.test_sets`), as plain values for screens.
+
+Every round is measured on the same items: the test items that have a label now. A round in which some of them were not
+test items yet used them as unlabeled items; it is marked and takes no part in the forecast. The prediction of a round
+is that of the network alone, as it is exported; rounds of earlier versions stored only predictions averaged over views.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.views.figures.charts import wilson
+from app.views.forecasts import Forecast, forecast
+from app.views.predictions import predictions_of
+from core.errors import NotFound
+from storage.database.store import Store
+from storage.labeling.test_sets import own_test_items
+from storage.projects import class_rows, classes
+from storage.projects.class_rows import ClassRow
+from storage.rounds.log import RoundLog, RoundRow
+
+FEWEST_PER_CLASS = 10  # labeled test items of a class before its accuracy is shown
+MOST_TESTS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share of correct predictions with its 95 % Wilson interval."""
+
+    correct: int
+    n: int
+
+    @property
+    def value(self) -> float:
+        return self.correct / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.correct, self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRound:
+    round_id: int
+    number: int
+    n_labeled: int
+    strategy: str
+    accuracy: Share
+    inductive: bool  # all of the items were test items when the round was requested
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What is known about the accuracy of a project from its own test items."""
+
+    n_drawn: int
+    n_labeled: int
+    n_waiting: int
+    n_skipped: int
+    rounds: tuple[MeasuredRound, ...]  # finished rounds with a model, oldest first
+    per_class: tuple[tuple[str, Share], ...]  # of the newest round, classes with enough test items
+    n_left_out: int  # rounds without predictions of all of the items
+    correct: NDArray[np.bool_]  # (k, rounds) of each labeled test item in each of `rounds`
+
+    @property
+    def newest(self) -> MeasuredRound | None:
+        return self.rounds[-1] if self.rounds else None
+
+    def forecast(self, target: float) -> Forecast | None:
+        """How many labels an accuracy of `target` takes; None while there are too few rounds or test items."""
+        usable = [place for place, row in enumerate(self.rounds) if row.inductive]
+        labels = np.array([self.rounds[place].n_labeled for place in usable], np.int64)
+        return forecast(labels, self.correct[:, usable], target)
+
+
+def needed_items(half_width: float, expected: float = 0.5) -> int:
+    """The smallest number of test items whose 95 % Wilson interval is at most `half_width` on each side, if the share
+    of correct predictions is `expected`."""
+    low, high = 1, 1 << 20
+    while low < high:
+        middle = (low + high) // 2
+        first, last = wilson(round(expected * middle), middle)
+        low, high = (low, middle) if (last - first) / 2 <= half_width else (middle + 1, high)
+    return low
+
+
+def measure(store: Store, project_id: int) -> Measurement | None:
+    """None while the project has drawn no test set."""
+    items = own_test_items(store, project_id)
+    if not len(items.item_ids):
+        return None
+    known = classes.list_classes(store, project_id, include_inactive=True)
+    at = np.flatnonzero(items.labeled)[:MOST_TESTS]
+    labels = _effective(items.class_ids[at], known)
+    rows = [row for row in reversed(RoundLog(store, project_id).list()) if row.status == "finished"]
+    rows = [row for row in rows if row.replay_of is None and row.metrics.get("has_model")]
+    measured, columns = [], []
+    for row in rows if len(at) else ():
+        stored = _stored(store, row, items.item_ids[at])
+        if stored is not None:
+            columns.append(_effective(stored.class_ids, known) == labels)
+            measured.append(_measured(row, columns[-1], stored.inductive))
+    correct = np.stack(columns, 1) if columns else np.zeros((len(at), 0), np.bool_)
+    return Measurement(
+        n_drawn=len(items.item_ids),
+        n_labeled=int(items.labeled.sum()),
+        n_waiting=int(items.waiting.sum()),
+        n_skipped=int(items.skipped.sum()),
+        rounds=tuple(measured),
+        per_class=_per_class(labels, columns[-1], known) if columns else (),
+        n_left_out=(len(rows) - len(measured)) if len(at) else 0,
+        correct=correct,
+    )
+
+
+def as_dict(found: Measurement, forecast: Forecast | None) -> dict[str, Any]:
+    """JSON values for programs."""
+    return {
+        "n_drawn": found.n_drawn,
+        "n_labeled": found.n_labeled,
+        "n_waiting": found.n_waiting,
+        "n_skipped": found.n_skipped,
+        "rounds": [
+            {
+                "round_id": row.round_id,
+                "number": row.number,
+                "n_labeled": row.n_labeled,
+                "inductive": row.inductive,
+                **_share(row.accuracy),
+            }
+            for row in found.rounds
+        ],
+        "per_class": [{"name": name, **_share(share)} for name, share in found.per_class],
+        "forecast": None if forecast is None else asdict(forecast),
+    }
+
+
+def _share(share: Share) -> dict[str, Any]:
+    low, high = share.interval
+    return {"accuracy": share.value, "correct": share.correct, "n": share.n, "low": low, "high": high}
+
+
+def _measured(row: RoundRow, correct: NDArray[np.bool_], inductive: bool) -> MeasuredRound:
+    return MeasuredRound(
+        round_id=row.id,
+        number=row.number,
+        n_labeled=row.n_labeled,
+        strategy=row.strategy,
+        accuracy=Share(correct=int(correct.sum()), n=len(correct)),
+        inductive=inductive,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The class that a round predicts for each of the items."""
+
+    class_ids: NDArray[np.int64]
+    inductive: bool
+
+
+def _stored(store: Store, row: RoundRow, item_ids: NDArray[np.int64]) -> _Stored | None:
+    """None if the round has no prediction of one of the items."""
+    found = predictions_of(store, row)
+    if found is None:
+        return None
+    columns = np.array(found.column_classes, np.int64)
+    log = RoundLog(store, row.project_id)
+    with contextlib.suppress(NotFound):
+        ids = np.asarray(log.arrays(row.id, "test_item_ids"))
+        place = np.searchsorted(ids, item_ids).clip(max=len(ids) - 1)
+        if (ids[place] == item_ids).all():
+            return _Stored(columns[log.arrays(row.id, "test_predictions")[place].argmax(1)], inductive=True)
+    rows = found.predicted_rows(item_ids)
+    if (rows < 0).any():
+        return None
+    return _Stored(columns[found.probabilities[rows].argmax(1)], inductive=False)
+
+
+def _effective(class_ids: NDArray[np.int64], known: Sequence[ClassRow]) -> NDArray[np.int64]:
+    counts_as = class_rows.counts_as(list(known))
+    return np.array([counts_as.get(one, one) for one in class_ids.tolist()], np.int64)
+
+
+def _per_class(
+    labels: NDArray[np.int64], correct: NDArray[np.bool_], known: Sequence[ClassRow]
+) -> tuple[tuple[str, Share], ...]:
+    found = []
+    for row in known:
+        mine = labels == row.id
+        if row.active and int(mine.sum()) >= FEWEST_PER_CLASS:
+            found.append((row.name, Share(correct=int(correct[mine].sum()), n=int(mine.sum()))))
+    return tuple(found)

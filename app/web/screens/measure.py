@@ -1,0 +1,166 @@
+"""Measure it: draw test items from the pool, and the accuracy on them. A card of the Train screen."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.views import measuring_words as words
+from app.views.figures import charts
+from app.views.figures.charts import CurvePoint
+from app.views.measuring import Measurement, measure, needed_items
+from app.views.strategy_names import strategy_title
+from app.views.text import count
+from app.web import resources, theme
+from core.errors import WinnowError
+from storage.labeling.test_sets import Frame, draw_test_set, test_frame
+from storage.projects.projects import ProjectRow
+
+WIDTHS = {0.10: "± 10 points", 0.07: "± 7 points", 0.05: "± 5 points", 0.03: "± 3 points", 0.02: "± 2 points"}
+FEWEST_POOL = 20
+
+
+def measure_card(project: ProjectRow) -> None:
+    """The card; one line of the Train screen calls it."""
+    found = measure(resources.store(), project.id)
+    with theme.card("measure"):
+        if found is None:
+            theme.heading("Measure accuracy", "with test items of your own")
+            theme.muted(
+                "A random sample of the pool is set aside, labeled by you without suggestions, and never trained on. "
+                "Every round is then measured on it."
+            )
+            _draw_form(project, expected=0.5)
+            return
+        _results(project, found)
+        expected = found.newest.accuracy.value if found.newest else 0.5
+        with st.expander("Draw more test items"):
+            _draw_form(project, expected=min(max(expected, 0.5), 0.97), have=found.n_drawn - found.n_skipped)
+
+
+def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
+    """How exact the accuracy is to be, the number of items that takes, and the button."""
+    frame = test_frame(resources.store(), project.id)
+    if len(frame.item_ids) + len(frame.random_labels) < FEWEST_POOL:
+        theme.muted(f"The pool has {count(len(frame.item_ids), 'item')} without a label: too few to set some aside.")
+        return
+    fields = st.columns([3, 3, 2], vertical_alignment="bottom")
+    with fields[0]:
+        width = st.select_slider(
+            "Uncertainty of the accuracy",
+            list(WIDTHS),
+            value=0.05,
+            format_func=WIDTHS.__getitem__,
+            key=f"measure-width-{project.id}",
+            help="Half the width of the 95 % interval.",
+        )
+    wanted = max(needed_items(float(width), expected) - have, 0)
+    possible = min(wanted, len(frame.item_ids) + len(frame.random_labels))
+    with fields[1]:
+        old = _old_labels(frame)
+    with fields[2]:
+        words_ = f"Draw {count(possible, 'test item')}" if possible else "Enough test items"
+        go = st.button(words_, type="primary", key=f"measure-draw-{project.id}", width="stretch", disabled=not possible)
+    theme.muted(_about(frame, wanted, possible, expected))
+    if go:
+        try:
+            draw_test_set(resources.store(), project.id, possible, n_labels=old)
+        except WinnowError as problem:
+            st.warning(str(problem))
+            return
+        st.rerun()
+
+
+def _old_labels(frame: Frame) -> int:
+    """How many labels that were given in random order become test labels."""
+    n = len(frame.random_labels)
+    if not n:
+        return 0
+    use = st.checkbox(
+        f"Use {count(n, 'label')} given in random order",
+        key="measure-old",
+        help="They become test labels and no longer train. Only labels from before the first round can be used: later "
+        "items were picked, and a model has seen their labels.",
+    )
+    return n if use else 0
+
+
+def _about(frame: Frame, wanted: int, possible: int, expected: float) -> str:
+    parts = [f"Drawn from {count(len(frame.item_ids), 'item')} without a label."]
+    if possible < wanted:
+        parts.append(f"This takes {wanted:,} items; the pool has fewer.")
+    elif expected == 0.5:
+        parts.append("The number suffices for every accuracy; a high one needs fewer.")
+    if frame.n_rounds:
+        parts.append(
+            "Labels that exist are not used: rounds picked their items, so they are not a random sample. The accuracy "
+            "is that on the items without a label."
+        )
+    if frame.groups:
+        parts.append(f"Each of {count(len(set(frame.groups)), 'group')} gets its share.")
+    return " ".join(parts)
+
+
+def _results(project: ProjectRow, found: Measurement) -> None:
+    newest = found.newest
+    theme.heading("Accuracy on your test items", words.percent(newest.accuracy) if newest else "")
+    left, right = st.columns([3, 2])
+    with left:
+        if newest is not None:
+            st.plotly_chart(
+                charts.learning_curve(_points(found), dark=_dark(), height=220),
+                key="measure-curve",
+                config=charts.PLOT_OPTIONS,
+            )
+            for line in words.about_rounds(found):
+                theme.muted(line)
+        else:
+            theme.muted("Accuracy appears when test items are labeled and a round with a model has finished.")
+    with right:
+        theme.muted(words.progress_sentence(found))
+        if found.n_waiting and st.button("Label test items", key="measure-label", type="primary"):
+            st.switch_page(st.session_state["pages"]["label"])
+        if newest is not None:
+            _target(project, found)
+            _classes(found)
+
+
+def _target(project: ProjectRow, found: Measurement) -> None:
+    target = st.number_input(
+        "Target accuracy (%)", 50.0, 99.9, 95.0, 0.5, format="%.1f", key=f"measure-target-{project.id}"
+    )
+    forecast = found.forecast(target / 100)
+    theme.muted(words.forecast_sentence(forecast, found.n_labeled))
+    if advice := words.stop_advice(found, forecast):
+        theme.note(advice)
+
+
+def _classes(found: Measurement) -> None:
+    if not found.per_class:
+        return
+    rows = [
+        {
+            "class": name,
+            "accuracy": f"{100 * share.value:.0f} %",
+            "95 % interval": f"{100 * share.interval[0]:.0f} to {100 * share.interval[1]:.0f} %",
+            "items": share.n,
+        }
+        for name, share in sorted(found.per_class, key=lambda pair: pair[1].value)
+    ]
+    st.dataframe(rows, hide_index=True, key="measure-classes", height=min(36 * (len(rows) + 1), 220))
+
+
+def _points(found: Measurement) -> list[CurvePoint]:
+    return [
+        CurvePoint(
+            round=row.number,
+            labels=row.n_labeled,
+            correct=row.accuracy.correct,
+            n=row.accuracy.n,
+            strategy=strategy_title(row.strategy) + ("" if row.inductive else " · before the draw"),
+        )
+        for row in found.rounds
+    ]
+
+
+def _dark() -> bool:
+    return st.context.theme.type == "dark"

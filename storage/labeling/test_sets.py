@@ -1,0 +1,239 @@
+"""Test sets of one's own: random items of the pool that are labeled blind and only measure.
+
+Frame     the readable items of the pool without a label. Skipped items and items that someone has on screen at the
+          moment are left out: these may show a suggestion.
+Draw      a simple random sample of the frame; with groups, each group gets its share of the sample (proportional
+          allocation, largest remainders), and the items of a group are drawn at random.
+Labels    labels that were given in random order can be part of the sample instead: `random_labels`. No label is used
+          that a round has seen.
+Then      the items are test items for good: no round trains on them or picks them. They wait at the front of the queue,
+          and nobody sees a prediction of them or their nearest items until they have labeled them.
+
+The seed, the size of the frame and the number of groups are stored with the test set.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, func, insert, select, update
+
+from core.config import require
+from core.errors import InvalidInput
+from storage.database.bulk import chunks
+from storage.database.schema import Item, ItemState, LabelEvent, Lease, Round
+from storage.database.store import Store, now
+from storage.database.test_set_schema import TestSet
+from storage.labeling import projections, queue
+from storage.projects import audit, projects, roles
+
+MOST_ITEMS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """How a test set was drawn."""
+
+    n_items: int
+    n_frame: int  # items of the pool it was drawn from
+    n_labels: int = 0  # items that came with a label which was given in random order
+    n_groups: int = 0  # 0: the items have no groups
+    n_open: int = 0  # items left out because someone had them on screen
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSetRow:
+    __test__ = False
+
+    id: int
+    drawn_at: datetime
+    drawn_by: int | None
+    draw: Draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTestItems:
+    """The items of all test sets of a project, in the order of their ids."""
+
+    item_ids: NDArray[np.int64]
+    class_ids: NDArray[np.int64]  # of the label that counts, as given; 0 without one
+    waiting: NDArray[np.bool_]
+    skipped: NDArray[np.bool_]
+
+    @property
+    def labeled(self) -> NDArray[np.bool_]:
+        return (self.class_ids > 0) & ~self.waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What a test set can be drawn from."""
+
+    item_ids: NDArray[np.int64]  # without a label
+    groups: tuple[str, ...]  # of each of them; empty without groups
+    random_labels: NDArray[np.int64]  # items whose labels were given in random order and that no round has used
+    n_open: int
+    n_rounds: int  # finished rounds
+
+
+def draw_test_set(
+    store: Store, project_id: int, n_items: int, *, n_labels: int = 0, seed: int | None = None
+) -> TestSetRow:
+    """Draw `n_items` test items, up to `n_labels` of them among the labels that were given in random order."""
+    require(0 < n_items <= MOST_ITEMS, f"{n_items:,} test items were requested; use 1 to {MOST_ITEMS:,}.")
+    require(n_labels >= 0, f"{n_labels} labels were requested; use 0 or more.")
+    seed = secrets.randbits(31) if seed is None else seed
+    with store.write() as connection:
+        projects.touch(connection, project_id)
+        frame = frame_in(connection, project_id)
+        n_old = min(n_labels, len(frame.random_labels), n_items)
+        if n_items - n_old > len(frame.item_ids):
+            raise InvalidInput(
+                f"{n_items:,} test items were requested, and {len(frame.item_ids):,} items without a label can be "
+                f"drawn ({frame.n_open:,} more are on someone's screen). Draw fewer, or import more."
+            )
+        rng = np.random.default_rng([seed, project_id])
+        old = rng.choice(frame.random_labels, n_old, replace=False)
+        new = choose_items(frame.item_ids, n_items - n_old, rng, frame.groups)
+        draw = Draw(
+            n_items=n_items,
+            n_frame=len(frame.item_ids) + len(frame.random_labels),
+            n_labels=n_old,
+            n_groups=len(set(frame.groups)),
+            n_open=frame.n_open,
+            seed=seed,
+        )
+        return _store(connection, project_id, draw, [*new.tolist(), *old.tolist()])
+
+
+def choose_items(
+    item_ids: NDArray[np.int64], n: int, rng: np.random.Generator, groups: Sequence[str] = ()
+) -> NDArray[np.int64]:
+    """(n,) a random sample in random order; with `groups` (one for each item) each group has its share of it."""
+    if not groups:
+        return rng.choice(item_ids, n, replace=False)
+    names, group = np.unique(np.asarray(groups), return_inverse=True)
+    exact = n * np.bincount(group) / max(len(item_ids), 1)
+    share = np.floor(exact).astype(np.int64)
+    order = rng.permutation(len(names))  # equal remainders: at random
+    rest = order[np.argsort(-(exact - share)[order], kind="stable")][: n - int(share.sum())]
+    share[rest] += 1
+    parts = [rng.choice(item_ids[group == at], number, replace=False) for at, number in enumerate(share)]
+    return rng.permutation(np.concatenate(parts))
+
+
+def test_frame(store: Store, project_id: int) -> Frame:
+    """What a test set could be drawn from now."""
+    with store.read() as connection:
+        roles.check_in(connection, project_id, "read")
+        return frame_in(connection, project_id)
+
+
+def frame_in(connection: Connection, project_id: int) -> Frame:
+    states = (
+        select(Item.id, ItemState.class_id, ItemState.n_labels, ItemState.skipped, ItemState.shuffle)
+        .join(ItemState, ItemState.item_id == Item.id)
+        .where(Item.project_id == project_id, ~Item.held_out, Item.condition == "ok")
+        .order_by(ItemState.shuffle, Item.id)
+    )
+    rows = connection.execute(states).all()
+    live = select(Lease.item_id).where(Lease.project_id == project_id, Lease.expires_at > now())
+    open_now = set(connection.execute(live).scalars())
+    n_rounds = connection.execute(
+        select(func.count()).where(Round.project_id == project_id, Round.status == "finished")
+    ).scalar_one()
+    free = [row.id for row in rows if row.class_id is None and row.n_labels == 0 and not row.skipped]
+    usable = np.array(sorted(one for one in free if one not in open_now), np.int64)
+    return Frame(
+        item_ids=usable,
+        groups=_groups(connection, usable.tolist()),
+        random_labels=_random_labels(connection, project_id, rows) if not n_rounds else np.empty(0, np.int64),
+        n_open=len(free) - len(usable),
+        n_rounds=int(n_rounds),
+    )
+
+
+def _groups(connection: Connection, item_ids: Sequence[int]) -> tuple[str, ...]:
+    """The group of each item, such as a speaker or a recording; empty while items have none."""
+    return ()
+
+
+def _random_labels(connection: Connection, project_id: int, rows: Sequence[Any]) -> NDArray[np.int64]:
+    """The labeled items that are a random sample of the pool. `rows` are in the shuffled order of the queue.
+
+    The shuffled order depends on the hash of the content alone. The items that are all done at its start are therefore
+    a random sample, whoever labeled them. The first item without a label ends it: what is labeled after that was chosen
+    by someone. So does the first label that was given with a suggestion in view.
+    """
+    seen = select(LabelEvent.item_id).where(LabelEvent.project_id == project_id, LabelEvent.suggestion == "shown")
+    with_suggestion = set(connection.execute(seen).scalars())
+    found: list[int] = []
+    for row in rows:
+        if row.class_id is not None and row.id not in with_suggestion:
+            found.append(row.id)
+        elif not row.skipped:
+            break
+    return np.array(found, np.int64)
+
+
+def list_test_sets(store: Store, project_id: int) -> list[TestSetRow]:
+    """Newest first."""
+    query = select(TestSet.__table__).where(TestSet.project_id == project_id).order_by(TestSet.id.desc())
+    with store.read() as connection:
+        roles.check_in(connection, project_id, "read")
+        return [_row(row) for row in connection.execute(query)]
+
+
+def own_test_items(store: Store, project_id: int) -> OwnTestItems:
+    """The items of all test sets, with the label that counts now."""
+    query = (
+        select(Item.id, Item.test_set_id, ItemState.class_id, ItemState.waiting, ItemState.skipped)
+        .join(ItemState, ItemState.item_id == Item.id)
+        .where(Item.project_id == project_id, Item.held_out, Item.test_set_id.is_not(None))
+        .order_by(Item.id)
+    )
+    with store.read() as connection:
+        rows = connection.execute(query).all()
+    return OwnTestItems(
+        item_ids=np.array([row.id for row in rows], np.int64),
+        class_ids=np.array([row.class_id or 0 for row in rows], np.int64),
+        waiting=np.array([row.waiting for row in rows], np.bool_),
+        skipped=np.array([row.skipped for row in rows], np.bool_),
+    )
+
+
+def count_waiting_tests(store: Store, project_id: int) -> int:
+    """Test items that still wait for a label; no round can pick them."""
+    query = select(func.count()).join_from(Item, ItemState, ItemState.item_id == Item.id)
+    query = query.where(Item.project_id == project_id, Item.held_out, ItemState.waiting)
+    with store.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def _store(connection: Connection, project_id: int, draw: Draw, item_ids: Sequence[int]) -> TestSetRow:
+    actor = roles.current_actor()
+    by = None if actor is None else actor.annotator_id
+    newest = select(func.coalesce(func.max(LabelEvent.sequence), 0)).where(LabelEvent.project_id == project_id)
+    about = asdict(draw) | {"label_sequence": int(connection.execute(newest).scalar_one())}
+    values = {"project_id": project_id, "drawn_by": by, "drawn_at": now(), "about": about}
+    test_set_id = int(connection.execute(insert(TestSet).values(**values).returning(TestSet.id)).scalar_one())
+    for block in chunks(item_ids):
+        connection.execute(update(Item).where(Item.id.in_(block)).values(held_out=True, test_set_id=test_set_id))
+    projections.refresh_states(connection, project_id, item_ids)
+    projections.mark_changed(connection, project_id, item_ids)
+    queue.put_first(connection, project_id, item_ids)
+    audit.record(connection, audit.Entry("draw_test_set", project_id, by, {"test_set": test_set_id, **about}))
+    row = connection.execute(select(TestSet.__table__).where(TestSet.id == test_set_id)).one()
+    return _row(row)
+
+
+def _row(row: Any) -> TestSetRow:
+    draw = Draw(**{name: value for name, value in row.about.items() if name in Draw.__dataclass_fields__})
+    return TestSetRow(id=row.id, drawn_at=row.drawn_at, drawn_by=row.drawn_by, draw=draw)
