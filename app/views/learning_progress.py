@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.views.figures.charts import CurvePoint, wilson
+from app.views.measuring import measure
 from app.views.predictions import predictions_of
 from app.views.strategy_names import strategy_title
 from core.rounds.simulation_plan import INDUCTIVE
@@ -23,6 +24,8 @@ from storage.database.store import Store
 from storage.labeling.labeled_items import counting_classes
 from storage.projects import class_rows, classes
 from storage.rounds.log import RoundLog, RoundRow
+
+FEWEST_OWN = 10  # labeled test items of one's own before they make the curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ def learning_progress(store: Store, project_id: int) -> LearningProgress:
         if row.id in on_picks
     ]
     newest = rows[-1] if rows else None
+    test_points = _own_points(store, project_id) or test_points
     return LearningProgress(
         rounds=rows,
         curve=tuple(test_points or earlier or pick_points),
@@ -83,6 +87,24 @@ def learning_progress(store: Store, project_id: int) -> LearningProgress:
         with_propagation=newest.metrics.get("accuracy_with_propagation") if newest else None,
         n_earlier=len(earlier) if test_points else 0,
     )
+
+
+def _own_points(store: Store, project_id: int) -> list[CurvePoint]:
+    """The curve on the project's own test items: every round on the same items, so that its changes are the model's."""
+    found = measure(store, project_id)
+    if found is None or found.n_labeled < FEWEST_OWN:
+        return []
+    return [
+        CurvePoint(
+            round=row.number,
+            labels=row.n_labeled,
+            correct=row.accuracy.correct,
+            n=row.accuracy.n,
+            strategy=strategy_title(row.strategy),
+        )
+        for row in found.rounds
+        if row.inductive
+    ]
 
 
 def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
@@ -152,7 +174,7 @@ def advice(found: LearningProgress) -> str:
     """Whether to label more. The rule: stop after two batches that each changed the test accuracy by less than half the
     width of its confidence interval."""
     if found.measure == "picks":
-        return "There are no test items, so progress is not measured. Import items with split=test to measure it."
+        return "There are no test items, so progress is not measured. Draw some below: Measure accuracy."
     if len(found.curve) < 3:
         return "Keep going: after three rounds, this shows whether more labels are worthwhile."
     last = found.curve[-1]

@@ -102,7 +102,7 @@ def measure_(
             tell(f"Drew {made.draw.n_items:,} test items from {made.draw.n_frame:,} (seed {made.draw.seed}).")
         seen = measure(store, found.id)
     if seen is None:
-        show(None, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")
+        show({}, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")
         return
     forecast = seen.forecast(target / 100)
     lines = [words.progress_sentence(seen)]

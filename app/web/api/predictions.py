@@ -172,16 +172,16 @@ def _hidden(project: int, request: Request) -> set[int]:
 def _shown(row: dict[str, Any], hidden: set[int]) -> FilePrediction:
     prefix = "p_"
     shares = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
-    near = None if row["nearest_item_id"] in hidden else row
+    near: dict[str, Any] = {} if row["nearest_item_id"] in hidden else row
     return FilePrediction(
         file=row["file"],
         item_id=row.get("item_id"),
         class_name=row["class"],
         confidence=row["confidence"],
         entropy=row["entropy"],
-        nearest_item_id=near and near["nearest_item_id"],
-        nearest_class=near and near["nearest_class"],
-        nearest_distance=near and near["nearest_distance"],
+        nearest_item_id=near.get("nearest_item_id"),
+        nearest_class=near.get("nearest_class"),
+        nearest_distance=near.get("nearest_distance"),
         probabilities=shares if shares and row["class"] is not None else None,
         round=row["round"],
         error=row["error"],

@@ -148,7 +148,7 @@ def results(found: LearningProgress) -> None:
 def _curve(found: LearningProgress) -> None:
     if not found.curve:
         theme.heading("Accuracy")
-        theme.muted("No accuracy yet. Import test items (split=test) to measure it on every round.")
+        theme.muted("No accuracy yet. Draw test items below, or import some (split=test).")
         return
     n = found.curve[-1].n
     if found.measure != "picks":
@@ -200,7 +200,7 @@ def _confusions(found: LearningProgress) -> None:
     where = f"test items, round {found.rounds[-1].number}" if found.confusion is not None else ""
     theme.heading("Confusions", where)
     if found.confusion is None:
-        theme.muted("Import test items (split=test) to see which classes are confused.")
+        theme.muted("Test items show which classes are confused: draw some below, or import them (split=test).")
         return
     figure = charts.confusion(found.confusion, found.class_names, dark=dark())
     st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
