@@ -1,4 +1,4 @@
-"""The tables of access and of deletion: roles, API tokens, the audit log and deletions.
+"""The tables of access, deletion and test sets: roles, API tokens, the audit log, deletions, draws of test items.
 
 `audit_entries.project_id` and `deletions.project_id` are plain numbers: their rows outlive the project.
 """
@@ -64,4 +64,16 @@ class Deletion(Table):
     counts: Mapped[dict[str, Any]] = mapped_column(default=dict)  # rows and files deleted so far
 
 
-ACCESS_TABLES: tuple[type[Table], ...] = (Membership, ApiToken, AuditEntry, Deletion)
+class TestSet(Table):
+    """One draw of test items from the pool. The items name it (`items.test_set_id`)."""
+
+    __test__ = False  # not a test case
+    __tablename__ = "test_sets"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"), index=True)
+    drawn_by: Mapped[int | None] = mapped_column(ForeignKey("annotators.id"))  # None: the command line
+    drawn_at: Mapped[datetime]
+    about: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.labeling.test_sets.Draw
+
+
+ACCESS_TABLES: tuple[type[Table], ...] = (Membership, ApiToken, AuditEntry, Deletion, TestSet)

@@ -2,8 +2,7 @@
 
 Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts,
               simulations + simulation_records. Events are appended and never changed.
-Test sets     test_sets (`storage.database.test_set_schema`).
-Access        memberships, api_tokens, audit_entries, deletions (`storage.database.access_schema`).
+Access        memberships, api_tokens, audit_entries, deletions, test_sets (`storage.database.access_schema`).
 Projections   item_states, current_labels: derived from `label_events` and updated in the transaction that adds an
               event. `storage.labeling.projections.rebuild` derives them again and must produce the same rows.
 Transient     leases, queue_cursors, round_progress, workers, import_runs, watches + watched_files, simulation_seeds:
@@ -22,7 +21,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.database.access_schema import ACCESS_TABLES
 from storage.database.declarative import Table, rare_rows
-from storage.database.test_set_schema import TEST_SET_TABLES
 
 NOT_OK = "condition <> 'ok'"
 CHANGED = "revision > 0"
@@ -392,5 +390,5 @@ class SimulationSeed(Table):
     at: Mapped[datetime]
 
 
-METADATA = Table.metadata  # the tables above, those of access and the test sets
-assert all(table.metadata is METADATA for table in (*ACCESS_TABLES, *TEST_SET_TABLES))
+METADATA = Table.metadata  # the tables above, those of access
+assert all(table.metadata is METADATA for table in ACCESS_TABLES)

@@ -26,10 +26,10 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from core.config import require
 from core.errors import InvalidInput
+from storage.database.access_schema import TestSet
 from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState, LabelEvent, Lease, Round
 from storage.database.store import Store, now
-from storage.database.test_set_schema import TestSet
 from storage.labeling import projections, queue
 from storage.projects import audit, projects, roles
 

@@ -18,8 +18,8 @@ from app.views.learning_progress import LearningProgress, advice, is_inductive, 
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
-from app.web.screens.measure import measure_card
 from app.web.screens.rounds.history import round_history, version_card
+from app.web.screens.rounds.measure import measure_card
 from app.web.screens.rounds.running import running
 from app.web.screens.rounds.simulate import simulate_card, warnings_card
 from app.web.screens.settings import advanced
