@@ -7,13 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOTS = ("core", "storage", "app")
@@ -30,6 +29,7 @@ PAGE_CORE = (
 HEAVY = ("torch", "torchaudio", "onnx", "onnxruntime", "librosa", "numba", "umap")
 WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
+SQL_CALLS = {"exec_driver_sql", "execute", "scalars"}
 MOST_MODULES = 15  # of a folder
 MOST_LINES = 400  # of a module
 
@@ -124,8 +124,8 @@ def forbidden_for(module: str) -> tuple[str, ...]:
     return ("streamlit", "app.web") if belongs(module, *WITHOUT_STREAMLIT) else ()
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_a_module_imports_only_what_its_package_may(module):
+def broken_imports(module: str) -> list[str]:
+    """What `module` imports and its package may not."""
     named = {imported.name for imported in imports_of(module)}
     broken = sorted(name for name in named if belongs(name, *forbidden_for(module)))
     of_core = {name for name in named if belongs(name, "core") and name != "core"}
@@ -133,16 +133,23 @@ def test_a_module_imports_only_what_its_package_may(module):
         broken += sorted(name for name in of_core if not belongs(name, *LIGHT_CORE))
     if belongs(module, "app.web"):
         broken += sorted(name for name in of_core if not belongs(name, *PAGE_CORE))
-    assert not broken, f"{module} imports {', '.join(broken)}"
+    return broken
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_an_import_inside_a_function_has_a_reason(module):
-    inside = {imported.name for imported in imports_of(module) if imported.in_function}
+# One test for all modules, not one per module: over a thousand tests took longer to start than to run.
+def test_a_module_imports_only_what_its_package_may():
+    broken = {module: names for module in modules() if (names := broken_imports(module))}
+    assert not broken, f"Forbidden imports: {broken}"
+
+
+def test_an_import_inside_a_function_has_a_reason():
     unexplained = sorted(
-        name for name in inside if not any(explains(entry, module, name) for entry in DEFERRED_IMPORTS)
+        f"{module} imports {imported.name}"
+        for module in modules()
+        for imported in imports_of(module)
+        if imported.in_function and not any(explains(entry, module, imported.name) for entry in DEFERRED_IMPORTS)
     )
-    assert not unexplained, f"{module} imports inside a function, without a reason in the table: {unexplained}"
+    assert not unexplained, f"Imports inside functions, without a reason in the table: {unexplained}"
 
 
 def explains(entry: tuple[str, str, str], module: str, imported: str) -> bool:
@@ -184,30 +191,31 @@ def test_no_modules_import_each_other():
     assert found == known, f"New cycles: {sorted(found - known)}. Gone, remove from the list: {sorted(known - found)}."
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if belongs(name, "app")))
-def test_app_builds_no_sql(module):
+def test_app_builds_no_sql():
     """Queries are named functions of storage. app passes a `Store` on and gets rows, arrays and counts."""
-    assert not [one.name for one in imports_of(module) if belongs(one.name, "sqlalchemy", "storage.database.schema")]
-    tree = ast.parse(modules()[module].read_text())
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not names & {"exec_driver_sql", "execute", "scalars"}
+    found = {}
+    for module in (name for name in modules() if belongs(name, "app")):
+        named = {one.name for one in imports_of(module) if belongs(one.name, "sqlalchemy", "storage.database.schema")}
+        tree = ast.parse(modules()[module].read_text())
+        named |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & SQL_CALLS
+        found |= {module: sorted(named)} if named else {}
+    assert not found
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_a_module_is_one_idea(module):
-    path = modules()[module]
-    assert path.stem not in FORBIDDEN_NAMES, f"{module}: a helper with no home is missing its concept"
-    if path.name == "__init__.py":
-        assert path.read_text() == "", f"{module} must stay empty"
-    else:
-        n_lines = len(path.read_text().splitlines())
-        assert n_lines <= MOST_LINES, f"{module} has {n_lines} lines; at most {MOST_LINES}. Divide it."
+def test_a_module_is_one_idea():
+    unnamed = [module for module, path in modules().items() if path.stem in FORBIDDEN_NAMES]
+    assert not unnamed, f"{unnamed}: a helper with no home is missing its concept"
+    lines = {module: len(path.read_text().splitlines()) for module, path in modules().items()}
+    filled = [module for module, path in modules().items() if path.name == "__init__.py" and path.read_text() != ""]
+    assert not filled, f"{filled} must stay empty"
+    long = {module: n for module, n in lines.items() if n > MOST_LINES}
+    assert not long, f"More than {MOST_LINES} lines: {long}. Divide them."
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in modules().values()}), ids=str)
-def test_a_folder_can_be_read_at_a_glance(folder):
-    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(files) <= MOST_MODULES, f"{folder} holds {len(files)} modules; group them into packages."
+def test_a_folder_can_be_read_at_a_glance():
+    folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules().values() if path.name != "__init__.py")
+    large = {folder: n for folder, n in folders.items() if n > MOST_MODULES}
+    assert not large, f"More than {MOST_MODULES} modules: {large}. Group them into packages."
 
 
 def loaded_after_importing(names: list[str], tmp_path: Path) -> set[str]:
