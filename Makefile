@@ -8,8 +8,7 @@ TORCH_CUDA ?= cu130
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
-# By file, because tests of a file share servers; in the order of names, because the long files come first and the last
-# ones are short: both processes then end together.
+# By file, because tests of a file share servers; in the order of tests/conftest.py, which begins with the long files.
 PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 TORCH_BUILD_cpu := cpu
@@ -19,7 +18,7 @@ ifeq ($(filter default cpu cuda,$(TORCH)),)
 $(error TORCH=$(TORCH) is unknown. Use TORCH=cpu or TORCH=cuda, or leave it out)
 endif
 
-.PHONY: run check test lint bench setup setup-dev clean
+.PHONY: run check test lint style types fast-tests all-tests bench setup setup-dev clean
 .DEFAULT_GOAL := run
 
 $(PY):
@@ -52,17 +51,28 @@ setup-dev: $(VENV)/.development
 run: setup
 	@exec $(PY) -m app run
 
-lint: setup-dev
+lint: style types
+
+style: setup-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+
+types: setup-dev
 	@$(PY) -m mypy
 
-check: lint
+# Types are checked while the tests run: without its cache mypy takes 40 s on one core.
+check: style
+	@$(MAKE) --no-print-directory -j 2 types fast-tests
+
+fast-tests:
 	@$(PYTEST) -m "not slow and not browser and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.
-test: lint
+test: style
+	@$(MAKE) --no-print-directory -j 2 types all-tests
+
+all-tests:
 	@$(PYTEST) --reruns 1
 
 bench: setup-dev

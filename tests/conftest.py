@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +19,34 @@ from tests.postgres_server import Server, find_binaries, running_server
 
 # One thread for arithmetic in each test process, unless set otherwise. Test processes share the cores with each other
 # and with the servers they start, and OpenMP threads that wait for a busy core spin: on two busy cores, one file of
-# core tests took 5.6 s of CPU time instead of 31 s. Set before torch is imported; child processes inherit it.
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+# core tests took 5.6 s of CPU time instead of 31 s. Tests that set two threads let them sleep. Set before torch is
+# imported; child processes inherit it.
+for variable, value in (("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "PASSIVE")):
+    os.environ.setdefault(variable, value)
+
+# Rough seconds of a test with this mark; `slow(60)` says its own. Other tests: 0.1.
+SECONDS = {"browser": 5.0, "slow": 5.0, "postgres": 1.0}
 
 # No example fails for having taken long: machines that test are busy. Fixtures are emptied by the tests themselves.
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=UNHURRIED)
 settings.load_profile("unhurried")
+
+
+@pytest.hookimpl(trylast=True)  # when all marks are set
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first: the processes of a parallel run, which get one file at a time, end together."""
+    seconds: Counter[Path] = Counter()
+    for item in items:
+        marks = [(*mark.args, SECONDS[mark.name])[0] for mark in item.iter_markers() if mark.name in SECONDS]
+        seconds[item.path] += max(marks, default=0.1)
+    items.sort(key=lambda item: -seconds[item.path])  # stable: the tests of a file stay together, in their order
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests live until the end: without this, every search for reference cycles visits them."""
+    gc.collect()
+    gc.freeze()
 
 
 def missing(what: str) -> None:

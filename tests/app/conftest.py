@@ -39,9 +39,9 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 
 
 @pytest.fixture
-def page_store(tmp_path, monkeypatch) -> Iterator[Store]:
+def page_store(sqlite_home, monkeypatch) -> Iterator[Store]:
     """`resources` on a store in a temporary folder, as the page server would have it on loopback."""
-    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("WINNOW_HOME", str(sqlite_home))
     for name in ("WINNOW_HOST", "WINNOW_TOKEN", "WINNOW_DATABASE_URL", "WINNOW_ALLOWED_HOSTS", "WINNOW_IMPORT_ROOTS"):
         monkeypatch.delenv(name, raising=False)
     for cached in CACHED:

@@ -12,7 +12,7 @@ from tests.drills.drill import Options, run_drill
 SEED = 17
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 @pytest.mark.timeout(1_500)
 def test_thirty_seconds_of_faults_lose_and_double_no_acknowledged_label(capsys):
     result = run_drill(Options(seconds=30, seed=SEED))

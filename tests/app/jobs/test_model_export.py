@@ -140,6 +140,7 @@ def varied_pictures(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_predict_py_gives_winnows_predictions_of_clips_without_winnow_and_torch(digits, tmp_path):
     assert main(["model", "export", "digits", str(tmp_path / "model")]) == 0
     compare("digits", tmp_path / "model", [*digits, *varied_clips(tmp_path / "varied")], tmp_path)

@@ -68,6 +68,7 @@ def told(capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_summary_is_measured_on_held_out_items_and_exported_with_weights(shapes, tmp_path, capsys):
     target = tmp_path / "few"
     assert main(["summarize", "shapes", str(target), "--items", "6", "--json"]) == 0

@@ -11,6 +11,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from app.web import server_command, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.media import media_path
@@ -22,6 +24,7 @@ from tests.free_ports import free_port
 from tests.storage import made_media
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_server_while_a_drawing_takes_long(tmp_path):
     home, port = tmp_path / "home", free_port()
     with Store.open(home=home) as store:

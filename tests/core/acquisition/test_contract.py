@@ -69,6 +69,7 @@ def test_the_same_seed_gives_the_same_batch(strategy: str, request_of):
     assert first.reasons == second.reasons and first.notes == second.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["bico", "badge", "k_means", "max_herding"])
 def test_one_and_two_threads_give_the_same_batch(strategy: str, request_of):
     """Float sums may differ in the last bits between thread counts; picks on this pool do not."""

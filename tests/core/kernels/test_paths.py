@@ -171,6 +171,7 @@ def test_loops_compile_where_no_folder_can_be_written(monkeypatch: pytest.Monkey
     assert numba_compilation.compiled()(lambda x: x + 1)(2) == 3
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_at_import() -> None:
     script = "from core.kernels import loops, nystrom; assert not loops.run_tile.signatures + loops._box.signatures"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=280)

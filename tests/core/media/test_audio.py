@@ -82,6 +82,7 @@ def test_resampling_keeps_the_pitch():
     assert abs(int(np.abs(np.fft.rfft(clip)).argmax()) - 440) <= 1
 
 
+@pytest.mark.slow
 def test_the_mel_of_torchaudio_is_the_mel_of_librosa():
     config = MediaConfig()
     samples = np.random.default_rng(1).standard_normal(16_000).astype(np.float32)

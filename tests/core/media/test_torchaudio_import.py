@@ -16,6 +16,7 @@ def run(code: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA torch loads torchaudio as it is")
 def test_beside_a_cpu_only_torch_the_stand_in_makes_torchaudio_usable_and_is_still_needed():
     plain = run("import torchaudio")
@@ -30,6 +31,7 @@ def test_beside_a_cpu_only_torch_the_stand_in_makes_torchaudio_usable_and_is_sti
     assert clean.returncode == 0, clean.stderr
 
 
+@pytest.mark.slow
 def test_beside_a_cuda_torch_nothing_is_replaced():
     pretended = run(
         "import sys, types, torch; torch.version.cuda = '13.0'\n"

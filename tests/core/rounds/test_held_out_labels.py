@@ -161,6 +161,7 @@ def test_a_round_of_any_preset_does_not_depend_on_test_labels(kind, name):
         assert found["true"]["metrics"]["confusion"] != found["of one class"]["metrics"]["confusion"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_picks_of_no_strategy_depend_on_test_labels(kind):
     """Inputs, model and graph of a variant are computed once; every strategy predicts, propagates and selects."""

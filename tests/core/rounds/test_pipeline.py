@@ -99,6 +99,7 @@ def test_the_same_seed_and_snapshot_give_the_same_round_and_another_seed_another
     assert not np.array_equal(first.probabilities, other.probabilities)
 
 
+@pytest.mark.slow
 def test_one_thread_or_two_give_the_same_batch():
     """Probabilities agree to 1e-4 (sums are taken in another order), picks are identical."""
     snapshot, media = pool(MANY, n=24)

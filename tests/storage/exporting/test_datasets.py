@@ -73,6 +73,7 @@ def loaded(kind: str, folder: Path, scratch: Path, builder: str = "") -> tuple[d
     return found, found.pop("class names")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["audio", "image"])
 @pytest.mark.parametrize("way", ["folders", "folders by builder", "hugging-face"])
 def test_exports_load_with_hugging_face_datasets(sqlite_store, tmp_path, kind, way):

@@ -192,6 +192,7 @@ def test_the_hash_of_a_row_is_compared_with_the_bytes(sqlite_store, audio, folde
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_previewed_in_flat_memory(tmp_path):
     """With fewer rows and counted memory: what is kept is 200 verdicts and one number a row."""
     import tracemalloc

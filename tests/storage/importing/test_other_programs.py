@@ -155,6 +155,7 @@ for split, items in rows.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["image", "audio"])
 @pytest.mark.parametrize("below", ["", "data"])
 def test_parquet_with_bytes_and_class_names_as_hugging_face_datasets_writes_it(sqlite_store, tmp_path, kind, below):

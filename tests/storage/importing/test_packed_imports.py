@@ -249,6 +249,7 @@ def test_what_could_not_be_packed_is_never_said_to_be_kept(tmp_path, monkeypatch
     assert packs.read(hashes[3]) == wav(3)
 
 
+@pytest.mark.slow
 def test_lookups_do_not_hold_all_items_in_memory(tmp_path):
     """200,000 records: what is remembered stays below the limit, whoever wrote them."""
     (tmp_path / "packs").mkdir()

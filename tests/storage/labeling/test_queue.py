@@ -143,6 +143,7 @@ def _grab(url: str | None, home: str, who: int, barrier, results) -> None:
         results.put((who, taken))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(660)
 def test_three_processes_never_get_the_same_item(store: Store) -> None:
     """Under load, every item is handed out exactly once."""

@@ -290,6 +290,7 @@ def follow(call, project, job) -> dict:
     return job
 
 
+@pytest.mark.slow
 def test_files_are_uploaded_imported_exported_and_downloaded(call, project, page_store, tmp_path):
     import io
     import zipfile
@@ -314,6 +315,7 @@ def test_files_are_uploaded_imported_exported_and_downloaded(call, project, page
     assert wrong.status == 422 and "name of another" in wrong.json()["error"]
 
 
+@pytest.mark.slow
 def test_a_project_is_duplicated_measured_and_deleted_by_its_name(call, project, page_store):
     path = f"/projects/{project.id}"
     assert call("POST", f"{path}/duplicate", {"name": "Copy"}).status == 201

@@ -16,7 +16,7 @@ from storage.projects.classes import list_classes, retire_class
 from tests.app import sample_store
 
 FUZZED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 NUMBERS = st.sampled_from([0, 1, -1, 7, 2**31, 2**62, 2**63, -(2**63), 10**40, 0.5, 1e308, True, False])
 TEXTS = st.sampled_from(["", "x", "label", "undo", "\x00", "\ud800", "é" * 300, "0001-01-01T00:00:00Z", "sure"])
@@ -50,6 +50,7 @@ def sent(post, address, body):
     return answer
 
 
+@pytest.mark.slow
 @FUZZED
 @given(
     st.sampled_from(["labels", "cards", "state", "recent", "release", "tiles"]),
@@ -59,6 +60,7 @@ def test_no_body_of_a_request_makes_a_server_error(post, project, route, body):
     sent(post, f"/api/projects/{project.id}/{route}", body)
 
 
+@pytest.mark.slow
 @FUZZED
 @given(data=st.data())
 def test_no_event_makes_a_server_error_or_harms_the_others(post, project, page_store, data):

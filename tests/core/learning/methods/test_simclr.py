@@ -55,6 +55,7 @@ def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
     assert torch.equal(network.head.weight, head)
 
 
+@pytest.mark.slow
 def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch):
     calls = []
     pretrain = simclr.pretrain
