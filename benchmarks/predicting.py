@@ -24,7 +24,8 @@ import numpy as np
 import soundfile
 import torch
 
-from app.jobs.predicting import PredictOptions, list_files, predict_files
+from app.jobs.predict_windows import list_files
+from app.jobs.predicting import PredictOptions, predict_files
 from app.rounds.round_model import open_round_model
 from benchmarks.exporting import peak_mb
 from core.learning.file_predictor import BLOCK

@@ -33,6 +33,7 @@ class MediaConfig:
 
     sample_rate: int = 16_000
     seconds: float = 1.0
+    audio_channel: int = 0  # 0: the mean of all channels; else this one (1 is the first), where a file has so many
     clip_from: Literal["loudest", "center", "start"] = "loudest"  # the part of a longer clip; shorter ones: `to_clip`
     predict_windows: int = 1  # a longer clip is scored on up to this many windows, and their probabilities averaged
     n_fft: int = 2048  # 128 ms
@@ -54,6 +55,7 @@ class MediaConfig:
             f"A sample rate of {self.sample_rate} Hz is not supported; use 1,000 to 192,000 Hz.",
         )
         require(0.05 <= self.seconds <= 60, f"Clips of {self.seconds} s are not supported; use 0.05 to 60 s.")
+        require(0 <= self.audio_channel <= 64, f"There is no channel {self.audio_channel}; use 1 to 64, or 0 for all.")
         require(16 <= self.n_fft <= 65_536, f"A window of {self.n_fft} samples is not supported; use 16 to 65,536.")
         require(1 <= self.hop <= self.n_fft, f"A hop of {self.hop} samples must lie between 1 and the window.")
         require(4 <= self.n_mels <= 256, f"{self.n_mels} mel bins are not supported; use 4 to 256.")

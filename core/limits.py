@@ -33,6 +33,9 @@ class Limits:
     max_sample_rate: int = 384_000
     max_channels: int = 8
     max_samples: int = 128 * MIB  # decoded values, frames x channels: 600 s of stereo at 96 kHz
+    max_recording_bytes: int = 64 * 1024 * MIB  # of a file that is cut into windows
+    max_recording_seconds: float = 172_800.0  # 48 h
+    max_windows: int = 500_000  # of one recording
     max_zip_entries: int = 1_000_000
     max_zip_bytes: int = 20 * 1024 * MIB  # of all entries, unpacked
     max_zip_ratio: float = 200.0  # unpacked over packed, for entries above 1 MiB and for the archive as a whole
@@ -71,11 +74,21 @@ def length_problem(n_frames: int, sample_rate: int, channels: int, limits: Limit
         if n_frames > limits.max_seconds * sample_rate:
             return (
                 f"It lasts {n_frames / sample_rate:,.1f} s or more; the limit is {limits.max_seconds:,g} s "
-                "(max_seconds). Cut it into shorter clips."
+                "(max_seconds). Import it with windows, which cuts it into clips (--windows)."
             )
         return (
             f"Its {n_frames:,} frames or more of {channels} channels are above the limit of {limits.max_samples:,} "
             "decoded samples (max_samples). Cut it into shorter clips, mix the channels or lower the sample rate."
+        )
+    return None
+
+
+def recording_problem(n_frames: int, sample_rate: int, limits: Limits) -> str | None:
+    """Why a recording of `n_frames` is not cut into windows, as a sentence; None when it is."""
+    if n_frames > limits.max_recording_seconds * sample_rate:
+        return (
+            f"It lasts {n_frames / sample_rate:,.1f} s; the limit for recordings that are cut into windows is "
+            f"{limits.max_recording_seconds:,g} s (max_recording_seconds)."
         )
     return None
 

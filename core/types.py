@@ -82,6 +82,8 @@ class PoolSnapshot:
     held_out_labels: NDArray[np.int64]  # (n,) class position of held-out items, UNLABELED elsewhere
     eligible: NDArray[np.bool_]  # (n,) rows that may be chosen now; decided by storage, once
     label_sequence: int = 0  # the newest label event in the snapshot
+    groups: NDArray[np.int64] | None = None  # (n,) a number per group that splits keep together, -1: none
+    windows: NDArray[np.float64] | None = None  # (n, 3) number of the recording (-1: none), start and end in seconds
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
@@ -120,6 +122,7 @@ class SelectionRequest:
     inputs: Callable[[], NDArray[np.float32]] | None = None  # (n, d) network inputs as vectors
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
+    windows: NDArray[np.float64] | None = None  # (n, 3) of windows of recordings (`PoolSnapshot.windows`)
     has_model: bool = True  # False before the first label: probabilities and embeddings are uninformative
 
     def __post_init__(self) -> None:

@@ -60,6 +60,7 @@ DEFERRED_IMPORTS = (
     ("storage.importing.tables.parquet_table", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
     ("core.limits", "core.config", "every process that examines files loads this module at its start"),
+    ("storage.media.windows", "*", "plain samples are cut without a decoder"),
     ("storage.media.probe", "*", "a probe process loads the decoder of the file at hand alone"),
 )
 

@@ -115,13 +115,17 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     path_column: options.PathColumn = "",
     label_column: options.LabelColumn = "",
     split_column: options.SplitColumn = "",
+    group_column: options.GroupColumn = "",
     media_root: options.MediaRoot = "",
+    windows: options.Windows = None,
+    hop: options.Hop = None,
+    test_share: options.TestShare = 0.0,
     preview: Annotated[bool, typer.Option("--preview", help="Show what would be imported; write nothing.")] = False,
     limit: Annotated[list[str] | None, typer.Option(help="A limit, such as max_pixels=1000000; repeatable.")] = None,
     as_json: Json = False,
 ) -> int:
     """Import media into a project. Files that are already in the project are not imported again."""
-    from app.cli.commands.import_ import import_and_report, show_preview
+    from app.cli.commands.import_ import import_and_report, show_preview, window_options
     from app.jobs.requests import ImportRequest, PreviewRequest
     from core.limits import limits_from
     from storage.importing.reading import ReadingOptions
@@ -129,7 +133,7 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
 
     reading = ReadingOptions(
         folders=folders, splits=splits, table=table, path_column=path_column, label_column=label_column,
-        split_column=split_column, media_root=media_root,
+        split_column=split_column, group_column=group_column, media_root=media_root,
     )  # fmt: skip
     wanted = ImportOptions(
         labels=labels,
@@ -139,6 +143,8 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
         validation=validation,
         limits=limits_from(limit or ()),
         reading=reading,
+        windows=window_options(windows, hop),
+        test_share=test_share,
     )
     with open_store() as store:
         if preview:

@@ -38,10 +38,25 @@ Table = Annotated[str, typer.Option(help="Name of the table with the labels; 'no
 PathColumn = Annotated[str, typer.Option(help="The table's column with the file names.")]
 LabelColumn = Annotated[str, typer.Option(help="The table's column with the labels.")]
 SplitColumn = Annotated[str, typer.Option(help="The table's column with the splits.")]
+GroupColumn = Annotated[str, typer.Option(help="The table's column with the groups, such as speakers.")]
+Windows = Annotated[
+    float | None, typer.Option(help="Cut sounds longer than this many seconds into windows of this length.")
+]
+Hop = Annotated[
+    float | None, typer.Option(help="Seconds from the start of one window to the next; default: the window's length.")
+]
+TestShare = Annotated[
+    float,
+    typer.Option(
+        help="Make a random share (0 to 0.9) of the new items test items where the source names no split; "
+        "groups and recordings stay together."
+    ),
+]
 MediaRoot = Annotated[str, typer.Option(help="The folder that the table's file names start from.")]
 
 ExportFormat = Annotated[
-    Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face"], typer.Option("--format", "-f")
+    Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity", "raven"],
+    typer.Option("--format", "-f"),
 ]
 PseudoAbove = Annotated[
     float | None, typer.Option(help="Include model predictions with at least this confidence (0 to 1).")

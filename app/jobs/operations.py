@@ -31,8 +31,10 @@ from storage.importing.preview import ClassRules, Preview, preview
 from storage.importing.reports import ImportReport
 from storage.importing.run import check_source, locator, run_import
 from storage.importing.sources import find_media_kind
+from storage.importing.windows.lengths import suggestion as windows_suggestion
 from storage.projects.deletion import run_deletion
 from storage.projects.projects import ProjectRow, create_project, get_project
+from storage.projects.recordings import WINDOW_GUIDELINES
 
 IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it again to resume."
 
@@ -78,7 +80,10 @@ def preview_import(store: Store, request: PreviewRequest, report: Report) -> Pre
             rules = ClassRules.of_project(store, project.id, options.classes)
         kind = project.kind if project is not None else ""
         rules_or_none = None if options.labels == "ignore" else rules
-        return preview(source, rules_or_none, kind=kind, validation=options.validation, report=report)
+        seen = preview(source, rules_or_none, kind=kind, validation=options.validation, report=report)
+        if seen.n_long and options.windows is None:
+            seen.found.warnings.append(windows_suggestion(seen.n_long, seen.longest_seconds))
+        return seen
     finally:
         source.close()
 
@@ -96,7 +101,8 @@ def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[
         if project is None:
             check_source(source, options)  # before a project is created that would stay empty
             kind = request.kind or find_media_kind(source)
-            project = create_project(store, request.project, kind)
+            guidelines = WINDOW_GUIDELINES if options.windows is not None else ""
+            project = create_project(store, request.project, kind, guidelines=guidelines)
         return project.name, run_import(store, project.id, source, options, report)
     finally:
         source.close()

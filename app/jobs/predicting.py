@@ -1,18 +1,19 @@
 """Predictions of a round's model for files outside the project, and for items of the project.
 
 Files are decoded in threads ahead of the network, predictions are written block by block, and an interrupted run is
-continued. Memory does not depend on the number of files, but for eight bytes per file of an earlier run.
+continued. Memory does not depend on the number of files, but for eight bytes per file of an earlier run. Recordings can
+be predicted in windows (`app.jobs.predict_windows`).
 
 Runs in the process of the command line: it loads torch.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.jobs.predict_windows import SUFFIXES, list_units, write_tracks
 from app.rounds.round_model import RoundModel, open_round_model
+from core.config import require
 from core.errors import InvalidInput, NotFound
 from core.learning.file_predictor import BLOCK, FilePredictions
-from core.types import MediaKind, Progress, Report, ignore
+from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.models.predictions import PROBABILITY, PredictionTable, check_predictions_target
+from storage.exporting.span_tables import SpanFormat
 from storage.labeling.labeled_items import item_names
+from storage.media.windows import WindowOptions
 from storage.rounds.log import RoundLog
 
-SUFFIXES: dict[MediaKind, tuple[str, ...]] = {
-    "audio": (".wav", ".flac", ".ogg", ".mp3", ".aif", ".aiff", ".aifc"),
-    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"),
-}
 READERS = 4  # threads that read and decode
 NEIGHBOR_ROWS = 8_192  # labeled items compared at once
 NAMED = 20  # unreadable files in the report; all of them are in the table
@@ -47,6 +48,9 @@ class PredictOptions:
     round: str | None = None  # number or name; None: the newest round with a model
     all_probabilities: bool = False
     overwrite: bool = False
+    windows: WindowOptions | None = None  # predict sounds that are longer than a window in windows
+    tracks: SpanFormat | None = None  # also label tracks or selection tables, in a folder beside the table
+    tracks_above: float = 0.0  # only predictions with at least this confidence are in them
 
 
 def predict_files(store: Store, project_id: int, options: PredictOptions, report: Report = ignore) -> dict[str, Any]:
@@ -54,27 +58,46 @@ def predict_files(store: Store, project_id: int, options: PredictOptions, report
     target = check_predictions_target(Path(options.target), options.overwrite)
     found = open_round_model(store, project_id, options.round)
     kind = found.snapshot.kind
-    total = sum(1 for _ in list_files(options.paths, kind))
+    require(kind == "audio" or not (options.windows or options.tracks), "Only recordings have windows and tracks.")
+    listed = partial(list_units, options.paths, kind, options.windows, measured=options.tracks is not None)
+    total = sum(1 for _ in listed())
     if total == 0:
         raise InvalidInput(f"There are no {kind} files ({', '.join(SUFFIXES[kind])}) in {', '.join(options.paths)}.")
-    about = {"paths": list(options.paths)}
+    about: dict[str, Any] = {"paths": list(options.paths)}
+    if options.windows is not None:
+        about["windows"] = [options.windows.seconds, options.windows.step]
     table = prediction_table(found, target, about, all_probabilities=options.all_probabilities)
     table.begin(fresh=options.overwrite)
-    waiting = (path for path in list_files(options.paths, kind) if not table.has(str(path)))
-    entries = (Entry(str(path), path.read_bytes) for path in waiting)
-    return predict_entries(found, table, entries, total, report)
+    waiting = (one for one in listed() if not table.has(str(one.path), one.start))
+    entries = (Entry(str(one.path), one.read, None, one.start, one.end) for one in waiting)
+    tracks = {}
+
+    def before_the_end() -> None:
+        if options.tracks is not None:
+            made = write_tracks(table, options.tracks, options.tracks_above, overwrite=options.overwrite)
+            tracks["tracks"] = str(made)
+
+    done = predict_entries(found, table, entries, total, report, before_the_end)
+    return done | tracks
 
 
 def predict_entries(
-    found: RoundModel, table: PredictionTable, entries: Iterator[Entry], total: int, report: Report
+    found: RoundModel,
+    table: PredictionTable,
+    entries: Iterator[Entry],
+    total: int,
+    report: Report,
+    before_the_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Add a row for each entry and write the table; returns counts and the first unreadable entries."""
+    """Add a row for each entry and write the table; returns counts and the first unreadable entries. `before_the_end`
+    is called when all rows are there and the table is not yet written."""
     run = _Run(found, table.has_probabilities)
     done = table.n_done
     for block in run.decoded_blocks(entries):
         report(Progress("predict", done, total))
         table.append(run.rows(block))
         done += len(block)
+    before_the_end()
     table.finish()
     report(Progress("predict", total, total))
     return {
@@ -85,27 +108,6 @@ def predict_entries(
         "unreadable": run.n_unreadable,
         "unreadable_files": run.unreadable,
     }
-
-
-def list_files(paths: Sequence[str], kind: MediaKind) -> Iterator[Path]:
-    """Files as given; of a folder, all files of the kind below it. The order is the same in every run."""
-    for path in map(Path, paths):
-        if path.is_dir():
-            yield from _below(path, SUFFIXES[kind])
-        elif path.exists():
-            yield path
-        else:
-            raise NotFound(f"There is no file or folder {path}.")
-
-
-def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path), suffixes)
-        elif entry.name.lower().endswith(suffixes) and entry.is_file():
-            yield Path(entry.path)
 
 
 def prediction_table(
@@ -125,6 +127,8 @@ class Entry:
     name: str
     read: Callable[[], bytes]
     item_id: int | None = None  # for items of the project
+    start: float | None = None  # seconds, of a window
+    end: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +178,7 @@ class _Run:
         rows = []
         for one in block:
             values: dict[str, Any] = {"file": one.entry.name, "round": self.found.row.number}
+            values |= {"start": one.entry.start, "end": one.entry.end}
             values |= {} if one.entry.item_id is None else {"item_id": one.entry.item_id}
             if one.item is None:
                 self.n_unreadable += 1

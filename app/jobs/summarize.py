@@ -98,9 +98,16 @@ def split_rows(context: StageContext, readable: NDArray[np.bool_], options: Summ
     test = np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & readable)
     if len(test):
         return Split(labeled=labeled, test=test, measured_on=f"{len(test):,} test items", notes=notes)
-    aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed)
+    groups = snapshot.groups[labeled] if snapshot.groups is not None else None
+    aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed, groups)
     if not aside.any():
-        raise InvalidInput("Every class has one labeled item, so none can be set aside to measure on. Label more.")
+        raise InvalidInput(
+            "Every class has one labeled item, or one group of items, so none can be set aside to measure on. Label "
+            "more."
+        )
+    if groups is not None:
+        n_groups = len(np.unique(groups[groups >= 0]))
+        notes += (f"Of {n_groups:,} groups, whole groups were set aside, so that none is on both sides",)
     check_labels(snapshot.labels[labeled[~aside]])
     measured_on = (
         f"{int(aside.sum()):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed "

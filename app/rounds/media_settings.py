@@ -26,7 +26,18 @@ from storage.rounds.log import RoundLog
 Origin = Literal["stored", "pool", "preset"]
 NOTICEABLE = 1.1  # a side scaled by this much more than the other is a visible distortion
 SHOWN: dict[MediaKind, tuple[str, ...]] = {
-    "audio": ("seconds", "clip_from", "predict_windows", "sample_rate", "n_mels", "f_min", "f_max", "hop", "n_fft"),
+    "audio": (
+        "seconds",
+        "clip_from",
+        "audio_channel",
+        "predict_windows",
+        "sample_rate",
+        "n_mels",
+        "f_min",
+        "f_max",
+        "hop",
+        "n_fft",
+    ),
     "image": ("image_size", "image_width", "image_fit", "channels", "flip"),
 }
 

@@ -128,7 +128,8 @@ def put_snapshot(place: Place, snapshot: PoolSnapshot) -> Stored:
     """One .npz of plain arrays; hashes as bytes (n, 32)."""
     about = {"kind": snapshot.kind, "class_names": snapshot.class_names, "label_sequence": snapshot.label_sequence}
     hashes = np.frombuffer(bytes.fromhex("".join(snapshot.hashes)), np.uint8).reshape(len(snapshot.hashes), 32)
-    names = ("item_ids", "labels", "held_out", "held_out_labels", "eligible")
+    names = ["item_ids", "labels", "held_out", "held_out_labels", "eligible"]
+    names += [name for name in ("groups", "windows") if getattr(snapshot, name) is not None]
     return _put_npz(place, about, hashes=hashes, **{name: getattr(snapshot, name) for name in names})
 
 

@@ -26,6 +26,7 @@ from app.web.routes.api import api_routes
 from app.web.routes.exports import export_routes
 from app.web.routes.media import media_routes
 from app.web.routes.old_addresses import old_address_routes
+from app.web.routes.recordings import recording_routes
 from app.web.routes.uploads import upload_routes
 from core.errors import WinnowError
 from storage.projects import roles
@@ -80,7 +81,15 @@ def on_script_error(error: Exception) -> bool:
 
 app = st.App(
     Path(__file__).with_name("main.py"),
-    routes=[api_mount(), *api_routes(), *media_routes(), *upload_routes(), *export_routes(), *old_address_routes()],
+    routes=[
+        api_mount(),
+        *api_routes(),
+        *media_routes(),
+        *recording_routes(),
+        *upload_routes(),
+        *export_routes(),
+        *old_address_routes(),
+    ],
     middleware=[Middleware(Gate, rules=resources.rules)],
     lifespan=lifespan,
     on_script_error=on_script_error,

@@ -73,11 +73,52 @@ def distinct_first(
     """(count, mask of rows (n,)) in the order in which m of the `allowed` rows are chosen.
 
     First rows that are near-duplicates neither of each other nor of labeled or `chosen` rows; when these are fewer
-    than m, the rest comes from all allowed rows.
+    than m, the rest comes from all allowed rows. Neighboring windows of one recording are not chosen together while
+    others remain.
     """
-    distinct = twins.distinct(allowed, np.union1d(np.flatnonzero(request.labeled), chosen))
-    k = min(m, int(distinct.sum()))
-    return [(count, rows) for count, rows in ((k, distinct), (m - k, allowed)) if count > 0]
+    taken = np.union1d(np.flatnonzero(request.labeled), chosen)
+    steps: list[tuple[int, Mask]] = []
+    masks = [twins.distinct(allowed, taken), allowed]
+    if request.windows is not None:
+        separate = apart(request, allowed, chosen)
+        masks = [twins.distinct(separate, taken), separate, *masks]
+    for rows in masks:
+        # rows of an earlier step are chosen by then, so a step counts what it has beyond that
+        k = min(m, int(rows.sum())) - sum(count for count, _ in steps)
+        if k > 0:
+            steps.append((k, rows))
+    return steps
+
+
+def apart(request: SelectionRequest, allowed: Mask, chosen: RowArray) -> Mask:
+    """(n,) a part of the `allowed` rows in which no two are neighboring windows of one recording, and none is a
+    neighbor of a `chosen` row. Neighbors overlap, or lie less than half of the shorter window apart. Of neighbors, the
+    one whose prediction has the larger entropy stays."""
+    assert request.windows is not None
+    recording, start, end = request.windows.T
+    entropy = -(request.probabilities * np.log(np.maximum(request.probabilities, 1e-12))).sum(1)
+    kept = allowed & (recording < 0)
+    for number in np.unique(recording[allowed & (recording >= 0)]):
+        rows = np.flatnonzero(recording == number)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        blocked = np.zeros(len(rows), bool)
+        for place in np.flatnonzero(np.isin(rows, chosen)).tolist():
+            _block(blocked, rows, place, start, end)
+        for place in np.argsort(-entropy[rows], kind="stable").tolist():
+            if allowed[rows[place]] and not blocked[place]:
+                kept[rows[place]] = True
+                _block(blocked, rows, place, start, end)
+    return np.asarray(kept)
+
+
+def _block(blocked: Mask, rows: RowArray, place: int, start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
+    """Mark the neighbors of the window at `place` among `rows`, which are in the order of their starts."""
+    here = rows[place]
+    length, longest = end[here] - start[here], (end[rows] - start[rows]).max()
+    first, last = np.searchsorted(start[rows], [start[here] - longest - length, end[here] + length])
+    near = rows[first:last]
+    gap = np.maximum(start[near] - end[here], start[here] - end[near])
+    blocked[first:last] |= gap < 0.5 * np.minimum(length, end[near] - start[near])
 
 
 def part_request(request: SelectionRequest, m: int, allowed: Mask, chosen: RowArray) -> SelectionRequest:

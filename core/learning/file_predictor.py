@@ -48,7 +48,7 @@ class FilePredictor:
         or a picture (H, W, C). Raises InvalidInput. Threads may share it."""
         media = self.settings.media
         if self.settings.kind == "audio":
-            return lambda data: clip_and_windows(*decode_audio(data), media)
+            return lambda data: clip_and_windows(*decode_audio(data, channel=media.audio_channel), media)
         return lambda data: to_picture(decode_image(data), media)
 
     def predict(self, items: Sequence[NDArray[Any]]) -> FilePredictions:

@@ -74,7 +74,8 @@ def prepare_clips(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[A
     import soxr
 
     samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    mono = samples.mean(axis=1)
+    channel = steps["mono"].get("channel", 0)
+    mono = samples[:, channel - 1] if 1 <= channel <= samples.shape[1] else samples.mean(axis=1)
     if not len(mono) or not np.isfinite(mono).all():
         raise Unreadable("The audio has no samples, or samples that are not numbers.")
     seconds, target = len(mono) / rate, steps["resample"]["sample_rate"]

@@ -39,8 +39,11 @@ def audio_type(data: bytes) -> str | None:
     return "mp3" if data[:3] == b"ID3" or is_frame else None
 
 
-def decode_audio(data: bytes, limits: Limits | None = None) -> tuple[NDArray[np.float32], int]:
-    """(samples,) mono in float32, and the sample rate. InvalidInput with the reason when it cannot be used."""
+def decode_audio(data: bytes, limits: Limits | None = None, channel: int = 0) -> tuple[NDArray[np.float32], int]:
+    """(samples,) mono in float32, and the sample rate. InvalidInput with the reason when it cannot be used.
+
+    `channel` 1 is the first one. With 0, and where the file has fewer channels, it is the mean of all channels.
+    """
     limits = limits or current_limits()
     mono = bytearray()  # grows with the samples that are there; the frame count of a header is never trusted
     with open_audio(data, limits) as source:
@@ -48,7 +51,7 @@ def decode_audio(data: bytes, limits: Limits | None = None) -> tuple[NDArray[np.
         for block in source.blocks():
             if not np.isfinite(block).all():
                 raise InvalidInput("The audio contains samples that are not numbers (NaN or infinity).")
-            mono += block.mean(axis=1).tobytes()
+            mono += _mono(block, channel).tobytes()
             n_frames += len(block)
             problem = length_problem(n_frames, rate, source.file.channels, limits)
             if problem is not None:
@@ -56,6 +59,12 @@ def decode_audio(data: bytes, limits: Limits | None = None) -> tuple[NDArray[np.
     if n_frames == 0:
         raise InvalidInput("The audio contains no samples.")
     return np.frombuffer(mono, np.float32), rate
+
+
+def _mono(block: NDArray[np.float32], channel: int) -> NDArray[np.float32]:
+    if 1 <= channel <= block.shape[1]:
+        return np.ascontiguousarray(block[:, channel - 1])
+    return np.asarray(block.mean(axis=1))
 
 
 @contextmanager

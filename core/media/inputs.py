@@ -22,8 +22,12 @@ from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows,
 
 VERSION = 2  # of what is computed here; increase it when the same settings give other numbers
 IMAGE_SETTINGS = ("image_size", "image_fit", "channels", "image_width")
-AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds", "clip_from")
-ADDED_LATER = {"image_width": 0, "clip_from": "loudest"}  # these values are left out of keys: older rows stay valid
+AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds", "clip_from", "audio_channel")
+ADDED_LATER = {
+    "image_width": 0,
+    "clip_from": "loudest",
+    "audio_channel": 0,
+}  # these values are left out of keys: older rows stay valid
 AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")
 STATISTICS_SAMPLE = 4_096
 CLIPS_AT_ONCE = 32  # fits into a CPU's cache
@@ -124,7 +128,7 @@ def _decoder(kind: MediaKind, config: MediaConfig) -> Decoder:
         )
     return Decoder(
         key=_key(config, AUDIO_CLIP_SETTINGS, "clip"),
-        decode=lambda data: to_clip(*decode_audio(data), config).astype(np.float16),
+        decode=lambda data: to_clip(*decode_audio(data, channel=config.audio_channel), config).astype(np.float16),
         blank=np.zeros(clip_length(config), np.float16),
     )
 

@@ -39,7 +39,7 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
         "input": {"name": "clips", "dtype": "float32", "shape": ["batch", length]},
         "outside": [
             {"step": "decode", "formats": ["WAV", "FLAC", "OGG", "MP3", "AIFF"], "dtype": "float32", "full_scale": 1.0},
-            {"step": "mono", "how": "mean of the channels"},
+            {"step": "mono", **_channel(config)},
             {
                 "step": "resample",
                 "sample_rate": config.sample_rate,
@@ -91,6 +91,13 @@ def _audio(config: MediaConfig) -> dict[str, Any]:
             {"step": "normalize", "how": "(x - floor / 2) / (-floor / 3)"},
         ],
     }
+
+
+def _channel(config: MediaConfig) -> dict[str, Any]:
+    if not config.audio_channel:
+        return {"how": "mean of the channels"}
+    how = f"channel {config.audio_channel}, counted from 1; files with fewer channels: mean of the channels"
+    return {"how": how, "channel": config.audio_channel}
 
 
 def _picture(config: MediaConfig, mean: Sequence[float], scale: Sequence[float]) -> dict[str, Any]:

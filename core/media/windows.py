@@ -91,5 +91,7 @@ def _seconds(data: bytes) -> NDArray[np.float32]:
 
 
 def _spectrograms(data: bytes, n_windows: int, config: MediaConfig) -> NDArray[np.float16]:
-    clips = to_windows(*decode_audio(data), n_windows, config).astype(np.float16)  # as the clips of a pool are stored
+    clips = to_windows(*decode_audio(data, channel=config.audio_channel), n_windows, config).astype(
+        np.float16
+    )  # as the clips of a pool are stored
     return log_mel(torch.from_numpy(clips.astype(np.float32)), config)[..., None].numpy().astype(np.float16)

@@ -209,6 +209,7 @@ def selection_request(
         inputs=flat_inputs(inputs, rows),
         region=region,
         region_share=context.region_share,
+        windows=snapshot.windows[rows] if snapshot.windows is not None else None,
         has_model=predictions.has_model,
     )
     return request, notes

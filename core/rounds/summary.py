@@ -129,14 +129,41 @@ def measure_set_aside(
     return summarize(parts, labels[~aside], labels[aside], smaller, report).worth
 
 
-def set_aside(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """(n,) rows to measure on where nothing is held out: this share of each class, at least one of those with two."""
+def set_aside(
+    labels: NDArray[np.int64], share: float, seed: int, groups: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """(n,) rows to measure on where nothing is held out: this share of each class, at least one of those with two.
+
+    With `groups` (n,), whole groups are set aside in random order, while every class keeps a row outside of them, until
+    the share of the rows is reached; rows with a negative number are groups of their own.
+    """
+    if groups is not None and (groups >= 0).any():
+        return _whole_groups(labels, share, seed, groups)
     chosen = np.zeros(len(labels), np.bool_)
     generator = np.random.default_rng(seed_for(seed, "set aside"))
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         count = min(max(1, round(share * len(rows))), len(rows) - 1)
         chosen[generator.permutation(rows)[:count]] = True
+    return chosen
+
+
+def _whole_groups(labels: NDArray[np.int64], share: float, seed: int, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
+    alone = np.flatnonzero(groups < 0)
+    numbers = groups.copy()
+    numbers[alone] = groups.max() + 1 + np.arange(len(alone))
+    generator = np.random.default_rng(seed_for(seed, "set aside"))
+    chosen = np.zeros(len(labels), np.bool_)
+    left = np.bincount(labels)
+    for group in generator.permutation(np.unique(numbers)):
+        rows = numbers == group
+        taken = np.bincount(labels[rows], minlength=len(left))
+        if ((left - taken < 1) & (left > 0)).any():
+            continue
+        chosen |= rows
+        left = left - taken
+        if chosen.sum() >= share * len(labels):
+            break
     return chosen
 
 

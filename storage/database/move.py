@@ -27,6 +27,7 @@ from core.errors import Conflict, NotFound, StoreUnusable
 from core.types import Progress, Report, ignore
 from storage.database.schema import METADATA, Item, Lease, Project, QueueCursor, Setting, Worker
 from storage.database.store import Store, insert_for
+from storage.database.tables.recordings import Recording
 from storage.media.packs import PackWriter
 from storage.system.atomic_files import temporary_path
 
@@ -154,9 +155,11 @@ def _copy_packed(source: Store, target: Store, report: Report) -> int:
 
 
 def _is_wanted(store: Store, sha256: str) -> bool:
-    query = select(Item.id).where(Item.sha256 == sha256, Item.link_path.is_(None)).limit(1)
+    queries = [
+        select(t.project_id).where(t.sha256 == sha256, t.link_path.is_(None)).limit(1) for t in (Item, Recording)
+    ]
     with store.read() as connection:
-        return connection.execute(query).first() is not None
+        return any(connection.execute(query).first() is not None for query in queries)
 
 
 def _copy_file(source: Path, target: Path) -> bool:

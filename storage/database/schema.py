@@ -2,6 +2,7 @@
 
 Facts         projects, classes + class_events, items + item_names, annotators, label_events, rounds + picks, artifacts,
               simulations + simulation_records. Events are appended and never changed.
+              recordings of windows (`storage.database.tables.recordings`).
 Access        memberships, api_tokens, audit_entries, deletions, test_sets (`storage.database.access_schema`).
 Projections   item_states, current_labels: derived from `label_events` and updated in the transaction that adds an
               event. `storage.labeling.projections.rebuild` derives them again and must produce the same rows.
@@ -21,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.database.access_schema import ACCESS_TABLES
 from storage.database.declarative import Table, rare_rows
+from storage.database.tables.recordings import RECORDING_TABLES, WindowColumns, windows_index
 
 NOT_OK = "condition <> 'ok'"
 CHANGED = "revision > 0"
@@ -81,7 +83,7 @@ class Annotator(Table):
     removed_at: Mapped[datetime | None]
 
 
-class Item(Table):
+class Item(WindowColumns, Table):
     __tablename__ = "items"
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
@@ -108,6 +110,7 @@ class Item(Table):
     __table_args__ = (
         UniqueConstraint("project_id", "sha256", name="items_content"),
         Index("items_order", "project_id", "id"),
+        windows_index(),
         rare_rows("items_held_out", "held_out"),
         Index("items_unreadable", "project_id", sqlite_where=text(NOT_OK), postgresql_where=text(NOT_OK)),
     )
@@ -390,5 +393,5 @@ class SimulationSeed(Table):
     at: Mapped[datetime]
 
 
-METADATA = Table.metadata  # the tables above, those of access
-assert all(table.metadata is METADATA for table in ACCESS_TABLES)
+METADATA = Table.metadata  # the tables above, those of access, and recordings
+assert all(table.metadata is METADATA for table in (*ACCESS_TABLES, *RECORDING_TABLES))

@@ -24,6 +24,7 @@ from storage.importing.tables.readers import GUARD
 
 TEXT_COLUMNS = (
     "name", "label", "annotator", "strategy", "suggested_label", "note", "label_given", "path", "file_name",
+    "recording", "group",
     *export_reasons.TEXT_COLUMNS,
 )  # fmt: skip
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20" + "\t\r\n" + GUARD)
@@ -159,8 +160,28 @@ def _with_time(values: dict[str, Any]) -> dict[str, Any]:
 def _parquet_schema(columns: Sequence[str]) -> Any:
     import pyarrow as pa
 
-    floats = (WEIGHT, "confidence", "suggested_confidence", "seconds", "duration", *export_reasons.FLOAT_COLUMNS)
-    whole = ("n_labels", "round", "sequence", "n_bytes", "sample_rate", "channels", "width", "height")
+    floats = (
+        WEIGHT,
+        "confidence",
+        "suggested_confidence",
+        "seconds",
+        "duration",
+        "start",
+        "end",
+        *export_reasons.FLOAT_COLUMNS,
+    )
+    whole = (
+        "n_labels",
+        "round",
+        "sequence",
+        "n_bytes",
+        "sample_rate",
+        "channels",
+        "width",
+        "height",
+        "first_frame",
+        "last_frame",
+    )
     kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
     kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
     kinds |= dict.fromkeys(("contested", *export_reasons.FLAG_COLUMNS), pa.bool_())

@@ -16,19 +16,21 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
 from sqlalchemy.orm import aliased
 
 from core.errors import InvalidInput, NotFound
 from storage.database.schema import Annotator, CurrentLabel, Item, ItemName, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
+from storage.database.tables.recordings import Recording
 from storage.exporting.reasons import PICK_COLUMNS, PickColumns, pick_selected
 from storage.exporting.votes import CONTESTED, VOTE_COLUMNS, Contested, votes_of
 from storage.labeling.labeled_items import items_seen_with_labels
+from storage.media.contents import Content, content_of
 from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
-Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face"]
+Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity", "raven"]
 CHUNK = 5_000
 OTHER_COLUMNS = (
     "label", "annotator", "at", "kind", "event", "sequence", "seconds", "suggestion", "suggested_label",
@@ -36,11 +38,13 @@ OTHER_COLUMNS = (
 )  # fmt: skip
 ITEM_COLUMNS = (
     "name", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
+    "recording", "start", "end", "recording_sha256", "first_frame", "last_frame", "group",
 )  # fmt: skip
 COLUMNS = (
     "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", *PICK_COLUMNS,
     "suggestion", "suggested_label", "suggested_confidence", "seconds", "note", "label_given", "kind", "event",
     "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
+    "recording", "start", "end", "recording_sha256", "first_frame", "last_frame", "group",
     "other_names", "other_labels", *VOTE_COLUMNS,
 )  # fmt: skip
 CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
@@ -68,11 +72,11 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportItem:
-    """One row and the location of its file."""
+    """One row and the location of its bytes."""
 
     id: int
     values: dict[str, Any]
-    link_path: str | None
+    content: Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ class ExportRows:
                 values["other_labels"] = chunk.others.get(row.id, [])
                 votes = votes_of(values["source"], values["label"], values["other_labels"])
                 if votes.kept(self.options.contested):
-                    yield ExportItem(row.id, values | votes.columns(), row.link_path)
+                    yield ExportItem(row.id, values | votes.columns(), content_of(row))
                 else:
                     self.n_left_out += 1
 
@@ -195,10 +199,13 @@ class ExportRows:
                 Item.id, Item.sha256, Item.name, Item.media_type, Item.n_bytes, Item.link_path, Item.held_out,
                 Item.split_name, Item.seconds.label("duration"),
                 Item.sample_rate, Item.channels, Item.width, Item.height,
-                Item.truth_class_id, ItemState.class_id, *_event_columns(),
+                *span_columns(), Item.truth_class_id, ItemState.class_id, *_event_columns(),
                 Round.number, Round.strategy, *pick_selected(),
             )
             .join(ItemState, ItemState.item_id == Item.id)
+            .outerjoin(
+                Recording, and_(Recording.project_id == Item.project_id, Recording.sha256 == Item.recording_sha256)
+            )
             .outerjoin(LabelEvent, LabelEvent.sequence == ItemState.sequence)
             .outerjoin(Annotator, Annotator.id == LabelEvent.annotator_id)
             .outerjoin(Round, Round.id == LabelEvent.round_id)
@@ -320,6 +327,16 @@ def _event_columns() -> tuple[Any, ...]:
         LabelEvent.sequence, LabelEvent.uuid, LabelEvent.kind, LabelEvent.class_id.label("label_class"), LabelEvent.at,
         LabelEvent.seconds.label("seconds_to_decide"), LabelEvent.suggestion, LabelEvent.suggested_class_id,
         LabelEvent.suggested_confidence, LabelEvent.note, Annotator.name.label("annotator"),
+    )  # fmt: skip
+
+
+def span_columns() -> tuple[Any, ...]:
+    """The recording of a window, its place, and the group. Start and end are seconds; a clip starts at 0."""
+    start = case((Item.recording_sha256.is_not(None), 1.0 * Item.first_frame / Item.sample_rate), else_=0.0)
+    end = case((Item.recording_sha256.is_not(None), (Item.last_frame + 1.0) / Item.sample_rate), else_=Item.seconds)
+    return (
+        Recording.name.label("recording"), case((Item.seconds.is_not(None), start)).label("start"), end.label("end"),
+        Item.recording_sha256, Item.first_frame, Item.last_frame, func.nullif(Item.group_name, "").label("group"),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.exporting.arrays import write_arrays
@@ -41,22 +42,27 @@ from storage.exporting.hugging_face import (
 from storage.exporting.label_studio import TasksWriter, labeling_interface, local_files_prefix, readme
 from storage.exporting.provenance import RowDigest, round_provenance
 from storage.exporting.rows import COLUMNS, ExportItem, ExportOptions, ExportRows, Format
+from storage.exporting.span_tables import SPAN_FORMATS, SpanTables
 from storage.exporting.target import check_target, described, is_media, new_export
 from storage.exporting.weights import WEIGHT, ExportWeights
 from storage.labeling import snapshots
 from storage.media.checks import describe, judges_media, set_condition
+from storage.media.contents import Content, read_content
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
 from storage.projects import class_rows, projects, roles
 
 TABLE_NAMES = {
     "csv": "labels.csv", "jsonl": "labels.jsonl", "parquet": "labels.parquet", "folders": "labels.csv",
-    "label-studio": "tasks.json", "hugging-face": split_file("train"),
+    "label-studio": "tasks.json", "hugging-face": split_file("train"), "audacity": "labels.csv", "raven": "labels.csv",
 }  # fmt: skip
 SLIM, SLIM_COLUMNS = "labels_slim.csv", ("path", "label", "split")
 METADATA = "metadata.parquet"
 REPORT_EVERY = 500  # rows
-FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face")
+TRACKS = "tracks"  # folder of label tracks and selection tables
+FORMATS: tuple[Format, ...] = (
+    "csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", *SPAN_FORMATS,
+)  # fmt: skip
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
 
 
@@ -112,8 +118,10 @@ class _Export:
         self.writers: dict[str, TableWriter] = {}
         self.splits: dict[str, str] = {}  # name for Hugging Face -> pattern of its files
         self.class_names: list[str] = []
+        self.window_files: list[Path] = []  # named after the key of the window, which is not the hash of the file
         self.arrays_round: int | None = None
-        self.digest = RowDigest()
+        self.digest, self.has_digest = RowDigest(), options.format != "hugging-face"
+        self.tracks = SpanTables("raven" if options.format == "raven" else "audacity")
 
     def run(self, report: Report) -> dict[str, Any]:
         with self.store.read() as connection:
@@ -157,7 +165,8 @@ class _Export:
                 report(Progress("export", self.n_rows, 0))
 
     def _write_columns(self, rows: ExportRows, report: Report) -> None:
-        """The table that `_write_rows` gives, without a dictionary per row."""
+        """The table that `_write_rows` gives, without a dictionary per row. The hash of the file covers its rows."""
+        self.has_digest = False
         writer: Any = self._writer(self.table)
         for columns in columns_of(rows):
             writer.write_columns(columns)
@@ -182,6 +191,8 @@ class _Export:
         self.digest.add(values)
         values["path"] = self._media(item)
         self._writer(self.table).write(values)
+        if self.options.format in SPAN_FORMATS:
+            self.tracks.add_row(values)
         if self.options.format == "csv":
             self._writer(SLIM).write(values | {"path": values["path"] or values["name"]})
         if self.options.format == "folders" and values["path"]:
@@ -193,9 +204,9 @@ class _Export:
         """One row of a Parquet file of its split; an item whose file is missing or changed has none."""
         values = item.values
         try:
-            data = self.store.media.read(values["sha256"], item.link_path)
-        except (MediaMissing, MediaChanged) as problem:
-            self.problems[item.id] = describe(problem)
+            data = read_content(self.store.media, item.content)
+        except (MediaMissing, MediaChanged, InvalidInput) as problem:
+            self.problems[item.id] = _condition(problem)
             return
         self.n_media += 1
         table, name = split_file(values["split"]), values["sha256"] + EXTENSIONS.get(values["media_type"], ".bin")
@@ -225,7 +236,7 @@ class _Export:
             return FeatureWriter(path, self._columns(FOLDER_COLUMNS), self.class_names)
         if path.name == SLIM:
             return CsvWriter(path, SLIM_COLUMNS, slim=True)
-        if self.options.format in ("csv", "folders"):
+        if self.options.format in ("csv", "folders", *SPAN_FORMATS):
             return CsvWriter(path, self._columns(COLUMNS))
         if self.options.format == "jsonl":
             return JsonlWriter(path)
@@ -257,17 +268,22 @@ class _Export:
         target = self.folder / place
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._copy(values["sha256"], item.link_path, target)
-        except (MediaMissing, MediaChanged) as problem:
-            self.problems[item.id] = describe(problem)
+            self._copy(item.content, target)
+        except (MediaMissing, MediaChanged, InvalidInput) as problem:
+            self.problems[item.id] = _condition(problem)
             return ""
         self.n_media += 1
         return place
 
-    def _copy(self, sha256: str, link_path: str | None, target: Path) -> None:
-        """Copy the bytes as imported; raises `MediaMissing` or `MediaChanged`."""
-        digest = hashlib.sha256()
-        with self.store.media.open(sha256, link_path) as source, open(target, "xb") as copy:
+    def _copy(self, content: Content, target: Path) -> None:
+        """Copy the bytes as imported, or make those of a window; raises `MediaMissing` or `MediaChanged`."""
+        if content.span is not None:
+            data = read_content(self.store.media, content)
+            target.write_bytes(data)
+            self.window_files.append(target)
+            return
+        sha256, digest = content.sha256, hashlib.sha256()
+        with self.store.media.open(sha256, content.link_path) as source, open(target, "xb") as copy:
             while block := source.read(1 << 20):
                 digest.update(block)
                 copy.write(block)
@@ -298,7 +314,10 @@ class _Export:
             (self.folder / "README.md").write_text(steps, encoding="utf-8")
         if self.options.format in ("folders", "hugging-face"):
             (self.folder / "README.md").write_text(self._card(project.name), encoding="utf-8")
+        if self.options.format in SPAN_FORMATS:
+            self.tracks.write(self.folder / TRACKS)
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and not is_media(path)]
+        files = sorted([*files, *self.window_files])
         return {
             "format": "winnow-export",
             "version": 1,
@@ -313,7 +332,7 @@ class _Export:
             "snapshot": asdict(moment),
             "summary": dict(self.weights.about) if self.weights is not None else None,
             "round": round_provenance(self.store, self.project_id),
-            "rows_sha256": self.digest.hexdigest() if self.options.format != "hugging-face" else None,
+            "rows_sha256": self.digest.hexdigest() if self.has_digest else None,
             "pseudo_labels_of_round": rows.pseudo_labels.number if rows.pseudo_labels is not None else None,
             "arrays_of_round": self.arrays_round,
             "counts": {
@@ -346,3 +365,8 @@ class _Export:
             columns = (self.kind, *self._columns(FOLDER_COLUMNS)[1:])
         files = self.splits or {"train": self.table}
         return dataset_card(title, files, columns, self.class_names, len(self.problems))
+
+
+def _condition(problem: MediaMissing | MediaChanged | InvalidInput) -> tuple[str, str]:
+    """(condition, note) of an item whose bytes cannot be exported; frames of a window may not decode."""
+    return ("unreadable", str(problem)) if isinstance(problem, InvalidInput) else describe(problem)

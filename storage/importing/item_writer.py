@@ -19,10 +19,12 @@ from sqlalchemy import Connection, bindparam, select, update
 from storage.database.bulk import among, chunks, insert_rows, next_ids
 from storage.database.schema import NOT_QUEUED, Item, ItemName, ItemState, LabelEvent
 from storage.database.store import insert_for, now
+from storage.database.tables.recordings import Recording
 from storage.importing.sources import Entry, GivenLabel
 from storage.labeling import projections, queue
 from storage.labeling.events import LabelInput, apply_events
 from storage.media.probe_pool import Examined
+from storage.media.windows import Span
 from storage.projects import class_rows
 from storage.projects.projects import ProjectRow
 
@@ -34,7 +36,9 @@ COLUMNS = (
     "project_id", "name", "held_out", "split_name", "truth_class_id", "imported_at",
     "sha256", "media_type", "n_bytes", "link_path", "link_mtime_ns",
     "seconds", "sample_rate", "channels", "width", "height", "condition", "condition_note",
+    "recording_sha256", "first_frame", "last_frame", "group_name",
 )  # fmt: skip
+N_MEASURES = 5  # seconds to height
 N_KEPT = 6  # the first columns stay as they are when a file is repaired
 STATE_COLUMNS = (
     "item_id", "project_id", "waiting", "n_labels", "decided", "skipped", "flagged", "queue_rank", "shuffle",
@@ -42,11 +46,19 @@ STATE_COLUMNS = (
 
 
 class Arrival(NamedTuple):
-    """One examined file with what its source said; `link_path` is None when the bytes were copied."""
+    """One examined file with what its source said, or a window of one; `link_path` is None when the bytes were
+    copied."""
 
     entry: Entry
     examined: Examined
     link_path: str | None = None
+    span: Span | None = None  # of a window
+    recording: Arrival | None = None  # the whole file, for a window
+
+    @property
+    def stored_sha256(self) -> str:
+        """The hash of the file that holds the bytes."""
+        return self.examined.sha256 if self.span is None else self.span.recording
 
 
 class Known(NamedTuple):
@@ -70,6 +82,7 @@ class Written:
     held_out: int = 0
     labels: int = 0
     skipped: int = 0
+    recordings: set[str] = field(default_factory=set)  # hashes of files that were cut into windows
     splits: Counter[str] = field(default_factory=Counter)  # new items by the source's name for their split
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (name, reason)
     duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, the name it equals)
@@ -98,6 +111,7 @@ class ItemWriter:
                 again.append(arrival)
             else:
                 fresh[sha256] = arrival
+        self._record(connection, group, written)
         rows = self._insert(connection, list(fresh.values()), ids_of, written)
         self._repeat(connection, again, known | rows, ids_of, written)
         self._name(connection, group, known | rows)
@@ -125,6 +139,26 @@ class ItemWriter:
             return None if label is None else ids_of.get(label)
         return None
 
+    def _record(self, connection: Connection, group: Sequence[Arrival], written: Written) -> None:
+        """The recordings of the group's windows; one that is known gets the place where it is now."""
+        recordings = {arrival.stored_sha256: arrival.recording for arrival in group if arrival.recording is not None}
+        rows = []
+        for sha256, (entry, examined, link, *_) in recordings.items():
+            found, at = examined.measures, now()
+            rows.append(
+                {
+                    "project_id": self.project_id, "sha256": sha256, "name": entry.name, "imported_at": at,
+                    "media_type": found.media_type, "n_bytes": examined.n_bytes, "link_path": link,
+                    "link_mtime_ns": examined.mtime_ns if link is not None else None,
+                    "n_frames": found.n_frames, "sample_rate": found.sample_rate, "channels": found.channels,
+                }
+            )  # fmt: skip
+        for row in rows:
+            statement = insert_for(connection, Recording).values(**row)
+            moved = {name: row[name] for name in ("link_path", "link_mtime_ns")}
+            connection.execute(statement.on_conflict_do_update(index_elements=["project_id", "sha256"], set_=moved))
+        written.recordings |= set(recordings)
+
     def _insert(
         self, connection: Connection, arrivals: list[Arrival], ids_of: dict[str, int], written: Written
     ) -> dict[str, Known]:
@@ -135,7 +169,7 @@ class ItemWriter:
         ids = next_ids(connection, Item, len(arrivals))
         added, items, states, waiting = {}, [], [], []
         for item_id, arrival in zip(ids, arrivals, strict=True):
-            entry, examined, link = arrival
+            entry, examined, link, *_ = arrival
             truth = self._truth(entry, ids_of)
             row = self._row(arrival, truth, at)
             items.append((item_id, *row))
@@ -162,12 +196,12 @@ class ItemWriter:
 
     def _row(self, arrival: Arrival, truth: int | None, at: datetime) -> tuple[Any, ...]:
         """The item's values, in the order of COLUMNS."""
-        entry, (found, sha256, n_bytes, mtime_ns), link = arrival
-        status, reason, media_type, *measures = found  # seconds, sample_rate, channels, width, height
+        entry, (found, sha256, n_bytes, mtime_ns), link, span, _ = arrival
+        status, reason, media_type, *measures = found  # seconds, sample_rate, channels, width, height, …
         return (
             self.project_id, entry.name, entry.split.held_out, entry.split.name, truth, at,
             sha256, media_type, n_bytes, link, mtime_ns if link is not None else None,
-            *measures, status, reason,
+            *measures[:N_MEASURES], status, reason, *(span or (None, None, None)), entry.group,
         )  # fmt: skip
 
     def _repeat(
@@ -210,7 +244,7 @@ class ItemWriter:
     def _name(self, connection: Connection, group: Sequence[Arrival], known: dict[str, Known]) -> None:
         """Every other name of the same bytes stands beside the first one."""
         names = []
-        for entry, examined, _ in group:
+        for entry, examined, *_ in group:
             row = known[examined.sha256]
             other = (name for name in (entry.name, *entry.other_names) if name != row.name)
             names += [{"item_id": row.id, "name": name} for name in other]

@@ -24,8 +24,10 @@ from storage.importing.reading import CLASS_FOLDERS, Findings, Question
 from storage.importing.sources import Entry, GivenLabel, Source, type_of
 from storage.importing.splits import HELD_OUT as HELD_OUT_NAMES
 from storage.importing.splits import GivenSplit
+from storage.importing.windows.lengths import estimated_seconds, size_of
 from storage.importing.zip_reader import BadEntry
 from storage.media.types import HEAD_BYTES, refusal
+from storage.media.windows import SUGGEST_SECONDS
 from storage.projects import classes
 
 ClassRule = Literal["ask", "add", "match"]
@@ -44,6 +46,7 @@ class Verdict:
     split: str = ""
     problem: str = ""
     about_class: bool = False  # the file is fine; its class is the question
+    seconds: float = 0.0  # of a sound, estimated
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class Preview:
     new_classes: list[str] = field(default_factory=list)
     rows: list[Verdict] = field(default_factory=list)
     problems: list[Verdict] = field(default_factory=list)
+    n_long: int = 0  # sounds that are better cut into windows
+    longest_seconds: float = 0.0  # estimated
     found: Findings = field(default_factory=Findings)
 
     @property
@@ -123,12 +128,14 @@ class ClassRules:
 
 def verdict_on(source: Source, entry: Entry, rules: ClassRules | None, look: bool = True, kind: str = "") -> Verdict:
     """What will happen to `entry`. `look` opens it for its first bytes; without `rules`, labels are ignored."""
-    problem = entry.problem or (_type_problem(source, entry, kind) if look else "")
+    problem, seconds = entry.problem, 0.0
+    if look and not problem:
+        problem, seconds = _type_problem(source, entry, kind)
     about_class = False
     if not problem and rules is not None:
         problem = next((why for one in entry.labels if one.label and (why := rules.decide(one.label)[1])), "")
         about_class = bool(problem)
-    return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class)
+    return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class, seconds)
 
 
 def preview(
@@ -158,6 +165,9 @@ def preview(
                 continue
             if len(fine) < LISTED:
                 fine.add(entry.labels)
+            if entry.span is None:
+                seen.n_long += verdict.seconds > SUGGEST_SECONDS
+                seen.longest_seconds = max(seen.longest_seconds, verdict.seconds)
         _count(seen, entry, hints)
         if seen.n_entries % 512 == 0:
             report(Progress("preview", seen.n_entries, 0))
@@ -251,17 +261,20 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     )
 
 
-def _type_problem(source: Source, entry: Entry, kind: str) -> str:
+def _type_problem(source: Source, entry: Entry, kind: str) -> tuple[str, float]:
+    """Why the entry is not imported ("" when it is), and the estimated length of a sound."""
     assert entry.place is not None
     place = entry.place
     try:
         head = source.head(place, HEAD_BYTES)
     except (OSError, BadEntry, NotFound) as problem:
-        return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}."
+        return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}.", 0.0
     media_type = type_of(head)
     if media_type is None:
-        return refusal(head)
-    return wrong_kind(media_type, kind)
+        return refusal(head), 0.0
+    if problem_text := wrong_kind(media_type, kind):
+        return problem_text, 0.0
+    return "", estimated_seconds(head, media_type, size_of(place)) if media_type.startswith("audio/") else 0.0
 
 
 def wrong_kind(media_type: str, kind: str) -> str:

@@ -21,6 +21,7 @@ class ReadingOptions:
     path_column: str = ""
     label_column: str = ""
     split_column: str = ""
+    group_column: str = ""
     media_root: str = ""  # the folder that paths in a table start from
 
 

@@ -21,6 +21,7 @@ class ImportReport:
     status: str = "running"
     entries: int = 0
     imported: int = 0
+    recordings: int = 0  # files that were cut into windows; the windows are counted in `imported` and `already`
     already: int = 0
     held_out: int = 0
     labels: int = 0
@@ -52,6 +53,8 @@ class ImportReport:
     def sentence(self) -> str:
         splits = ", ".join(f"{n:,} {name}" for name, n in self.splits.items())
         parts = [f"{self.imported:,} imported" + (f" ({splits})" if splits else "")]
+        if self.recordings:
+            parts.append(f"{self.recordings:,} recording{'s' if self.recordings > 1 else ''} cut into windows")
         if self.held_out:
             parts.append(f"{self.held_out:,} used as test items")
         if self.already:

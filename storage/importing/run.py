@@ -24,6 +24,7 @@ from core.limits import Limits
 from core.types import Progress, Report, ignore
 from storage.database.schema import ImportRun, Item
 from storage.database.store import Store
+from storage.database.tables.recordings import Recording
 from storage.importing.item_writer import Arrival, ItemWriter, LabelUse, Written
 from storage.importing.preview import (
     ClassRule,
@@ -38,9 +39,14 @@ from storage.importing.reading import ReadingOptions
 from storage.importing.reports import Details, ImportReport
 from storage.importing.runs import finish, light_collector, running, start
 from storage.importing.sources import CellPlace, Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
+from storage.importing.splits import GivenSplit
+from storage.importing.windows.cutting import is_recording, problem_of, windows_of
 from storage.importing.zip_reader import BadEntry
+from storage.labeling.groups import both_sides_warning
+from storage.labeling.random_split import RandomSplit
 from storage.media.probe_pool import Examined, Job, ProbePool
-from storage.media.probe_process import DISK_FULL
+from storage.media.probe_process import DISK_FULL, RECORDING
+from storage.media.windows import WindowOptions
 from storage.projects import projects
 from storage.projects.annotators import annotator_named
 
@@ -61,6 +67,12 @@ class ImportOptions:
     annotator: str = "import"  # who gives labels that name nobody
     limits: Limits = field(default_factory=Limits)
     reading: ReadingOptions = field(default_factory=ReadingOptions)  # how the source was opened, for the record
+    windows: WindowOptions | None = None  # cut sounds that are longer than a window into windows
+    test_share: float = 0.0  # of entries whose source names no split: random test items, by group
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_share <= 0.9:
+            raise InvalidInput(f"A share of {self.test_share:g} test items was requested; use 0 to 0.9.")
 
 
 def locator(store: Store) -> Callable[[str], Place | None]:
@@ -70,10 +82,12 @@ def locator(store: Store) -> Callable[[str], Place | None]:
         if store.media.has(sha256):
             path = store.media.path(sha256)
             return FilePlace(str(path)) if path.is_file() else KeptPlace(sha256, store.media)
-        query = select(Item.link_path).where(Item.sha256 == sha256, Item.link_path.is_not(None)).limit(1)
         with store.read() as connection:
-            linked = connection.execute(query).scalar()
-        return None if linked is None else FilePlace(linked)
+            for table in (Item, Recording):
+                query = select(table.link_path).where(table.sha256 == sha256, table.link_path.is_not(None)).limit(1)
+                if (linked := connection.execute(query).scalar()) is not None:
+                    return FilePlace(linked)
+        return None
 
     return locate
 
@@ -108,6 +122,7 @@ def run_import(
         if isinstance(problem, Cancelled):
             return run
         raise
+    run.warnings = [*run.warnings, *importer.split.messages(), *both_sides_warning(store, project_id)]
     finish(store, run, "finished")
     return run
 
@@ -119,6 +134,8 @@ class _Importer:
         self.store, self.project_id, self.kind = store, project_id, kind
         self.source, self.options = source, options
         self.annotators: dict[str, int] = {}
+        self.recordings: set[str] = set()
+        self.split = RandomSplit(options.test_share)
         self.writer = ItemWriter(project_id, options.labels, self.annotators)
         self.linking = options.storage == "link"
         self.media_root = str(store.media.root) + "/"
@@ -133,7 +150,7 @@ class _Importer:
             Details(details_path, run) as details,
             ThreadPoolExecutor(1, thread_name_prefix="commit") as committing,
             ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing,
-            ProbePool(media.root, incoming, self.options.limits) as workers,
+            ProbePool(media.root, incoming, self.options.limits, window_seconds=self._window_seconds()) as workers,
         ):
             commits: deque[Future[Written]] = deque()
             try:
@@ -160,77 +177,95 @@ class _Importer:
         self, workers: ProbePool, incoming: Path, rules: ClassRules | None, details: Details
     ) -> Iterator[tuple[list[Arrival], int]]:
         """Groups of arrivals and the number of entries seen; an empty group is a sign of life."""
-        flying: deque[tuple[list[Entry], Future[list[Examined]]]] = deque()
+        flying: deque[tuple[list[tuple[Entry, int]], Future[list[Examined]]]] = deque()
         group: list[Arrival] = []
         n_done, last, shown = 0, time.monotonic(), time.monotonic()
         batches = self._batches(incoming, rules, details)
         while True:
             if len(flying) < FLYING and (step := next(batches, None)) is not None:
-                n_done += len(step[0])
-                if step[1]:
-                    flying.append(([entry for entry in step[0] if not entry.problem], workers.submit(step[1])))
+                n_done += step[0]
+                if step[1].jobs:
+                    flying.append((step[1].asked, workers.submit(step[1].jobs)))
             elif flying:
                 wait([flying[0][1]], timeout=0.5)
             else:
                 break
             while flying and flying[0][1].done():
                 entries, future = flying.popleft()
-                group += self._arrivals(entries, future.result(), details)
+                group += map(self._with_split, self._arrivals(entries, future.result(), details))
             if len(group) >= GROUP_FILES or (group and time.monotonic() - last > GROUP_SECONDS):
-                yield group, n_done
+                for start in range(0, len(group), GROUP_FILES):  # a recording may have many windows
+                    yield group[start : start + GROUP_FILES], n_done
                 group, last = [], time.monotonic()
             elif time.monotonic() - shown > 0.5:
                 shown = time.monotonic()
                 yield [], n_done
         yield group, n_done
 
-    def _arrivals(self, entries: list[Entry], examined: list[Examined], details: Details) -> Iterator[Arrival]:
-        for entry, one in zip(entries, examined, strict=True):
+    def _arrivals(
+        self, entries: list[tuple[Entry, int]], examined: list[Examined], details: Details
+    ) -> Iterator[Arrival]:
+        for entry, job in entries:
+            one = examined[job]
             if problem := self._problem(entry, one):
                 details.add("refused", entry.name, problem)
+            elif is_recording(entry, one):
+                if one.measures.reason:
+                    details.add("notes", entry.name, one.measures.reason)
+                if entry.labels and entry.span is None:
+                    details.add("notes", entry.name, "Its label is that of the whole recording; its windows have none.")
+                yield from windows_of(entry, one, self._link_path(entry), self.options.windows)
             else:
                 yield Arrival(entry, one, self._link_path(entry))
 
-    def _batches(
-        self, incoming: Path, rules: ClassRules | None, details: Details
-    ) -> Iterator[tuple[list[Entry], list[Job]]]:
-        """Entries with the jobs of those that have no problem; archive entries are unpacked here, a batch at a time."""
-        batch: list[Entry] = []
-        jobs: list[Job] = []
-        n_bytes = n_unpacked = 0
+    def _batches(self, incoming: Path, rules: ClassRules | None, details: Details) -> Iterator[tuple[int, _Batch]]:
+        """The number of entries and the jobs of those that have no problem; archive entries are unpacked here, a batch
+        at a time. Rows that follow each other and name parts of the same recording share its job."""
+        batch, n_entries, n_unpacked = _Batch(), 0, 0
         labels, class_problem = None, ""
         for entry in entries_of(self.source, self.options.validation):
+            if batch.is_full(n_entries) and not batch.continues(entry):
+                yield n_entries, batch
+                batch, n_entries = _Batch(), 0
+            n_entries += 1
             if entry.labels is not labels:  # those of a folder are the same for all its files
                 labels, class_problem = entry.labels, _class_problem(entry, rules)
             problem = entry.problem or class_problem
-            if not problem and isinstance(entry.place, PackedPlace | CellPlace):
+            if problem:
+                details.add("refused", entry.name, problem)
+            elif batch.continues(entry):
+                batch.asked.append((entry, len(batch.jobs) - 1))
+            elif isinstance(entry.place, PackedPlace | CellPlace):
                 n_unpacked += 1
                 target = incoming / f"entry-{n_unpacked}"
                 try:
                     self.source.unpack(entry.place, target)
-                    jobs.append((str(target), "move"))
-                    n_bytes += entry.place.n_bytes
+                    batch.add(entry, (str(target), "move"), entry.place.n_bytes)
                 except BadEntry as reason:
-                    problem = str(reason)
-            elif not problem and isinstance(entry.place, KeptPlace):
-                jobs.append((entry.place.sha256, "kept"))
-            elif not problem:
+                    details.add("refused", entry.name, str(reason))
+            elif isinstance(entry.place, KeptPlace):
+                batch.add(entry, (entry.place.sha256, "kept"))
+            else:
                 assert isinstance(entry.place, FilePlace)
-                jobs.append((entry.place.path, self._mode(entry.place.path)))
-            if problem:
-                details.add("refused", entry.name, problem)
-                entry = entry._replace(problem=problem)
-            batch.append(entry)
-            if len(batch) >= BATCH_FILES or n_bytes >= BATCH_BYTES:
-                yield batch, jobs
-                batch, jobs, n_bytes = [], [], 0
-        yield batch, jobs
+                batch.add(entry, (entry.place.path, self._mode(entry.place.path)))
+        yield n_entries, batch
+
+    def _with_split(self, arrival: Arrival) -> Arrival:
+        """The arrival, as a test item when the random split says so; a split that the source names stays."""
+        entry = arrival.entry
+        if not self.split.share or entry.split.split or not self.split.is_test(entry.group or arrival.stored_sha256):
+            return arrival
+        return arrival._replace(entry=entry._replace(split=GivenSplit("test", "test")))
+
+    def _window_seconds(self) -> float:
+        return 0.0 if self.options.windows is None else self.options.windows.seconds
 
     def _mode(self, path: str) -> str:
-        return "link" if self.linking and not path.startswith(self.media_root) else "copy"
+        """Files of the media folder are examined where they are."""
+        return "link" if self.linking or path.startswith(self.media_root) else "copy"
 
     def _link_path(self, entry: Entry) -> str | None:
-        if self.linking and isinstance(entry.place, FilePlace) and self._mode(entry.place.path) == "link":
+        if self.linking and isinstance(entry.place, FilePlace) and not entry.place.path.startswith(self.media_root):
             return entry.place.path
         return None
 
@@ -241,6 +276,9 @@ class _Importer:
             raise StoreUnusable("The disk is full. What was imported is kept; free some space and import again.")
         if measures.status == "refused" or not examined.sha256:
             return measures.reason
+        if is_recording(entry, examined):
+            problem = wrong_kind(measures.media_type, self.kind)
+            return problem or problem_of(entry, examined, self.options.windows, self.options.limits)
         if entry.sha256 and entry.sha256 != examined.sha256:
             return "Its bytes are not those that the manifest names by their hash."
         if self.linking and not _is_text(self._link_path(entry) or ""):
@@ -259,7 +297,7 @@ class _Importer:
 
     def _sync(self, group: list[Arrival]) -> None:
         """While the group before is committed."""
-        self.store.media.sync([arrival.examined.sha256 for arrival in group if arrival.link_path is None])
+        self.store.media.sync(sorted({arrival.stored_sha256 for arrival in group if arrival.link_path is None}))
 
     def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:
         """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
@@ -286,11 +324,36 @@ class _Importer:
         run.held_out += written.held_out
         run.labels += written.labels
         run.skipped += written.skipped
+        self.recordings |= written.recordings
+        run.recordings = len(self.recordings)
         for name, n_items in written.splits.items():
             run.splits[name] = run.splits.get(name, 0) + n_items
         for kind in ("duplicates", "unreadable", "notes"):
             for name, reason in getattr(written, kind):
                 details.add(kind, name, reason)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Jobs for the children, and the entries that asked for them by the position of the job."""
+
+    jobs: list[Job] = field(default_factory=list)
+    asked: list[tuple[Entry, int]] = field(default_factory=list)
+    n_bytes: int = 0
+
+    def add(self, entry: Entry, job: Job, n_bytes: int = 0) -> None:
+        path, mode = job
+        self.jobs.append((path, RECORDING + mode) if entry.span is not None else job)
+        self.asked.append((entry, len(self.jobs) - 1))
+        self.n_bytes += n_bytes
+
+    def continues(self, entry: Entry) -> bool:
+        """Whether the entry is a part of the recording that the last job examines."""
+        last = self.asked[-1][0] if self.asked else None
+        return last is not None and None not in (entry.span, last.span) and entry.place == last.place
+
+    def is_full(self, n_entries: int) -> bool:
+        return n_entries >= BATCH_FILES or self.n_bytes >= BATCH_BYTES
 
 
 def _class_problem(entry: Entry, rules: ClassRules | None) -> str:

@@ -39,6 +39,20 @@ class GivenLabel(NamedTuple):
     note: str = ""
 
 
+class GivenSpan(NamedTuple):
+    """A part of a recording as a source states it: in frames, the last one included, or in seconds."""
+
+    first_frame: int | None = None
+    last_frame: int | None = None
+    start: float = 0.0
+    end: float = 0.0
+
+    def frames(self, sample_rate: int) -> tuple[int, int]:
+        if self.first_frame is not None and self.last_frame is not None:
+            return self.first_frame, self.last_frame
+        return round(self.start * sample_rate), round(self.end * sample_rate) - 1
+
+
 class FilePlace(NamedTuple):
     path: str
 
@@ -80,6 +94,8 @@ class Entry(NamedTuple):
     sha256: str = ""  # what the manifest says the bytes are; "" when it says nothing
     other_names: tuple[str, ...] = ()  # under which the same bytes were known where they come from
     note: str = ""  # what the user should know although the entry is imported
+    span: GivenSpan | None = None  # the entry is this part of the file
+    group: str = ""  # of which items stay together in random splits; "": a window's is its recording
 
     @property
     def label(self) -> str | None:

@@ -55,6 +55,10 @@ class ItemRow:
     flagged: bool
     waiting: bool
     sequence: int | None  # the event that gave class_id
+    recording_sha256: str | None = None  # of a window, as the following two
+    first_frame: int | None = None
+    last_frame: int | None = None
+    group_name: str = ""
     pick: PickRow | None = None  # the newest
 
 

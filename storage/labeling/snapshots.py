@@ -7,7 +7,7 @@ was merged into. A label of a retired class has no position: the item is not use
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Integer, case, func, select, type_coerce
 from core.types import UNLABELED, PoolSnapshot
 from storage.database.schema import Item, ItemState, LabelEvent, Project
 from storage.labeling import projections
+from storage.labeling.groups import group_column
 from storage.projects import class_rows
 
 NO_CLASS = 0
@@ -57,7 +58,8 @@ def take(connection: Connection, project_id: int, moment: Moment | None = None) 
     columns = _columns(connection, project_id, moment.last_item_id)
     if past:
         _set_past(connection, project_id, moment, columns, counts_as)
-    return _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
+    found = _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
+    return _with_groups(connection, project_id, found)
 
 
 def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:
@@ -76,6 +78,30 @@ def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict
     rows = connection.execute(query).all()
     found = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
     return {name: column if name == "sha256" else np.array(column, dtype=np.int64) for name, column in found.items()}
+
+
+def _with_groups(connection: Connection, project_id: int, snapshot: PoolSnapshot) -> PoolSnapshot:
+    """The snapshot with groups and places of windows, where the project has any."""
+    group = group_column()
+    columns = (Item.id, group, Item.recording_sha256, Item.first_frame, Item.last_frame, Item.sample_rate)
+    query = select(*columns).where(Item.project_id == project_id, group.is_not(None)).order_by(Item.id)
+    rows = connection.execute(query).all()
+    places = np.searchsorted(snapshot.item_ids, [row[0] for row in rows])
+    n_items = len(snapshot.item_ids)
+    groups, windows = np.full(n_items, -1, np.int64), np.full((n_items, 3), -1.0)
+    numbers: dict[str, int] = {}
+    for place, row in zip(places.tolist(), rows, strict=True):
+        if place < n_items and snapshot.item_ids[place] == row[0]:
+            groups[place] = numbers.setdefault(row[1], len(numbers))
+            if row[2] is not None:
+                rate = row[5] or 1
+                recording = numbers.setdefault(f"recording {row[2]}", len(numbers))
+                windows[place] = recording, (row[3] or 0) / rate, ((row[4] or 0) + 1) / rate
+    return replace(
+        snapshot,
+        groups=groups if (groups >= 0).any() else None,
+        windows=windows if (windows[:, 0] >= 0).any() else None,
+    )
 
 
 def _set_past(

@@ -13,18 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from core.errors import NotFound
 from core.types import Progress, Report, ignore
 from storage.database.schema import Item
 from storage.database.store import Store
+from storage.database.tables.recordings import IS_WINDOW
 from storage.labeling import projections
 from storage.labeling.item_rows import count_items
+from storage.media.contents import check_content, content_of, read_content
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.projects import projects
 
 BLOCK = 500
+CONTENT = (Item.sha256, Item.link_path, Item.recording_sha256, Item.first_frame, Item.last_frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,13 @@ class MediaReport:
 def read_item(store: Store, item_id: int) -> bytes:
     """The item's bytes, exactly those that were imported. A missing or changed file is recorded before the error is
     raised."""
-    query = select(Item.id, Item.project_id, Item.sha256, Item.link_path, Item.condition).where(Item.id == item_id)
+    query = select(Item.id, Item.project_id, *CONTENT, Item.condition).where(Item.id == item_id)
     with store.read() as connection:
         row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"There is no item {item_id}.")
     with noticing(store, row.project_id, row.id, row.condition):
-        return store.media.read(row.sha256, row.link_path)
+        return read_content(store.media, content_of(row))
 
 
 @contextlib.contextmanager
@@ -58,10 +61,23 @@ def noticing(store: Store, project_id: int, item_id: int, condition: str) -> Ite
     except (MediaMissing, MediaChanged) as problem:
         found = describe(problem)
         if judges_media(store) and condition not in (found[0], "unreadable"):
-            set_condition(store, project_id, {item_id: found})
+            set_condition(store, project_id, dict.fromkeys(_same_file(store, project_id, item_id), found))
         raise
     if condition in ("missing", "changed"):
-        set_condition(store, project_id, {item_id: ("ok", "")})
+        set_condition(store, project_id, dict.fromkeys(_same_file(store, project_id, item_id), ("ok", "")))
+
+
+def _same_file(store: Store, project_id: int, item_id: int) -> list[int]:
+    """The item and all other windows of its recording, which have the same file; unreadable ones stay so."""
+    recording = select(Item.recording_sha256).where(Item.id == item_id).scalar_subquery()
+    windows = select(Item.id).where(
+        Item.project_id == project_id,
+        text(IS_WINDOW),
+        Item.recording_sha256 == recording,
+        Item.condition != "unreadable",
+    )
+    with store.read() as connection:
+        return list(connection.execute(windows).scalars()) or [item_id]
 
 
 def note_by_hash(store: Store, project_id: int, sha256: str, problem: NotFound) -> None:
@@ -136,7 +152,7 @@ def describe(problem: MediaMissing | MediaChanged) -> tuple[str, str]:
 def _look(store: Store, row: Any) -> tuple[str, str]:
     try:
         if row.link_path is None or row.condition == "changed" or not _as_linked(store, row):
-            store.media.check(row.sha256, row.link_path)
+            check_content(store.media, content_of(row))
     except (MediaMissing, MediaChanged) as problem:
         return describe(problem)
     return "ok", ""
@@ -144,13 +160,17 @@ def _look(store: Store, row: Any) -> tuple[str, str]:
 
 def _as_linked(store: Store, row: Any) -> bool:
     """Whether a linked file has the size and time that it had at import."""
+    if row.recording_sha256 is not None:
+        return False  # read once, for all windows of the recording
     store.media.locate(row.sha256, row.link_path)
     status = os.stat(row.link_path)
     return (status.st_size, status.st_mtime_ns) == (row.n_bytes, row.link_mtime_ns)
 
 
 def _block(store: Store, project_id: int, last: int) -> list[Any]:
-    columns = (Item.id, Item.sha256, Item.link_path, Item.link_mtime_ns, Item.n_bytes, Item.condition)
-    query = select(*columns).where(Item.project_id == project_id, Item.id > last).order_by(Item.id).limit(BLOCK)
+    columns = (Item.id, Item.link_mtime_ns, Item.n_bytes, Item.condition)
+    query = (
+        select(*columns, *CONTENT).where(Item.project_id == project_id, Item.id > last).order_by(Item.id).limit(BLOCK)
+    )
     with store.read() as connection:
         return list(connection.execute(query))

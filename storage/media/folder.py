@@ -16,6 +16,7 @@ import platform
 import re
 import shutil
 import stat
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,8 @@ class MediaFolder:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.packs = Packs(self.root)
+        self._verified: dict[str, FileState] = {}  # path -> state in which its bytes had the hash
+        self._verifying = threading.Lock()
 
     def path(self, sha256: str) -> Path:
         """The path of the separate file with this hash, whether or not it exists."""
@@ -111,6 +114,23 @@ class MediaFolder:
             if digest.hexdigest() != sha256:
                 raise MediaChanged(f"The file {link_path or self.path(sha256)} has changed since it was imported.")
 
+    def verified(self, sha256: str, link_path: str | None = None) -> Path | None:
+        """The file, whose bytes were compared with the hash once in this process for its size and modification time;
+        None when the bytes are in a pack, which compares them itself."""
+        path = self.locate(sha256, link_path)
+        if path is None:
+            return None
+        with self._verifying:  # a second reader of a large file waits instead of hashing it, too
+            state = file_state(path)
+            if self._verified.get(str(path)) != (sha256, *state):
+                self.check(sha256, link_path)
+                if file_state(path) != state:
+                    raise MediaChanged(f"The file {path} changed while it was read.")
+                if len(self._verified) >= VERIFIED:
+                    self._verified.clear()
+                self._verified[str(path)] = (sha256, *state)
+        return path
+
     def _packed(self, sha256: str) -> bytes:
         """The bytes from a pack, compared with the hash."""
         try:
@@ -160,6 +180,17 @@ class MediaFolder:
 
 
 FEW = 16
+VERIFIED = 100_000  # files remembered as verified
+FileState = tuple[str, int, int, int]  # hash, size, modification time, inode
+
+
+def file_state(path: Path) -> tuple[int, int, int]:
+    """(size, modification time, inode): another state means that the bytes may differ."""
+    try:
+        status = path.stat()
+    except OSError as problem:
+        raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _find_syncfs() -> ctypes._NamedFuncPointer | None:  # Linux only; elsewhere os.sync does more than is needed

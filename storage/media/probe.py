@@ -3,22 +3,39 @@
 `examine` decides one of three things about bytes: refused (not an allowed type, or over a limit), unreadable (an
 allowed type that does not decode, with the reason) or ok. Plain PCM in a WAV is measured from its header alone;
 everything else is decoded to the end, which happens in a child process with limits (`storage.media.probe_pool`).
+
+`examine_recording` measures a file that is cut into windows. It seeks to the end instead of decoding all of it, so its
+cost does not grow with the length; damage in the middle shows when a window is read.
 """
 
 from __future__ import annotations
 
 import io
-import mmap
 import re
-import struct
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from core.limits import Limits, header_problem, length_problem, max_frames, pixels_problem, tiff_problem
+from core.limits import (
+    Limits,
+    header_problem,
+    length_problem,
+    max_frames,
+    pixels_problem,
+    recording_problem,
+    tiff_problem,
+)
 from storage.media.types import HEAD_BYTES, PILLOW_FORMATS, identify, media_kind, refusal
+from storage.media.wav import PCM, header_bytes, wav_layout
+from storage.media.windows import (
+    DECODED_BITS,
+    KEPT_BITS,
+    ContentStream,
+    FileContent,
+    countable_frames,
+)
 
-Content = bytes | mmap.mmap
+Content = bytes | FileContent
 _OBJECT = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>")  # decoders print the stream that they read
 
 
@@ -33,6 +50,9 @@ class Measures(NamedTuple):
     channels: int | None = None
     width: int | None = None
     height: int | None = None
+    n_frames: int | None = None  # of a recording that is cut into windows, as the following two
+    frame_bytes: int = 0  # of a window
+    header_bytes: int = 0  # of a window
 
 
 class Unreadable(Exception):
@@ -103,30 +123,60 @@ def plain_wav(data: Content) -> tuple[int, int, int] | None:
 
     A data chunk that is cut off, or whose size was never filled in, counts as far as the bytes go.
     """
-    if data[:4] != b"RIFF":
+    layout = wav_layout(data) if data[:4] == b"RIFF" else None
+    if layout is None or layout.code != PCM:
         return None
-    offset, n_bytes, form = 12, len(data), None
-    for _ in range(64):  # chunks before the samples; a longer list is left to the decoder
-        if offset + 8 > n_bytes:
-            return None
-        name, size = struct.unpack_from("<4sI", data, offset)
-        if name == b"fmt " and size >= 16 and offset + 24 <= n_bytes:
-            form = struct.unpack_from("<HHIIHH", data, offset + 8)
-            if form[0] == 0xFFFE and size >= 40 and offset + 34 <= n_bytes:
-                form = (int.from_bytes(data[offset + 32 : offset + 34], "little"), *form[1:])
-        elif name == b"data":
-            return _plain_frames(form, min(size, n_bytes - offset - 8))
-        offset += 8 + size + (size & 1)
-    return None
+    return min(layout.n_frames, layout.stated_frames), layout.sample_rate, layout.channels
 
 
-def _plain_frames(form: tuple[int, ...] | None, n_bytes: int) -> tuple[int, int, int] | None:
-    if form is None:
-        return None
-    code, channels, sample_rate, _, block, bits = form
-    if code != 1 or bits not in (8, 16, 24, 32) or block != channels * bits // 8 or block == 0:
-        return None
-    return n_bytes // block, sample_rate, channels
+def examine_recording(data: Content, limits: Limits, before_decoding: Callable[[], None] = lambda: None) -> Measures:
+    """Measures of a file that is cut into windows. A reason with the status "ok" is a note for the user."""
+    head = data[:HEAD_BYTES]
+    media_type = identify(head, lambda offset, n: data[offset : offset + n])
+    if media_type is None:
+        return Measures("refused", refusal(head))
+    if media_kind(media_type) != "audio":
+        return Measures("refused", "Pictures are not cut into windows.", media_type)
+    try:
+        layout = wav_layout(data) if media_type == "audio/wav" else None
+        if layout is not None:
+            kept = (layout.frame_bytes, header_bytes(layout.code))
+            plain = Measures("ok", "", media_type, None, layout.sample_rate, layout.channels)
+            return _recording(plain, layout.n_frames, layout.stated_frames, kept, limits)
+        _load_decoder(media_type)
+        before_decoding()
+        import soundfile
+
+        with soundfile.SoundFile(ContentStream(data)) as sound:
+            rate, channels = int(sound.samplerate), int(sound.channels)
+            _refuse_if(header_problem(rate, channels, limits))
+            n_frames = countable_frames(data, int(sound.frames), int(limits.max_recording_seconds * rate) + 1)
+            kept = (channels * KEPT_BITS.get(sound.subtype, DECODED_BITS) // 8, header_bytes(PCM))
+            decoded = Measures("ok", "", media_type, None, rate, channels)
+            return _recording(decoded, n_frames, int(sound.frames), kept, limits)
+    except Refused as reason:
+        return Measures("refused", str(reason), media_type)
+    except Unreadable as reason:
+        return Measures("unreadable", str(reason), media_type)
+    except Exception as problem:  # decoders raise any exception on damaged data; none may stop a batch
+        return Measures("unreadable", f"It does not decode: {_one_line(problem)}.", media_type)
+
+
+def _recording(found: Measures, n_frames: int, stated: int, kept: tuple[int, int], limits: Limits) -> Measures:
+    """The measures with the length; `stated` is the number of frames in the header."""
+    rate, channels = found.sample_rate or 0, found.channels or 0
+    _refuse_if(header_problem(rate, channels, limits))
+    if n_frames == 0:
+        raise Unreadable("It holds no samples.")
+    _refuse_if(recording_problem(n_frames, rate, limits))
+    note = ""
+    if stated != n_frames:
+        claim = "no length" if stated in (0, (1 << 63) - 1) else f"{stated / rate:,.1f} s"
+        note = f"Its header states {claim}; {n_frames / rate:,.1f} s can be read and are used."
+    frame, header = kept
+    return found._replace(
+        reason=note, seconds=n_frames / rate, n_frames=n_frames, frame_bytes=frame, header_bytes=header
+    )
 
 
 def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
@@ -134,7 +184,7 @@ def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
     import numpy as np
     import soundfile
 
-    with soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else _Whole(data)) as sound:
+    with soundfile.SoundFile(io.BytesIO(data) if isinstance(data, bytes) else ContentStream(data)) as sound:
         _refuse_if(header_problem(sound.samplerate, sound.channels, limits))
         allowed = max_frames(sound.samplerate, sound.channels, limits)
         n_frames = 0
@@ -147,37 +197,11 @@ def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
         return _audio(media_type, n_frames, sound.samplerate, sound.channels, limits)
 
 
-class _Whole(io.RawIOBase):
-    """A memory map as a file object, for decoders that need one."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = max(0, offset + (0, self._at, len(self._data))[whence])
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        block = self._data[self._at : self._at + len(buffer)]
-        buffer[: len(block)] = block
-        self._at += len(block)
-        return len(block)
-
-
 def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # our own limit stands below and comes before decoding
-    stream = io.BytesIO(data) if isinstance(data, bytes) else io.BufferedReader(_Whole(data))
+    stream = io.BytesIO(data) if isinstance(data, bytes) else io.BufferedReader(ContentStream(data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Image.open(stream, formats=(PILLOW_FORMATS[media_type],)) as picture:

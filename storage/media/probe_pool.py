@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from core.limits import Limits
 from storage.media.probe import Content, Measures
-from storage.media.probe_process import Examiner
+from storage.media.probe_process import RECORDING, Examiner
 from storage.media.types import HEAD_BYTES, identify
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -39,7 +39,7 @@ class Examined(NamedTuple):
 
 
 Job = tuple[str, str]
-"""(path, mode) with mode copy, link or move; or (sha256, "kept")."""
+"""(path, mode) with mode copy, link or move, or (sha256, "kept"); "recording-" before the mode: cut into windows."""
 
 
 class _Child:
@@ -91,12 +91,20 @@ class _Child:
 class ProbePool:
     """`submit(jobs)` gives a future with one `Examined` per job, in order. Use it as a context manager."""
 
-    def __init__(self, media_root: Path, incoming: Path, limits: Limits, n_workers: int | None = None) -> None:
+    def __init__(
+        self,
+        media_root: Path,
+        incoming: Path,
+        limits: Limits,
+        n_workers: int | None = None,
+        window_seconds: float = 0.0,
+    ) -> None:
         self.limits = limits
         self._settings: dict[str, Any] = {
             "limits": dataclasses.asdict(limits),
             "media_root": str(media_root),
             "incoming": str(incoming),
+            "window_seconds": window_seconds,
         }
         n_workers = n_workers or min(4, os.cpu_count() or 1)
         self._executor = ThreadPoolExecutor(n_workers, thread_name_prefix="media")
@@ -140,7 +148,7 @@ class ProbePool:
             return Measures("unreadable", reason, media_type or "")
 
         root, incoming = Path(self._settings["media_root"]), Path(self._settings["incoming"])
-        return _read_reply(Examiner(root, incoming, self.limits, known).reply(path, mode))
+        return _read_reply(Examiner(root, incoming, self.limits, known).reply(path, mode.removeprefix(RECORDING)))
 
     def _take(self) -> _Child:
         try:

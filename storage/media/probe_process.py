@@ -8,8 +8,10 @@ replies.
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
                         move  the file is temporary: move it into the media folder, or delete it when it is refused
                         kept  `path` is the hash of bytes in a pack of the media folder: examine them there
+A mode that starts with "recording-" (recording-copy …) asks for the measures of a recording. With `window_seconds`,
+every sound that is longer is a recording.
 From the first batch with many jobs on, small contents go into a pack (`storage.media.packs`); others become files.
-A reply is [status, reason, media_type, seconds, sample_rate, channels, width, height, sha256, n_bytes, mtime_ns].
+A reply is the list of `storage.media.probe.Measures`, then sha256, n_bytes and mtime_ns.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import errno
 import gc
 import hashlib
 import json
-import mmap
 import os
 import resource
 import signal
@@ -31,8 +32,11 @@ from typing import Any
 
 from core.limits import Limits
 from storage.media.packs import SMALL_BYTES, Altered, PackWriter
-from storage.media.probe import Content, Measures, Refused, examine
+from storage.media.probe import Content, Measures, Refused, examine, examine_recording
+from storage.media.types import HEAD_BYTES, identify
+from storage.media.windows import FileContent
 
+RECORDING = "recording-"
 SMALL = 4 << 20  # files up to here are read in one piece
 CHUNK = 1 << 20
 MANY = 64  # jobs in a batch from which on a process packs: fewer do not justify a pack
@@ -46,19 +50,28 @@ Examine = Callable[[Content, Limits, Callable[[], None]], Measures]
 class Examiner:
     """Does one job at a time. `examine` can be replaced by a known verdict, so that nothing is decoded."""
 
-    def __init__(self, media_root: Path, incoming: Path, limits: Limits, examine: Examine = examine) -> None:
+    def __init__(
+        self,
+        media_root: Path,
+        incoming: Path,
+        limits: Limits,
+        examine: Examine = examine,
+        window_seconds: float = 0.0,
+    ) -> None:
         self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
-        self._examine_content = examine
+        self._examine, self._window_seconds, self._is_recording = examine, window_seconds, False
         self._n_staged = 0
         self._shards: set[str] | None = None  # folders that may hold files of their own
         self.packing = False
         self.packs = PackWriter(media_root)
 
     def reply(self, path: str, mode: str, before_decoding: Callable[[], None] = lambda: None) -> list[Any]:
+        self._is_recording = mode.startswith(RECORDING)
+        mode = mode.removeprefix(RECORDING)
         try:
             if mode == "kept":
                 return self._kept(path, before_decoding)
-            found, sha256, status = self._examine(path, mode, before_decoding)
+            found, sha256, status = self._open(path, mode, before_decoding)
         except Refused as reason:
             return _reply(Measures("refused", str(reason)))
         except OSError as problem:
@@ -77,6 +90,25 @@ class Examiner:
             replies[:] = [_unkept(problem)] * len(replies)
             self.packs.failure = None
 
+    def _examine_content(self, data: Content, limits: Limits, before: Callable[[], None]) -> Measures:
+        """Measures of a recording where one is asked for, or where windows are and the sound is longer than one."""
+        if self._is_recording:
+            return examine_recording(data, limits, before)
+        if self._window_seconds and self._is_audio(data):
+            found = examine_recording(data, limits, before)
+            if found.status != "ok" or (found.seconds or 0.0) > self._window_seconds:
+                return found
+        return self._examine(data, limits, before)
+
+    def _is_audio(self, data: Content) -> bool:
+        media_type = identify(data[:HEAD_BYTES], lambda offset, n: data[offset : offset + n])
+        return media_type is not None and media_type.startswith("audio/")
+
+    def _most_bytes(self) -> tuple[int, str]:
+        if self._is_recording or self._window_seconds:
+            return self.limits.max_recording_bytes, "max_recording_bytes"
+        return self.limits.max_file_bytes, "max_file_bytes"
+
     def _kept(self, sha256: str, before: Callable[[], None]) -> list[Any]:
         try:
             data = self.packs.packs.read(sha256)
@@ -84,7 +116,7 @@ class Examiner:
             raise Refused(str(problem)) from problem
         return _reply(self._examine_content(data, self.limits, before), sha256, len(data))
 
-    def _examine(self, path: str, mode: str, before: Callable[[], None]) -> tuple[Measures, str, os.stat_result]:
+    def _open(self, path: str, mode: str, before: Callable[[], None]) -> tuple[Measures, str, os.stat_result]:
         try:
             descriptor = os.open(path, OPEN_FLAGS)
         except OSError as problem:
@@ -95,10 +127,9 @@ class Examiner:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise Refused("It is not a regular file.")
-            if status.st_size > self.limits.max_file_bytes:
-                raise Refused(
-                    f"It has {status.st_size:,} bytes; the limit is {self.limits.max_file_bytes:,} (max_file_bytes)."
-                )
+            most, name = self._most_bytes()
+            if status.st_size > most:
+                raise Refused(f"It has {status.st_size:,} bytes; the limit is {most:,} ({name}).")
             if status.st_size <= SMALL:
                 return self._small(descriptor, path, mode, before, status)
             return self._large(descriptor, path, mode, before, status)
@@ -138,7 +169,8 @@ class Examiner:
             _check_unchanged(descriptor, status, n_bytes)
             if copy is not None:
                 copy.close()
-            with open(staged, "rb") as again, mmap.mmap(again.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with open(staged, "rb") as again:
+                data = FileContent(again.fileno())
                 found = self._examine_content(data, self.limits, before)
                 if mode == "link":
                     _check_unchanged(descriptor, status, n_bytes)
@@ -164,6 +196,7 @@ class Examiner:
                 return
         staged = path if mode == "move" else self._staging_name()
         if mode != "move":
+            assert isinstance(data, bytes)  # large files are moved
             descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 written = os.write(descriptor, data)
@@ -223,7 +256,12 @@ def guard_decoding(limits: Limits) -> None:
 def main() -> None:
     settings = json.loads(sys.stdin.readline())
     limits = Limits(**settings["limits"])
-    examiner = Examiner(Path(settings["media_root"]), Path(settings["incoming"]), limits)
+    examiner = Examiner(
+        Path(settings["media_root"]),
+        Path(settings["incoming"]),
+        limits,
+        window_seconds=float(settings.get("window_seconds", 0.0)),
+    )
     confine(limits)
     gc.freeze()  # garbage collection of the modules loaded so far took a fifth of the time on small files
     replies: list[list[Any]] = []

@@ -1,7 +1,7 @@
 """Files of the store that nothing refers to any more: found by comparing names with rows, and removed.
 
-A file is named after the hash of its bytes. Media are referred to by items, arrays by artifacts. While an import or a
-round is under way, its files may have no row yet; then nothing is removed, and a later call does it.
+A file is named after the hash of its bytes. Media are referred to by items and recordings, arrays by artifacts. While
+an import or a round is under way, its files may have no row yet; then nothing is removed, and a later call does it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, select
 from storage.database.bulk import chunks
 from storage.database.schema import Artifact, ImportRun, Item, Round, Simulation
 from storage.database.store import Store, now
+from storage.database.tables.recordings import Recording
 
 HASH_LENGTH = 64
 STALE = timedelta(days=1)  # an import that began earlier and is still marked as running was killed
@@ -39,10 +40,10 @@ def is_busy(connection: Connection) -> bool:
 
 
 def unreferenced(connection: Connection, names: Sequence[str]) -> list[str]:
-    """Those of the names that neither an item nor an artifact refers to."""
+    """Those of the names that no item, recording or artifact refers to."""
     used: set[str] = set()
     for block in chunks(sorted({name[:HASH_LENGTH] for name in names})):
-        for column in (Item.sha256, Artifact.sha256):
+        for column in (Item.sha256, Artifact.sha256, Recording.sha256):
             used |= set(connection.execute(select(column).where(column.in_(block))).scalars())
     return [name for name in names if name[:HASH_LENGTH] not in used]
 

@@ -35,9 +35,11 @@ from storage.database.schema import (
     Simulation,
 )
 from storage.database.store import Store, now
+from storage.database.tables.recordings import Recording
 from storage.media.references import remove_unreferenced
 from storage.projects import audit, projects, roles
 from storage.projects.project_rows import delete_project_rows
+from storage.projects.recordings import delete_empty, left_empty
 
 BLOCK = 500
 OF_ITEMS: tuple[Any, ...] = (LabelEvent, CurrentLabel, ItemState, Lease, ItemName, Pick)
@@ -86,6 +88,7 @@ def plan_deletion(store: Store, project_id: int, item_ids: Sequence[int] | None 
         totals: Counter[str] = Counter()
         for block in chunks(ids):
             totals.update(_count_block(connection, project_id, block))
+        totals.update(_count_recordings(connection, project_id, ids))
         rounds = select(func.count()).select_from(Round).where(Round.project_id == project_id)
         n_rounds = int(connection.execute(rounds).scalar_one()) if item_ids is None else 0
     names = ("events", "media_removed", "media_bytes", "media_shared", "linked_files")
@@ -157,10 +160,12 @@ def _delete_block(connection: Connection, row: DeletionRow) -> tuple[DeletionRow
     values: dict[str, Any] = {}
     if ids:
         projects.lock(connection, row.project_id)
-        pending = list(connection.execute(select(Item.sha256).where(Item.id.in_(ids))).scalars())
+        files = connection.execute(select(Item.sha256, Item.recording_sha256).where(Item.id.in_(ids))).all()
+        pending = [row.sha256 for row in files if row.recording_sha256 is None]
         for table in OF_ITEMS:
             counts[table.__tablename__] += connection.execute(delete(table).where(table.item_id.in_(ids))).rowcount
         counts["items"] += connection.execute(delete(Item).where(Item.id.in_(ids))).rowcount
+        pending += delete_empty(connection, row.project_id, (one.recording_sha256 for one in files))
     else:
         if row.item_ids is None and exists is not None:
             pending = delete_project_rows(connection, row.project_id)
@@ -189,7 +194,7 @@ def _existing(
 
 
 def _count_block(connection: Connection, project_id: int, ids: Sequence[int]) -> dict[str, int]:
-    mine = select(Item.sha256, Item.n_bytes, Item.link_path).where(Item.id.in_(ids))
+    mine = select(Item.sha256, Item.n_bytes, Item.link_path).where(Item.id.in_(ids), Item.recording_sha256.is_(None))
     rows = connection.execute(mine).all()
     others = select(Item.sha256).where(Item.project_id != project_id, Item.sha256.in_([row.sha256 for row in rows]))
     shared = set(connection.execute(others).scalars())
@@ -201,6 +206,23 @@ def _count_block(connection: Connection, project_id: int, ids: Sequence[int]) ->
         "media_bytes": sum(row.n_bytes for row in copied if row.sha256 not in shared),
         "media_shared": sum(row.sha256 in shared for row in copied),
         "linked_files": len(rows) - len(copied),
+    }
+
+
+def _count_recordings(connection: Connection, project_id: int, ids: Sequence[int]) -> dict[str, int]:
+    """The files of recordings that lose their last window; those with other windows stay."""
+    found = left_empty(connection, project_id, ids)
+    hashes = [sha256 for sha256, _, _ in found]
+    shared: set[str] = set()
+    for table in (Item, Recording):
+        others = select(table.sha256).where(table.project_id != project_id, table.sha256.in_(hashes))
+        shared |= set(connection.execute(others).scalars())
+    copied = [(sha256, n_bytes) for sha256, n_bytes, link in found if link is None]
+    return {
+        "media_removed": sum(sha256 not in shared for sha256, _ in copied),
+        "media_bytes": sum(n_bytes for sha256, n_bytes in copied if sha256 not in shared),
+        "media_shared": sum(sha256 in shared for sha256, _ in copied),
+        "linked_files": len(found) - len(copied),
     }
 
 

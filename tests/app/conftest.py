@@ -14,6 +14,7 @@ from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE, Gate
 from app.web.routes.api import api_routes
 from app.web.routes.media import media_routes
+from app.web.routes.recordings import recording_routes
 from storage.database.store import Store
 from storage.projects.annotators import annotator_named
 from tests.app.asgi_client import Answer, ask
@@ -56,7 +57,7 @@ def page_store(sqlite_home, monkeypatch) -> Iterator[Store]:
 
 @pytest.fixture
 def routes(page_store) -> Starlette:
-    made = [*api_routes(), *media_routes()]
+    made = [*api_routes(), *media_routes(), *recording_routes()]
     return Starlette(routes=made, middleware=[Middleware(Gate, rules=resources.rules)])
 
 

@@ -18,7 +18,12 @@ def examined_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own small files are examined in this process, which is quicker: for tests that are not about hostile ones."""
 
     def examine(self: ProbePool, jobs: list[tuple[str, str]]) -> list[Examined]:
-        examiner = Examiner(Path(self._settings["media_root"]), Path(self._settings["incoming"]), self.limits)
+        examiner = Examiner(
+            Path(self._settings["media_root"]),
+            Path(self._settings["incoming"]),
+            self.limits,
+            window_seconds=self._settings["window_seconds"],
+        )
         replies = [examiner.reply(*job) for job in jobs]
         return [Examined(Measures(*reply[:-3]), *reply[-3:]) for reply in replies]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from app.cli.output import progress_bar, show, tell
 from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, preview_as_dict, preview_import
 from app.jobs.requests import ImportRequest, PreviewRequest
+from core.config import require
 from storage.database.store import Store
 from storage.importing.preview import Preview
 from storage.importing.reading import Findings
 from storage.importing.reports import ImportReport
+from storage.media.windows import WindowOptions
 
 
 def show_preview(store: Store, request: PreviewRequest, as_json: bool) -> int:
@@ -28,6 +30,12 @@ def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> in
         tell(IMPORT_CANCELLED)
         return 130
     return 0 if import_error(done) is None else 1
+
+
+def window_options(seconds: float | None, hop: float | None) -> WindowOptions | None:
+    """The option to cut recordings into windows; None without it."""
+    require(seconds is not None or hop is None, "--hop needs --windows: the length of a window in seconds.")
+    return None if seconds is None else WindowOptions(seconds=seconds, hop=hop or 0.0)
 
 
 def _words(seen: Preview) -> str:

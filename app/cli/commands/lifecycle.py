@@ -18,6 +18,9 @@ Items = Annotated[list[int], typer.Argument(help="Ids of items.")]
 def delete(
     project: Annotated[str | None, typer.Argument(help="Name or id of the project.")] = None,
     item: Annotated[list[int] | None, typer.Option(help="Delete this item only; repeatable.")] = None,
+    recording: Annotated[
+        str | None, typer.Option(help="Delete the windows of this recording only: its name, or the start of its hash.")
+    ] = None,
     confirm: Annotated[
         str | None, typer.Option(help="The project's exact name. Without it nothing is deleted.")
     ] = None,
@@ -27,6 +30,7 @@ def delete(
     """Delete a project or items for good. Without --confirm: print what would go and what would stay."""
     from core.config import require
     from storage.projects.deletion import plan_deletion, request_deletion, run_deletion, unfinished_deletions
+    from storage.projects.recordings import find_recording, windows_of
 
     with open_store() as store:
         if resume:
@@ -34,6 +38,9 @@ def delete(
         else:
             require(project is not None, "Name the project to delete, or use --resume.")
             found = find_project(store, str(project))
+            if recording is not None:
+                chosen = find_recording(store, found.id, recording)
+                item = [*(item or ()), *(one.item_id for one in windows_of(store, found.id, chosen.sha256))]
             plan = plan_deletion(store, found.id, item)
             tell(plan.sentence())
             if confirm is None:

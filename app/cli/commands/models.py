@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli.options import Json, Project
+from app.cli.options import Hop, Json, Project, Windows
 from app.cli.output import progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 
@@ -69,15 +69,26 @@ def predict(  # noqa: PLR0913 (one parameter for each option)
     out: Annotated[Path, typer.Option(help="Table to write: .csv, .jsonl or .parquet.")],
     round_: RoundOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Also write the probability of every class.")] = False,
+    windows: Windows = None,
+    hop: Hop = None,
+    tracks: Annotated[
+        Literal["audacity", "raven"] | None,
+        typer.Option(help="Also write Audacity label tracks or Raven selection tables, in a folder beside the table."),
+    ] = None,
+    tracks_above: Annotated[
+        float, typer.Option(help="Only predictions with at least this confidence (0 to 1) are in the tracks.")
+    ] = 0.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table and start again.")] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the classes of files with the model of a round. An interrupted command continues when it is run again."""
+    from app.cli.commands.import_ import window_options
     from app.jobs.predicting import PredictOptions, predict_files
 
     options = PredictOptions(
-        paths=tuple(paths), target=str(out), round=round_, all_probabilities=all_, overwrite=overwrite
-    )
+        paths=tuple(paths), target=str(out), round=round_, all_probabilities=all_, overwrite=overwrite,
+        windows=window_options(windows, hop), tracks=tracks, tracks_above=tracks_above,
+    )  # fmt: skip
     with open_store() as store, progress_bar("Predicting") as report:
         done = predict_files(store, find_project(store, project).id, options, report)
     for one in done["unreadable_files"]:
@@ -85,7 +96,10 @@ def predict(  # noqa: PLR0913 (one parameter for each option)
     if done["unreadable"] > len(done["unreadable_files"]):
         tell(f"{done['unreadable'] - len(done['unreadable_files']):,} more files cannot be read; see the column error.")
     earlier = f" {done['continued']:,} of them were done before." if done["continued"] else ""
-    show(done, as_json, f"{done['files']:,} files in {done['target']}, predicted by round {done['round']}.{earlier}")
+    what = "files" if windows is None else "files and windows"
+    beside = f" Tracks: {done['tracks']}." if "tracks" in done else ""
+    sentence = f"{done['files']:,} {what} in {done['target']}, predicted by round {done['round']}.{earlier}{beside}"
+    show(done, as_json, sentence)
 
 
 def diff(

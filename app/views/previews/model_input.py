@@ -24,7 +24,9 @@ def model_input(data: bytes, kind: str, config: MediaConfig, limits: Limits) -> 
     if kind == "image":
         picture = to_picture(decode_image(data, limits), config)
         return np.repeat(picture, 3, axis=2) if config.channels == 1 else picture
-    clip = to_clip(*decode_audio(data, limits), config).astype(np.float16).astype(np.float32)  # as a pool stores it
+    clip = (
+        to_clip(*decode_audio(data, limits, config.audio_channel), config).astype(np.float16).astype(np.float32)
+    )  # as a pool stores it
     levels = (log_mel(clip, config)[::-1] - LOWEST) / (HIGHEST - LOWEST)
     return np.asarray((levels * 255).round().clip(0, 255), np.uint8)
 

@@ -29,6 +29,8 @@ GRACE_SECONDS = 5.0  # beyond the child's own limit, before the pool ends it
 START_SECONDS = 60.0  # imports of a new child on a busy machine
 WAIT_SECONDS = 60.0  # in the line for a free child
 REMEMBERED = 1024
+Window = tuple[str, int, int]  # path of a recording, first and last frame
+WINDOW_PART = "window.wav"  # the frames themselves
 REMEMBERED_SECONDS = 600.0
 
 
@@ -60,10 +62,10 @@ class _Child:
         self._unread = b""
         self._send(json.dumps(dataclasses.asdict(limits)).encode() + b"\n")
 
-    def draw(self, data: bytes, kind: str, part: str, seconds: float) -> bytes | None:
+    def draw(self, data: bytes, kind: str, part: str, seconds: float, window: Window | None) -> bytes | None:
         """The drawing; None when the child ended, sent too much or exceeded the time, and must be replaced."""
         deadline = time.monotonic() + seconds + GRACE_SECONDS + (START_SECONDS if self._fresh else 0.0)
-        self._send(json.dumps([kind, part, len(data)]).encode() + b"\n" + data)
+        self._send(json.dumps([kind, part, len(data), window]).encode() + b"\n" + data)
         head = self._read_line(deadline)
         if head is None:
             return None
@@ -126,8 +128,9 @@ class PreviewPool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def draw(self, data: bytes, kind: str, part: str, name: str) -> bytes:
-        """One part of the file `name` (its hash). PreviewFailed with the reason; PreviewBusy when it may work later."""
+    def draw(self, data: bytes, kind: str, part: str, name: str, window: Window | None = None) -> bytes:
+        """One part of the file `name` (its hash), or of a window (path or "" for `data`, first frame, last frame).
+        PreviewFailed with the reason; PreviewBusy when it may work later."""
         self._raise_known(name)
         try:
             child = self._free.get(timeout=WAIT_SECONDS)
@@ -136,7 +139,7 @@ class PreviewPool:
         try:
             child = child or self._start()
             self._raise_known(name)
-            drawn = child.draw(data, kind, part, self.limits.decode_seconds)
+            drawn = child.draw(data, kind, part, self.limits.decode_seconds, window)
             if drawn is None:
                 self._discard(child)
                 child = None

@@ -1,8 +1,11 @@
 """The process that draws previews: it decodes untrusted files, under limits on memory, time and output.
 
 Started by `app.views.previews.pool` as `python -m app.views.previews.process`. The first line of standard input holds
-the limits as JSON. A request is one JSON line [kind, part, n_bytes] followed by the bytes of the file; a reply is one
-JSON line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty when there is a drawing.
+the limits as JSON. A request is one JSON line [kind, part, n_bytes, window] followed by the bytes of the file; a reply
+is one JSON line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty when there is a drawing.
+
+`window` is null, or [path, first frame, last frame]: these frames of the recording at `path` are drawn, or of the bytes
+when the path is empty. The part `window.wav` is the frames themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +16,20 @@ import sys
 from typing import BinaryIO
 
 from app.views.previews import drawing as previews
+from app.views.previews.pool import WINDOW_PART, Window
 from core.errors import InvalidInput
 from core.limits import Limits
 from storage.media.probe_process import confine, guard_decoding
+from storage.media.windows import FileContent, cut
 
 
-def reply_to(data: bytes, kind: str, part: str, limits: Limits) -> tuple[str, bytes]:
+def reply_to(data: bytes, kind: str, part: str, limits: Limits, window: Window | None = None) -> tuple[str, bytes]:
     """(reason, drawing): one of the two is empty."""
     try:
+        if window is not None:
+            data = cut_from(data, window)
+            if part == WINDOW_PART:
+                return "", data
         return "", previews.draw(data, kind, part, limits)
     except InvalidInput as problem:
         return str(problem), b""
@@ -30,16 +39,25 @@ def reply_to(data: bytes, kind: str, part: str, limits: Limits) -> tuple[str, by
         return f"It does not decode ({type(problem).__name__}).", b""
 
 
+def cut_from(data: bytes, window: Window) -> bytes:
+    """The frames of a window as a WAV file."""
+    path, first, last = window
+    if not path:
+        return cut(data, first, last)
+    with open(path, "rb") as file:
+        return cut(FileContent(file.fileno()), first, last)
+
+
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     limits = Limits(**json.loads(requests.readline()))
     confine(limits)
     while line := requests.readline():
-        kind, part, n_bytes = json.loads(line)
+        kind, part, n_bytes, window = json.loads(line)
         data = requests.read(n_bytes)
         if len(data) < n_bytes:
             return
         guard_decoding(limits)
-        reason, drawing = reply_to(data, kind, part, limits)
+        reason, drawing = reply_to(data, kind, part, limits, window)
         signal.setitimer(signal.ITIMER_REAL, 0)
         replies.write(json.dumps([reason, len(drawing)]).encode() + b"\n" + drawing)
         replies.flush()

@@ -24,6 +24,7 @@ from app.views.neighbors import nearest_labeled
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
 from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path, sound_path
+from app.web.routes.recordings import recording_path
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
@@ -101,6 +102,7 @@ def _card(
         "item_id": item.id,
         "name": item.name,
         "seconds": item.seconds,
+        "window": recording_path(item),
         "media": {
             "file": sound_path(item) if sound else media_path(item, "file"),
             "picture": picture_path(item),

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from app.rounds import media_settings
 from app.views.previews import drawing as previews
-from app.views.previews.pool import PreviewBusy, PreviewFailed
+from app.views.previews.pool import WINDOW_PART, PreviewBusy, PreviewFailed
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE
 from app.web.routes.byte_ranges import ranged
@@ -38,7 +38,9 @@ from core.errors import NotFound, WinnowError
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media.checks import noticing
+from storage.media.contents import RecordingFile
 from storage.media.types import EXTENSIONS, NOT_PLAYED, media_kind
+from storage.media.windows import cut_plain
 from storage.projects.projects import get_project
 from storage.projects.roles import Actor, acting_as
 
@@ -109,7 +111,7 @@ def _answer(request: Request) -> Response:
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
     try:
-        content = _right_content(item)
+        content = right_content(item)
         if names["part"] != "file":
             return _drawn(item, drawn, tag, request)
         return _sent(item, content, request, {**HEADERS, "ETag": tag})
@@ -123,19 +125,25 @@ def _answer(request: Request) -> Response:
 
 def file_response(item: ItemRow, request: Request) -> Response:
     """The bytes of an item as imported, with Range; raises NotFound if they are missing or changed."""
-    return _sent(item, _right_content(item), request, {**HEADERS, "ETag": f'"{item.sha256}"', "Vary": "Authorization"})
+    return _sent(item, right_content(item), request, {**HEADERS, "ETag": f'"{item.sha256}"', "Vary": "Authorization"})
 
 
 def _sent(item: ItemRow, content: Path | bytes, request: Request, headers: dict[str, str]) -> Response:
+    if item.recording_sha256 is not None:
+        return ranged(window_sound(item), request.headers, item.media_type, headers)
     if isinstance(content, Path):
         return FileResponse(content, media_type=item.media_type, headers=headers)
     return ranged(content, request.headers, item.media_type, headers)
 
 
-def _right_content(item: ItemRow) -> Path | bytes:
-    """The item's file, or its bytes when they are in a pack. That they are gone, changed or right again is noted."""
+def right_content(item: ItemRow) -> Path | bytes:
+    """The file with the item's bytes, or its bytes when they are in a pack. That they are gone, changed or right again
+    is noted. Of a window it is the recording, which is read as a whole once per process and state of the file."""
     store = resources.store()
     with noticing(store, item.project_id, item.id, item.condition):
+        if item.recording_sha256 is not None:
+            path = store.media.verified(item.recording_sha256, item.link_path)
+            return path if path is not None else store.media.read(item.recording_sha256)
         path = store.media.locate(item.sha256, item.link_path)
         if path is None:
             return store.media.read(item.sha256)
@@ -169,10 +177,40 @@ def _drawn(item: ItemRow, part: str, tag: str, request: Request) -> Response:
 
 def _draw(item: ItemRow, part: str) -> bytes:
     def draw() -> bytes:
+        if item.recording_sha256 is not None:
+            return draw_window(item, part, _frames(item))
         data = resources.store().media.read(item.sha256, item.link_path)
         return resources.preview_pool().draw(data, media_kind(item.media_type), part, item.sha256)
 
     return previews.kept(resources.picture_folder(), f"{item.sha256}-{_short(part)}", draw)
+
+
+def window_sound(item: ItemRow, frames: tuple[int, int] | None = None) -> bytes:
+    """A window, or other frames of its recording, as a WAV file. Plain samples are copied here; others are decoded in a
+    child process and kept."""
+    content, span = right_content(item), frames or _frames(item)
+    if isinstance(content, Path):
+        with RecordingFile(content) as data:
+            found = cut_plain(data, *span)
+    else:
+        found = cut_plain(content, *span)
+    if found is not None:
+        return found
+    name = f"{item.recording_sha256}-{span[0]}-{span[1]}-{WINDOW_PART}"
+    return previews.kept(resources.picture_folder(), name, lambda: draw_window(item, WINDOW_PART, span))
+
+
+def draw_window(item: ItemRow, part: str, frames: tuple[int, int]) -> bytes:
+    """A part of some frames of a window's recording, drawn in a child process."""
+    content = right_content(item)
+    path, data = (str(content), b"") if isinstance(content, Path) else ("", content)
+    name = f"{item.recording_sha256}-{frames[0]}-{frames[1]}"
+    return resources.preview_pool().draw(data, "audio", part, name, (path, *frames))
+
+
+def _frames(item: ItemRow) -> tuple[int, int]:
+    assert item.first_frame is not None and item.last_frame is not None
+    return item.first_frame, item.last_frame
 
 
 def _media(project_id: int) -> MediaConfig:

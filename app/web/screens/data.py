@@ -17,7 +17,7 @@ from app.web.routes.uploads import upload_folder, upload_path
 from app.web.screens import watch_folder
 from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
-from app.web.screens.import_reading import show_findings, with_reading
+from app.web.screens.import_reading import show_findings, with_reading, with_windows
 from app.web.screens.job_list import follow, job_list
 from app.web.screens.settings import model_inputs
 from app.web.server_folders import find_on_server
@@ -30,6 +30,7 @@ from storage.importing.preview import ClassRule
 from storage.importing.run import ImportOptions
 from storage.labeling.pool import Pool
 from storage.projects import projects
+from storage.projects.recordings import WINDOW_CLASSES, WINDOW_GUIDELINES
 
 LABEL_WORDS: dict[LabelUse, str] = {
     "given": "Use as labels",
@@ -96,9 +97,16 @@ def new_project(can_go_back: bool) -> None:
             "Classes", placeholder="One per line; you can add more later", height=140, help="One class name per line."
         )
         guidelines = st.text_area("Guidelines", placeholder="Optional", height=90, help=GUIDELINES_HELP)
+        windowed = st.checkbox(
+            f"Add the classes {' and '.join(WINDOW_CLASSES)}",
+            help="For long recordings that are cut into windows: a window may contain several classes, or none.",
+        )
         made = st.form_submit_button("Create project", type="primary")
     if made:
         names = list(dict.fromkeys(line.strip() for line in listed.splitlines() if line.strip()))
+        if windowed:
+            names = list(dict.fromkeys([*names, *WINDOW_CLASSES]))
+            guidelines = guidelines.strip() or WINDOW_GUIDELINES
         try:
             row = projects.create_project(resources.store(), name.strip(), kind, names, guidelines=guidelines)
         except WinnowError as error:
@@ -144,7 +152,10 @@ def add_files(project: projects.ProjectRow) -> None:
         source=str(source),
         project=project.name,
         options=with_reading(
-            ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
+            with_windows(
+                ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
+                project,
+            ),
             project.id,
             found,
             None if _uploaded(source) or source.suffix == ".zip" else source if source.is_dir() else source.parent,

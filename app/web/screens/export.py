@@ -29,6 +29,10 @@ FORMATS: dict[Format, str] = {
     "hugging-face": "Hugging Face dataset (Parquet with the files inside)",
     "label-studio": "Label Studio tasks (JSON)",
 }
+AUDIO_FORMATS: dict[Format, str] = {
+    "audacity": "Audacity label tracks: one for each recording, and the table as CSV",
+    "raven": "Raven selection tables: one for each recording, and the table as CSV",
+}
 
 CONTESTED_WORDS: dict[Contested, str] = {
     "keep": "Keep; the column contested marks them",
@@ -65,8 +69,9 @@ def render() -> None:
 def options(project: ProjectRow) -> ExportCounts:
     """The options of the export; returns its row counts."""
     store = resources.store()
+    words = FORMATS | AUDIO_FORMATS if project.kind == "audio" else FORMATS
     chosen = st.radio(
-        "Format", list(FORMATS), format_func=FORMATS.__getitem__, key="export-format", help="File format of the export."
+        "Format", list(words), format_func=words.__getitem__, key="export-format", help="File format of the export."
     )
     pseudo = _least_confidence(project)
     test_help = "Test items are used only for evaluation; their split column is test."

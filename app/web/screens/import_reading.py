@@ -16,12 +16,17 @@ from core.errors import InvalidInput, WinnowError
 from storage.importing.preview import ValidationUse
 from storage.importing.reading import NO_TABLE, FolderUse, ReadingOptions, SplitUse
 from storage.importing.run import ImportOptions
+from storage.media.windows import WindowOptions
+from storage.projects.projects import ProjectRow
 
 FOLDER_WORDS: dict[FolderUse, str] = {"auto": "Automatic", "classes": "Class names", "ignore": "No labels"}
 SPLIT_WORDS: dict[SplitUse, str] = {"auto": "Automatic", "take": "Splits", "ignore": "Ordinary folders"}
 VALIDATION_WORDS: dict[ValidationUse, str] = {"hold-out": "Hold out", "pool": "Put into the pool"}
 AUTOMATIC = "Automatic"
 SHOWN_WARNINGS = 10
+WINDOWS_HELP = (
+    "Sounds that are longer than a window become windows, which are labeled one by one. The file is stored once."
+)
 
 
 def with_reading(
@@ -43,6 +48,33 @@ def with_reading(
         reading = _table(ReadingOptions(folders=folders, splits=splits), project_id, found or {}, base)
         reading = _columns(reading, project_id, found or {})
     return dataclasses.replace(options, reading=reading, validation=validation)
+
+
+def with_windows(options: ImportOptions, project: ProjectRow) -> ImportOptions:
+    """`options` with windows where the user wants recordings to be cut; for audio projects."""
+    if project.kind != "audio":
+        return options
+    cut = st.checkbox("Cut recordings into windows", key=f"windows-{project.id}", help=WINDOWS_HELP)
+    if not cut:
+        return options
+    first, second = st.columns(2)
+    with first:
+        seconds = st.number_input(
+            "Window (s)", 0.05, 600.0, 5.0, 0.5, key=f"window-seconds-{project.id}", help="Length of a window."
+        )
+    with second:
+        hop = st.number_input(
+            "Hop (s)",
+            0.05,
+            3600.0,
+            float(seconds),
+            0.5,
+            key=f"window-hop-{project.id}-{seconds}",
+            help="Seconds from the start of one window to the next. Smaller than the window: they overlap.",
+        )
+    theme.muted("A window may contain several classes. Label the most prominent one, or give the project classes such "
+                "as mixed and none of these.")  # fmt: skip
+    return dataclasses.replace(options, windows=WindowOptions(seconds=float(seconds), hop=float(hop)))
 
 
 def _choice(title: str, words: Mapping[Any, str], key: str, told: str) -> Any:

@@ -18,10 +18,13 @@ def source(*names: str) -> str:
 
 @cache
 def widget(name: str, *shared: str) -> Any:
-    """The mounting function of the widget with the files `<name>.html`, `.css` and `.js`; registered once a process."""
+    """The mounting function of the widget with the files `<name>.html`, `.css` and `.js`; registered once a process.
+    A shared script may have a style sheet of the same name."""
     return st.components.v2.component(
         f"winnow_{name}",
         html=source(f"{name}.html"),
-        css=source(f"{name}.css"),
+        css=source(
+            *(sheet for script in shared if (ASSETS / (sheet := f"{Path(script).stem}.css")).exists()), f"{name}.css"
+        ),
         js=source("client.js", *shared, f"{name}.js"),
     )

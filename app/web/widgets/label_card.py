@@ -12,6 +12,7 @@ from app.web.widgets.bundle import widget
 
 SCRIPTS = (
     "keys.js", "full_names.js", "player.js", "zoom.js", "deck.js", "class_pad.js", "note_sheet.js", "label_view.js",
+    "recording_strip.js",
 )  # fmt: skip
 
 

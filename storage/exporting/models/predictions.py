@@ -23,7 +23,8 @@ from storage.importing.tables.readers import GUARD
 from storage.system.atomic_files import replace_durably, temporary_path
 
 COLUMNS: dict[str, type] = {
-    "file": str, "class": str, "confidence": float, "entropy": float, "nearest_item": str, "nearest_item_id": int,
+    "file": str, "start": float, "end": float, "class": str, "confidence": float, "entropy": float,
+    "nearest_item": str, "nearest_item_id": int,
     "nearest_class": str, "nearest_distance": float, "round": int, "error": str,
 }  # fmt: skip
 PROBABILITY = "p_"  # before the class name, in columns of probabilities
@@ -80,7 +81,7 @@ class PredictionTable:
                         "--overwrite."
                     )
                 if number:
-                    names.append(_key(values["file"]))
+                    names.append(_key(row_name(values["file"], values.get("start"))))
                 end += len(line)
         with open(self.partial, "r+b") as file:
             file.truncate(end)
@@ -88,9 +89,9 @@ class PredictionTable:
             self.partial.write_text(json.dumps(self.about) + "\n", encoding="utf-8")
         self._done = np.sort(np.array(names, np.uint64))
 
-    def has(self, name: str) -> bool:
-        """Whether an earlier run has predicted this file."""
-        key = np.uint64(_key(name))
+    def has(self, name: str, start: float | None = None) -> bool:
+        """Whether an earlier run has predicted this file, or its window from `start` seconds."""
+        key = np.uint64(_key(row_name(name, start)))
         place = int(np.searchsorted(self._done, key))
         return place < len(self._done) and self._done[place] == key
 
@@ -140,6 +141,11 @@ class PredictionTable:
                     writer.write_table(pyarrow.Table.from_pylist(block, schema))
                     block = []
             writer.write_table(pyarrow.Table.from_pylist(block, schema))
+
+
+def row_name(file: str, start: float | None) -> str:
+    """What a row is about: a file, or the window of a file that starts there."""
+    return file if not start else f"{file}\n{start:.6f}"
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ LABELS = (
     "choice", "labels", "class_label", "class_id", "classid", "label_id", "target_label", "ground_truth", "tag",
 )  # fmt: skip
 SPLITS = ("split", "subset", "set", "partition", "phase", "fold")
+GROUPS = ("group", "group_id")
+STARTS, ENDS = ("start", "start_seconds", "start_time"), ("end", "end_seconds", "end_time")
 ALWAYS_SPLITS = ("split", "subset")  # a value in these that is no split's name is a mistake in its row
 _MEDIA_NAME = re.compile(
     r".*\.(wav|flac|ogg|mp3|m4a|aac|aiff?|png|jpe?g|webp|bmp|gif|tiff?|heic|avif)\Z", re.IGNORECASE
@@ -40,6 +42,9 @@ class Columns:
     path: str = ""
     label: str = ""
     split: str = ""
+    group: str = ""  # of which items stay together in random splits
+    start: str = ""  # seconds in the recording, as `end`
+    end: str = ""
     class_names: dict[str, str] = field(default_factory=dict)  # value of the label column -> class name
     warnings: list[str] = field(default_factory=list)
 
@@ -52,6 +57,9 @@ class Columns:
         if isinstance(value, dict):  # a media cell of Hugging Face datasets
             value = value.get("path")
         return text_of(value, self.path)
+
+    def group_of(self, values: Mapping[str, Any]) -> str:
+        return text_of(values.get(self.group), self.group).strip() if self.group else ""
 
     def split_of(self, values: Mapping[str, Any]) -> str:
         return text_of(values.get(self.split), self.split).strip() if self.split else ""
@@ -66,10 +74,32 @@ def find_columns(names: Sequence[str], sample: Sequence[Mapping[str, Any]], opti
         path=_asked(options.path_column, known, "path") or _path_column(known, sample),
         split=_asked(options.split_column, known, "split"),
     )
+    found.group = _asked(options.group_column, known, "group") or _first(known, GROUPS)
+    _set_span(found, known, sample)
     _set_label(found, known, sample, options)
     if not found.split:
         _set_split(found, known, sample)
     return found
+
+
+def _set_span(found: Columns, known: Mapping[str, str], sample: Sequence[Mapping[str, Any]]) -> None:
+    """Start and end are parts of a recording where several rows name the same file. In tables of cut files they say
+    where a file comes from."""
+    start, end = _first(known, STARTS), _first(known, ENDS)
+    if not (found.path and start and end) or "first_frame" in known:
+        return
+    paths = [path for row in sample if (path := _plain(row.get(found.path)))]
+    if len(set(paths)) < len(paths):
+        found.start, found.end = start, end
+    else:
+        found.warnings.append(
+            f"The columns {start!r} and {end!r} are not used: every row names a file of its own. To import parts of "
+            "recordings, let several rows name the same file."
+        )
+
+
+def _first(known: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((known[name] for name in names if name in known), "")
 
 
 def _form(name: str) -> str:

@@ -7,12 +7,13 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from storage.importing.sources import GivenLabel, readable_name
+from storage.importing.sources import GivenLabel, GivenSpan, readable_name
 from storage.importing.tables.columns import text_of
 from storage.importing.tables.finders import InvalidRow
 
 OWN_COLUMNS = frozenset(("source", "event", "sequence"))  # a row with these was written by an export of Winnow
 SHARED_COLUMNS = frozenset(("annotator", "at", "note", "other_labels"))
+SPAN_COLUMNS = ("recording_sha256", "first_frame", "last_frame")
 HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -35,6 +36,25 @@ def other_names(values: dict[str, Any]) -> tuple[str, ...]:
     if any("\x00" in name for name in names):
         raise InvalidRow("One of the other names contains a NUL character.")
     return tuple(readable_name(name) for name in names)
+
+
+def given_span(values: dict[str, Any], start: str, end: str) -> GivenSpan | None:
+    """The part of a recording that a row names: the frames of an export, or the seconds in these columns."""
+    if all(text_of(values.get(name)) != "" for name in SPAN_COLUMNS):
+        first, last = (_number(values.get(name), name) for name in SPAN_COLUMNS[1:])
+        return GivenSpan(int(first or 0), int(last or 0))
+    if not (start and end) or text_of(values.get(start)) == text_of(values.get(end)) == "":
+        return None
+    begin, stop = _number(values.get(start), start), _number(values.get(end), end)
+    if begin is None or stop is None or not 0 <= begin < stop < 1e9:
+        raise InvalidRow(f"The part from {begin} to {stop} s is none; start must be at least 0 and below end.")
+    return GivenSpan(None, None, begin, stop)
+
+
+def recording_hash(values: dict[str, Any]) -> str:
+    """The SHA-256 of the recording that a row of an export names; "" when it names none."""
+    sha256 = text_of(values.get(SPAN_COLUMNS[0])).lower()
+    return sha256 if HASH.match(sha256) else ""
 
 
 def _listed(value: Any, what: str, kind: type, kinds: str) -> list[Any]:

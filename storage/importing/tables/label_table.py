@@ -13,7 +13,7 @@ from storage.importing.splits import NO_SPLIT, GivenSplit, split_named
 from storage.importing.tables import label_studio
 from storage.importing.tables.columns import Columns, find_columns, text_of
 from storage.importing.tables.finders import Finder, InvalidRow
-from storage.importing.tables.given_labels import HASH, given_labels, other_names
+from storage.importing.tables.given_labels import HASH, given_labels, given_span, other_names, recording_hash
 from storage.importing.tables.media_paths import MediaPaths
 from storage.importing.tables.parquet_table import ParquetMedia
 from storage.importing.tables.readers import read_table
@@ -105,8 +105,16 @@ class LabelTable:
             label = "" if self._joined else columns.label_of(values)
             labels = given_labels(values, label)
             sha256 = text_of(values.get("sha256")).lower()
-            place = self._place(values, row.number, position, path, sha256, locate)
-            return Entry(name, place, "", split, labels, row.number, sha256, other_names(values))
+            span, group = given_span(values, columns.start, columns.end), columns.group_of(values)
+            recording = recording_hash(values) if span is not None else ""
+            place = locate(recording) if recording else None
+            if place is None and recording and path:
+                span = None  # the file of an exported window, and the recording is not here
+            if place is None:
+                own = sha256 if not recording else ""
+                place, sha256 = self._place(values, row.number, position, path, own, locate), own
+            names = other_names(values)
+            return Entry(name, place, "", split, labels, row.number, sha256, names, "", span, group)
         except InvalidRow as problem:
             return Entry(name, problem=str(problem), row=row.number)
 
@@ -158,7 +166,8 @@ class LabelTable:
         if self._question is not None:
             found.questions.append(self._question)
         found.labels_from = ", ".join(found.tables)
-        named = {"path": columns.path, "label": columns.label, "split": columns.split}
+        named = {"path": columns.path, "label": columns.label, "split": columns.split, "group": columns.group}
+        named |= {"start": columns.start, "end": columns.end}
         found.columns = found.columns or {what: name for what, name in named.items() if name}
         found.media_root = found.media_root or self.media_paths.root
         good = [row.values for row in self._sample if not row.problem]

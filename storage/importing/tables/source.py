@@ -48,11 +48,14 @@ class ManifestSource:
         """The entry, or its problem when another row names the same file."""
         if entry.place is None:
             return entry
-        key = hash(entry.place)
+        key = hash(entry.place) if entry.span is None else hash((entry.place, entry.span))
         if key in self._seen:
-            problem = f"Row {self._seen[key]} names the same file."
+            what = "file" if entry.span is None else "part of the same file"
+            problem = f"Row {self._seen[key]} names the same {what}."
             return Entry(entry.name, problem=problem, row=entry.row)
         self._seen[key] = entry.row
+        if entry.span is not None:
+            self._seen.setdefault(hash(entry.place), entry.row)  # the file is named, for the count of others
         return entry
 
     def findings(self) -> Findings:

@@ -114,6 +114,8 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         )
         n_mels = st.number_input("Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram.")
         f_min = st.number_input("Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Of the mel bins.")
+        told = "0: the mean of all channels; else this one, where a file has so many. 1 is the first."
+        channel = st.number_input("Channel", 0, 64, config.audio_channel, help=told)
     with right:
         part = st.selectbox(
             "Part of longer clips",
@@ -129,7 +131,7 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=told)
     return {
         "seconds": float(seconds), "n_mels": int(n_mels), "f_min": float(f_min), "clip_from": part,
-        "predict_windows": int(windows), "f_max": float(f_max),
+        "predict_windows": int(windows), "f_max": float(f_max), "audio_channel": int(channel),
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ const COMMANDS = [
   ["loop", "l", "L", "Loop"],
   ["autoplay", "a", "A", "Play each clip automatically"],
   ["zoom", "z", "Z", "Zoom the picture"],
+  ["context", "x", "X", "Hear and see the seconds before and after a window"],
   ["find", "/", "/", "Find a class by name"],
   ["guidelines", "g", "G", "Guidelines of this project"],
   ["keys", "?", "?", "All keys"],
@@ -34,6 +35,7 @@ class LabelCard {
     this.names = new FullNames(root, root.querySelector(".tip"));
     this.player = new Player(this.view.parts);
     this.zoom = new Zoom(this.view.parts.picture, this.view.parts.zoomed);
+    this.strip = new RecordingStrip(this);
     this.actions = []; // what undo takes back, oldest first
     this.shownAt = performance.now();
     this.lastClick = 0;
@@ -115,6 +117,7 @@ class LabelCard {
     if (current) this.view.view("card");
     this.drawCard();
     this.player.load(current && current.audio, current && current.sound ? current.sound.seconds : 0);
+    this.strip.show(current);
     this.showEmpty();
   }
 
@@ -125,6 +128,7 @@ class LabelCard {
 
   showMedia() {
     const { current } = this.deck;
+    if (this.strip.on) return;
     this.view.media(current, this.data.kind);
     if (current.audio && this.player.audio !== current.audio) this.player.load(current.audio, current.sound ? current.sound.seconds : 0);
   }
@@ -168,7 +172,8 @@ class LabelCard {
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
     const command = commandOf(pressed); // the server gives no class the key of a command
     const chosen = classOfKey(e, pressed, this.classes);
-    if (command) this.run(command[0]);
+    if (chosen && command && command[0] === "context") this.label(chosen); // a class of an older project may have its key
+    else if (command) this.run(command[0]);
     else if (chosen) this.label(chosen);
     else return;
     e.preventDefault();
@@ -212,6 +217,7 @@ class LabelCard {
     else if (name === "loop") player.toggleLoop();
     else if (name === "autoplay") player.toggleAutoplay();
     else if (name === "zoom") this.zoom.toggle();
+    else if (name === "context") this.strip.toggle();
     else if (name === "find" && !this.view.parts.finder.hidden) this.view.parts.search.focus();
     else if (name === "keys") openSheet(this.root.querySelector("dialog.keys"));
     else if (name === "guidelines" && this.deck.state && this.deck.state.guidelines) openSheet(this.root.querySelector("dialog.guide"));

@@ -1,0 +1,63 @@
+"""Groups of items that belong together (speaker, patient, recording), which random splits do not divide.
+
+The group of an item is the one its source named; that of a window is its recording unless the source named another one.
+Items without either are groups of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Integer, case, cast, func, select
+
+from storage.database.bulk import chunks
+from storage.database.schema import Item
+from storage.database.store import Store
+from storage.database.tables.recordings import Recording
+
+SHOWN = 5
+
+
+def group_column() -> ColumnElement[str]:
+    """The group of an item; NULL for items without one."""
+    return case((Item.group_name != "", Item.group_name), else_=Item.recording_sha256)
+
+
+def groups_of(store: Store, project_id: int, item_ids: Sequence[int]) -> list[str]:
+    """The group of each item, in order; an item without one is its own."""
+    found: dict[int, str | None] = {}
+    with store.read() as connection:
+        for block in chunks(list(item_ids)):
+            query = select(Item.id, group_column()).where(Item.project_id == project_id, Item.id.in_(block))
+            found.update({row[0]: row[1] for row in connection.execute(query)})
+    return [found.get(item_id) or f"item {item_id}" for item_id in item_ids]
+
+
+def groups_on_both_sides(store: Store, project_id: int) -> list[str]:
+    """The groups with items in the pool and among the test items; recordings by their names."""
+    group = group_column()
+    held_out = cast(Item.held_out, Integer)
+    query = (
+        select(group)
+        .where(Item.project_id == project_id, group.is_not(None))
+        .group_by(group)
+        .having(func.min(held_out) != func.max(held_out))
+        .order_by(group)
+    )
+    with store.read() as connection:
+        found = list(connection.execute(query).scalars())
+        names = select(Recording.sha256, Recording.name).where(Recording.project_id == project_id)
+        shown = {row.sha256: row.name for row in connection.execute(names)} if found else {}
+    return [shown.get(one, one) for one in found]
+
+
+def both_sides_warning(store: Store, project_id: int) -> list[str]:
+    """One sentence when groups are divided, else nothing."""
+    found = groups_on_both_sides(store, project_id)
+    if not found:
+        return []
+    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    return [
+        f"{len(found):,} group{'s are' if len(found) > 1 else ' is'} both in the pool and among the test items "
+        f"({', '.join(found[:SHOWN])}{more}): the test accuracy may be too high for new groups."
+    ]
