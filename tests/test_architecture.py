@@ -27,7 +27,7 @@ PAGE_CORE = (
     "core.rounds.stage_names",
 )
 HEAVY = ("torch", "torchaudio", "onnx", "onnxruntime", "librosa", "numba", "umap")
-WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.cli", "app.views")
+WITHOUT_STREAMLIT = ("app.worker", "app.rounds", "app.simulation", "app.jobs", "app.live", "app.cli", "app.views")
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "common", "manager", "base"}
 SQL_CALLS = {"exec_driver_sql", "execute", "scalars"}
 MOST_MODULES = 15  # of a folder
@@ -36,6 +36,8 @@ MOST_LINES = 400  # of a module
 # An import inside a function costs a reader time: it is there for start-up cost alone. (module, imported, reason)
 DEFERRED_IMPORTS = (
     ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
+    ("app.live.process", "app.live.head", "it loads scipy, which a store without rounds never needs"),
+    ("app.live.process", "core.labels.errors", "it loads scipy, which a store without rounds never needs"),
     ("app.jobs.operations", "app.jobs.summarize", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.model_export", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.prediction_jobs", "it loads torch; imports and exports start without it"),

@@ -99,6 +99,14 @@ def worker() -> int:
     return work()
 
 
+@app.command()
+def live() -> int:
+    """Let predictions follow labels between rounds, until the process is stopped. `run` starts one."""
+    from app.live.process import main as follow
+
+    return follow()
+
+
 @app.command("import")
 def import_(  # noqa: PLR0913 (one parameter for each option)
     source: Annotated[Path, typer.Argument(help="A folder, a zip archive, a manifest (CSV, JSONL, …) or an export.")],

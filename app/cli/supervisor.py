@@ -1,4 +1,5 @@
-"""`python -m app run`: prepares the store, starts the page server and a worker, and ends both together.
+"""`python -m app run`: prepares the store, starts the page server, a worker and the live predictions, and ends them
+together.
 
 The children have sessions of their own, so Ctrl-C reaches only this process, which then ends them in order. If this
 process is killed, the kernel ends them (Linux).
@@ -130,7 +131,7 @@ def prepare(store: Store, samples: bool) -> None:
 
 
 class Supervisor:
-    """The page server and one worker, until shutdown."""
+    """The page server, one worker and the live predictions, until shutdown."""
 
     def __init__(self, store: Store, place: Locations, shutdown: threading.Event) -> None:
         self.store, self.place, self.shutdown = store, place, shutdown
@@ -141,6 +142,7 @@ class Supervisor:
         self.server = Service("server", command, environment, logs / "server.log")
         worker = child.module_command("app", "worker")
         self.worker = Service("worker", worker, environment, logs / "worker.log")
+        self.live = Service("live process", child.module_command("app", "live"), environment, logs / "live.log")
         self.token = environment.get("WINNOW_TOKEN")
 
     def run(self) -> int:
@@ -150,6 +152,7 @@ class Supervisor:
             if not self._wait_until_ready():
                 return 0 if self.shutdown.is_set() else 1
             self.worker.start()
+            self.live.start()
             address = server_command.address(self.place.host, self.place.port, self.token)
             sys.stdout.write(f"Winnow is ready at {address if self.token else address.rstrip('/')}\n")
             sys.stdout.flush()
@@ -171,19 +174,20 @@ class Supervisor:
         return False
 
     def _supervise(self) -> int:
-        """Supervise until shutdown; restart the worker with exponential backoff."""
-        backup_at, restart_at = time.monotonic(), 0.0
+        """Supervise until shutdown; restart the other processes with exponential backoff."""
+        backup_at, restart_at = time.monotonic(), dict.fromkeys(("worker", "live process"), 0.0)
         while not self.shutdown.wait(0.5):
             code = self.server.exit_code()
             if code is not None:
                 tell(f"The page server stopped with code {code}. Log: {self.server.log}")
                 return 1
-            if self.worker.exit_code() is not None:
-                pause = self.worker.restart_pause()
-                tell(f"The worker stopped and restarts in {pause:.0f} s. Log: {self.worker.log}")
-                restart_at, self.worker.process = time.monotonic() + pause, None
-            if self.worker.process is None and time.monotonic() >= restart_at:
-                self.worker.start()
+            for service in (self.worker, self.live):
+                if service.exit_code() is not None:
+                    pause = service.restart_pause()
+                    tell(f"The {service.name} stopped and restarts in {pause:.0f} s. Log: {service.log}")
+                    restart_at[service.name], service.process = time.monotonic() + pause, None
+                if service.process is None and time.monotonic() >= restart_at[service.name]:
+                    service.start()
             if time.monotonic() >= backup_at:
                 backup_at = time.monotonic() + BACKUP_SECONDS
                 self._daily_backup()
@@ -198,7 +202,7 @@ class Supervisor:
             note_backup(self.place.home, str(problem))
 
     def _end(self) -> None:
-        services = (self.worker, self.server)
+        services = (self.live, self.worker, self.server)
         for service in services:
             service.terminate()
         deadline = time.monotonic() + SHUTDOWN_SECONDS

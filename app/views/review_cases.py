@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.live.results import read_result
 from app.views.predictions import RoundPredictions, predictions_of
 from storage.database.store import Store
 from storage.labeling import agreement
@@ -64,7 +65,30 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
         for label, place in zip(unused, places, strict=True):
             case = _conflict(found, int(place), label, counts_as) if place >= 0 else None
             conflicting += [case] if case is not None else []
+    known = {one.item_id for one in conflicting}
+    conflicting += [one for one in suspected(store, project_id) if one.item_id not in known]
     return sorted(conflicting, key=lambda one: -(one.confidence or 0.0))
+
+
+def suspected(store: Store, project_id: int) -> list[Case]:
+    """Labels that cross-validation on the features of an encoder contradicts (`core.labels.errors`), as long as they
+    are the labels that count and nobody has decided about them."""
+    found = read_result(store.home, project_id)
+    if found is None or not found.suspects:
+        return []
+    counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
+    given = {label.item_id: label.class_id for label in undecided_labels(store, project_id)}
+    return [
+        Case(
+            item_id=one.item_id,
+            kind="conflict",
+            labels={0: given[one.item_id]},
+            prediction=counts_as.get(one.predicted, one.predicted),
+            confidence=one.probability,
+        )
+        for one in found.suspects
+        if given.get(one.item_id) == counts_as.get(one.class_id, one.class_id)
+    ]
 
 
 def _conflict(found: RoundPredictions, row: int, label: UndecidedLabel, counts_as: Mapping[int, int]) -> Case | None:

@@ -32,6 +32,7 @@ class ProjectSettings:
     suggestions: Literal["show", "hide", "random"] = "show"
     hidden_share: float = 0.2  # share of the items, if suggestions are hidden at random
     blind: bool = True  # with several labels per item: no suggestion and no label of others before one's own label
+    live: bool = True  # predictions follow labels between rounds (`app.live`)
     automatic_rounds: bool = True
     batch_size: int = 10
     strategy: str = "bico"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from app.views.predictions import newest_predictions
+from app.live.current import current_predictions
 from app.web import resources
 from app.web.api import models
 from app.web.api.items import shown_items
@@ -37,7 +37,7 @@ def next_to_label(project: Id, ask: models.Ask, request: Request) -> models.Leas
     row, pool = get_project(store, project), Pool(store, project)
     limit = min(ask.limit, fair_share(ask.limit, waiting_items(pool)))
     rows = pool.next_to_label(annotator=annotator, holder=ask.holder, limit=limit)
-    found, known = newest_predictions(store, project), list_classes(store, project, include_inactive=True)
+    found, known = current_predictions(store, project), list_classes(store, project, include_inactive=True)
     leased = []
     hidden = set(items_to_hide(store, project, annotator).tolist())
     for item, shown in zip(rows, shown_items(project, rows, request), strict=True):

@@ -56,6 +56,7 @@ class Settings(Received):
     suggestions: Literal["show", "hide", "random"] | None = None
     hidden_share: Annotated[float, Field(ge=0, le=1)] | None = None
     blind: bool | None = None
+    live: bool | None = None
     automatic_rounds: bool | None = None
     batch_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     strategy: Name | None = None

@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from app.live.current import current_predictions, live_state
 from app.views.neighbors import nearest_labeled
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
 from app.views.strategy_names import strategy_title
@@ -55,7 +56,7 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
     """One card per item, in order."""
     pool = Pool(store, project.id)
     known = classes.list_classes(store, project.id, include_inactive=True)
-    found = newest_predictions(store, project.id)
+    found, current = newest_predictions(store, project.id), current_predictions(store, project.id)
     ids = [item.id for item in items]
     near = _nearest(pool, ids, found, known, audience=annotator if project.settings.is_blind else 0)
     own = own_classes(store, project.id, annotator, ids) if project.settings.is_blind else {}
@@ -66,7 +67,7 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
     for item in items:
         card = _card(item, rounds, item.id in queued, found)
         blind = project.settings.is_blind and item.id not in own
-        card["suggestion"] = suggestion(item.id, annotator, project.settings, found, known, blind=blind)
+        card["suggestion"] = suggestion(item.id, annotator, project.settings, current, known, blind=blind)
         card["nearest"] = near.get(item.id, [])
         made.append(card if not item.held_out else _blind(card))
     return made
@@ -225,6 +226,7 @@ def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
             "then": what_next(project.settings, latest, done >= total),
         },
         "counts": {"total": counts.total - counts.held_out, "labeled": counts.labeled, "waiting": counts.waiting},
+        "live": live_state(store, project_id),
         "pace_seconds": pace(pool.recent(annotator, PACE_OVER * 2)),
         "empty": empty_text(project, counts, latest, bool(active)),
     }

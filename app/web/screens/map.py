@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from app.live.current import live_layers, live_result
 from app.rounds import requests as round_requests
 from app.views.figures import charts
 from app.views.figures.map import Coloring, map_figure, mark_open_item, named_colors, outline
@@ -33,10 +34,13 @@ STEP_SECONDS = 1.6  # a round on screen while playing
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _layers(
-    url: str, project_id: int, round_id: int, revision: int, compared: str, blind_for: int | None
+    url: str, project_id: int, round_id: int, revision: tuple[int, int], compared: str, blind_for: int | None
 ) -> MapLayers | None:
-    """Keyed on the project's revision: any new label, class or round gives a new map. `blind_for`: annotator id."""
+    """Keyed on the revisions of the project and of its live predictions: any new label, class or round gives a new map.
+    `blind_for`: annotator id."""
     found = map_layers(resources.store(), project_id, round_id)
+    if found is not None and revision[1]:
+        found = live_layers(found, resources.store(), list_classes(resources.store(), project_id, True))
     return found if found is None or blind_for is None else blinded(found, resources.store(), blind_for)
 
 
@@ -56,7 +60,9 @@ def render() -> None:
     beside = f"{compared.ticket} {compared.status}" if compared else ""
     annotator = state.here().annotator.id
     blind_for = annotator if len(items_to_hide(store, project.id, annotator)) else None
-    found = _layers(store.url, project.id, row.id, project.revision, beside, blind_for)
+    live = live_result(store, project.id, row.id)
+    followed = live.fit.revision if live is not None else 0
+    found = _layers(store.url, project.id, row.id, (project.revision, followed), beside, blind_for)
     if found is None:
         theme.empty_state("No map", f"Round {row.number} has no map.")
         return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.live.current import live_result
 from app.views import measuring_words as words
 from app.views.figures import charts
 from app.views.figures.charts import CurvePoint
-from app.views.measuring import Measurement, measure, needed_items
+from app.views.measuring import Measurement, Share, measure, needed_items
 from app.views.strategy_names import strategy_title
 from app.views.text import count
 from app.web import resources, theme
@@ -29,12 +30,25 @@ def measure_card(project: ProjectRow) -> None:
                 "A random sample of the pool is set aside, labeled by you without suggestions, and never trained on. "
                 "Every round is then measured on it."
             )
+            _cross_validated(project)
             _draw_form(project, expected=0.5)
             return
         _results(project, found)
         expected = found.newest.accuracy.value if found.newest else 0.5
         with st.expander("Draw more test items"):
             _draw_form(project, expected=min(max(expected, 0.5), 0.97), have=found.n_drawn - found.n_skipped)
+
+
+def _cross_validated(project: ProjectRow) -> None:
+    """Until there are test items: how many labels the encoder's head predicts without having seen them."""
+    live = live_result(resources.store(), project.id)
+    if live is None or not live.fit.n_checked:
+        return
+    share = Share(correct=live.fit.n_agreeing, n=live.fit.n_checked)
+    theme.muted(
+        f"Cross-validated on the labels, by the encoder's head: {words.percent(share)}. Labels are not a random sample "
+        "of the pool: picks are harder than most items."
+    )
 
 
 def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:

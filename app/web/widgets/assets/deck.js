@@ -3,6 +3,7 @@
 
 const DEPTH = 20; // cards held ready: a second of slow server must not empty the table for the fastest hands
 const KEEP_BEHIND = 20;
+const LIVE_MS = 900;
 
 // Leases are held under a name made for each page load. The load before, if its page is gone (nobody holds its lock; a
 // duplicated tab finds it held), is named too, so that a reload goes on with the same cards.
@@ -113,6 +114,28 @@ class Deck extends EventTarget {
     this.state = state;
     this.dispatchEvent(new Event("state"));
     if (before && before.batch.round_id !== state.batch.round_id) this.fill({ release: true }); // a new batch: it comes first
+    this.follow(before, state.live);
+  }
+
+  // Live predictions: the suggestions of the cards to come are fetched again. The card on the table stays as it is.
+  async follow(before, live) {
+    if (!live || !before || !before.live || live.revision === before.live.revision) return;
+    this.dispatchEvent(new CustomEvent("followed", { detail: live }));
+    const items = this.ahead.map((card) => card.item_id);
+    if (!items.length) return;
+    try {
+      const answer = await this.api.post(`${this.path}/cards`, { items });
+      const fresh = new Map(answer.cards.map((card) => [card.item_id, card.suggestion]));
+      for (const card of this.ahead) if (fresh.has(card.item_id)) card.suggestion = fresh.get(card.item_id);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error; // the older suggestions stay
+    }
+  }
+
+  // A label was stored: its effect on the predictions is there within a second.
+  followSoon() {
+    clearTimeout(this.soon);
+    if (this.state && this.state.live && !this.closed) this.soon = setTimeout(() => this.refreshState(), LIVE_MS);
   }
 
   prepare(card) {
@@ -221,6 +244,7 @@ class Deck extends EventTarget {
 
   close() {
     this.closed = true;
+    clearTimeout(this.soon);
     [this.current, ...this.ahead, ...this.behind].forEach((card) => card && this.unload(card));
   }
 }

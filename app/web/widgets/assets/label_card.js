@@ -59,7 +59,11 @@ class LabelCard {
     on(document, "keydown", (e) => this.key(e));
     for (const name of ["keydown", "pointerdown"]) on(document, name, () => (this.player.gestured = true), { capture: true });
     on(window, "pagehide", () => this.deck.leave());
-    on(this.outbox, "state", (e) => this.deck.learn(e.detail));
+    on(this.outbox, "state", (e) => {
+      this.deck.learn(e.detail);
+      this.deck.followSoon();
+    });
+    on(this.deck, "followed", (e) => this.showEffect(e.detail));
     on(this.outbox, "refused", (e) => this.refused(e.detail));
     on(this.outbox, "changed", () => this.outbox.waiting.length === 0 && !this.deck.current && this.deck.fill());
     on(this.deck, "card", () => this.showCard());
@@ -137,6 +141,13 @@ class LabelCard {
   showReadiness() {
     this.view.screen.dataset.ahead = String(this.deck.ahead.length);
     this.view.screen.dataset.preparing = String(this.deck.preparing);
+  }
+
+  // What the last labels changed; the predictions of the cards to come have followed.
+  showEffect({ n_new, n_changed }) {
+    if (!n_changed) return;
+    const labels = n_new === 1 ? "This label" : `The last ${whole(n_new)} labels`;
+    this.view.parts.given.textContent = `${labels} changed ${whole(n_changed)} ${n_changed === 1 ? "prediction" : "predictions"}`;
   }
 
   showEmpty() {
