@@ -15,6 +15,8 @@ def duration(seconds: float) -> str:
 
 
 def ago(moment: datetime) -> str:
-    """ "just now", "3 min ago"."""
+    """ "just now", "3 min ago", "4 days ago"."""
     seconds = max((now() - moment).total_seconds(), 0.0)
+    if seconds >= 48 * 3600:
+        return f"{round(seconds / 86400):,} days ago"
     return "just now" if seconds < 2 else f"{duration(seconds)} ago"

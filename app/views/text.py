@@ -34,6 +34,11 @@ def markup(text: object) -> str:
     return html.escape(visible(str(text)), quote=True)
 
 
+def figure_text(text: object) -> str:
+    """`text` for titles, ticks and hover texts of plotly, which reads a little HTML but shows `&quot;` as it is."""
+    return html.escape(visible(str(text)), quote=False)
+
+
 def count(number: int, one: str, many: str | None = None) -> str:
     """ "1 clip", "3,000 clips"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -11,9 +11,11 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from app.views.text import plain
+from app.views.text import plain, visible
 from app.web import people, resources, state, theme
 from app.web.screens import data, export, grid, label, map, review, train
+from app.web.screens.start import overview, tour
+from app.web.screens.start.import_notice import import_notice
 from app.web.widgets.session_badge import session_badge
 from core.version import VERSION
 from storage.projects.projects import ProjectRow, list_projects
@@ -28,6 +30,9 @@ SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
     ("Review", "review", review.render),
 )
 WITHOUT_PROJECT = ("data",)
+OVERVIEW = "projects"  # the start page when there are several projects
+SHORT_NAME = 18  # characters of a project name that the header always shows
+IMPORTING = ("label", "grid")  # screens that say what an import brings
 
 
 def main() -> None:
@@ -37,20 +42,33 @@ def main() -> None:
         name: st.Page(_guarded(name, draw), title=title, url_path=name, default=name == "label")
         for title, name, draw in SCREENS
     }
-    page = st.navigation(list(pages.values()), position="hidden")
+    start = st.Page(_overview, title="Projects", url_path=OVERVIEW)
+    page = st.navigation([*pages.values(), start], position="hidden")
     person = people.current()
     if person is None:
         people.ask()
         return
     people.act_as(person)
     projects = list_projects(resources.store())
-    here = state.Here(person, people.ticket_of(person), state.pick_project(projects))
+    if page is pages["label"] and len(projects) > 1 and not state.names_project(projects):
+        st.switch_page(start)
+    project = None if page is start else state.pick_project(projects)
+    here = state.Here(person, people.ticket_of(person), project)
     state.arrive(here)
-    st.session_state["pages"] = pages
+    st.session_state["pages"] = pages | {OVERVIEW: start}
     state.open_project(here.project.id if here.project else None)
     header(projects, pages, page)
     store_notices()
     page.run()
+
+
+def _overview() -> None:
+    """All projects. Without one, the same as on the other screens."""
+    projects = list_projects(resources.store())
+    if projects:
+        overview.render(projects)
+    else:
+        _no_project()
 
 
 def store_notices() -> None:
@@ -66,10 +84,10 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
     here = state.here()
     with st.container(key="topbar", horizontal=True, vertical_alignment="center"):
         st.html('<div class="winnow-brand">Winnow</div>', width="content")
-        if here.project is not None:
-            _project_choice(projects, here.project)
+        if projects:
+            _project_menu(projects, here.project)
         with st.container(key="tabs", horizontal=True):
-            for name, page in pages.items():
+            for name, page in pages.items() if here.project is not None or not projects else ():
                 with st.container(key="tab-current" if page is current else f"tab-{name}", width="content"):
                     st.page_link(page, query_params={state.PROJECT: str(here.project.id)} if here.project else None)
         session_badge(here, key="session-badge")
@@ -79,33 +97,50 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
             theme.muted(f"Winnow {VERSION}")
 
 
-def _project_choice(projects: list[ProjectRow], current: ProjectRow) -> None:
-    names = {row.id: row.name for row in projects}
-    st.session_state["project-choice"] = current.id
-    st.selectbox(
-        "Project",
-        list(names),
-        format_func=lambda project_id: names.get(project_id, ""),
-        key="project-choice",
-        label_visibility="collapsed",
-        on_change=lambda: state.open_project(st.session_state["project-choice"]),
-    )
+def _project_menu(projects: list[ProjectRow], current: ProjectRow | None) -> None:
+    """The projects by their full names, a new one, and the overview."""
+    name = visible(current.name) if current is not None else "Projects"
+    with st.popover(plain(name, 60), key="project-menu", help=plain(name) if len(name) > SHORT_NAME else None):
+        with st.container(key="project-list"):
+            for row in projects:
+                chosen = current is not None and row.id == current.id
+                mark = ":material/check:" if chosen else None
+                if st.button(plain(row.name), key=f"go-to-project-{row.id}", icon=mark, type="tertiary"):
+                    _switch_to(row.id, stay=current is not None)
+        if st.button("New project", icon=":material/add:", key="menu-new-project", width="stretch"):
+            overview.start_new_project()
+        if len(projects) > 1 and st.button("All projects", key="menu-all-projects", width="stretch"):
+            st.switch_page(st.session_state["pages"][OVERVIEW])
+
+
+def _switch_to(project_id: int, *, stay: bool) -> None:
+    """Open another project, on the same screen where one is open."""
+    if not stay:
+        overview.open_project(project_id)
+    state.open_project(project_id)
+    st.rerun()
 
 
 def _guarded(name: str, draw: Callable[[], None]) -> Callable[[], None]:
     """Draw a screen that needs a project only when there is one; otherwise offer to create or restore one."""
 
     def render() -> None:
-        if state.here().project is None and name not in WITHOUT_PROJECT:
-            theme.empty_state(
-                "No project yet", "Create a project and import clips or pictures. It takes about a minute."
-            )
-            if st.button("Create a project", type="primary", key="first-project"):
-                st.switch_page(st.session_state["pages"]["data"])
+        project = state.here().project
+        if project is None and name not in WITHOUT_PROJECT:
+            _no_project()
             return
+        tour.banner(name)
+        if project is not None and name in IMPORTING:
+            import_notice(project.id)
         draw()
 
     return render
+
+
+def _no_project() -> None:
+    theme.empty_state("No project yet", "Create a project and import clips or pictures. It takes about a minute.")
+    if st.button("Create a project", type="primary", key="first-project"):
+        st.switch_page(st.session_state["pages"]["data"])
 
 
 main()

@@ -50,6 +50,13 @@ def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
     return max(projects, key=lambda row: row.id, default=None)
 
 
+def names_project(projects: Sequence[ProjectRow]) -> bool:
+    """Whether the address or the session names one of the projects."""
+    known = {row.id for row in projects}
+    wanted = (st.query_params.get(PROJECT), st.session_state.get(PROJECT))
+    return any(_identity(str(one)) in known for one in wanted if one is not None)
+
+
 def open_project(project_id: int | None) -> None:
     """Make `project_id` the open project of this session and write it to the address, so that a reload keeps it."""
     if project_id is None:

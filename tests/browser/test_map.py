@@ -248,3 +248,35 @@ def test_before_the_first_round_the_map_says_what_to_do(desks, store):
     expect(page.get_by_text("No map yet")).to_be_visible()
     page.get_by_role("button", name="Go to Train").click()
     page.wait_for_url("**/train?**")
+
+
+def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, store):
+    desk, page, items = mapped
+    # The pointer on a point: its spectrogram.
+    page.mouse.move(*spot(page, items[20]))
+    card = page.locator(".winnow-hover")
+    expect(card).to_be_visible()
+    expect(card.locator("img")).to_have_attribute("src", f"/api/preview/{desk.project.id}/{items[20]}")
+    assert card.locator("img").evaluate("(one) => one.naturalWidth") > 0
+    expect(page.locator(".hoverlayer")).to_contain_text(desk.pool.item(items[20]).name)
+    page.mouse.move(5, 5)
+    expect(card).to_be_hidden()
+
+    # The list beside the map: picks in order, opened by arrow keys.
+    listed = page.get_by_role("radiogroup", name="Picks of round 2")
+    expect(listed.get_by_role("radio")).to_have_count(4)
+    listed.get_by_role("radio").first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".st-key-card-map-side h2")).to_have_text(re.compile("^Pick "))
+
+    # Search by number, also for an item that is no pick.
+    search = page.get_by_label("Find an item")
+    search.fill(f"Item {items[0]}")
+    search.press("Enter")
+    found = page.get_by_role("radiogroup", name=re.compile("Found"))
+    expect(found.get_by_role("radio")).not_to_have_count(0)
+    found.get_by_text(desk.pool.item(items[0]).name).first.click()
+    expect(page.locator(".st-key-card-map-side h2")).to_have_text("Item")
+    search.fill("there is no such item")
+    search.press("Enter")
+    expect(page.get_by_text("No item of this round has this name or number.")).to_be_visible()

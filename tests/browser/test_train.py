@@ -12,7 +12,7 @@ from storage.projects.projects import create_project, get_project, update_projec
 from storage.rounds import comparisons
 from storage.rounds.log import RoundLog
 from tests.app.finished_rounds import finish_round
-from tests.browser.conftest import at_rest, eventually
+from tests.browser.conftest import at_rest, eventually, serious
 
 
 def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, store):
@@ -97,16 +97,29 @@ def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_co
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
 
+    # Compare is a card: it stays open while other work runs, and shows what each strategy would pick.
     row.get_by_role("button", name="Compare").click()
-    expect(dialog.get_by_text("Strategies", exact=True)).to_be_visible()
-    dialog.get_by_role("button", name="Compare").click()
-    expect(dialog.get_by_text("A worker is computing the picks.")).to_be_visible()
+    card = page.locator(".st-key-card-comparison")
+    card.get_by_role("button", name="Compare").click()
+    expect(card.get_by_text("A worker is computing the picks.")).to_be_visible()
     asked = comparisons.get(store, first.id)
     assert asked is not None and asked.strategies == ("badge", "uniform")
+    items = [item.id for item in desk.pool.items()]
+    picks = {"badge": [items[3], items[10]], "uniform": [items[11], items[12]]}
+    answer = dataclasses.replace(asked, status="finished", picks=picks, overlap={"badge": 1, "uniform": 0})
+    assert comparisons.store_result(store, answer)
+    rows = card.locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("the round itself")
+    expect(rows.nth(1)).to_have_text(re.compile(r"BADGE\s*1 of 2\s*2 of 10: .*0\.\d\d"))
+    expect(card.locator("ol.winnow-picks")).to_have_count(3)
+    expect(card.locator("ol.winnow-picks").nth(1).locator(".winnow-shared")).to_have_count(1)
+    expect(card.locator(".st-key-comparison-maps .js-plotly-plot")).to_be_visible()
+    assert serious(page) == []
     at_rest(page)
-    dialog.get_by_role("button", name="Close").click()
-    expect(dialog).to_have_count(0)
     row.get_by_role("button", name="Replay").click()
-    expect(page.get_by_text("Waiting for a worker")).to_be_visible()
+    expect(page.get_by_text("Waiting for a worker", exact=True)).to_be_visible()
     replay = RoundLog(store, audio.id).latest()
     assert replay is not None and replay.replay_of == first.id
+    expect(card.locator("tbody tr")).to_have_count(3)  # still open beside the running round
+    card.get_by_role("button", name="Close").click()
+    expect(card).to_have_count(0)

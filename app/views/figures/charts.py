@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from app.views.text import markup
+from app.views.text import figure_text
 
 FONT = "Inter, system-ui, sans-serif"
 CLASS_COLORS = (
@@ -163,7 +163,7 @@ def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bo
     look = tokens(dark)
     totals = np.maximum(counts.sum(1, keepdims=True), 1)
     shares = counts / totals
-    names = [markup(name) for name in class_names]  # plotly reads a little HTML in texts
+    names = [figure_text(name) for name in class_names]  # plotly reads a little HTML in texts
     hover = [
         [f"{names[i]} predicted as {names[j]}" if i != j else f"{names[i]}, correct" for j in range(len(names))]
         for i in range(len(names))
@@ -194,7 +194,7 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
     """Labels given for each class, as bars."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, height))
-    names = [markup(name) for name in class_names]
+    names = [figure_text(name) for name in class_names]
     bars = go.Bar(x=names, y=list(counts), marker={"color": look.accent, "cornerradius": 4})
     figure.add_trace(bars.update(hovertemplate="%{x}: %{y:,}<extra></extra>"))
     figure.update_xaxes(showgrid=False, type="category", showticklabels=len(class_names) <= 20)

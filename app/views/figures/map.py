@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from app.views.figures.charts import base_layout, class_colors, fade, tokens
 from app.views.map_layers import NONE, MapLayers
-from app.views.text import markup
+from app.views.text import figure_text
 
 Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
 RAMPS = ("Confidence", "Round")
 OTHER_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
+MANY_ITEMS = 50_000  # above, the density of all items lies below the points
+DENSITY_CELLS, DENSITY_OPACITY = 160, 0.55
+DOT_SIZES = ((3_000, 6.0), (20_000, 4.5))  # up to so many points; more have the smallest size
+SMALLEST_DOT = 3.0
 DOT_OPACITY = 0.8
 UNFADED = {"marker": {"opacity": 1}}  # a click opens an item and does not fade the others
 MARGIN = 0.07  # of the extent, on each side
@@ -35,12 +39,14 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
     circles, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
+    if found.n_items > MANY_ITEMS:
+        figure.add_trace(_density(found.points, look.muted))
     few = len(found.drawn) <= FEW_POINTS
     dots, painted = (go.Scatter, _named) if few else (go.Scattergl, _scaled)
     figure.add_trace(
         dots(
             **_at(found, circles),
-            marker=painted(found, coloring, circles, dark) | {"size": 6, "opacity": DOT_OPACITY, "line": {"width": 0}},
+            marker=painted(found, coloring, circles, dark) | _dot(len(found.drawn)),
             unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
@@ -68,6 +74,27 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     figure.update_xaxes(visible=False, range=x)
     figure.update_yaxes(visible=False, range=y, scaleanchor="x")
     return figure
+
+
+def _dot(n_drawn: int) -> dict[str, object]:
+    """The look of a point: smaller where there are many, so that clusters do not become one area."""
+    size = next((size for most, size in DOT_SIZES if n_drawn <= most), SMALLEST_DOT)
+    return {"size": size, "opacity": DOT_OPACITY, "line": {"width": 0}}
+
+
+def _density(points: NDArray[np.float32], color: str) -> go.Heatmap:
+    """The number of items in each cell of a grid over all items, on a logarithmic scale; empty cells are clear."""
+    (left, right), (low, high) = frame(points)
+    inside = np.isfinite(points).all(1)
+    counts, xs, ys = np.histogram2d(
+        points[inside, 0], points[inside, 1], DENSITY_CELLS, range=[[left, right], [low, high]]
+    )
+    z = np.where(counts.T > 0, np.log1p(counts.T), np.nan)
+    scale = [[0.0, fade(color, 0.05)], [1.0, fade(color, DENSITY_OPACITY)]]
+    centers = [(edges[1:] + edges[:-1]) / 2 for edges in (xs, ys)]
+    return go.Heatmap(
+        x=centers[0], y=centers[1], z=z, colorscale=scale, showscale=False, hoverinfo="skip", name="density"
+    )
 
 
 def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -116,7 +143,7 @@ def _at(found: MapLayers, rows: NDArray[np.int64]) -> dict[str, object]:
 def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
     """Name, label or prediction of each point, as text."""
     names = [_escaped(found.names[row][:80]) for row in rows.tolist()]
-    classes = [markup(name) for name in found.class_names]
+    classes = [figure_text(name) for name in found.class_names]
     said = []
     columns = (found.label, found.predicted, found.confidence, found.held_out)
     for name, label, predicted, confidence, test in zip(names, *(c[rows].tolist() for c in columns), strict=True):
@@ -130,7 +157,7 @@ def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
 
 @lru_cache(maxsize=100_000)  # two maps of the most points
 def _escaped(name: str) -> str:
-    return markup(name)
+    return figure_text(name)
 
 
 def _named(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> dict[str, object]:

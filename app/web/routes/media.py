@@ -11,7 +11,7 @@ part    file               the bytes as imported, with Range
         sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
         picture.png        (image)  upright, at most 1600 pixels wide or high
         notes.json         (image)  sentences on what of the file is not shown, such as further frames
-        thumb.png          (both)   small, for tiles
+        thumb.png          (both)   small, for tiles; `/api/preview/{project}/{item}` leads to it
         model.png          (both)   as the network is given it, under the project's media settings
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from app.rounds import media_settings
@@ -80,7 +80,27 @@ def model_path(item: ItemRow, media: MediaConfig) -> str:
 
 
 def media_routes() -> list[Route]:
-    return [Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"])]
+    return [
+        Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"]),
+        Route("/api/preview/{project:int}/{item:int}", preview, methods=["GET"]),
+    ]
+
+
+async def preview(request: Request) -> Response:
+    return await anyio.to_thread.run_sync(_preview, request, limiter=THREADS)
+
+
+def _preview(request: Request) -> Response:
+    """The small picture of an item, for those who know its number alone, such as a point of the map."""
+    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
+    if ticket is None:
+        return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
+    with acting_as(Actor(ticket.annotator_id)):
+        try:
+            item = Pool(resources.store(), request.path_params["project"]).item(request.path_params["item"])
+        except (NotFound, OverflowError):
+            return _not_found()
+    return RedirectResponse(media_path(item, "thumb.png"), status_code=302, headers={"Cache-Control": "no-store"})
 
 
 async def serve(request: Request) -> Response:

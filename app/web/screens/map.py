@@ -21,6 +21,8 @@ from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.routes.media import picture_path, sound_path
+from app.web.screens.map_items import item_list
+from app.web.widgets.map_hover import map_hover
 from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.classes import list_classes
@@ -71,8 +73,11 @@ def render() -> None:
     left, right = body.columns([3, 1])
     with left, theme.card("map", height="stretch"):
         draw(found, coloring, shadows)
-    with right, theme.card("map-side", height="stretch"):
-        side(found, chosen())
+    with right:
+        with theme.card("map-side"):
+            side(found, chosen())
+        with theme.card("map-items"):
+            item_list(found, chosen().item_id, open_item)
 
 
 def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
@@ -90,7 +95,7 @@ def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
             label_visibility="collapsed",
         )
     st.toggle("Draw areas", key="map-draw", help="Drag around points to select them.")
-    drawn = f"{len(found.drawn):,} of {found.n_items:,} shown · " if len(found.drawn) < found.n_items else ""
+    drawn = f"{len(found.drawn):,} points over the density of all · " if len(found.drawn) < found.n_items else ""
     seen_by = "model embeddings" if found.round.metrics.get("has_model") else "raw inputs, no model yet"
     theme.muted(f"{drawn}{count(found.n_items, 'item')} · {seen_by} · UMAP · round {found.round.number}")
     return coloring or "Prediction", tuple(shadows)
@@ -154,6 +159,7 @@ def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None
         selection_mode=("points", "lasso"),
         config=charts.MAP_OPTIONS,
     )
+    map_hover(plot_key=key, project_id=state.project().id, key="map-hover")
     st.html(legend(found, coloring))
 
 
@@ -170,6 +176,11 @@ def chosen() -> Chosen:
     found = st.session_state.get("map-chosen")
     mine = state.project().id
     return found if isinstance(found, Chosen) and found.project_id == mine else Chosen(mine)
+
+
+def open_item(item_id: int | None) -> None:
+    """Open an item from the list."""
+    st.session_state["map-chosen"] = Chosen(state.project().id, item_id)
 
 
 def _choose(key: str) -> None:

@@ -18,6 +18,7 @@ from app.views.learning_progress import LearningProgress, advice, is_inductive, 
 from app.views.strategy_names import strategy_title
 from app.views.text import count, plain
 from app.web import resources, state, theme
+from app.web.screens.rounds.comparison import comparison_card
 from app.web.screens.rounds.history import round_history, version_card
 from app.web.screens.rounds.measure import measure_card
 from app.web.screens.rounds.running import running
@@ -58,6 +59,7 @@ def render() -> None:
     measure_card(project)
     warnings_card(project)
     round_history(project.id)
+    comparison_card()
     version_card(project.id)
     counts_and_workers(project.id)
     simulate_card(project)

@@ -14,7 +14,7 @@ from app.views.pick_table import pick_table
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme
-from core.acquisition import catalog
+from app.web.screens.rounds.comparison import open_comparison
 from core.config import RoundConfig
 from core.errors import Conflict, InvalidInput, NotFound
 from storage.rounds.diff import RoundDiff, compare_rounds
@@ -152,13 +152,14 @@ def _row(project_id: int, row: RoundRow, names: dict[int, str]) -> None:
             ):
                 round_requests.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
                 st.rerun()
-            if st.button(
+            st.button(
                 "Compare",
                 key=f"compare-{row.id}",
                 type="tertiary",
                 help="Show what other strategies would have picked.",
-            ):
-                compare_round(project_id, row.id)
+                on_click=open_comparison,
+                args=(row.id,),
+            )
 
 
 def _seconds(row: RoundRow) -> str:
@@ -211,41 +212,3 @@ def _settings(config: RoundConfig) -> str:
 
 def visible_log(text: str) -> str:
     return "\n".join(visible(line) for line in text.splitlines())
-
-
-@st.dialog("Compare with other strategies", width="large")
-def compare_round(project_id: int, round_id: int) -> None:
-    """Picks of other strategies on the state of this round. No labels are needed."""
-    store = resources.store()
-    row = RoundLog(store, project_id).get(round_id)
-    others = [name for name in catalog.names() if name != row.strategy]
-    known = round_requests.comparison(store, round_id)
-    chosen = st.multiselect(
-        "Strategies",
-        others,
-        default=[name for name in (known.strategies if known else ("badge", "uniform")) if name in others],
-        format_func=strategy_title,
-        key=f"compare-with-{round_id}",
-        help="Strategies that pick from the same items, labels and model.",
-    )
-    if st.button("Compare", type="primary", key=f"compare-go-{round_id}", disabled=not chosen):
-        round_requests.request_comparison(store, project_id, round_id, chosen)
-    _comparison(round_id, row.config.selection.batch_size)
-    theme.muted("You can show these picks on the map.")
-
-
-@st.fragment(run_every=1.0)
-def _comparison(round_id: int, n_picks: int) -> None:
-    found = round_requests.comparison(resources.store(), round_id)
-    if found is None:
-        return
-    if found.status == "failed":
-        st.error(plain(found.error))
-    elif found.status == "requested":
-        theme.muted("A worker is computing the picks.")
-    else:
-        lines = [
-            {"strategy": strategy_title(name), "shared picks": found.overlap.get(name, 0), "of": n_picks}
-            for name in found.picks
-        ]
-        st.dataframe(lines, hide_index=True, key=f"comparison-{round_id}")

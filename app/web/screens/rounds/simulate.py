@@ -170,7 +170,7 @@ def _where(one: Simulation) -> str:
     if one.status == "requested":
         return "Waiting for a worker"
     left = [] if one.seconds_left is None else [f"about {duration(one.seconds_left)} left"]
-    return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *map(plain, one.notes)])
+    return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *one.notes])
 
 
 def _verbs(one: Simulation) -> None:

@@ -1,0 +1,163 @@
+"""The first minutes: the overview of all projects, the tour, what Label says during an import, and zoom."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.jobs.job_folder import JobFolder
+from app.jobs.jobs import Job
+from app.processes.messages import Message
+from app.web import tickets
+from app.web.access import SESSION_COOKIE
+from core.types import Progress
+from storage.database.store import Store
+from storage.projects.annotators import annotator_named
+from storage.projects.projects import create_project, get_project
+from storage.projects.sample_projects import HANDWRITTEN, SPOKEN
+from tests.app import sample_store
+from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, own_server, serious
+from tests.browser.screens import READY
+
+LONG = "Recordings of the northern shore, spring and summer, second microphone"
+# Tabs and buttons of the header that lie outside of the window.
+OUT_OF_REACH = """() => [...document.querySelectorAll('.st-key-topbar a, .st-key-topbar button')].filter((one) => {
+  const box = one.getBoundingClientRect();
+  return box.width && (box.left < -1 || box.right > innerWidth + 1);
+}).map((one) => one.textContent)"""
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from own_server(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(scope="module")
+def kept(start: Server) -> Iterator[Store]:
+    """A store with the two sample projects by name, small ones, and one with a long name."""
+    with Store.open(home=start.home) as store:
+        sample_store.audio_project(store, SPOKEN, 12)
+        sample_store.audio_project(store, LONG, 8)
+        create_project(store, HANDWRITTEN, "image", ["0", "1"])
+        yield store
+
+
+@contextmanager
+def importing(home: Path, project_id: int, done: int, total: int) -> Iterator[None]:
+    """An import as its process shows it: a folder whose lock is held, and its newest message."""
+    folder = JobFolder(home / "jobs" / "import-1")
+    folder.path.mkdir(parents=True)
+    job = Job(id="import-1", title="Import into a project", project_id=project_id, started_at=1.0)
+    folder.write_job(dataclasses.asdict(job))
+    lock = folder.open_lock()
+    folder.send(Message("progress", dataclasses.asdict(Progress("import", done, total))))
+    yield
+    os.close(lock)
+
+
+def person_at(chromium: Browser, start: Server, kept: Store, name: str, **options: object) -> Page:
+    context = chromium.new_context(**options)
+    context.set_default_timeout(SLOW)
+    ticket = tickets.issue(tickets.signing_key(start.home), annotator_named(kept, name).id, 3600)
+    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": start.url, "httpOnly": True}])
+    return context.new_page()
+
+
+def test_several_projects_have_an_overview_with_full_names_counts_and_progress(chromium, start, kept):
+    page = person_at(chromium, start, kept, "Ana")
+    page.goto(start.url)
+    page.wait_for_url("**/projects")
+    names = page.locator(".winnow-project-name")
+    expect(names).to_have_count(3)
+    assert set(names.all_text_contents()) == {SPOKEN, LONG, HANDWRITTEN}
+    card = page.locator(f".st-key-card-project-{get_project(kept, SPOKEN).id}")
+    expect(card).to_contain_text("Audio clips · 12 items")
+    expect(card).to_contain_text("0 labeled")
+    expect(card).to_contain_text("No round yet · last activity")
+    expect(page.get_by_role("button", name="New project")).to_be_visible()
+    assert page.evaluate(OVERFLOW) == 0 and serious(page) == []
+    at_rest(page)
+    card.get_by_role("button", name="Open").click()
+    page.wait_for_selector(READY["Label"])
+    assert f"project={get_project(kept, SPOKEN).id}" in page.url
+
+    # The project menu: full names, a new project, and the way back.
+    page.locator(".st-key-project-menu button").click()
+    expect(page.get_by_role("button", name=LONG)).to_be_visible()
+    page.get_by_role("button", name="All projects").click()
+    expect(names).to_have_count(3)
+    at_rest(page)
+    page.get_by_role("button", name="New project").click()
+    expect(page.get_by_role("button", name="Create project")).to_be_visible()
+    page.context.close()
+
+
+def test_a_newcomer_is_led_through_four_steps_once(chromium, start, kept):
+    page = person_at(chromium, start, kept, "Newcomer")
+    page.goto(start.url)
+    page.get_by_role("button", name="Start the tour").click()
+    for step, ready in enumerate((READY["Label"], READY["Train"], ".winnow-empty", READY["Export"]), 1):
+        expect(page.locator(".winnow-tour")).to_contain_text(f"Step {step} of 4:")
+        page.wait_for_selector(ready)
+        at_rest(page)
+        if step < 4:
+            page.get_by_role("button", name="Next: ").click()
+    assert serious(page) == []
+    page.get_by_role("button", name="Done").click()
+    expect(page.locator(".winnow-tour")).to_have_count(0)
+    page.goto(f"{start.url}/projects")
+    expect(page.locator(".winnow-project-name")).to_have_count(3)
+    at_rest(page)
+    expect(page.get_by_role("button", name="Start the tour")).to_have_count(0)
+    page.context.close()
+
+
+def test_the_tour_can_be_skipped_and_is_not_offered_again(chromium, start, kept):
+    page = person_at(chromium, start, kept, "Hurried", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page.goto(start.url)
+    page.get_by_role("button", name="Skip").wait_for()
+    assert page.evaluate(OVERFLOW) == 0 and serious(page) == []
+    page.get_by_role("button", name="Skip").click()
+    expect(page.locator(".st-key-tour-offer")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".winnow-project-name")).to_have_count(3)
+    at_rest(page)
+    expect(page.locator(".st-key-tour-offer")).to_have_count(0)
+    page.context.close()
+
+
+@pytest.mark.parametrize("zoom", [1.0, 1.5, 2.0])
+def test_every_tab_and_action_stays_in_reach_when_the_page_is_zoomed(chromium, start, kept, zoom):
+    size = {"width": round(1280 / zoom), "height": round(800 / zoom)}
+    page = person_at(chromium, start, kept, "Ana", viewport=size, device_scale_factor=zoom)
+    project = get_project(kept, LONG).id
+    for screen in ("Label", "Train", "Data"):
+        page.goto(f"{start.url}/{'' if screen == 'Label' else screen.lower()}?project={project}")
+        page.wait_for_selector(READY[screen])
+        at_rest(page)
+        assert page.evaluate(OUT_OF_REACH) == [], screen
+        assert page.evaluate(OVERFLOW) == 0, screen
+        assert serious(page) == [], screen
+    page.goto(f"{start.url}/projects")
+    expect(page.locator(".winnow-project-name")).to_have_count(3)
+    at_rest(page)
+    assert page.evaluate(OVERFLOW) == 0 and page.evaluate(OUT_OF_REACH) == []
+    page.context.close()
+
+
+def test_label_says_what_is_coming_while_files_are_imported(chromium, start, kept):
+    project = get_project(kept, SPOKEN)
+    with importing(start.home, project.id, done=1_200, total=5_000):
+        page = person_at(chromium, start, kept, "Ana")
+        page.goto(f"{start.url}/?project={project.id}")
+        notice = page.locator(".st-key-import-notice")
+        expect(notice).to_contain_text("Importing files: 1,200 of 5,000. 12 items can be labeled now")
+        assert serious(page) == []
+    expect(notice).to_have_count(0)
+    page.context.close()
