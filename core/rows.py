@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.types import Rows
+from core.types import Progress, Report, Rows
 
 
 class ArrayRows:
@@ -83,3 +83,20 @@ class MemoryRowCache:
             if report is not None:
                 report(min(start + self.block, len(missing)), len(missing))
         return ArrayRows(np.stack([known[name] for name in names]) if names else np.empty((0,), np.float32))
+
+
+class BlockProgress:
+    """Progress over all rows of a cache that computes the missing ones block by block: rows of earlier blocks and those
+    done in the current one, under one total."""
+
+    def __init__(self, stage: str, total: int, report: Report) -> None:
+        self.stage, self.total, self.report = stage, total, report
+        self.done = 0
+
+    def within_block(self, n_rows: int, note: str = "") -> None:
+        self.report(Progress(self.stage, min(self.done + n_rows, self.total), self.total, note))
+
+    def follow(self, done: int, total: int) -> None:
+        """Progress callback of the cache, called after each block."""
+        self.done, self.total = done, total
+        self.report(Progress(self.stage, done, total))

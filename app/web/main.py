@@ -100,7 +100,9 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
 def _project_menu(projects: list[ProjectRow], current: ProjectRow | None) -> None:
     """The projects by their full names, a new one, and the overview."""
     name = visible(current.name) if current is not None else "Projects"
-    with st.popover(plain(name, 60), key="project-menu", help=plain(name) if len(name) > SHORT_NAME else None):
+    whole = plain(name) if len(name) > SHORT_NAME else None
+    key = f"projects-of-{current.id if current is not None else 'all'}"  # another project closes the menu
+    with st.container(key="project-menu", width="content"), st.popover(plain(name, 60), key=key, help=whole):
         with st.container(key="project-list"):
             for row in projects:
                 chosen = current is not None and row.id == current.id

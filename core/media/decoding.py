@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput, NotFound
-from core.types import MediaReader, Progress, Report, RowCache, Rows
+from core.rows import BlockProgress
+from core.types import MediaReader, Report, RowCache, Rows
 
 NOTED_REASONS = 5
 REPORT_EVERY = 32  # items
@@ -52,7 +53,7 @@ class _Pass:
 
     read: MediaReader
     decoder: Decoder
-    report: Report
+    progress: BlockProgress
     blanks: set[str] = field(default_factory=set)
     reasons: dict[str, str] = field(default_factory=dict)
 
@@ -75,7 +76,7 @@ class _Pass:
                     absent.append(name)
             rows.append(self.decoder.blank if row is None else row)
             if count % REPORT_EVERY == 0:
-                self.report(Progress("prepare", count, len(names), "decoding a block"))
+                self.progress.within_block(count, "decoding a block")
         if absent:
             raise _Absent(absent)
         return np.stack(rows)
@@ -94,8 +95,8 @@ def decode_pool(
     hashes: Sequence[str], read: MediaReader, decoder: Decoder, cache: RowCache, report: Report
 ) -> DecodedPool:
     """One row per hash, from the cache where it has them."""
-    work = _Pass(read, decoder, report)
     names = list(hashes)
+    work = _Pass(read, decoder, BlockProgress("prepare", len(names), report))
     fresh: set[str] = set()
 
     def compute(positions: Sequence[int]) -> NDArray[Any]:
@@ -111,7 +112,7 @@ def decode_pool(
 
     while True:
         try:
-            rows = cache.rows(decoder.key, names, compute, lambda done, total: report(Progress("prepare", done, total)))
+            rows = cache.rows(decoder.key, names, compute, work.progress.follow)
             break
         except _Absent as missing:
             marks = {name: hashlib.sha256(f"absent {name}".encode()).hexdigest() for name in missing.names}

@@ -19,6 +19,7 @@ from core.media.augment_images import WEAK_DRAWS, shift_and_flip
 from core.media.inputs import Inputs, media_key
 from core.media.mel import log_mel
 from core.media.noise import noise_clips, noise_key
+from core.rows import BlockProgress
 from core.types import Progress, Report, Rows, ignore
 
 VERSION = 1
@@ -75,6 +76,7 @@ def view_bank(
     chosen = np.arange(len(inputs)) if rows is None else np.asarray(rows, np.int64)
     names = [inputs.names[row] for row in chosen]
     noise = noise_on(torch.device(device), inputs)
+    progress = BlockProgress("views", len(names), report)
 
     def compute(positions: Sequence[int]) -> NDArray[np.float16]:
         made = []
@@ -89,8 +91,8 @@ def view_bank(
             pictures = log_mel(augmented, inputs.config)[..., None].half().cpu().numpy()
             made.append(pictures.reshape(len(part), n_views, *pictures.shape[1:]))
             if start % 32 == 0:
-                report(Progress("views", start, len(positions), "augmenting a block"))
+                progress.within_block(start, "augmenting a block")
         return np.concatenate(made)
 
     key = f"views-{VERSION}-{media_key(inputs.config, 'audio')}-{noise_key(inputs.config)}-{n_views}-{seed}"
-    return inputs.cache.rows(key, names, compute, lambda done, total: report(Progress("views", done, total)))
+    return inputs.cache.rows(key, names, compute, progress.follow)

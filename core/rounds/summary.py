@@ -38,6 +38,7 @@ from core.runtime import seed_for
 from core.types import Progress, Report, ignore
 
 MOST_STEPS = 50  # rows join in groups when more are asked for
+LEAST_WEIGHT = 0.01  # of an item, relative to the mean: a summary has as many items as asked for
 TOLERANCE = 1e-5  # of the inner gradient, relative to that at W = 0
 
 
@@ -213,10 +214,10 @@ def _choose(
     report(Progress("weights", 0, 1))
     pursuit = PursuitConfig(size=config.size, corrections=config.corrections, relative=True)
     coreset = correct_weights(problem, Coreset(rows=subset.rows, weights=ones, outer=()), pursuit)
-    kept = coreset.weights > 0
-    gone = int((~kept).sum())
-    told = (f"{gone} of {config.size} items came to weight 0 and are left out",) if gone else ()
-    return coreset.rows[kept], coreset.weights[kept], (*subset.notes, *coreset.notes, *told)
+    least = LEAST_WEIGHT * float(coreset.weights.mean())
+    n_least = int((coreset.weights < least).sum())
+    told = (f"{n_least} of {config.size} items came to weight 0 and have the least weight",) if n_least else ()
+    return coreset.rows, coreset.weights.clamp(min=least), (*subset.notes, *coreset.notes, *told)
 
 
 def _typical_rows(features: Tensor, labels: NDArray[np.int64]) -> list[int]:

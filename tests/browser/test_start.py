@@ -93,7 +93,7 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(c
     page.get_by_role("button", name="All projects").click()
     expect(names).to_have_count(3)
     at_rest(page)
-    page.get_by_role("button", name="New project").click()
+    page.locator(".st-key-overview-new button").click()
     expect(page.get_by_role("button", name="Create project")).to_be_visible()
     page.context.close()
 

@@ -21,6 +21,7 @@ def test_a_summary_is_asked_for_measured_and_downloaded(desks, store):
     page = desks(get_project(store, drawn.project_id)).tab("export")
     card = page.locator(".st-key-card-summarize")
     expect(card.get_by_text("Items are selected for softmax regression")).to_be_visible(timeout=60_000)
+    expect(card.get_by_text("27 labels are few: below 100")).to_be_visible()
     size = card.get_by_role("spinbutton", name="Size")
     size.fill("5")
     size.press("Enter")
@@ -29,9 +30,10 @@ def test_a_summary_is_asked_for_measured_and_downloaded(desks, store):
     expect(jobs.get_by_text("with a random subset of the same size (5 draws)")).to_be_visible(timeout=240_000)
     expect(jobs.get_by_text("of 27 labeled; measured on 9 test items")).to_be_visible()
     expect(jobs.locator(".js-plotly-plot")).to_be_visible()
+    expect(jobs.get_by_text("a random subset of the same size:")).to_be_visible()  # the verdict
     with page.expect_download() as downloading:
         jobs.get_by_role("link", name="Download summary-").click()
     with zipfile.ZipFile(downloading.value.path()) as packed:
         rows = list(csv.DictReader(io.StringIO(packed.read("labels.csv").decode("utf-8-sig"))))
-    assert 1 <= len(rows) <= 5 and all(float(row["weight"]) > 0 for row in rows)
+    assert len(rows) == 5 and all(float(row["weight"]) > 0 for row in rows)
     assert {row["sha256"] for row in rows} <= set(drawn.hashes[9:])

@@ -7,6 +7,7 @@ from typing import Any
 from app.cli.output import progress_bar, show
 from app.jobs.operations import export_summary
 from app.jobs.requests import SummaryRequest
+from app.views.summary_verdict import verdict
 from storage.database.store import Store
 
 
@@ -24,6 +25,7 @@ def words(result: dict[str, Any]) -> str:
         f"{result['items']:,} of {result['n_labeled']:,} labeled items ({kind}), measured on {result['measured_on']}."
     ]
     lines += [f"  {sentence(worth)}" for worth in result["accuracy"]]
+    lines += [verdict(result)[1]] if result["accuracy"] else []
     lines += [f"Note: {note}." for note in (*result["notes"], *result["solver_notes"])]
     if "target" in result:
         lines.append(f"{result['rows']:,} rows in {result['target']}.")

@@ -33,6 +33,7 @@ FIXED_SHARE = 0.3  # of a step, whatever the batch
 USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
 PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
+GRAPH_START = 1.0  # loading the compiled comparison, once per worker
 MOST_RECORDS, MOST_ROWS = 64, 5_000  # finished rounds whose phases are kept in memory, and rows read of each
 MAP_START = 4.0  # loading and compiling umap's descent, once per worker
 
@@ -131,7 +132,9 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
 def _graph_seconds(n_clips: int, n_frames: int) -> float:
     """Of the similarity graph: each clip is warped with its candidates."""
     clips = min(n_clips, GRAPH_CLIPS)
-    return clips * min(clips, PAIRS_OF_CLIP) * PER_PAIR * (min(n_frames, GRAPH_FRAMES) / GRAPH_FRAMES) ** 2
+    return (
+        GRAPH_START + clips * min(clips, PAIRS_OF_CLIP) * PER_PAIR * (min(n_frames, GRAPH_FRAMES) / GRAPH_FRAMES) ** 2
+    )
 
 
 def _items_in_step(config: RoundConfig) -> int:

@@ -28,7 +28,7 @@ FEW_UNITS = 20  # below, the mean rate is used
 BLENDED, BLENDED_SECONDS = 0.2, 15.0  # of an expected phase, share of its units and time until its rate alone counts
 MIN_GAP = 0.3  # seconds between the rows of a pair
 MOST_ROWS = 40  # that enter a rate: 780 pairs
-SHORTEST_SECONDS, LONGEST_SECONDS = 20.0, 60.0  # of the rows that enter a rate: half of the phase within these
+SHORTEST_SECONDS = 20.0  # of the rows that enter a rate; else half of the phase
 SMOOTHED_ROWS, SMOOTHED_SECONDS = 8, 8.0  # newest rows whose estimates of the end are averaged
 ACCURATE_SECONDS = 5.0
 SLOWEST, FASTEST = 0.2, 5.0  # limits of the speed factor
@@ -66,7 +66,7 @@ def _rate(rows: Sequence[tuple[float, int]]) -> float | None:
     counted = rows[-1][1] - rows[0][1]
     if seconds < MIN_SECONDS or len(rows) < MIN_ROWS or counted < MIN_UNITS:
         return None
-    window = min(max(seconds / 2, SHORTEST_SECONDS), LONGEST_SECONDS)
+    window = max(seconds / 2, SHORTEST_SECONDS)
     newer = [row for row in rows if row[0] >= rows[-1][0] - window]
     steps = len(newer) - 1
     some = [newer[k * steps // (MOST_ROWS - 1)] for k in range(MOST_ROWS)] if len(newer) > MOST_ROWS else newer
@@ -195,6 +195,7 @@ def _blended(phase: Phase, left: float | None, usual: float) -> float:
     by_past = max(usual - phase.seconds, OVERRUN * phase.seconds)
     if left is None:
         return by_past
-    counted, passed = phase.rows[-1][1] / (BLENDED * phase.total), (phase.seconds - MIN_SECONDS) / BLENDED_SECONDS
+    counted = phase.rows[-1][1] / (BLENDED * phase.total)
+    passed = (phase.seconds - MIN_SECONDS) / min(max(BLENDED * usual, MIN_SECONDS), BLENDED_SECONDS)
     weight = min(counted, 1.0) * min(passed, 1.0)
     return float(left**weight * by_past ** (1 - weight)) if by_past > 0 else left

@@ -20,16 +20,24 @@ def follow(job: Job) -> None:
     st.session_state["running-jobs"] = st.session_state.get("running-jobs", set()) | {job.id}
 
 
-def job_list(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:
-    """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes a result."""
+def job_list(
+    project_id: int | None,
+    title: str,
+    sentence: Callable[[JobView], str],
+    state: Callable[[JobView], str] = lambda view: "",
+) -> None:
+    """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes a result; `state`
+    may say how a job ended in other words than "done"."""
     seen = [view for view in jobs.list_jobs(resources.locations().home, project_id) if view.job.title.startswith(title)]
     if seen:
         with theme.card(f"jobs-{title.split()[0].lower()}"):
             running = any(view.status == "running" for view in seen)
-            st.fragment(_rows, run_every=POLL_SECONDS if running else None)(project_id, title, sentence)
+            st.fragment(_rows, run_every=POLL_SECONDS if running else None)(project_id, title, sentence, state)
 
 
-def _rows(project_id: int | None, title: str, sentence: Callable[[JobView], str]) -> None:
+def _rows(
+    project_id: int | None, title: str, sentence: Callable[[JobView], str], state: Callable[[JobView], str]
+) -> None:
     home = resources.locations().home
     seen = [view for view in jobs.list_jobs(home, project_id) if view.job.title.startswith(title)]
     running = {view.job.id for view in seen if view.status == "running"}
@@ -39,14 +47,14 @@ def _rows(project_id: int | None, title: str, sentence: Callable[[JobView], str]
         st.session_state["running-jobs"] = running
         st.rerun()
     for view in seen[:6]:
-        _row(view, sentence)
+        _row(view, sentence, state(view))
 
 
-def _row(view: JobView, sentence: Callable[[JobView], str]) -> None:
+def _row(view: JobView, sentence: Callable[[JobView], str], ended: str) -> None:
     home, job = resources.locations().home, view.job
     told, side = st.columns([6, 1], vertical_alignment="center")
     with told:
-        theme.heading(visible(job.title), "running" if view.status == "running" else WORDS[view.status])
+        theme.heading(visible(job.title), "running" if view.status == "running" else ended or WORDS[view.status])
         if view.status == "running":
             st.progress(view.done / view.total if view.total else 0.0)
             theme.muted(f"{view.done:,} of {view.total:,} · {view.note}" if view.total else view.note or "Starting")

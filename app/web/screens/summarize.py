@@ -12,6 +12,7 @@ from app.jobs.requests import SummaryOptions, SummaryRequest
 from app.views.figures.charts import PLOT_OPTIONS
 from app.views.figures.summary import MODELS, summary_figure
 from app.views.predictions import newest_predictions
+from app.views.summary_verdict import few_labels, verdict
 from app.views.text import count, plain
 from app.web import resources, theme
 from app.web.routes.exports import export_folder
@@ -32,8 +33,10 @@ def section(project: ProjectRow) -> None:
         if counts.labeled < 2:
             theme.muted("Label items of at least two classes first.")
         else:
+            if warning := few_labels(counts.labeled):
+                theme.note(warning)
             wishes(project, counts.labeled)
-    job_list(project.id, TITLE, tell)
+    job_list(project.id, TITLE, tell, state_words)
 
 
 def wishes(project: ProjectRow, n_labeled: int) -> None:
@@ -85,11 +88,22 @@ def start(project: ProjectRow, title: str, summary: SummaryOptions, options: Exp
     jobs.start(resources.locations().home, title, request, project.id, makes=target)
 
 
+def state_words(view: JobView) -> str:
+    """How a summary ended; one that is worse than a random subset is not called done."""
+    if view.status != "finished" or not (view.result or {}).get("accuracy"):
+        return ""
+    return {"better": "done", "no better": "no better than random", "worse": "worse than random"}[
+        verdict(view.result or {})[0]
+    ]
+
+
 def tell(view: JobView) -> str:
     """Draw the accuracy of a summary; return the text below it."""
     done = view.result or {}
     if "accuracy" not in done:
         return "The job has no result. Start it again."
+    kind, sentence = verdict(done)
+    (st.success if kind == "better" else st.warning)(plain(sentence))
     figure = summary_figure(done["accuracy"], dark=st.context.theme.type == "dark")
     st.plotly_chart(figure, key=f"summary-{view.job.id}", config=PLOT_OPTIONS)
     measured = f"measured on {plain(done['measured_on'])}"
@@ -103,4 +117,4 @@ def tell(view: JobView) -> str:
         )
     lines += [f"{plain(note)}." for note in (*done["notes"], *done["solver_notes"])]
     name = str(done.get("target", "")).rsplit("/", 1)[-1]
-    return "\n\n".join([*lines, f"[Download {name}](/api/exports/{name})"])
+    return "\n\n".join([*lines, f"[Download {name}{' anyway' if kind == 'worse' else ''}](/api/exports/{name})"])

@@ -1,10 +1,12 @@
-"""The time left of a round, on simulated clocks: slow starts, pauses, load."""
+"""The time left of a round, on simulated clocks (slow starts, pauses, load) and on rounds that were recorded."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -14,6 +16,7 @@ from app.rounds.timing.time_left import Expected, TimeLeft, steps_of, time_left
 from core.rounds.stage_names import NAMES
 from storage.rounds.log import FINISHED, START, ProgressRow
 
+RECORDED = Path(__file__).parents[2] / "fixtures" / "round_progress.json"
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MEDIAN_ERROR = 0.25
 CORRECTION, CORRECTION_SECONDS = 0.2, 4.0  # a rise of the stage's time left from one second to the next
@@ -165,3 +168,32 @@ def test_without_new_rows_the_time_left_falls_by_one_unit_at_most():
     slow = [row("select", k, 10, 8.0 * k) for k in range(5)]
     left += [time_left(slow, RULE, slow[-1].at + timedelta(seconds=s)).stage_seconds for s in (0, 4, 10_000)]
     assert left == pytest.approx([51.0, 50.0, 49.0, 48.0, 44.0, 40.0])
+
+
+def recorded(name: str) -> list[ProgressRow]:
+    """A round of the laptop preset on two cores. The machine was also used by others, at times heavily."""
+    rows = json.loads(RECORDED.read_text())[name]
+    return [row(stage, done, total, seconds, note) for seconds, stage, done, total, note in rows]
+
+
+def measured(name: str) -> Expected:
+    steps = {step.name: step for step in steps_of(recorded(name))}
+    phases = {name: step.phases for name, step in steps.items()}
+    return Expected({name: step.seconds for name, step in steps.items()}, True, phases)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("photographs, second round", "photographs, first round"),
+        ("sounds, first round", None),
+        ("spoken digits, first round", None),
+        ("spoken digits, second round", "spoken digits, first round"),
+    ],
+)
+def test_on_recorded_rounds_the_training_ends_when_it_was_said_to(name, before):
+    rows = recorded(name)
+    shown = followed(rows, measured(before) if before else RULE)
+    errors = second_half_errors(shown, ends_of(rows))
+    assert median(errors["train"]) < MEDIAN_ERROR, median(errors["train"])
+    assert not [jump for jump in rises(shown) if jump[0] == "train"]
