@@ -18,9 +18,9 @@ import pytest
 
 from app.rounds import requests as round_requests
 from app.simulation import requests as simulation_requests
+from app.views.cards.pick_table import pick_table
 from app.views.learning_progress import learning_progress
 from app.views.map_layers import map_layers
-from app.views.pick_table import pick_table
 from app.views.predictions import newest_predictions
 from storage.database.store import Store
 from storage.importing.open import open_source

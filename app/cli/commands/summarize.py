@@ -7,7 +7,7 @@ from typing import Any
 from app.cli.output import progress_bar, show
 from app.jobs.operations import export_summary
 from app.jobs.requests import SummaryRequest
-from app.views.summary_verdict import verdict
+from app.views.cards.summary_verdict import verdict
 from storage.database.store import Store
 
 

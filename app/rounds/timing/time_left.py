@@ -26,6 +26,7 @@ MIN_SECONDS = 5.0  # of a phase before its rate is used
 MIN_ROWS, MIN_UNITS = 3, 3
 FEW_UNITS = 20  # below, the mean rate is used
 BLENDED, BLENDED_SECONDS = 0.2, 15.0  # of an expected phase, share of its units and time until its rate alone counts
+LEAST_BLENDED = 8.0  # seconds, also of a short phase
 MIN_GAP = 0.3  # seconds between the rows of a pair
 MOST_ROWS = 40  # that enter a rate: 780 pairs
 SHORTEST_SECONDS = 20.0  # of the rows that enter a rate; else half of the phase
@@ -196,6 +197,6 @@ def _blended(phase: Phase, left: float | None, usual: float) -> float:
     if left is None:
         return by_past
     counted = phase.rows[-1][1] / (BLENDED * phase.total)
-    passed = (phase.seconds - MIN_SECONDS) / min(max(BLENDED * usual, MIN_SECONDS), BLENDED_SECONDS)
+    passed = (phase.seconds - MIN_SECONDS) / min(max(BLENDED * usual, LEAST_BLENDED), BLENDED_SECONDS)
     weight = min(counted, 1.0) * min(passed, 1.0)
     return float(left**weight * by_past ** (1 - weight)) if by_past > 0 else left

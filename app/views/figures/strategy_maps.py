@@ -5,8 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from app.views.cards.strategy_comparison import PicksComparison
 from app.views.figures.charts import base_layout, tokens
-from app.views.strategy_comparison import PicksComparison
 from app.views.text import figure_text
 
 HEIGHT = 210

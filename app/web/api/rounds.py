@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
-from app.views.pick_table import TELLING
+from app.views.cards.pick_table import TELLING
 from app.views.predictions import RoundPredictions, predictions_of
 from app.web import resources
 from app.web.api import models

@@ -9,10 +9,10 @@ import streamlit as st
 from app.jobs import jobs
 from app.jobs.jobs import JobView
 from app.jobs.requests import SummaryOptions, SummaryRequest
+from app.views.cards.summary_verdict import few_labels, verdict
 from app.views.figures.charts import PLOT_OPTIONS
 from app.views.figures.summary import MODELS, summary_figure
 from app.views.predictions import newest_predictions
-from app.views.summary_verdict import few_labels, verdict
 from app.views.text import count, plain
 from app.web import resources, theme
 from app.web.routes.exports import export_folder

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.views.cards.pick_table import pick_table
 from app.views.figures.map import hovers
 from app.views.item_names import ItemNames
 from app.views.map_layers import map_layers
-from app.views.pick_table import pick_table
 from storage.labeling.pool import Pool
 from tests.app import finished_rounds, sample_store
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.views.pick_table import TITLES, pick_table
+from app.views.cards.pick_table import TITLES, pick_table
 from core.config import RoundConfig
 from core.types import PickReason, Selection
 from storage.exporting.reasons import PICK_COLUMNS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.views.cards.strategy_comparison import compare_picks
 from app.views.figures.charts import confusion
 from app.views.figures.map import MANY_ITEMS, hovers, map_figure
 from app.views.map_layers import MapLayers
-from app.views.strategy_comparison import compare_picks
 from app.views.text import figure_text
 from core.config import RoundConfig
 from core.types import Selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.jobs.jobs import Job, JobView
-from app.views.summary_verdict import FEW_LABELS, few_labels, verdict
+from app.views.cards.summary_verdict import FEW_LABELS, few_labels, verdict
 from app.web.screens.summarize import state_words
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import streamlit as st
 
 from app.rounds import requests as round_requests
+from app.views.cards.strategy_comparison import PicksComparison, StrategyPicks, compare_picks
 from app.views.figures import charts
 from app.views.figures.strategy_maps import strategy_maps
-from app.views.strategy_comparison import PicksComparison, StrategyPicks, compare_picks
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain
 from app.web import resources, state, theme

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app.rounds import requests as round_requests
+from app.views.cards.pick_table import pick_table
 from app.views.learning_progress import accuracy_on_picks, accuracy_words
-from app.views.pick_table import pick_table
 from app.views.strategy_names import strategy_title
 from app.views.text import markup, plain, visible
 from app.web import resources, state, theme

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.views.cards.project_cards import ProjectCard, project_cards
 from app.views.durations import ago
-from app.views.project_cards import ProjectCard, project_cards
 from app.views.text import count, markup, plain
 from app.web import resources, state, theme
 from app.web.screens.start import tour

@@ -8,8 +8,8 @@ import uuid
 import numpy as np
 import pytest
 
+from app.views.cards.pick_table import pick_table
 from app.views.map_layers import NONE, blinded, map_layers
-from app.views.pick_table import pick_table
 from app.views.predictions import newest_predictions
 from app.views.review_cases import cases
 from core.config import RoundConfig
