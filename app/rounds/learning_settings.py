@@ -39,7 +39,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "training.method",
         "Method",
-        "FixMatch trains on confident pseudo-labels. MixMatch averages and mixes items. Supervised uses labels alone.",
+        "FixMatch also learns from confident predictions, MixMatch from mixed items, supervised from labels alone.",
         ("fixmatch", "mixmatch", "supervised"),
     ),
     Setting(
@@ -53,19 +53,27 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "training.align",
         "Class prior",
-        "auto estimates how frequent each class is, uniform assumes equal shares, off leaves the predictions alone.",
+        "How frequent the classes are taken to be: estimated (auto), all the same (uniform), or not used (off).",
         ("auto", "uniform", "off"),
     ),
     Setting(
         "selection.proxy",
         "Proxy",
-        "What a batch is picked with: the kernel, the model's last layer, or the similarity graph of clips.",
+        "What items are compared by when a batch is picked: kernel, last layer of the model, or similarity of clips.",
         ("kernel", "embedding", "similarity"),
     ),
-    Setting("kernel.network", "Kernel", "The network whose tangent kernel is the proxy.", tuple(KERNEL_NETWORKS)),
-    Setting("kernel.n_landmarks", "Landmarks", "Items that the kernel features are built from.", most=100_000),
+    Setting("kernel.network", "Kernel", "How the kernel compares two items.", tuple(KERNEL_NETWORKS)),
     Setting(
-        "selection.n_views", "Views", "Augmented views of each labeled or picked item in the selection.", most=1_000
+        "kernel.n_landmarks",
+        "Landmarks",
+        "Items that all others are compared with. More of them are more exact and slower.",
+        most=100_000,
+    ),
+    Setting(
+        "selection.n_views",
+        "Views",
+        "Slightly changed copies of each labeled or picked item that take part in the selection.",
+        most=1_000,
     ),
 )
 

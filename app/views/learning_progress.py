@@ -170,6 +170,15 @@ def worst_confusion(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[st
     return names[int(true)], names[int(predicted)], int(off[true, predicted])
 
 
+def worst_confusions(counts: NDArray[np.int64], names: Sequence[str], most: int) -> list[tuple[str, str, int]]:
+    """(known class, predicted class, count) of the most frequent mistakes, most frequent first."""
+    off = counts.copy()
+    np.fill_diagonal(off, 0)
+    order = np.argsort(-off, axis=None, kind="stable")[:most]
+    pairs = [np.unravel_index(int(one), off.shape) for one in order]
+    return [(names[int(true)], names[int(said)], int(off[true, said])) for true, said in pairs if off[true, said]]
+
+
 def advice(found: LearningProgress) -> str:
     """Whether to label more. The rule: stop after two batches that each changed the test accuracy by less than half the
     width of its confidence interval."""

@@ -34,35 +34,37 @@ ENTRIES = (
     Entry(
         "bico",
         "Bilevel coreset",
-        "Picks the items whose labels lower the loss on the whole pool most, on a proxy of the model.",
+        "Picks the items whose labels are expected to improve the predictions of the whole pool most.",
         ("predictions", "kernel_features", "view_features", "labels"),
     ),
     Entry("uniform", "Random", "Picks items uniformly at random; the baseline."),
     Entry(
         "max_entropy",
         "Maximum entropy",
-        "Picks items whose predictions have the largest entropy.",
+        "Picks the items whose predictions are least certain.",
         ("predictions",),
         prediction_views=2,
     ),
-    Entry("margin", "Smallest margin", "Picks items whose two most probable classes are closest.", ("predictions",)),
+    Entry(
+        "margin", "Smallest margin", "Picks items with two classes that are about equally probable.", ("predictions",)
+    ),
     Entry(
         "k_center",
         "k-center",
-        "Picks items that are farthest from all labeled and picked items.",
+        "Picks items that differ most from all labeled and picked items.",
         ("embeddings", "labels"),
     ),
     Entry(
         "consistency",
         "Consistency",
-        "Picks items whose predictions change most under augmentation.",
+        "Picks items whose predictions change most when the item is changed a little.",
         ("predictions",),
         prediction_views=5,
     ),
     Entry(
         "badge",
         "BADGE",
-        "Picks uncertain and diverse items by their gradients.",
+        "Picks items that are uncertain and differ from each other.",
         ("predictions", "embeddings"),
     ),
     Entry("k_means", "k-means", "Picks the central item of each cluster, with one cluster per pick.", ("embeddings",)),

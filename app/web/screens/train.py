@@ -14,9 +14,16 @@ from app.rounds import requests as round_requests
 from app.rounds.timing import estimates
 from app.views.durations import ago, duration
 from app.views.figures import charts
-from app.views.learning_progress import LearningProgress, advice, is_inductive, learning_progress, worst_confusion
+from app.views.learning_progress import (
+    LearningProgress,
+    advice,
+    is_inductive,
+    learning_progress,
+    worst_confusion,
+    worst_confusions,
+)
 from app.views.strategy_names import strategy_title
-from app.views.text import count, plain
+from app.views.text import count, markup, plain
 from app.web import resources, state, theme
 from app.web.screens.rounds.comparison import comparison_card
 from app.web.screens.rounds.history import round_history, version_card
@@ -33,6 +40,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectSettings
 from storage.rounds.workers import WorkerRow
 
+MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # more classes have a table of the most frequent confusions
 PRESET_WORDS = {
     "auto": "Automatic: chosen for this machine",
     "laptop": "Laptop: minutes on 2 cores",
@@ -204,10 +212,25 @@ def _confusions(found: LearningProgress) -> None:
     if found.confusion is None:
         theme.muted("Test items show which classes are confused: draw some below, or import them (split=test).")
         return
+    if len(found.class_names) > MATRIX_CLASSES:
+        _frequent_confusions(found)
+        return
     figure = charts.confusion(found.confusion, found.class_names, dark=dark())
     st.plotly_chart(figure, key="confusion", config=charts.PLOT_OPTIONS)
     worst = worst_confusion(found.confusion, found.class_names)
     theme.muted(f"Most often: {worst[0]} predicted as {worst[1]} ({worst[2]})" if worst else "No errors.")
+
+
+def _frequent_confusions(found: LearningProgress) -> None:
+    """The most frequent mistakes as a table: a matrix of many classes cannot be read."""
+    assert found.confusion is not None
+    worst = worst_confusions(found.confusion, found.class_names, MOST_CONFUSIONS)
+    if not worst:
+        theme.muted("No errors.")
+        return
+    lines = [f"<tr><td>{markup(a)}</td><td>{markup(b)}</td><td>{n:,}</td></tr>" for a, b, n in worst]
+    head = "<tr><th scope='col'>Label</th><th scope='col'>Predicted as</th><th scope='col'>Items</th></tr>"
+    st.html(f'<div class="winnow-table"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>')
 
 
 def counts_and_workers(project_id: int) -> None:
