@@ -139,6 +139,23 @@ def show_train(page: Page, server: Server, project: ProjectRow) -> None:
     open_screen(page, server, project, "train", ".st-key-confusion .heatmaplayer")
 
 
+def show_projects(page: Page, server: Server, project: ProjectRow) -> None:
+    page.goto(f"{server.url}/projects", wait_until="domcontentloaded")
+    page.wait_for_selector(".winnow-project-name")
+    at_rest(page)
+
+
+def show_compare(page: Page, server: Server, project: ProjectRow) -> None:
+    """The card that compares strategies, for the newest round."""
+    open_screen(page, server, project, "train", ".st-key-card-rounds")
+    page.get_by_role("button", name="Compare", exact=True).first.click()
+    page.wait_for_selector(".winnow-picks img")
+    at_rest(page)
+    page.wait_for_timeout(1_500)
+    page.mouse.move(5, 5)
+    page.locator(".st-key-card-comparison").evaluate("(card) => card.scrollIntoView({ block: 'start' })")
+
+
 def show_map(page: Page, server: Server, project: ProjectRow) -> None:
     """An item is open: one of the batch, compared with the picks of another strategy."""
     open_screen(page, server, project, "map", ".textpoint text")
@@ -182,11 +199,13 @@ PICK = """() => {
   return [x + box.x, y + box.y];
 }"""
 PICTURES: dict[str, tuple[str, Callable[[Page, Server, ProjectRow], None]]] = {
+    "projects": (SPOKEN, show_projects),
     "label": (SPOKEN, show_label),
     "label_dark": (SPOKEN, show_label),
     "grid": (HANDWRITTEN, show_grid),
     "train": (SPOKEN, show_train),
     "train_dark": (SPOKEN, show_train),
+    "compare": (HANDWRITTEN, show_compare),
     "map": (HANDWRITTEN, show_map),
     "map_dark": (HANDWRITTEN, show_area),
     "data": (SPOKEN, show_plain("data", ".st-key-card-project [data-testid='stFormSubmitButton'] button")),

@@ -270,7 +270,7 @@ def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, s
     expect(page.locator(".st-key-card-map-side h2")).to_have_text(re.compile("^Pick "))
 
     # Search by number, also for an item that is no pick.
-    search = page.get_by_label("Find an item")
+    search = page.get_by_role("textbox", name="Find an item")
     search.fill(f"Item {items[0]}")
     search.press("Enter")
     found = page.get_by_role("radiogroup", name=re.compile("Found"))

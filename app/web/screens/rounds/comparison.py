@@ -99,8 +99,8 @@ def _result(row: RoundRow, found: Comparison) -> None:
         dark = st.context.theme.type == "dark"
         st.plotly_chart(strategy_maps(compared, dark=dark), key="comparison-maps", config=charts.PLOT_OPTIONS)
         theme.muted("Each strategy on the map of the round: filled dots are its picks, rings those of the round.")
-    for one in compared.strategies:
-        st.html(_thumbnails(row.project_id, one))
+    for place, one in enumerate(compared.strategies):
+        st.html(_thumbnails(row.project_id, one, one.shared if place else frozenset()))
 
 
 def comparison_table(found: PicksComparison) -> str:
@@ -127,13 +127,13 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _thumbnails(project_id: int, one: StrategyPicks) -> str:
-    """The first picks in order; those that the round shares have the accent's border. Names are not shown."""
+def _thumbnails(project_id: int, one: StrategyPicks, marked: frozenset[int]) -> str:
+    """The first picks in order; `marked` ones, shared with the round, have a border. Names are not shown."""
     items = {item.id: item for item in Pool(resources.store(), project_id).items_by_id(one.item_ids[:SHOWN_PICKS])}
     parts = []
     for order, item_id in enumerate(one.item_ids[:SHOWN_PICKS], 1):
         if item_id in items:
-            shared = item_id in one.shared
+            shared = item_id in marked
             words = f"Pick {order}" + (", also picked in the round" if shared else "")
             kind = ' class="winnow-shared"' if shared else ""
             source = media_path(items[item_id], "thumb.png")

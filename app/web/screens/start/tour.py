@@ -28,7 +28,7 @@ STEPS = (
     Step(
         "label",
         "Label a few items",
-        "Each class has a key. Press 1 to 9, or click a class. Z takes a label back, ? lists all keys. "
+        "Each class has a key. Press 1 to 9, or click a class. U takes a label back, ? lists all keys. "
         "Label about ten items.",
     ),
     Step(
