@@ -6,12 +6,32 @@ draw changes no other result, and a round can be replayed from its row.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def in_float32(function: Function) -> Function:
+    """A decorator: mixed precision is off within the function, and half-precision tensors among its positional
+    arguments arrive as float32. For what float16 cannot hold: powers of waveforms, variances."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        halves = (torch.float16, torch.bfloat16)
+        full = [a.float() if isinstance(a, torch.Tensor) and a.dtype in halves else a for a in args]
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return function(*full, **kwargs)
+
+    return cast(Function, computed)
 
 
 def seed_for(seed: int, purpose: str) -> int:

@@ -1,4 +1,6 @@
-"""Coresets for Gaussian mixtures, without labels: relative error of the log-likelihood against two samplers.
+"""Coresets for Gaussian mixtures, without labels (Fig. 5): relative error of the log-likelihood against two samplers.
+
+"bilevel, unweighted" is as printed: one by one without weights, from 10 random rows. "bilevel" corrects weights.
 
 Data: a mixture of well and badly separated Gaussians of unequal sizes. All methods are evaluated in the same way: EM on
 the weighted rows, with the same prior, from the fit to all rows (so that the result depends on rows and weights, not on
@@ -17,11 +19,13 @@ from sklearn.cluster import KMeans
 from core.coresets.library.mixtures import Mixture, MixturePrior, MixtureProblem, negative_log_likelihood, start_mixture
 from core.coresets.library.sensitivity import clustering_sensitivity, sample
 from core.coresets.library.simplex import project_to_simplex
+from core.coresets.library.variants import forward
 from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
 
 COMPONENTS, DIMENSIONS = 5, 2
 START = 20  # random start rows of Algorithm 1
+PRINTED_START = 10  # of the unweighted construction
 PRIOR_SHARE, PRIOR_SCALE = 0.01, 0.3  # pseudo-observations per component, as a share of n, and their variance
 
 
@@ -66,6 +70,17 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
             weights = torch.zeros(n, dtype=torch.float64)
             weights[drawn] = torch.tensor(values * n / values.sum())
             record("sensitivity", size, weights)
+    # without weights the chosen rows count for themselves, so the prior of the selection is that of so many rows
+    own_prior = MixturePrior(PRIOR_SHARE * sizes[-1], PRIOR_SCALE)
+    unweighted = MixtureProblem(
+        x=x, initial=fit, prior=own_prior, max_steps=500, tolerance=1e-6, outer_prior=True, warm=False
+    )
+    begin_rows = np.random.default_rng(seed).permutation(n)[:PRINTED_START].tolist()
+    order = forward(unweighted, sizes[-1], start=begin_rows).rows
+    for size in sizes:
+        weights = torch.zeros(n, dtype=torch.float64)
+        weights[order[:size]] = n / size
+        record("bilevel, unweighted", size, weights)
     coreset = np.random.default_rng(seed).permutation(n)[:START].tolist()
     for before, size in zip([START, *sizes], sizes, strict=False):
         batch = max(1, (size - before) // steps)
@@ -79,7 +94,7 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
 
 
 def main(arguments: Arguments) -> Record:
-    n, sizes, seeds = (1000, [30, 60, 100], 2) if arguments.small else (10_000, [30, 50, 70, 100], 5)
+    n, sizes, seeds = (1000, [30, 60, 100], 5) if arguments.small else (10_000, [30, 50, 70, 100], 5)
     corrections, steps = (8, 6) if arguments.small else (15, 40)
     rows: list[dict] = []
     for seed in range(seeds):
@@ -89,7 +104,7 @@ def main(arguments: Arguments) -> Record:
         f"{method}, {size}": mean_and_deviation(
             [r["error"] for r in rows if r["method"] == method and r["size"] == size]
         )
-        for method in ("bilevel", "uniform", "sensitivity")
+        for method in ("bilevel", "bilevel, unweighted", "uniform", "sensitivity")
         for size in sizes
     }
     figure = curves(rows, "size", "error", by="method", title="Gaussian mixtures: relative error of the NLL")

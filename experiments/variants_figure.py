@@ -1,4 +1,4 @@
-"""The unweighted variants of Fig. 1: forward one by one, forward in batches, exchange, elimination; against uniform.
+"""The unweighted variants of Fig. 3: forward one by one, forward in batches, exchange, elimination; against uniform.
 
 Softmax regression on MNIST, on principal components (more rows than directions) and on the tangent kernel of a dense
 network (as many directions as rows). The paper's order: one by one is at least as good as batches at small sizes and

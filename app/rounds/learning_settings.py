@@ -15,7 +15,7 @@ from app.rounds import media_settings
 from app.rounds.requests import next_config, round_config
 from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes, parse_changes
-from core.config import KERNEL_NETWORKS, RoundConfig, preset, require
+from core.config import KERNEL_NETWORKS, RoundConfig, require
 from storage.database.store import Store
 from storage.projects import projects
 from storage.projects.projects import ProjectRow
@@ -108,8 +108,7 @@ def listed(store: Store, project: ProjectRow) -> list[SettingView]:
 
 def _unchanged(store: Store, project: ProjectRow) -> RoundConfig:
     """The project's round with the preset's own learning settings."""
-    default = preset(project.settings.preset).kernel.network
-    plain = dataclasses.replace(project.settings, changes={}, kernel_network=default)
+    plain = dataclasses.replace(project.settings, changes={}, kernel_network="")
     return next_config(store, dataclasses.replace(project, settings=plain))
 
 
@@ -150,7 +149,7 @@ def unset(store: Store, project: ProjectRow, names: Sequence[str]) -> ProjectRow
     known = {*project.settings.changes, *FIELDS, "media"}
     for name in names:
         require(name in known, f"{name!r} is not changed in this project. Changed: {', '.join(_changed(project))}.")
-    defaults = {"strategy": "bico", "batch_size": 10, "kernel_network": "scnn"}
+    defaults = {"strategy": "bico", "batch_size": 10, "kernel_network": ""}
     fields = {FIELDS[name]: defaults[FIELDS[name]] for name in names if name in FIELDS}
     kept = {name: value for name, value in project.settings.changes.items() if name not in names}
     project = projects.change_settings(store, project.id, {**fields, "changes": kept})

@@ -38,9 +38,10 @@ def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
     its device and settles it, but for the settings that the project changes by name."""
     config = preset(settings.preset, seed=settings.seed)
     selection = dataclasses.replace(config.selection, strategy=settings.strategy, batch_size=settings.batch_size)
-    kernel = dataclasses.replace(config.kernel, network=settings.kernel_network)
+    kernel = dataclasses.replace(config.kernel, network=settings.kernel_network or config.kernel.network)
     media = from_dict(MediaConfig, {"channels": 3 if kind == "image" else 1} | settings.media)
-    config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media)
+    chosen = ("kernel.network",) if settings.kernel_network else ()
+    config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media, changed=chosen)
     return apply_changes(config, settings.changes) if settings.changes else config
 
 

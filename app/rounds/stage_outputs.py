@@ -233,7 +233,8 @@ def _open_inputs(place: Place, stored: Stored) -> Inputs:
     context = place.context()
     if not stored:
         return prepare_inputs(context)
-    return open_inputs(place.folder, stored, context.snapshot.kind, context.config.media, context.cache)
+    opened = open_inputs(place.folder, stored, context.snapshot.kind, context.config.media, context.cache)
+    return dataclasses.replace(opened, augmentation=context.config.augmentation)
 
 
 def _put_npz(place: Place, about: Mapping[str, Any] | None, **arrays: Any) -> Stored:

@@ -1,4 +1,4 @@
-"""Greedy bilevel coresets for softmax regression on fixed features (Borsos et al., 2021, Algorithm 1 and eqs. 6, 17).
+"""Greedy bilevel coresets for softmax regression on fixed features (Borsos et al., 2021, Algorithm 1 and eqs. 5, 12).
 
     Inner   W*(w) = argmin_W  1/N [sum over base rows CE + sum_i w_i CE_i] + lambda/2 |W|^2
     Outer   G(w)  = mean over pool rows of CE(Y_i, softmax(W*(w) z_i)), weighted by `Settings.outer_weights` if given
@@ -9,7 +9,7 @@ Symbols: z features (q,), with a 1 appended when there is a bias; Y soft labels 
 P = softmax(W z); H the Hessian of the inner objective at W*; lambda = penalty; N rows in the inner problem.
 
 Departures and details
-- The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 17) the outer set is
+- The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 12) the outer set is
   D_train u D_u: give the labeled rows in the pool too, one-hot, and leave them out of `Settings.candidates`; that is
   what `core.acquisition.strategies.bico` does. The authors' own experiments take the unlabeled pool alone.
 - `Objective()` follows the authors' setting: mean losses, so that N grows with every added row while a weight

@@ -128,11 +128,11 @@ def _rectify(c: Covariance) -> Covariance:
     v1, v2 = (_variance(own) for own in (c.own1, c.own2))
     size = v1.shape[1:]
     if c.own1.dim() < 5:
-        K, factor = _arc_cosine(c.K, v1.unsqueeze(1), v2.unsqueeze(0))
+        K, factor = arc_cosine(c.K, v1.unsqueeze(1), v2.unsqueeze(0))
         return Covariance(K, c.T * factor, c.own1 / 2, c.own2 / 2)
-    K, factor = _arc_cosine(c.K, v1.view(-1, 1, *size, 1, 1), v2.view(1, -1, 1, 1, *size))
+    K, factor = arc_cosine(c.K, v1.view(-1, 1, *size, 1, 1), v2.view(1, -1, 1, 1, *size))
     own1, own2 = (
-        _arc_cosine(own, v.view(-1, *size, 1, 1), v.view(-1, 1, 1, *size))[0] for own, v in ((c.own1, v1), (c.own2, v2))
+        arc_cosine(own, v.view(-1, *size, 1, 1), v.view(-1, 1, 1, *size))[0] for own, v in ((c.own1, v1), (c.own2, v2))
     )
     return Covariance(K, c.T * factor, own1, own2)
 
@@ -144,7 +144,7 @@ def _variance(own: Tensor) -> Tensor:
     return torch.diagonal(own.flatten(3).flatten(1, 2), dim1=1, dim2=2).reshape(own.shape[:3])
 
 
-def _arc_cosine(K: Tensor, v1: Tensor, v2: Tensor) -> tuple[Tensor, Tensor]:
+def arc_cosine(K: Tensor, v1: Tensor, v2: Tensor) -> tuple[Tensor, Tensor]:
     """ReLU covariance and the factor of its derivative; theta = atan2(sqrt(v v' - K^2), K)."""
     sine = torch.sqrt(torch.clamp(v1 * v2 - K * K, min=0.0))
     rest = math.pi - torch.atan2(sine, K)

@@ -95,7 +95,7 @@ def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
     flat = inputs.reshape(n, channels, -1)
     maps = np.zeros((n, plan.maps_size), np.float32)
     own = np.zeros(n)
-    tables = (plan.ops, plan.weights, plan.stages, plan.self_offsets)
+    tables = (plan.ops, plan.weights, plan.stages, plan.self_offsets, plan.self_shares)
 
     def run(begin: int) -> None:
         rows = slice(begin, begin + 16)
@@ -154,7 +154,7 @@ def _fill(
     part1, part2 = _part(sides[0], begin1, end1), _part(sides[1], begin2, end2)
     sums = np.zeros((2, end1 - begin1, end2 - begin2))
     flags = (kind == "ntk", False)
-    tables = (plan.ops, plan.weights, plan.stages, plan.offsets)
+    tables = (plan.ops, plan.weights, plan.stages, plan.offsets, plan.shares)
     both = (part1.inputs, part1.maps, part2.inputs, part2.maps)
     loops.run_tile(both, tables, _buffers(plan), (plan.frame, diagonal), flags, sums)
     sums /= plan.n_averaged

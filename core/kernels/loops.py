@@ -332,8 +332,9 @@ def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int
 
 @_loop
 def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, flags: Any) -> tuple[float, float]:
-    """Sums of K and of the second picture over all needed position pairs after the last spatial layer."""
-    stages, offsets = tables[2], tables[3]
+    """Sums of K and of the second picture over all needed position pairs after the last spatial layer, each offset with
+    its share."""
+    stages, offsets, shares = tables[2], tables[3], tables[4]
     registers, cropped, pooled = buffers[0], buffers[2], buffers[3]
     total_k = total_t = 0.0
     pooled[:] = _ZERO
@@ -358,8 +359,8 @@ def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, fla
         geometry = (stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame)
         result = registers[stage[5]]
         if stage[4] == 0:
-            total_k += _total(result[0], geometry)
-            total_t += _total(result[1], geometry)
+            total_k += shares[o] * _total(result[0], geometry)
+            total_t += shares[o] * _total(result[1], geometry)
         else:
             for c in range(2):
                 _pool(result[c], pooled[c], stages[index + 1], geometry, stage[4])

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from core.errors import InvalidInput
 from core.kernels.covariance import flat_covariance, input_covariance, propagate
-from core.kernels.networks import AnyNetwork, Linear, Network, Rbf
+from core.kernels.networks import AnyNetwork, AveragePool, Linear, Network, Rbf
+from core.kernels.offsets import offset_kernel
 
 Backend = Literal["auto", "fused", "torch"]
 KernelKind = Literal["ntk", "nngp"]
@@ -78,7 +79,10 @@ def _as_tensor(x: NDArray[Any] | Tensor) -> Tensor:
 
 
 def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: KernelKind, symmetric: bool) -> Tensor:
-    """The torch path, in blocks that bound its memory."""
+    """The torch path, in blocks that bound its memory. Pairs of positions go offset by offset where no layer mixes
+    offsets."""
+    if isinstance(network, Network) and network.needs_position_pairs and not _mixes_offsets(network):
+        return offset_kernel(x1, x2, network, kind)
     side = _block_side(x1, network)
     right = x2.split(side)
     rows = []
@@ -90,6 +94,10 @@ def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: KernelKind,
         rows.append(torch.cat(blocks, dim=1))
     out = torch.cat(rows)
     return torch.triu(out) + torch.triu(out, 1).T if symmetric else out
+
+
+def _mixes_offsets(network: Network) -> bool:
+    return any(isinstance(layer, AveragePool) for layer in network.layers)
 
 
 def _block_side(x: Tensor, network: AnyNetwork) -> int:

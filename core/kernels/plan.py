@@ -9,6 +9,10 @@ A network is divided into stages at its average pooling layers; within a stage e
 while it is in cache. Which offsets are needed is found backwards from the output: d = 0 alone after `Flatten`, all of
 them after `GlobalAveragePool`. A network that flattens is then the case of one stage and one offset, and one with
 strides never computes the offsets that its strides skip.
+
+Quadrature over offsets. The mean of a covariance's picture changes smoothly with the offset, except at offset zero,
+where equal items have a cusp. `GridAveragePool` computes offset zero and a grid of others (`offset_grid`); the sum over
+all offsets is that of the cubic spline through the means on the grid, which is a weighted sum of the pictures' sums.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
 
 from core.errors import InvalidInput
-from core.kernels.networks import AveragePool, Conv, GlobalAveragePool, Layer, Network, Relu, Residual
+from core.kernels.networks import AveragePool, Conv, GlobalAveragePool, GridAveragePool, Layer, Network, Relu, Residual
 
 CONV, RELU, ADD, CONVERT = range(4)
 CODE, SRC, DST, SIZE, STRIDE, SLOT, HEIGHT, WIDTH, FACTOR, FIRST = range(10)
@@ -43,7 +48,8 @@ class Plan:
     last stage), register, height, width and FACTOR of its result, where its input starts among the pooled
     covariances (-1: it reads the images).
     offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first, then equal dx together;
-    those for a pair of different items, and those that the variances of one item need.
+    those for a pair of different items, and those that the variances of one item need. shares and self_shares: the
+    factor of each offset's picture in the sum of the last stage, 1 unless the bridge is a `GridAveragePool`.
     """
 
     ops: NDArray[np.int64]
@@ -51,6 +57,8 @@ class Plan:
     stages: NDArray[np.int64]
     offsets: NDArray[np.int64]
     self_offsets: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    self_shares: NDArray[np.float64]
     frame: int  # zero rows and columns around each picture
     n_registers: int
     maps_size: int  # floats in one item's scale maps
@@ -109,12 +117,16 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
     everywhere = isinstance(bridge, GlobalAveragePool)
     tail = network.layers[network.bridge + 1 :]
     tail_variance = everywhere and any(isinstance(layer, Relu) for layer in tail)
+    offsets, shares = _weighted_offsets(stages, last, bridge if everywhere else None)
+    self_offsets, self_shares = _weighted_offsets(stages, last, bridge if tail_variance else None)
     return Plan(
         ops=np.array(tables.ops, np.int64).reshape(-1, OP_FIELDS),
         weights=np.array(tables.weights, np.float32).reshape(-1, 2),
         stages=np.array(stages, np.int64),
-        offsets=_offsets(stages, last, everywhere),
-        self_offsets=_offsets(stages, last, tail_variance),
+        offsets=offsets,
+        self_offsets=self_offsets,
+        shares=shares,
+        self_shares=self_shares,
         frame=tables.frame,
         n_registers=tables.n_registers,
         maps_size=max(tables.maps_size, 1),
@@ -206,10 +218,48 @@ def _pooled_size(height: int, width: int) -> int:
     return (2 * height - 1) * (2 * width - 1) * height * width
 
 
-def _offsets(stages: list[list[int]], last: tuple[int, int], everywhere: bool) -> NDArray[np.int64]:
-    """Rows (stage, dy, dx) that are needed, found backwards from the bridge layer."""
-    reach = [side - 1 if everywhere else 0 for side in last]
-    needed = [set(range(-r, r + 1)) for r in reach]
+def offset_grid(side: int, spacing: int) -> tuple[list[int], NDArray[np.float64]]:
+    """The offsets of a grid along a side of `side` positions, without 0, and the weights (2 side - 1, n) of the grid's
+    values in the cubic spline through them, at every offset from -(side - 1) to side - 1."""
+    steps = max(2, round((side - 3) / spacing))
+    positive = sorted({round(2 + (side - 3) * k / steps) for k in range(steps + 1)})
+    nodes = [-d for d in reversed(positive)] + positive
+    return nodes, np.asarray(CubicSpline(nodes, np.eye(len(nodes)), bc_type="natural")(np.arange(1 - side, side)))
+
+
+def _weighted_offsets(
+    stages: list[list[int]], last: tuple[int, int], pool: Layer | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Offsets and their shares; `pool` averages over all pairs of positions, None: over equal positions."""
+    if not isinstance(pool, GridAveragePool) or min(last) <= pool.exact_below:
+        reach = [side - 1 if pool is not None else 0 for side in last]
+        rows = _offsets(stages, [set(range(-r, r + 1)) for r in reach])
+        return rows, np.ones(len(rows))
+    grids = [offset_grid(side, pool.spacing) for side in last]
+    rows = _offsets(stages, [{0, *nodes} for nodes, _ in grids])
+    factor = stages[-1][8]
+    on_grid = np.all(rows[:, 1:] != 0, axis=1) | np.all(rows[:, 1:] == 0, axis=1)  # offset zero, and the grid itself
+    rows = rows[on_grid]
+    of_node = [dict(zip(nodes, _node_shares(nodes, spline), strict=True)) for nodes, spline in grids]
+    at_zero = [dict(zip(nodes, spline[len(spline) // 2], strict=True)) for nodes, spline in grids]
+    shares = np.ones(len(rows))
+    for number, (_, dy, dx) in enumerate((row // (1, factor, factor)).tolist() for row in rows):
+        if (dy, dx) != (0, 0):  # the spline's value at offset zero is replaced by the exact one
+            area = (last[0] - abs(dy)) * (last[1] - abs(dx)) / (last[0] * last[1])
+            shares[number] = of_node[0][dy] * of_node[1][dx] - at_zero[0][dy] * at_zero[1][dx] / area
+    return rows, shares
+
+
+def _node_shares(nodes: list[int], spline: NDArray[np.float64]) -> list[float]:
+    """Per node: the sum over all offsets of the number of positions times the node's weight, over its own number."""
+    side = (len(spline) + 1) // 2
+    positions = side - np.abs(np.arange(1 - side, side))
+    return [float(positions @ spline[:, k] / (side - abs(node))) for k, node in enumerate(nodes)]
+
+
+def _offsets(stages: list[list[int]], needed: list[set[int]]) -> NDArray[np.int64]:
+    """Rows (stage, dy, dx) that are needed for the offsets `needed` of rows and columns at the bridge layer, found
+    backwards from it."""
     rows: list[tuple[int, int, int]] = []
     for stage in reversed(range(len(stages))):
         height, width, block = stages[stage][2:5]

@@ -151,6 +151,7 @@ def _notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDAr
 def _fingerprint(inputs: Inputs, labels: NDArray[np.int64], config: TrainingConfig, runtime: Runtime) -> str:
     """A hash that is equal for runs with the same result."""
     digest = hashlib.sha256(f"{to_json(config)};{runtime.seed};{inputs.key};{World.current().size}".encode())
+    digest.update(to_json(inputs.augmentation).encode())
     digest.update("".join(inputs.names).encode())
     digest.update(np.ascontiguousarray(labels).tobytes())
     digest.update(inputs.readable.tobytes())

@@ -4,11 +4,15 @@ Draws and arithmetic are separate: uniform numbers come from a numpy generator o
 the same augmentations; the arithmetic is batched on the device of its input. Each function takes one row of draws per
 clip, so a clip's result does not depend on the rest of its batch.
 
-Waveform, in this order, each with probability 0.5 (u_k in [0, 1) are the draws):
+Waveform, in this order, each with probability 0.5 (the defaults of `AugmentationConfig`, the paper's):
     amplitude   x <- a x,            a ~ U(0.8, 1.2)
     speed       x(t) <- x(s t),      s ~ U(0.8, 1.2), about the clip's center, linear interpolation
     shift       x(t) <- x(t - d),    d ~ U(-250, 250) ms, filled with silence
     noise       x <- x + g n,        g so that the signal-to-noise ratio is U(0, 40) dB
+
+A log-mel picture is normalized by its own maximum, which cancels the amplitude. With `level="kept"` the maximum is that
+of the clip before augmentation (`view_pictures`), so a louder view has larger values. All of it is in float32, also
+within mixed precision.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.config import MediaConfig
+from core.config import AugmentationConfig, MediaConfig
+from core.media.mel import log_mel, loudest
+from core.runtime import in_float32
 
 WAVEFORM_DRAWS = 10
 WARP_DRAWS = 8
-PROBABILITY = 0.5
+PAPER = AugmentationConfig()
 FLOOR = -1.5  # the value of silence in a log-mel picture
 
 
@@ -29,15 +35,29 @@ def between(low: float, high: float, uniform: Tensor) -> Tensor:
     return low + (high - low) * uniform
 
 
-def augment_waveforms(waveforms: Tensor, draws: Tensor, noise: Tensor, config: MediaConfig) -> Tensor:
+@in_float32
+def augment_waveforms(
+    waveforms: Tensor, draws: Tensor, noise: Tensor, config: MediaConfig, ranges: AugmentationConfig = PAPER
+) -> Tensor:
     """(B, T), draws (B, 10) in [0, 1), noise (m, L) of unit power -> (B, T)."""
-    applied = draws[:, [0, 2, 4, 6]] < PROBABILITY  # (B, 4)
-    amplitude = torch.where(applied[:, 0], between(0.8, 1.2, draws[:, 1]), 1.0)
-    speed = torch.where(applied[:, 1], between(0.8, 1.2, draws[:, 3]), 1.0)
-    shift = torch.where(applied[:, 2], between(-0.25, 0.25, draws[:, 5]) * config.sample_rate, 0.0)
+    applied = draws[:, [0, 2, 4, 6]] < ranges.probability  # (B, 4)
+    amplitude = torch.where(applied[:, 0], between(1 - ranges.amplitude, 1 + ranges.amplitude, draws[:, 1]), 1.0)
+    speed = torch.where(applied[:, 1], between(1 - ranges.speed, 1 + ranges.speed, draws[:, 3]), 1.0)
+    furthest = ranges.shift_seconds * config.sample_rate
+    shift = torch.where(applied[:, 2], between(-furthest, furthest, draws[:, 5]), 0.0)
     moved = move_in_time(waveforms * amplitude[:, None], speed, shift)
-    noisy = add_noise(moved, pick_noise(noise, draws[:, 8:10], moved.shape[1]), between(0.0, 40.0, draws[:, 7]))
+    ratio = between(ranges.snr_low, ranges.snr_high, draws[:, 7])
+    noisy = add_noise(moved, pick_noise(noise, draws[:, 8:10], moved.shape[1]), ratio)
     return torch.where(applied[:, 3, None], noisy, moved)
+
+
+@in_float32
+def view_pictures(
+    waveforms: Tensor, draws: Tensor, noise: Tensor, config: MediaConfig, ranges: AugmentationConfig
+) -> Tensor:
+    """(B, T) clips -> (B, M, W) log-mel pictures of one augmented view each."""
+    made = augment_waveforms(waveforms, draws, noise, config, ranges)
+    return log_mel(made, config, loudest(waveforms, config) if ranges.level == "kept" else None)
 
 
 def move_in_time(waveforms: Tensor, speed: Tensor, shift: Tensor) -> Tensor:
@@ -67,6 +87,7 @@ def add_noise(waveforms: Tensor, noise: Tensor, snr_db: Tensor) -> Tensor:
     return waveforms + gain[:, None] * noise
 
 
+@in_float32
 def warp_pictures(pictures: Tensor, draws: Tensor, strength: float) -> Tensor:
     """Simulate other voices and rooms: (B, 1, M, W) log-mel, draws (B, 8) in [0, 1) -> the same shape.
 

@@ -6,6 +6,8 @@
     strong      the paper's waveform augmentation, warped         shift and flip, distortion, a masked rectangle
     varied      the same                                          random crop, color jitter
 
+`AugmentationConfig` has the strengths of the warps; without a light warp, "standard" is the paper's augmentation alone.
+
 A feed takes rows (B,) and uniform draws (B, n_draws). Small pools are kept on the device; larger ones are read row by
 row through their memory map, so memory stays bounded for any pool size.
 """
@@ -19,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, augment_waveforms, warp_pictures
+from core.media.augment_audio import WARP_DRAWS, WAVEFORM_DRAWS, view_pictures, warp_pictures
 from core.media.augment_images import (
     STRONG_DRAWS,
     VARIED_DRAWS,
@@ -29,14 +31,11 @@ from core.media.augment_images import (
     shift_and_flip,
 )
 from core.media.inputs import Inputs
-from core.media.mel import log_mel
 from core.media.views import noise_on, view_bank
 from core.types import Report, Rows, ignore
 
 RESIDENT_BYTES = 1 << 30  # pools up to this size are kept on the device
 LOAD_BLOCK = 1_024
-LIGHT_WARP = 0.5  # strength of the picture's warp
-FULL_WARP = 1.3  # generalizes from few voices to others better than 1; at 1.6 learning is too slow
 
 
 class Feed(Protocol):
@@ -92,7 +91,7 @@ class AudioFeed:
     """Log-mel pictures of clips. Waveforms are augmented once, as a bank of views; pictures in every step."""
 
     def __init__(self, inputs: Inputs, device: torch.device, bank_views: int, report: Report = ignore) -> None:
-        self.device, self.config = device, inputs.config
+        self.device, self.config, self.augmentation = device, inputs.config, inputs.augmentation
         self._clean = DeviceRows(inputs.clean, device)
         self.n_views = bank_views
         if bank_views:
@@ -106,17 +105,19 @@ class AudioFeed:
         return self._clean.take(rows).permute(0, 3, 1, 2)
 
     def weak(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        return self._warped(self.clean(rows), draws, LIGHT_WARP)
+        return self._warped(self.clean(rows), draws, self.augmentation.light_warp)
 
     def standard(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        return self._warped(self._view(rows, draws), draws, LIGHT_WARP)
+        return self._warped(self._view(rows, draws), draws, self.augmentation.light_warp)
 
     def strong(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
-        return self._warped(self._view(rows, draws), draws, FULL_WARP)
+        return self._warped(self._view(rows, draws), draws, self.augmentation.strong_warp)
 
     varied = strong
 
     def _warped(self, pictures: Tensor, draws: NDArray[np.float32], strength: float) -> Tensor:
+        if strength == 0:
+            return pictures
         return warp_pictures(pictures, on_device(draws[:, -WARP_DRAWS:], self.device), strength)
 
     def _view(self, rows: NDArray[np.int64], draws: NDArray[np.float32]) -> Tensor:
@@ -125,8 +126,8 @@ class AudioFeed:
             view = np.minimum((draws[:, 0] * self.n_views).astype(np.int64), self.n_views - 1)
             return self._source.take_part(rows, view).float().permute(0, 3, 1, 2)
         first = on_device(draws[:, :WAVEFORM_DRAWS], self.device)
-        waveforms = augment_waveforms(self._source.take(rows).float(), first, self._noise, self.config)
-        return log_mel(waveforms, self.config)[:, None]
+        clips = self._source.take(rows).float()
+        return view_pictures(clips, first, self._noise, self.config, self.augmentation)[:, None]
 
 
 class ImageFeed:

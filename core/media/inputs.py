@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.config import MediaConfig
+from core.config import AugmentationConfig, MediaConfig
 from core.errors import InvalidInput
 from core.media.audio import clip_length, decode_audio, to_clip
 from core.media.decoding import Decoder, decode_pool
@@ -49,6 +49,7 @@ class Inputs:
     cache: RowCache
     key: str  # settings and statistics: a cache key for whatever depends on `clean` alone
     windows: Windows | None = None  # of clips that are longer than an input, for predictions
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)  # of every view made of these items
 
     def __len__(self) -> int:
         return len(self.names)

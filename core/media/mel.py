@@ -4,6 +4,7 @@
     picture = (S - floor/2) / (-floor/3), so values run from -1.5 (the floor) to 1.5 (the loudest bin)
 
 The maximum is taken per clip, so the result does not depend on a clip's level. Silence gives the floor everywhere.
+The power of a loud clip exceeds the range of float16, so all of it is computed in float32, also within mixed precision.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from core.config import MediaConfig
 from core.media.torchaudio_import import functional, transforms
+from core.runtime import in_float32
 
 SILENCE = 1e-10  # power
 
@@ -48,6 +50,7 @@ def tables_on(device: torch.device, config: MediaConfig) -> tuple[Tensor, Tensor
     return window.to(device), filters.to(device)
 
 
+@in_float32
 def mel_power(waveforms: Tensor, config: MediaConfig) -> Tensor:
     """(B, T) -> (B, n_mels, frames) mel power."""
     window, filters = tables_on(waveforms.device, config)
@@ -59,11 +62,17 @@ def mel_power(waveforms: Tensor, config: MediaConfig) -> Tensor:
     return mel
 
 
-def log_mel(waveforms: Tensor, config: MediaConfig) -> Tensor:
-    """(B, T) -> (B, n_mels, frames), normalized as in the module docstring."""
+def loudest(waveforms: Tensor, config: MediaConfig) -> Tensor:
+    """(B, 1, 1) the largest log10 power of each clip."""
+    return mel_power(waveforms, config).clamp_min(SILENCE).log10().amax(dim=(1, 2), keepdim=True)
+
+
+@in_float32
+def log_mel(waveforms: Tensor, config: MediaConfig, reference: Tensor | None = None) -> Tensor:
+    """(B, T) -> (B, n_mels, frames), normalized as in the module docstring, or by the maximum `reference` (B, 1, 1)."""
     log_power = mel_power(waveforms, config).clamp_min(SILENCE).log10()
-    loudest = log_power.amax(dim=(1, 2), keepdim=True)
-    floored = (log_power - loudest).clamp_min(config.floor)
-    silent = loudest < math.log10(SILENCE) + 1e-3
+    maximum = log_power.amax(dim=(1, 2), keepdim=True) if reference is None else reference
+    floored = (log_power - maximum).clamp_min(config.floor)
+    silent = maximum < math.log10(SILENCE) + 1e-3
     floored = torch.where(silent, config.floor, floored)
     return (floored - config.floor / 2) / (-config.floor / 3)

@@ -1,8 +1,9 @@
 """The one place that imports torchaudio.
 
-torchaudio's wheel carries a compiled library (forced alignment, room impulse responses) that is linked against CUDA.
-With a CPU-only torch it cannot be loaded and `import torchaudio` fails. Winnow does not use it, so with a
-CPU-only torch a stub replaces `torchaudio._extension`; with a CUDA torch nothing is replaced.
+torchaudio's wheel carries a compiled library (forced alignment, room impulse responses) that is linked against one
+version of CUDA. With a CPU-only torch it cannot be loaded, and with a torch for another version of CUDA torchaudio
+refuses it: `import torchaudio` fails in both cases. Winnow does not use the library, so a stub replaces
+`torchaudio._extension`, whatever torch was built for. A torchaudio that was imported before stays as it is.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import torch
-
 
 def _refuse_alignment(function: Callable[..., Any]) -> Callable[..., Any]:
     """Replace a function that needs the compiled library by one that raises a clear error."""
 
     def refused(*args: object, **kwargs: object) -> None:
         raise RuntimeError(
-            f"{function.__name__} needs torchaudio's compiled library, which does not load beside a CPU-only torch. "
-            "Install a CUDA build of torch to use it."
+            f"{function.__name__} needs torchaudio's compiled library, which Winnow does not load. "
+            "Import torchaudio before Winnow to use it."
         )
 
     return refused
@@ -36,7 +35,7 @@ def stand_in_for_extension() -> ModuleType:
     return module
 
 
-if torch.version.cuda is None and "torchaudio" not in sys.modules:
+if "torchaudio" not in sys.modules:
     sys.modules.setdefault("torchaudio._extension", stand_in_for_extension())
 
 import torchaudio  # noqa: E402

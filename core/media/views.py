@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.media.augment_audio import WAVEFORM_DRAWS, augment_waveforms
+from core.config import AugmentationConfig, to_json
+from core.media.augment_audio import WAVEFORM_DRAWS, view_pictures
 from core.media.augment_images import WEAK_DRAWS, shift_and_flip
 from core.media.inputs import Inputs, media_key
-from core.media.mel import log_mel
 from core.media.noise import noise_clips, noise_key
 from core.rows import BlockProgress
 from core.types import Progress, Report, Rows, ignore
@@ -31,6 +32,22 @@ def item_draws(name: str, n_views: int, n_draws: int, seed: int) -> NDArray[np.f
     digest = hashlib.sha256(f"{seed}:views:{name}".encode()).digest()
     rng = np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
     return rng.random((n_views, n_draws), dtype=np.float32)
+
+
+def augmentation_key(config: AugmentationConfig) -> str:
+    """Names the settings of the waveform's augmentation; empty for the defaults, so that older rows stay valid. The
+    warp is applied to views later and is no part of it."""
+    plain = AugmentationConfig()
+    views_only = replace(config, light_warp=plain.light_warp, strong_warp=plain.strong_warp)
+    return "" if views_only == plain else f"-{hashlib.sha256(to_json(views_only).encode()).hexdigest()[:16]}"
+
+
+def views_key(inputs: Inputs) -> str:
+    """Names what views depend on besides the item, its clean input and the seed; empty for the defaults."""
+    if inputs.kind == "image":
+        return ":flip" if inputs.config.flip else ""
+    noise = f":{noise_key(inputs.config)}" if inputs.config.noise_folder else ""
+    return noise + augmentation_key(inputs.augmentation)
 
 
 def noise_on(device: torch.device, inputs: Inputs) -> Tensor:
@@ -85,14 +102,14 @@ def view_bank(
             part = np.asarray(positions[start : start + per_pass])
             clips = torch.from_numpy(inputs.sources.take(chosen[part]).astype(np.float32)).to(device)
             draws = np.concatenate([item_draws(names[p], n_views, WAVEFORM_DRAWS, seed) for p in part])
-            augmented = augment_waveforms(
-                clips.repeat_interleave(n_views, 0), torch.from_numpy(draws).to(device), noise, inputs.config
-            )
-            pictures = log_mel(augmented, inputs.config)[..., None].half().cpu().numpy()
+            repeated, drawn = clips.repeat_interleave(n_views, 0), torch.from_numpy(draws).to(device)
+            made_here = view_pictures(repeated, drawn, noise, inputs.config, inputs.augmentation)
+            pictures = made_here[..., None].half().cpu().numpy()
             made.append(pictures.reshape(len(part), n_views, *pictures.shape[1:]))
             if start % 32 == 0:
                 progress.within_block(start, "augmenting a block")
         return np.concatenate(made)
 
-    key = f"views-{VERSION}-{media_key(inputs.config, 'audio')}-{noise_key(inputs.config)}-{n_views}-{seed}"
+    settings = f"{noise_key(inputs.config)}{augmentation_key(inputs.augmentation)}"
+    key = f"views-{VERSION}-{media_key(inputs.config, 'audio')}-{settings}-{n_views}-{seed}"
     return inputs.cache.rows(key, names, compute, progress.follow)

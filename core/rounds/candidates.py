@@ -28,7 +28,7 @@ from core.kernels import landmarks
 from core.kernels.nystrom import KernelFeatures, Scope
 from core.learning.training import nothing_to_learn
 from core.media.inputs import Inputs
-from core.media.views import views
+from core.media.views import views, views_key
 from core.rounds.context import Landmarks, StageContext
 from core.rounds.outputs import CandidateFeatures, FittedKernel, Predictions, PropagatedLabels
 from core.rows import LazyRows, SomeRows
@@ -141,10 +141,11 @@ def view_features(
     n_views = context.config.selection.n_views
     if n_views == 0:
         return None
+    settings = views_key(inputs)
 
     def of(candidate: int) -> NDArray[np.float32]:
         row = rows[candidate : candidate + 1]
-        names = [f"{inputs.names[row[0]]}:view{view}:{VIEW_SEED}" for view in range(n_views)]
+        names = [f"{inputs.names[row[0]]}:view{view}:{VIEW_SEED}{settings}" for view in range(n_views)]
         made = LazyRows((n_views, *inputs.shape), lambda: views(inputs, row, n_views, seed=VIEW_SEED)[0])
         return np.asarray(kernel.rows(made, names).take(np.arange(n_views)), np.float32)
 

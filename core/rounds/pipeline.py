@@ -90,9 +90,13 @@ def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
         uncertainty_power=named.selection.uncertainty_power,
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
+    kernel = config.kernel
+    if kernel.network == preset("auto").kernel.network:  # another one was chosen
+        kernel = dataclasses.replace(kernel, network=named.kernel.network)
     resolved = dataclasses.replace(
-        config, preset=name, training=named.training, selection=selection, similarity=named.similarity
-    )
+        config, preset=name, training=named.training, selection=selection, similarity=named.similarity,
+        augmentation=named.augmentation, kernel=kernel,
+    )  # fmt: skip
     for section, field in (changed.split(".") for changed in config.changed):
         kept = {field: getattr(getattr(config, section), field)}
         resolved = dataclasses.replace(resolved, **{section: dataclasses.replace(getattr(resolved, section), **kept)})

@@ -62,10 +62,12 @@ PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of t
 
 def prepare_inputs(context: StageContext) -> Inputs:
     """Network inputs of all items, computed once per item and cached. Test items do not enter the statistics."""
-    snapshot, media = context.snapshot, context.config.media
-    return prepare(
-        snapshot.hashes, context.read, snapshot.kind, media, context.cache, context.report, held_out=snapshot.held_out
-    )
+    snapshot, config = context.snapshot, context.config
+    made = prepare(
+        snapshot.hashes, context.read, snapshot.kind, config.media, context.cache, context.report,
+        held_out=snapshot.held_out,
+    )  # fmt: skip
+    return dataclasses.replace(made, augmentation=config.augmentation)
 
 
 def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:

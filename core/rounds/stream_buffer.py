@@ -62,7 +62,7 @@ def add_batch(slots: Sequence[Slot], batch: NDArray[np.int64], size: int, featur
     def reduce(rows: NDArray[np.int64], stands_for: NDArray[np.float64], wanted: int) -> NDArray[np.int64]:
         return select_by_design(features(rows), stands_for, wanted)
 
-    buffer = MergeReduce(N_SLOTS, slot_size(size), reduce, list(slots))
+    buffer = MergeReduce(N_SLOTS, slot_size(size), reduce, list(slots), rule="fewest")
     buffer.add(batch)
     return buffer.slots
 

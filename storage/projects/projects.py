@@ -39,7 +39,7 @@ class ProjectSettings:
     preset: Literal["auto", "paper", "laptop", "smoke"] = "auto"
     seed: int = 0
     lease_seconds: int = 600
-    kernel_network: str = "scnn"
+    kernel_network: str = ""  # empty: the preset's
     media: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `MediaConfig` as JSON; empty: the preset's
     changes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # "training.method" -> "mixmatch"
     extra: dict = field(default_factory=dict)  # type: ignore[type-arg]  # small JSON values; `from_dict` checks the class

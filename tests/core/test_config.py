@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from core.config import (
     RENAMED_KEYS,
     RETIRED,
+    AugmentationConfig,
     RoundConfig,
     SelectionConfig,
     SimilarityConfig,
@@ -52,9 +54,37 @@ def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
 STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, before settings were renamed
 
 
-@pytest.mark.parametrize("name", ["laptop", "paper"])
-def test_a_preset_stored_by_version_0_1_is_read_as_the_same_preset(name):
-    assert from_json(RoundConfig, (STORED / f"{name}_0_1.json").read_text()) == preset(name)
+def test_a_preset_stored_by_version_0_1_is_read_as_the_same_preset():
+    assert from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text()) == preset("laptop")
+
+
+def test_a_paper_round_stored_by_version_0_1_keeps_the_settings_it_had():
+    stored, now = from_json(RoundConfig, (STORED / "paper_0_1.json").read_text()), preset("paper")
+    assert (stored.kernel.network, stored.training.batch_norm, stored.training.calibrate) == ("scnn", "joint", True)
+    assert stored.augmentation == AugmentationConfig()
+    training = dataclasses.replace(now.training, batch_norm="joint", calibrate=True)
+    kernel = dataclasses.replace(now.kernel, network="scnn")
+    assert stored == dataclasses.replace(now, training=training, kernel=kernel, augmentation=AugmentationConfig())
+
+
+def test_the_paper_preset_has_the_printed_augmentation_and_the_authors_kernel_and_batch_norm():
+    config = preset("paper")
+    assert (config.kernel.network, config.kernel.n_landmarks, config.selection.n_views) == ("wrn", 2_048, 100)
+    assert (config.training.batch_norm, config.training.calibrate, config.training.lambda_u) == (
+        "interleaved", False, 10.0,
+    )  # fmt: skip
+    assert config.augmentation == AugmentationConfig(
+        probability=0.5, amplitude=0.2, speed=0.2, shift_seconds=0.25, snr_low=0.0, snr_high=40.0, level="kept",
+        light_warp=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values", [{"probability": 1.5}, {"amplitude": 1.0}, {"snr_low": 50.0}, {"light_warp": -0.1}, {"shift_seconds": 61}]
+)
+def test_senseless_augmentation_is_refused(values):
+    with pytest.raises(InvalidInput):
+        from_dict(RoundConfig, {"augmentation": values})
 
 
 def test_every_setting_renamed_since_version_0_1_keeps_its_value():

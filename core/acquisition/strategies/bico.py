@@ -1,4 +1,4 @@
-"""Batch active learning by bilevel coresets (Borsos et al., 2021, eq. 17): the batch whose labels lower the loss most.
+"""Batch active learning by bilevel coresets (Borsos et al., 2021, eq. 12): the batch whose labels lower the loss most.
 
 With D_train the labeled items and D_u the pool with soft pseudo-labels, choose M in D_u so that softmax regression on
 D_train u M has a low loss on D_train u D_u: `core.coresets.bilevel.greedy` on the kernel features. A labeled or chosen

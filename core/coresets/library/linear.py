@@ -1,7 +1,7 @@
 """Softmax regression on fixed features as a bilevel problem, in closed form; binary logistic regression is two classes.
 
     inner   f(W, w) = s * sum_i w_i CE(Y_i, softmax(W x_i)) + penalty/2 |W|^2
-    outer   g(W)    = sum_i v_i CE(Y_i, softmax(W x_i)) / sum_i v_i
+    outer   g(W)    = sum_i v_i CE(Y_i, softmax(W x_i)) / sum_i v_i  over the rows and, where given, the validation rows
     influence_i     = s * <V x_i, P_i - Y_i>,   V = H^-1 dg/dW
 
 With fewer rows in the inner problem than features, W* is a combination of those rows (representer theorem), so the
@@ -51,6 +51,7 @@ class SoftmaxProblem:
     penalty: float
     mean: bool = False
     outer_weights: Tensor | None = None  # v (n,)
+    validation: tuple[Tensor, Tensor] | None = None  # (k, d), (k, C) rows of the outer loss alone, each with v = 1
     tolerance: float = 1e-6  # of the inner gradient, relative to that at W = 0; of H^-1, relative to its target
     max_steps: int = 200
 
@@ -90,15 +91,27 @@ class SoftmaxProblem:
         v = self.features.new_ones(self.n_rows) if self.outer_weights is None else self.outer_weights
         return (v / v.sum()).to(self.features.dtype)
 
+    def _outer_parts(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Features, targets and shares of the outer loss: of the rows, then of the validation rows."""
+        share = self._outer_share()
+        if self.validation is None:
+            return [(self.features, self.targets, share)]
+        features, targets = self.validation
+        v = self.n_rows if self.outer_weights is None else float(self.outer_weights.sum())
+        total = v + len(features)
+        ours = (self.features, self.targets, share * (v / total))
+        return [ours, (features, targets, features.new_full((len(features),), 1 / total))]
+
     def outer(self, parameters: Tensor) -> float:
-        losses = cross_entropy(parameters @ self.features.T, self.targets.T)
-        return float((self._outer_share() * losses).sum())
+        parts = [(s * cross_entropy(parameters @ X.T, Y.T)).sum() for X, Y, s in self._outer_parts()]
+        return float(sum(parts))
 
     def influence(self, parameters: Tensor, weights: Tensor) -> Influence:
         """Of every row, at the solution `parameters` of `weights`; without any row that solution is 0."""
         X = self.features
         residual = torch.softmax(parameters @ X.T, 0) - self.targets.T  # (C, n)
-        gradient = (residual * self._outer_share()) @ X
+        parts = [((torch.softmax(parameters @ Z.T, 0) - Y.T) * s) @ Z for Z, Y, s in self._outer_parts()]
+        gradient = torch.stack(parts).sum(0)
         if not bool(weights.any()):  # the penalty alone
             return Influence(self._scale(0) / self.penalty * ((gradient @ X.T) * residual).sum(0), True)
         regression, basis = self._reduced(weights, parameters)

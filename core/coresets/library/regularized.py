@@ -99,3 +99,45 @@ def _finish(
     )
     better = correct_weights(problem, plain, correction)
     return Coreset(rows=order, weights=better.weights, outer=(*outer, *better.outer), notes=(*notes, *better.notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedConfig:
+    """Algorithm 2 with its own constants. With `size`, beta doubles whenever the number of rows above the cut has not
+    fallen for `patience` iterations, until at most `size` are left (the paper's rule for reaching a size m)."""
+
+    iterations: int  # T
+    beta: float = 1e-7
+    learning_rate: float = 1e-3  # of the weights; the paper names none
+    epsilon: float = 1e-8
+    cut: float = 1e-4
+    size: int | None = None
+    patience: int = 5
+
+
+def shrink_as_printed(problem: BilevelProblem, config: PrintedConfig, *, report: Report = ignore) -> Coreset:
+    """Algorithm 2 line by line: gradient step, projection to the simplex, mixing with epsilon, and the cut at the end.
+
+    w = 1/n;  repeat T times  w <- w - eta (dG/dw + beta / (2 sqrt(w)));  w <- project(w);  w <- (1 - eps) w + eps 1
+    at the end  w[w < 1e-4] = 0.  The weights that are left are not scaled again, so they may sum to less than 1.
+    """
+    n = problem.n_rows
+    weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
+    beta, parameters, counts, outer = config.beta, None, [n], []
+    for done in range(config.iterations):
+        inner = problem.solve(weights, parameters)
+        parameters = inner.parameters
+        outer.append(problem.outer(parameters))
+        influence = problem.influence(parameters, weights).scores.to(weights.dtype)
+        moved = weights + config.learning_rate * (influence - 0.5 * beta / weights.sqrt())
+        weights = (1 - config.epsilon) * project_to_simplex(moved, 1.0) + config.epsilon
+        counts.append(int((weights >= config.cut).sum()))
+        if config.size is not None and counts[-1] <= config.size:
+            break
+        if config.size is not None and min(counts[:-1]) <= min(counts[-config.patience :]):
+            beta *= 2 if len(counts) > config.patience else 1
+        report(Progress("shrink", done + 1, config.iterations, f"{counts[-1]} rows, beta {beta:.2g}"))
+    rows = torch.nonzero(weights >= config.cut).flatten()
+    rows = rows[weights[rows].argsort(descending=True)]
+    notes = () if config.size is None or len(rows) <= config.size else (f"{len(rows)} rows were left at the end",)
+    return Coreset(rows=rows, weights=weights[rows], outer=tuple(outer), notes=notes)

@@ -3,11 +3,13 @@
 Merge-reduce: every batch of the stream is reduced to a slot of `slot_size` rows that represents 1 batch and is
 appended. When there is one slot too many, two neighbors are merged and reduced to one that represents the sum:
 
-    the two newest    when the slot before the new one represents fewer batches than the one before it (or there is one
-    slot) else              the first equal pair among those that represent the fewest
+    the two newest    when the slot before the new one represents fewer batches than the one before it, or s = 1
+    else              the first two neighbors that represent equally many (`rule="printed"`, the algorithm's
+                      select_index), or the first of those that represent the fewest (`rule="fewest"`)
 
-so the numbers of batches never increase, and a row passes O(log) reductions. With 3 slots the numbers
-after 1, 2, 3 ... 7 batches are 1 | 1 1 | 1 1 1 | 2 1 1 | 2 2 1 | 2 2 2 | 4 2 1.
+so the numbers of batches never increase along the buffer. Up to 3 slots the rules agree: the numbers after 1, 2, 3 ...
+7 batches are 1 | 1 1 | 1 1 1 | 2 1 1 | 2 2 1 | 2 2 2 | 4 2 1 (Fig. 13). From 4 slots on, "printed" merges old slots
+early, so that one slot comes to represent most of the stream, and "fewest" keeps the numbers close to each other.
 
 `reduce` is any selection that respects row weights; for bilevel coresets the weights enter the outer loss. Rows are
 identities of the caller's choice (int64): this module does not access data.
@@ -17,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
 
+Rule = Literal["printed", "fewest"]
 Reduce = Callable[[NDArray[np.int64], NDArray[np.float64], int], NDArray[np.int64]]
 """(rows (k,), the number each represents (k,), size) -> positions (size,) in `rows` of those to keep."""
 
@@ -43,6 +47,7 @@ class MergeReduce:
     slot_size: int
     reduce: Reduce
     slots: list[Slot] = field(default_factory=list)
+    rule: Rule = "printed"
 
     def __post_init__(self) -> None:
         if self.n_slots < 1 or self.slot_size < 1:
@@ -62,7 +67,7 @@ class MergeReduce:
         if self.n_slots == 1 or counts[-2] < counts[-3]:
             return len(counts) - 2
         pairs = [(count, at) for at, count in enumerate(counts[:-1]) if count == counts[at + 1]]
-        return min(pairs)[1]
+        return pairs[0][1] if self.rule == "printed" else min(pairs)[1]
 
     def _merged(self, older: Slot, newer: Slot) -> Slot:
         rows = np.concatenate([older.rows, newer.rows])

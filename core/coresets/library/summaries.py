@@ -1,9 +1,9 @@
 """Baselines of bilevel coresets for replay memories: each returns rows in order, best first.
 
     uniform                a random order
-    k-means, k-center      rows nearest to cluster centers (largest clusters first); farthest-first traversal,
-                           on raw features, on last-layer embeddings, or on gradients
-    gradient matching      orthogonal matching pursuit of the mean gradient: rows whose gradients span it best
+    k-means, k-center      k-means++ seeding, in the order drawn; farthest-first traversal: on raw features, on
+                           last-layer embeddings, or on gradients
+    gradient matching      iCaRL's herding on gradients, jointly over all classes: the running mean follows the mean
     max entropy, hardest   largest entropy of the prediction; largest loss
     iCaRL                  herding: the running mean of the chosen embeddings follows the class mean, classes in turn
     FRCL                   the rows whose kernel columns leave the least trace of variance unexplained (inducing points
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
+from sklearn.cluster import kmeans_plusplus
 
 from core.errors import InvalidInput
 
@@ -57,11 +57,8 @@ def uniform(evidence: Evidence, size: int) -> RowArray:
 
 
 def k_means(x: FloatArray, size: int, seed: int) -> RowArray:
-    """The row nearest to each of `size` centers, largest cluster first; filled up at random where two share a row."""
-    clusters = KMeans(size, n_init=1, random_state=seed).fit(x)
-    order = np.argsort(-np.bincount(clusters.labels_, minlength=size), kind="stable")
-    nearest = clusters.transform(x).argmin(0)[order]
-    rows = list(dict.fromkeys(nearest.tolist()))
+    """The rows that k-means++ draws as centers, in that order; filled up at random where fewer rows differ."""
+    rows = list(dict.fromkeys(int(row) for row in kmeans_plusplus(x, size, random_state=seed)[1]))
     rest = np.setdiff1d(np.arange(len(x)), rows)
     filled = np.random.default_rng(seed).permutation(rest)[: size - len(rows)]
     return np.array([*rows, *filled], dtype=np.int64)
@@ -79,22 +76,8 @@ def k_center(x: FloatArray, size: int, seed: int) -> RowArray:
 
 
 def gradient_matching(gradients: FloatArray, size: int) -> RowArray:
-    """Orthogonal matching pursuit of the mean gradient; once it is matched, the largest gradients left."""
-    norms = np.linalg.norm(gradients, axis=1) + 1e-12
-    target = gradients.mean(0)
-    residual, rows = target, list[int]()
-    for _ in range(size):
-        match = gradients @ residual / norms
-        match[rows] = -np.inf
-        rows.append(int(match.argmax()))
-        basis = gradients[rows].T
-        coefficients = np.linalg.lstsq(basis, target, rcond=None)[0]
-        residual = target - basis @ coefficients
-        if np.linalg.norm(residual) <= 1e-9 * np.linalg.norm(target):
-            left = np.argsort(-norms, kind="stable")
-            rows += [int(row) for row in left if int(row) not in set(rows)][: size - len(rows)]
-            break
-    return np.array(rows, dtype=np.int64)
+    """Herding of all gradients together: a Hilbert coreset with equal weights in the space of last-layer gradients."""
+    return _herd(gradients, size)
 
 
 def max_entropy(evidence: Evidence, size: int) -> RowArray:
@@ -112,15 +95,20 @@ def herding(evidence: Evidence, size: int) -> RowArray:
     orders = []
     for label in np.unique(evidence.labels):
         rows = np.flatnonzero(evidence.labels == label)
-        mean, total, chosen = z[rows].mean(0), np.zeros(z.shape[1]), list[int]()
-        for count in range(1, min(size, len(rows)) + 1):
-            gap = ((mean - (total + z[rows]) / count) ** 2).sum(1)
-            gap[chosen] = np.inf
-            chosen.append(int(gap.argmin()))
-            total = total + z[rows[chosen[-1]]]
-        orders.append(rows[chosen])
+        orders.append(rows[_herd(z[rows], min(size, len(rows)))])
     turns = [order[k] for k in range(max(map(len, orders))) for order in orders if k < len(order)]
     return np.array(turns[:size], dtype=np.int64)
+
+
+def _herd(x: FloatArray, size: int) -> RowArray:
+    """`size` rows one by one: the next brings the mean of the chosen ones nearest to the mean of all rows (n, d)."""
+    mean, total, chosen = x.mean(0), np.zeros(x.shape[1]), list[int]()
+    for count in range(1, size + 1):
+        gap = ((mean - (total + x) / count) ** 2).sum(1)
+        gap[chosen] = np.inf
+        chosen.append(int(gap.argmin()))
+        total = total + x[chosen[-1]]
+    return np.array(chosen, dtype=np.int64)
 
 
 def inducing_points(evidence: Evidence, size: int, noise: float = 1e-3) -> RowArray:

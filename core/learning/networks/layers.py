@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from core.learning.distributed import World, sum_over_processes
+from core.runtime import in_float32
 
 SLOPE = 0.1  # of LeakyReLU
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -52,18 +53,24 @@ class Linear(nn.Linear):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalization whose statistics are those of the whole batch, across all processes."""
+    """Batch normalization whose statistics are those of the whole batch, across all processes.
+
+    The variance is the mean of squared deviations, in float32: E[x^2] - mean^2 loses all digits in half precision when
+    the mean is large."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or World.current().size == 1:
             return super().forward(input)
-        size = World.current().size
-        moments = torch.stack([input.mean(dim=(0, 2, 3)), input.square().mean(dim=(0, 2, 3))])
-        mean, square = sum_over_processes(moments) / size
-        variance = square - mean.square()
+        return self._across_processes(input, World.current().size).to(input.dtype)
+
+    @in_float32
+    def _across_processes(self, input: Tensor, size: int) -> Tensor:
+        mean = sum_over_processes(input.mean(dim=(0, 2, 3))) / size
+        centered = input - mean[:, None, None]
+        variance = sum_over_processes(centered.square().mean(dim=(0, 2, 3))) / size
         count = input.numel() / input.shape[1] * size
         self._remember(mean.detach(), variance.detach() * count / (count - 1))
-        normalized = (input - mean[:, None, None]) * (variance + self.eps).rsqrt()[:, None, None]
+        normalized = centered * (variance + self.eps).rsqrt()[:, None, None]
         scaled: Tensor = normalized * self.weight[:, None, None] + self.bias[:, None, None]
         return scaled
 

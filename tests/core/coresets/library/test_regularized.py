@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
 from core.coresets.library.linear import SoftmaxProblem, one_hot, with_bias
-from core.coresets.library.regularized import ShrinkConfig, shrink_coreset
+from core.coresets.library.regularized import PrintedConfig, ShrinkConfig, shrink_as_printed, shrink_coreset
 from core.coresets.library.simplex import project_to_simplex
 from core.errors import InvalidInput
 
@@ -73,3 +73,29 @@ def test_a_size_of_all_rows_keeps_them_all():
     assert sorted(shrink_coreset(problem, ShrinkConfig(size=20, corrections=0)).rows.tolist()) == list(range(20))
     with pytest.raises(InvalidInput, match="21 of 20"):
         shrink_coreset(problem, ShrinkConfig(size=21))
+
+
+def test_algorithm_2_as_printed_takes_its_steps_in_order():
+    """Two iterations by hand: gradient, projection, mixing, and the cut at the end."""
+    problem = logistic(20)
+    config = PrintedConfig(iterations=2, beta=1e-3, learning_rate=0.05)
+    w = torch.full((20,), 1 / 20, dtype=torch.float64)
+    for _ in range(2):
+        parameters = problem.solve(w).parameters
+        gradient = -problem.influence(parameters, w).scores + config.beta / (2 * w.sqrt())
+        w = (1 - 1e-8) * project_to_simplex(w - 0.05 * gradient) + 1e-8
+    found = shrink_as_printed(problem, config)
+    kept = torch.nonzero(w >= 1e-4).flatten()
+    assert sorted(found.rows.tolist()) == kept.tolist()
+    torch.testing.assert_close(found.weights, w[found.rows], rtol=1e-5, atol=1e-9)
+    assert 0.9 < float(found.weights.sum()) <= 1.0 + 20e-8
+
+
+def test_algorithm_2_as_printed_reaches_a_size_by_doubling_beta():
+    problem = logistic(60)
+    config = PrintedConfig(iterations=400, beta=1e-4, learning_rate=0.02, size=15, patience=3)
+    found = shrink_as_printed(problem, config)
+    assert len(found.rows) <= 15 and found.notes == ()
+    assert float(found.weights.min()) >= 1e-4
+    unfinished = shrink_as_printed(problem, PrintedConfig(iterations=1, size=15))
+    assert "rows were left" in unfinished.notes[0]

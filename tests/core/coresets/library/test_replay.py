@@ -111,7 +111,12 @@ def test_summaries_do_what_they_are_named_after():
     assert second == abs(far - far[begin]).argmax()
     gradients = np.array([[1.0, 0], [0, 1.0], [-1.0, 0], [0.9, 0.1]])
     target = gradients.mean(0)
-    assert gradient_matching(gradients, 1)[0] == (gradients @ target / np.linalg.norm(gradients, axis=1)).argmax()
+    first = int(((gradients - target) ** 2).sum(1).argmin())
+    pairs = [((target - (gradients[first] + gradients[row]) / 2) ** 2).sum() for row in range(4) if row != first]
+    second = [row for row in range(4) if row != first][int(np.argmin(pairs))]
+    assert gradient_matching(gradients, 2).tolist() == [first, second]
+    seeds = summarize("k-means features", e, 3)
+    assert len(set(seeds.tolist())) == 3
     with pytest.raises(InvalidInput, match="no summary called"):
         summarize("luck", e, 1)
 

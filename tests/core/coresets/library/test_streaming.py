@@ -80,3 +80,55 @@ def test_a_balanced_reservoir_keeps_rare_classes_whole():
     assert kept.sum() == 30
     assert kept[1] == 6
     assert abs(int(kept[0]) - int(kept[2])) <= 2
+
+
+def trace_of(n_slots: int, n_batches: int, **settings) -> list[list[int]]:
+    buffer, trace = MergeReduce(n_slots, 2, first, **settings), []
+    for step in range(n_batches):
+        buffer.add(np.arange(10 * step, 10 * step + 5))
+        trace.append(buffer.stands_for)
+    return trace
+
+
+def printed_index(beta: list[int], s: int) -> int:
+    """select_index of Algorithm 3, literally: positions count from 1, `beta` has s + 1 values."""
+    if s == 1 or beta[s - 2] > beta[s - 1]:
+        return s
+    return next(i for i in range(1, s + 1) if beta[i - 1] == beta[i])
+
+
+def printed_trace(s: int, n_batches: int) -> list[list[int]]:
+    beta: list[int] = []
+    trace = []
+    for _ in range(n_batches):
+        beta.append(1)
+        if len(beta) > s:
+            k = printed_index(beta, s)
+            beta[k - 1] += beta.pop(k)
+        trace.append(list(beta))
+    return trace
+
+
+def test_four_slots_follow_the_printed_rule_by_hand():
+    assert trace_of(4, 15)[4:] == [
+        [2, 1, 1, 1], [2, 2, 1, 1], [4, 1, 1, 1], [4, 2, 1, 1], [4, 2, 2, 1], [4, 2, 2, 2], [4, 4, 2, 1], [4, 4, 2, 2],
+        [8, 2, 2, 1], [8, 2, 2, 2], [8, 4, 2, 1],
+    ]  # fmt: skip
+
+
+def test_ten_slots_follow_the_printed_rule_by_hand():
+    ones = [1] * 7
+    assert trace_of(10, 17)[9:] == [
+        [1, 1, 1, *ones], [2, 1, 1, *ones], [2, 2, 1, *ones], [4, 1, 1, *ones], [4, 2, 1, *ones], [4, 2, 2, *ones],
+        [4, 4, 1, *ones], [8, 1, 1, *ones],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("s", [1, 2, 3, 4, 5, 7, 10])
+def test_the_printed_rule_agrees_with_the_pseudocode(s):
+    assert trace_of(s, 200) == printed_trace(s, 200)
+
+
+def test_the_other_rule_keeps_the_numbers_close_to_each_other():
+    assert trace_of(4, 9, rule="fewest")[4:] == [[2, 1, 1, 1], [2, 2, 1, 1], [2, 2, 2, 1], [2, 2, 2, 2], [4, 2, 2, 1]]
+    assert trace_of(3, 40, rule="fewest") == trace_of(3, 40)

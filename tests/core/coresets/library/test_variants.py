@@ -122,3 +122,33 @@ def test_a_joint_coreset_serves_both_models_better_than_the_other_models_coreset
     worst_joint = max(outer_of(one, joint), outer_of(two, joint))
     assert worst_joint < outer_of(two, alone[0])
     assert worst_joint < outer_of(one, alone[1])
+
+
+def test_exchange_as_printed_accepts_every_exchange(problem):
+    start = list(range(6))
+    found = exchange(problem, start=start, batch=2, rounds=3, accept="every")
+    rows = torch.tensor(start)
+    for _ in range(3):
+        weights = torch.zeros(60, dtype=torch.float64)
+        weights[rows] = 1.0
+        scores = problem.influence(problem.solve(weights).parameters, weights).scores
+        stay = rows[scores[rows].argsort(descending=True)][:4]
+        scores[rows] = -torch.inf
+        rows = torch.cat([stay, scores.topk(2).indices])
+    assert sorted(found.rows.tolist()) == sorted(rows.tolist())
+    assert found.outer[6] == pytest.approx(outer_of(problem, found.rows), rel=1e-5)
+
+
+def test_validation_rows_are_part_of_the_outer_loss_alone():
+    features, labels = blobs(70)
+    both = problem_on(features[:60], labels[:60], validation=(with_bias(features[60:]), one_hot(labels[60:], 3)))
+    together, alone = problem_on(features, labels), problem_on(features[:60], labels[:60])
+    weights = torch.zeros(60, dtype=torch.float64)
+    weights[:9] = 1.0
+    parameters = both.solve(weights).parameters
+    torch.testing.assert_close(parameters, alone.solve(weights).parameters)
+    assert both.n_rows == 60 and both.outer(parameters) == pytest.approx(together.outer(parameters), rel=1e-12)
+    wide = torch.nn.functional.pad(weights, (0, 10))
+    scores = both.influence(parameters, weights).scores
+    torch.testing.assert_close(scores, together.influence(parameters, wide).scores[:60], rtol=1e-4, atol=1e-9)
+    assert not torch.allclose(scores, alone.influence(parameters, weights).scores, rtol=1e-2)

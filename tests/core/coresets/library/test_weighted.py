@@ -47,7 +47,7 @@ def v_design_problem(n=30, d=3, penalty=0.05):
 
 
 def test_on_v_design_the_gap_closes_at_least_as_one_over_the_steps():
-    """Theorem 1, convex case, over the simplex; the optimum is from an unrelated solver."""
+    """Theorem 3, convex case, over the simplex; the optimum is from an unrelated solver."""
     problem, closed_form = v_design_problem()
     best = minimize(
         closed_form, np.full(30, 1 / 30), jac=True, bounds=[(0, 1)] * 30, method="SLSQP", options={"ftol": 1e-14},
