@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from core.errors import InvalidInput
+from core.kernel_names import KERNEL_NETWORKS
 
 Preset = Literal["auto", "paper", "laptop", "smoke"]
 Config = TypeVar("Config")
@@ -92,23 +93,6 @@ class MediaConfig:
     def input_shape(self, kind: str) -> tuple[int, int, int]:
         """(H, W, C) of one network input; `kind` is "audio" or "image"."""
         return (*self.picture_size, self.channels) if kind == "image" else (self.n_mels, self.n_frames, 1)
-
-
-# Shown beside the choice. Costs are CPU time per kernel entry at 32x32, as `benchmarks.kernels` prints them.
-KERNEL_NETWORKS: dict[str, str] = {
-    "scnn": "Two 5x5 convolutions. The default and the cheapest convolutional kernel: its cost is the unit below.",
-    "fnn": "Two dense layers on the flattened input: a fraction of scnn's cost, without spatial structure.",
-    "wrn": "Wide residual network that flattens, the authors' proxy for active learning. About 8 times scnn.",
-    "wrn-gap": "The same with global average pooling. On a CPU about 700 times scnn: hours where scnn takes a minute.",
-    "cntk6": "Six 3x3 convolutions that flatten. About 3 times scnn.",
-    "cntk6-gap": "Six 3x3 convolutions with global average pooling. On a CPU about 3,500 times scnn: for a few hundred "
-    "items and landmarks, or for a GPU.",
-    "cntk6-gap-fast": "cntk6-gap by quadrature over position pairs: entries within 1 %. On a CPU about 120 times scnn.",
-    "myrtle5": "Four convolutions with average pooling. On a CPU about 4,500 times scnn: for a few hundred items and "
-    "landmarks, or for a GPU.",
-    "rbf": "Gaussian of the distance between inputs: negligible cost.",
-    "linear": "Inner product of inputs: negligible cost.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOTS = ("core", "storage", "app")
-LIGHT_CORE = ("core.types", "core.errors", "core.config", "core.limits", "core.rows", "core.version")
+LIGHT_CORE = (
+    "core.types",
+    "core.errors",
+    "core.config",
+    "core.kernel_names",
+    "core.limits",
+    "core.rows",
+    "core.version",
+)
 # Modules of core that a page may import: they load numpy and nothing heavier.
 PAGE_CORE = (
     *LIGHT_CORE,

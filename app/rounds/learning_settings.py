@@ -15,7 +15,8 @@ from app.rounds import media_settings
 from app.rounds.requests import next_config, round_config
 from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes, parse_changes
-from core.config import KERNEL_NETWORKS, RoundConfig, require
+from core.config import RoundConfig, require
+from core.kernel_names import KERNEL_NETWORKS
 from storage.database.store import Store
 from storage.projects import projects
 from storage.projects.projects import ProjectRow

@@ -113,8 +113,11 @@ class NetworkProblem:
         predict, _ = flat_model(self.model)
         found = []
         for x, y in self._passes():
-            slopes = directional_derivatives(lambda t, x=x, y=y: self.loss(predict(t, x), y), theta, direction)
-            found.append(slopes.detach())
+
+            def losses(t: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+                return self.loss(predict(t, x), y)
+
+            found.append(directional_derivatives(losses, theta, direction).detach())
         return torch.cat(found)
 
     def _passes(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from core import numba_compilation
-from core.config import KERNEL_NETWORKS
 from core.errors import Cancelled, InvalidInput
+from core.kernel_names import KERNEL_NETWORKS
 from core.kernels import loops, networks, ntk
 from core.kernels.fused import fused_kernel, prepare_side
 from core.kernels.networks import AveragePool, Conv, Dense, Flatten, GlobalAveragePool, Network, Relu, Residual

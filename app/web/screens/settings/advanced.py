@@ -12,8 +12,8 @@ from app.rounds.learning_settings import Setting, SettingView
 from app.views.durations import duration
 from app.views.text import plain
 from app.web import resources, theme
-from core.config import KERNEL_NETWORKS
 from core.errors import WinnowError
+from core.kernel_names import KERNEL_NETWORKS
 from storage.projects.projects import ProjectRow, get_project
 
 
