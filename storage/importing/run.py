@@ -41,12 +41,13 @@ from storage.importing.runs import finish, light_collector, running, start
 from storage.importing.sources import CellPlace, Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.splits import GivenSplit
 from storage.importing.windows.cutting import is_recording, problem_of, windows_of
+from storage.importing.windows.lengths import suggestion
 from storage.importing.zip_reader import BadEntry
 from storage.labeling.groups import both_sides_warning
 from storage.labeling.random_split import RandomSplit
 from storage.media.probe_pool import Examined, Job, ProbePool
 from storage.media.probe_process import DISK_FULL, RECORDING
-from storage.media.windows import WindowOptions
+from storage.media.windows import SUGGEST_SECONDS, WindowOptions
 from storage.projects import projects
 from storage.projects.annotators import annotator_named
 
@@ -123,6 +124,8 @@ def run_import(
             return run
         raise
     run.warnings = [*run.warnings, *importer.split.messages(), *both_sides_warning(store, project_id)]
+    if importer.n_long:
+        run.warnings.append(suggestion(importer.n_long, importer.longest))
     finish(store, run, "finished")
     return run
 
@@ -136,6 +139,7 @@ class _Importer:
         self.annotators: dict[str, int] = {}
         self.recordings: set[str] = set()
         self.split = RandomSplit(options.test_share)
+        self.n_long, self.longest = 0, 0.0  # clips that are better cut into windows
         self.writer = ItemWriter(project_id, options.labels, self.annotators)
         self.linking = options.storage == "link"
         self.media_root = str(store.media.root) + "/"
@@ -216,6 +220,9 @@ class _Importer:
                     details.add("notes", entry.name, "Its label is that of the whole recording; its windows have none.")
                 yield from windows_of(entry, one, self._link_path(entry), self.options.windows)
             else:
+                seconds = one.measures.seconds or 0.0
+                self.n_long += seconds > SUGGEST_SECONDS
+                self.longest = max(self.longest, seconds)
                 yield Arrival(entry, one, self._link_path(entry))
 
     def _batches(self, incoming: Path, rules: ClassRules | None, details: Details) -> Iterator[tuple[int, _Batch]]:

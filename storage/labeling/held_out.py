@@ -12,6 +12,7 @@ from storage.database.bulk import chunks
 from storage.database.schema import Item, LabelEvent, Round
 from storage.database.store import Store, now
 from storage.labeling import projections
+from storage.labeling.groups import both_sides_warning
 from storage.projects import audit, projects, roles
 
 
@@ -69,7 +70,10 @@ def _move(store: Store, project_id: int, item_ids: Sequence[int], *, held_out: b
     return HeldOutMove(
         moved=len(moved),
         unchanged=n_known - len(moved),
-        warnings=_warnings(len(moved), n_trained, sequence is not None, held_out),
+        warnings=(
+            *_warnings(len(moved), n_trained, sequence is not None, held_out),
+            *(both_sides_warning(store, project_id) if moved else ()),
+        ),
     )
 
 

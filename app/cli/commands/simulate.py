@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.output import progress_bar, show
+from app.cli.output import progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from app.rounds.requests import next_config
 from app.simulation.local_runner import simulate
@@ -18,6 +18,7 @@ from app.simulation.settings import change_settings, preset_for_this_machine
 from core.acquisition import catalog
 from core.config import Preset, RoundConfig, require
 from core.rounds.simulation_plan import Plan
+from storage.labeling.groups import both_sides_warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
     with open_store() as store:
         project = find_project(store, command.project)
         own = next_config(store, project)
+        for warning in both_sides_warning(store, project.id):
+            tell(warning)
     return project.id, project.name, dataclasses.replace(config, media=own.media, kernel=_kernel(config, own))
 
 

@@ -70,3 +70,15 @@ def test_clips_that_are_no_windows_are_not_affected(request_of):
     request = replace(request_of(), windows=np.full((120, 3), -1.0))
     allowed = request.eligible & ~request.labeled
     assert np.array_equal(constraints.apart(request, allowed, np.empty(0, np.int64)), allowed)
+
+
+def test_hours_of_silence_give_picks_that_lie_apart(request_of):
+    """All inputs are equal, so near-duplicates cannot be avoided; neighbors still are."""
+    request = request_of()
+    same = np.zeros_like(request.features)
+    request = replace(
+        request, features=same, embeddings=np.zeros_like(request.embeddings), windows=windows_of(120, 1, 1)
+    )
+    chosen = select(request, SelectionConfig(strategy="uniform"))
+    rows = [int(np.flatnonzero(request.item_ids == item)[0]) for item in chosen.item_ids]
+    assert not any(are_neighbors(request.windows, a, b) for a in rows for b in rows if a < b)

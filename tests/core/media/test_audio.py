@@ -107,3 +107,13 @@ def test_other_lengths_and_sizes_are_settings():
     config = MediaConfig(sample_rate=8_000, seconds=2.5, n_fft=512, hop=128, n_mels=40, f_max=4_000)
     clip = to_clip(tone(rate=8_000), 8_000, config)
     assert log_mel(torch.from_numpy(clip)[None], config).shape == (1, 40, n_frames(config)) == (1, 40, 157)
+
+
+def test_one_channel_can_be_chosen_and_files_with_fewer_are_mixed():
+    values = np.stack([tone(seconds=0.5), -0.5 * tone(seconds=0.5), np.zeros(len(tone(seconds=0.5)))], axis=1)
+    data = wav(values.astype(np.float32), subtype="FLOAT")
+    for channel in (1, 2, 3):
+        np.testing.assert_array_equal(decode_audio(data, channel=channel)[0], values[:, channel - 1].astype(np.float32))
+    mixed = decode_audio(data)[0]
+    np.testing.assert_allclose(mixed, values.mean(1), atol=1e-7)
+    np.testing.assert_array_equal(decode_audio(data, channel=4)[0], mixed)

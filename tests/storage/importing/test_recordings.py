@@ -225,6 +225,28 @@ def test_limits_of_recordings_and_their_windows(sqlite_store, night, tmp_path):
     assert "Import it with windows" in refused[0][1]
 
 
+def test_long_clips_are_imported_with_the_suggestion_to_cut_them(sqlite_store, night, tmp_path):
+    write(tmp_path / "in" / "a.wav", noise(61))
+    write(tmp_path / "in" / "b.wav", noise(2, 1))
+    report = take(sqlite_store, night, tmp_path / "in", None)
+    assert report.imported == 2 and any(
+        "1 file is longer than 60 s (up to about 61 s)" in one for one in report.warnings
+    )
+
+
+@pytest.mark.parametrize(("rate", "channels", "subtype"), [(192_000, 8, "FLOAT"), (8_000, 1, "PCM_U8")])
+def test_rates_channels_and_depths_of_field_recorders(sqlite_store, night, tmp_path, rate, channels, subtype):
+    (tmp_path / "in").mkdir()
+    values = np.random.default_rng(0).uniform(-0.5, 0.5, (2 * rate, channels))
+    soundfile.write(tmp_path / "in" / "a.wav", values, rate, subtype=subtype)
+    assert take(sqlite_store, night, tmp_path / "in", WindowOptions(seconds=0.5)).imported == 4
+    row = items(sqlite_store, night)[3]
+    assert (row.sample_rate, row.channels, row.seconds) == (rate, channels, 0.5)
+    found, found_rate = soundfile.read(io.BytesIO(read_item(sqlite_store, row.id)), always_2d=True)
+    whole = soundfile.read(tmp_path / "in" / "a.wav", always_2d=True)[0]
+    assert found_rate == rate and np.array_equal(found, whole[3 * rate // 2 :])
+
+
 def test_ten_thousand_windows_of_one_file_are_served_without_a_repeat(sqlite_store, night, tmp_path):
     write(tmp_path / "in" / "a.wav", noise(1_000))
     report = take(sqlite_store, night, tmp_path / "in", WindowOptions(seconds=0.1))

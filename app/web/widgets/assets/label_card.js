@@ -66,6 +66,7 @@ class LabelCard {
     on(this.deck, "followed", (e) => this.showEffect(e.detail));
     on(this.outbox, "refused", (e) => this.refused(e.detail));
     on(this.outbox, "changed", () => this.outbox.waiting.length === 0 && !this.deck.current && this.deck.fill());
+    on(this.outbox, "changed", () => this.strip.labelsChanged());
     on(this.deck, "card", () => this.showCard());
     on(this.deck, "media", () => this.showMedia());
     on(this.deck, "state", () => this.showState());

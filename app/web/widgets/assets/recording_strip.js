@@ -8,6 +8,8 @@ function clockText(seconds) {
   return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}${rest}`;
 }
 
+const STRIP_DELAY_MS = 120;
+
 class RecordingStrip {
   // `card`: the LabelCard that it belongs to. The strip stands below the controls of the card.
   constructor(card) {
@@ -32,9 +34,22 @@ class RecordingStrip {
     this.root.hidden = !window;
     this.shown = window ? current : null;
     this.audio = null;
+    clearTimeout(this.timer);
+    this.late = false;
     if (!window) return;
     this.place.textContent = "";
-    this.load(current);
+    this.timer = setTimeout(() => this.refresh(), STRIP_DELAY_MS); // fast labeling asks for no strip
+  }
+
+  // Loads the strip of the current card; while labels are on their way, after they are saved.
+  refresh() {
+    this.late = this.card.outbox.waiting.length > 0;
+    if (this.shown && !this.late) this.load(this.shown);
+  }
+
+  // The queue of labels changed.
+  labelsChanged() {
+    if (this.late) this.refresh();
   }
 
   async load(current) {
