@@ -2,8 +2,8 @@
 
 Frame     the readable items of the pool without a label. Skipped items and items that someone has on screen at the
           moment are left out: these may show a suggestion.
-Draw      a simple random sample of the frame; with groups, each group gets its share of the sample (proportional
-          allocation, largest remainders), and the items of a group are drawn at random.
+Draw      a simple random sample of the frame; with groups (as imported, else the recording of a window), each group
+          gets its share of the sample (proportional allocation, largest remainders), drawn at random.
 Labels    labels that were given in random order can be part of the sample instead: `random_labels`. No label is used
           that a round has seen.
 Then      the items are test items for good: no round trains on them or picks them. They wait at the front of the queue,
@@ -137,8 +137,9 @@ def test_frame(store: Store, project_id: int) -> Frame:
 
 
 def frame_in(connection: Connection, project_id: int) -> Frame:
+    columns = (Item.id, Item.group_name, Item.recording_sha256)
     states = (
-        select(Item.id, ItemState.class_id, ItemState.n_labels, ItemState.skipped, ItemState.shuffle)
+        select(*columns, ItemState.class_id, ItemState.n_labels, ItemState.skipped, ItemState.shuffle)
         .join(ItemState, ItemState.item_id == Item.id)
         .where(Item.project_id == project_id, ~Item.held_out, Item.condition == "ok")
         .order_by(ItemState.shuffle, Item.id)
@@ -151,18 +152,15 @@ def frame_in(connection: Connection, project_id: int) -> Frame:
     ).scalar_one()
     free = [row.id for row in rows if row.class_id is None and row.n_labels == 0 and not row.skipped]
     usable = np.array(sorted(one for one in free if one not in open_now), np.int64)
+    group_of = {row.id: row.group_name or row.recording_sha256 or "" for row in rows}
+    groups = tuple(group_of[one] for one in usable.tolist())
     return Frame(
         item_ids=usable,
-        groups=_groups(connection, usable.tolist()),
+        groups=groups if any(groups) else (),
         random_labels=_random_labels(connection, project_id, rows) if not n_rounds else np.empty(0, np.int64),
         n_open=len(free) - len(usable),
         n_rounds=int(n_rounds),
     )
-
-
-def _groups(connection: Connection, item_ids: Sequence[int]) -> tuple[str, ...]:
-    """The group of each item, such as a speaker or a recording; empty while items have none."""
-    return ()
 
 
 def _random_labels(connection: Connection, project_id: int, rows: Sequence[Any]) -> NDArray[np.int64]:

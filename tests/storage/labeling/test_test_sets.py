@@ -6,11 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from app.views.figures.charts import wilson
 from core.config import RoundConfig
 from core.errors import InvalidInput
 from core.types import UNLABELED, Selection
+from storage.database.schema import Item
 from storage.labeling.held_out import move_to_pool
 from storage.labeling.labeled_items import items_to_hide, undecided_labels
 from storage.labeling.state_arrays import item_states
@@ -78,6 +80,18 @@ def test_groups_get_their_share_of_a_draw():
     counts = Counter(groups[one] for one in drawn.tolist())
     assert len(set(drawn.tolist())) == 23 and counts["a"] in (11, 12) and counts["b"] in (6, 7, 8)
     assert counts["c"] in (4, 5) and sum(counts.values()) == 23
+
+
+def test_a_draw_follows_the_groups_of_the_items(store):
+    made = make_pool(store, 40)
+    with store.write() as connection:
+        for number, item in enumerate(made.items):
+            named = {"group_name": "ada" if number < 20 else "bo"} if number < 30 else {"recording_sha256": "r" * 64}
+            connection.execute(update(Item).where(Item.id == item).values(**named))
+    row = draw_test_set(store, made.project_id, 8, seed=0)
+    places = [made.items.index(one) for one in ids(made)]
+    counts = [sum(first <= one < end for one in places) for first, end in ((0, 20), (20, 30), (30, 40))]
+    assert row.draw.n_groups == 3 and counts == [4, 2, 2]
 
 
 def test_only_labels_given_in_random_order_can_be_test_labels(store):

@@ -110,7 +110,10 @@ def _about(frame: Frame, wanted: int, possible: int, expected: float) -> str:
             "is that on the items without a label."
         )
     if frame.groups:
-        parts.append(f"Each of {count(len(set(frame.groups)), 'group')} gets its share.")
+        parts.append(
+            f"Each of {count(len(set(frame.groups)), 'group')} gets its share. The same groups are in training, so the "
+            "accuracy on new groups may be lower."
+        )
     return " ".join(parts)
 
 
