@@ -62,6 +62,12 @@ def note(text: str) -> None:
     st.html(f'<p class="winnow-note">{markup(text)}</p>')
 
 
+def next_step(words: str, screen: str, key: str) -> None:
+    """A button that leads from an empty screen to the one where work goes on."""
+    if st.button(words, key=key):
+        st.switch_page(st.session_state["pages"][screen])
+
+
 def empty_state(title: str, text: str) -> None:
     """Why the screen is empty. Put the next step (a button or a page link) right below."""
     st.html(f'<div class="winnow-empty"><h2>{markup(title)}</h2><p>{markup(text)}</p></div>')

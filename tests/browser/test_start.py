@@ -153,6 +153,28 @@ def test_every_tab_and_action_stays_in_reach_when_the_page_is_zoomed(chromium, s
     page.context.close()
 
 
+def test_an_empty_project_leads_on_from_every_screen(chromium, start, kept):
+    """Without items to Data, without labels to Label, without a round to Train."""
+    page = person_at(chromium, start, kept, "Ana")
+    empty, unlabeled = get_project(kept, HANDWRITTEN).id, get_project(kept, LONG).id
+    for screen, project, words, lead in (
+        ("train", empty, "Import files", "data"),
+        ("train", unlabeled, "Label the first items", ""),
+        ("map", unlabeled, "Go to Train", "train"),
+        ("export", unlabeled, "Label the first items", ""),
+        ("review", unlabeled, "Continue labeling", ""),
+    ):
+        page.goto(f"{start.url}/{screen}?project={project}")
+        button = page.get_by_role("button", name=words, exact=True)
+        button.wait_for()
+        at_rest(page)
+        button.click()
+        page.wait_for_url(
+            lambda url, lead=lead, project=project: url.split("?")[0].endswith(f"/{lead}") and str(project) in url
+        )
+    page.context.close()
+
+
 def test_label_says_what_is_coming_while_files_are_imported(chromium, start, kept):
     project = get_project(kept, SPOKEN)
     with importing(start.home, project.id, done=1_200, total=5_000):

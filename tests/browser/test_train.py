@@ -44,7 +44,7 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
 
     # A round in the store is what is shown: waiting, then its stages, then that it is stopping.
     start.click()
-    expect(page.get_by_text("Waiting for a worker", exact=True)).to_be_visible()
+    expect(page.locator(".winnow-time-left")).to_contain_text("No worker is running. Start one with:")
     expect(page.locator("[aria-current='step']")).to_have_text("Snapshot")  # from the first second
     log = RoundLog(store, audio.id)
     row = log.latest()
@@ -117,7 +117,7 @@ def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_co
     assert serious(page) == []
     at_rest(page)
     row.get_by_role("button", name="Replay").click()
-    expect(page.get_by_text("Waiting for a worker", exact=True)).to_be_visible()
+    expect(page.locator(".winnow-time-left")).to_contain_text("No worker is running. Start one with:")
     replay = RoundLog(store, audio.id).latest()
     assert replay is not None and replay.replay_of == first.id
     expect(card.locator("tbody tr")).to_have_count(3)  # still open beside the running round

@@ -49,6 +49,7 @@ def render() -> None:
         theme.heading("Export", f"{counts.labeled:,} of {count(counts.total, 'item')} labeled")
         if counts.labeled == 0:
             theme.muted("Nothing is labeled yet. An export can contain only model predictions and test items.")
+            theme.next_step("Label the first items", "label", "export-to-label")
         found = options(project)
     with right:
         with theme.card("counts"):

@@ -36,6 +36,7 @@ def render() -> None:
                         "without the label predicts another class with at least 90 % confidence.")  # fmt: skip
             if project.settings.labels_per_item == 1:
                 theme.muted("Each item is labeled by one annotator. You can change this under Data.")
+            theme.next_step("Continue labeling", "label", "review-to-label")
     with right:
         with theme.card("agreement"):
             agreement_card(project.id, known)

@@ -82,6 +82,12 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     if newest is not None and newest.round.status in ("failed", "cancelled"):
         told = newest.round.error or "The previous model and picks stay in use."
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
+    if not counts.total:
+        theme.muted("This project has no items yet. Import files, then label a few.")
+        theme.next_step("Import files", "data", "train-to-data")
+    elif not counts.labeled:
+        theme.muted("Nothing is labeled yet. A round can pick a first batch; a model needs labels of two classes.")
+        theme.next_step("Label the first items", "label", "train-to-label")
     go = _fields(project, nothing=not counts.waiting)
     told = "A round starts as soon as all items of a batch are labeled."
     st.toggle("Start the next round automatically", help=told, **_setting(project, "automatic_rounds"))
@@ -138,9 +144,7 @@ def _keep(project_id: int, name: str, key: str) -> None:
 def _cost(project: projects.ProjectRow, strategy: str, n_labeled: int) -> None:
     found = estimates.estimate(resources.store(), project.id, round_requests.next_config(resources.store(), project))
     source = "based on the last round" if found.source == "last round" else "on a 2-core CPU"
-    first = (
-        " Nothing is labeled yet: the first batch is picked from the kernel features alone." if n_labeled == 0 else ""
-    )
+    first = " The first batch is picked without a model." if n_labeled == 0 else ""
     about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
     theme.muted(f"{about}Estimated {duration(found.total)} {source}.{first}")
 

@@ -11,6 +11,7 @@ from app.views.figures import charts
 from app.views.text import count, markup
 from app.web import resources, theme
 from core.rounds import stage_names
+from storage.rounds import workers
 
 POLL_SECONDS = 1.0
 UNITS = {  # what the stage counts
@@ -41,8 +42,7 @@ def running(project_id: int) -> None:
         return
     told, side, stop = st.columns([6, 3, 1], vertical_alignment="center")
     with told:
-        since = view.round.started_at or view.round.requested_at
-        theme.heading(f"Round {view.round.number}", f"{_state(view)} · started {ago(since)}")
+        theme.heading(f"Round {view.round.number}", _state(view))
         st.html(stage_list(view.stage or stage_names.NAMES[0]))
         st.progress(min(view.done / view.total, 1.0) if view.total else 0.0)
         st.html(_time_left(view))
@@ -57,7 +57,9 @@ def running(project_id: int) -> None:
 
 
 def _state(view: RoundView) -> str:
-    return "waiting for a worker" if view.waiting_for_worker and not view.stage else "running"
+    if view.round.started_at is None:
+        return f"requested {ago(view.round.requested_at)}"
+    return f"running · started {ago(view.round.started_at)}"
 
 
 def stage_list(current: str) -> str:
@@ -76,7 +78,8 @@ def stage_list(current: str) -> str:
 def _time_left(view: RoundView) -> str:
     """The time left of the stage and of the round, side by side."""
     if view.waiting_for_worker and not view.stage:
-        stage = "Waiting for a worker"
+        alive = workers.living_workers(resources.store())
+        stage = "Waiting for a worker" if alive else "No worker is running. Start one with: python -m app worker"
     elif view.stage_seconds_left is None:
         stage = f"{stage_names.title_of(view.stage)}: estimating the time left"
     else:
