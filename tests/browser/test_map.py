@@ -275,7 +275,7 @@ def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, s
     search.press("Enter")
     found = page.get_by_role("radiogroup", name=re.compile("Found"))
     expect(found.get_by_role("radio")).not_to_have_count(0)
-    found.get_by_text(desk.pool.item(items[0]).name).first.click()
+    found.locator("label").first.click()
     expect(page.locator(".st-key-card-map-side h2")).to_have_text("Item")
     search.fill("there is no such item")
     search.press("Enter")
