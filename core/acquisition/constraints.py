@@ -98,27 +98,36 @@ def apart(request: SelectionRequest, allowed: Mask, chosen: RowArray) -> Mask:
     recording, start, end = request.windows.T
     entropy = -(request.probabilities * np.log(np.maximum(request.probabilities, 1e-12))).sum(1)
     kept = allowed & (recording < 0)
-    for number in np.unique(recording[allowed & (recording >= 0)]):
-        rows = np.flatnonzero(recording == number)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        blocked = np.zeros(len(rows), bool)
+    order = np.lexsort((start, recording))
+    order = order[recording[order] >= 0]
+    for rows in np.split(order, np.flatnonzero(np.diff(recording[order])) + 1):
+        if not allowed[rows].any():
+            continue
+        places = _Places(start[rows], end[rows])
         for place in np.flatnonzero(np.isin(rows, chosen)).tolist():
-            _block(blocked, rows, place, start, end)
+            places.block(place)
         for place in np.argsort(-entropy[rows], kind="stable").tolist():
-            if allowed[rows[place]] and not blocked[place]:
+            if allowed[rows[place]] and not places.blocked[place]:
                 kept[rows[place]] = True
-                _block(blocked, rows, place, start, end)
+                places.block(place)
     return np.asarray(kept)
 
 
-def _block(blocked: Mask, rows: RowArray, place: int, start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
-    """Mark the neighbors of the window at `place` among `rows`, which are in the order of their starts."""
-    here = rows[place]
-    length, longest = end[here] - start[here], (end[rows] - start[rows]).max()
-    first, last = np.searchsorted(start[rows], [start[here] - longest - length, end[here] + length])
-    near = rows[first:last]
-    gap = np.maximum(start[near] - end[here], start[here] - end[near])
-    blocked[first:last] |= gap < 0.5 * np.minimum(length, end[near] - start[near])
+class _Places:
+    """The windows of one recording in the order of their starts, and which of them are neighbors of taken ones."""
+
+    def __init__(self, start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
+        self._start, self._end = start, end
+        self._length = end - start
+        self._longest = self._length.max()
+        self.blocked = np.zeros(len(start), bool)
+
+    def block(self, place: int) -> None:
+        """Mark the neighbors of the window at `place`."""
+        start, end, length = self._start[place], self._end[place], self._length[place]
+        first, last = np.searchsorted(self._start, [start - self._longest - length, end + length])
+        gap = np.maximum(self._start[first:last] - end, start - self._end[first:last])
+        self.blocked[first:last] |= gap < 0.5 * np.minimum(length, self._length[first:last])
 
 
 def part_request(request: SelectionRequest, m: int, allowed: Mask, chosen: RowArray) -> SelectionRequest:

@@ -123,7 +123,9 @@ def run_import(
         if isinstance(problem, Cancelled):
             return run
         raise
-    run.warnings = [*run.warnings, *importer.split.messages(), *both_sides_warning(store, project_id)]
+    run.warnings = [*run.warnings, *importer.split.messages()]
+    if importer.has_groups:  # looks through all items of the project
+        run.warnings += both_sides_warning(store, project_id)
     if importer.n_long:
         run.warnings.append(suggestion(importer.n_long, importer.longest))
     finish(store, run, "finished")
@@ -139,6 +141,7 @@ class _Importer:
         self.annotators: dict[str, int] = {}
         self.recordings: set[str] = set()
         self.split = RandomSplit(options.test_share)
+        self.has_groups = False
         self.n_long, self.longest = 0, 0.0  # clips that are better cut into windows
         self.writer = ItemWriter(project_id, options.labels, self.annotators)
         self.linking = options.storage == "link"
@@ -260,6 +263,7 @@ class _Importer:
     def _with_split(self, arrival: Arrival) -> Arrival:
         """The arrival, as a test item when the random split says so; a split that the source names stays."""
         entry = arrival.entry
+        self.has_groups |= bool(entry.group) or arrival.span is not None
         if not self.split.share or entry.split.split or not self.split.is_test(entry.group or arrival.stored_sha256):
             return arrival
         return arrival._replace(entry=entry._replace(split=GivenSplit("test", "test")))
