@@ -123,7 +123,8 @@ class SelectionConfig:
     penalty: float = 1e-4
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # with more unlabeled items, a seeded sample represents the pool
-    proxy: Literal["kernel", "embedding", "similarity"] = "kernel"  # similarity: graph diffusion; kernel without one
+    proxy: Literal["kernel", "embedding", "similarity", "head"] = "kernel"  # similarity: graph diffusion, kernel
+    # without one; head: the head on frozen features itself, with the expected loss as objective
     uncertainty_power: float = 0.0  # bico: an item's weight in the outer loss is (1 - margin) to this power
     max_pairwise: int = 8_192  # largest matrix of all pairs; larger pools are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = (

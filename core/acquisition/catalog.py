@@ -89,6 +89,18 @@ ENTRIES = (
         "Picks items that are similar to most of the uncertain items.",
         ("predictions", "embeddings", "labels"),
     ),
+    Entry(
+        "drop_query",
+        "DropQuery",
+        "Picks items whose prediction changes when features are dropped, one per cluster.",
+        ("predictions", "embeddings"),
+    ),
+    Entry(
+        "tcm",
+        "TypiClust, then margin",
+        "Picks the most typical items while there are few labels, then those with the smallest margin.",
+        ("predictions", "embeddings", "labels"),
+    ),
 )
 
 

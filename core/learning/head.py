@@ -1,22 +1,25 @@
 """Softmax regression on the features of a frozen encoder, semi-supervised by the pool.
 
-    z     = unit(V^T (x - mean))                          mean and V: principal components of the pool's features
-    W     = argmin  sum_i w_i CE(y_i, softmax(W z_i)) / sum_i w_i  +  penalty/2 |W|^2
+    z = unit(S V^T (x - mean)),   S = diag(min(1, (v_m / v_j)^1/2)),   m = C/2
+    W = argmin  sum_i w_i CE(y_i, softmax(W z_i)) / sum_i w_i  +  penalty/2 |W|^2
 
 1. labeled rows i with weights w_i = 1 / (labels of its class), the sum of all being 1
-2. all rows: unlabeled ones enter with targets from label spreading over the neighbors of z
+2. all rows: unlabeled ones enter with targets from label spreading over nearest neighbors
    (`core.similarity.spreading`), together with SPREAD_WEIGHT times the weight of the labels, each in proportion to its
    certainty
 3. `self_training` times: unlabeled targets are the head's own predictions, sharpened (logits times SHARPENING) and
    moved towards equal class shares by `alignment`, together with the weight of the labels
 
-Symbols: x features (n, d); z (n, r), rows of length 1; W weights (C, r); y targets (n, C).
+Symbols: x features (n, d); mean, V (d, r) and v (r,) the principal components of the pool's features and their
+variances, largest first; z (n, r), rows of length 1; W weights (C, r); y targets (n, C).
 
 Departures and details
 - There is no bias and labels are weighted by class: with a bias, classes that happen to have more labels are predicted
   more often, which costs up to 40 points while there are few labels (docs/benchmark.md).
 - Classes without labels take no part: an item unlike all labeled ones would otherwise be given to one of them.
-- Features are centered and rotated, not whitened: whitening raises directions that no label supports.
+- The variances of the leading C/2 components are leveled, the others are kept: a few dominant directions would
+  otherwise decide all distances (general sounds), while full whitening raises directions that no label supports
+  (speech, photographs). Neighbors of label spreading are found with the leading C components leveled.
 - Alignment multiplies a class's probabilities by (equal share / predicted share)^alignment. The shares of
   a pool with rare classes are only moved half the way.
 - Above MAX_UNLABELED unlabeled rows, evenly spaced ones represent all in steps 2 and 3.
@@ -51,10 +54,10 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HeadSpace:
-    """Centered principal components, rows scaled to length 1. It depends on features alone, not on labels."""
+    """Leveled principal components, rows scaled to length 1. It depends on features alone, not on labels."""
 
     mean: Rows  # (d,)
-    components: Rows  # (d, r)
+    components: Rows  # V S (d, r)
 
     def transform(self, features: NDArray[np.floating]) -> Rows:
         """z (n, r)."""
@@ -62,8 +65,8 @@ class HeadSpace:
         return np.asarray(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))
 
 
-def fit_space(features: NDArray[np.floating], n_dimensions: int) -> HeadSpace:
-    """The leading principal components of features (n, d); at most as many as the rows span."""
+def principal_components(features: NDArray[np.floating], n_dimensions: int) -> tuple[Rows, Rows, Rows]:
+    """mean (d,), V (d, r) and v (r,) of features (n, d), largest variance first; r is at most the rank."""
     x = np.asarray(features, np.float64)
     mean = x.mean(0)
     centered = x - mean
@@ -74,8 +77,22 @@ def fit_space(features: NDArray[np.floating], n_dimensions: int) -> HeadSpace:
     values, vectors = eigh(gram, subset_by_index=[size - top, size - 1])
     kept = values > 1e-10 * max(float(values[-1]), 1e-300)
     values, vectors = values[kept][::-1], vectors[:, kept][:, ::-1]
-    components = vectors if d <= n else centered.T @ vectors / np.sqrt(values)
-    return HeadSpace(mean, np.ascontiguousarray(components))
+    V = vectors if d <= n else centered.T @ vectors / np.sqrt(values)
+    return mean, np.ascontiguousarray(V), values / n
+
+
+def leveled(V: Rows, variances: Rows, n_leading: int) -> Rows:
+    """V S: components whose variance exceeds that of component `n_leading` (from 0) are scaled down to it."""
+    if not len(variances):
+        return V
+    level = variances[min(n_leading, len(variances) - 1)]
+    return np.asarray(V * np.sqrt(np.minimum(1.0, level / variances)))
+
+
+def fit_space(features: NDArray[np.floating], n_dimensions: int, n_classes: int) -> HeadSpace:
+    """The space of the head of a project with `n_classes` classes, from its pool's features (n, d)."""
+    mean, V, variances = principal_components(features, n_dimensions)
+    return HeadSpace(mean, leveled(V, variances, n_classes // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +122,31 @@ class Prepared:
     affinity: csr_matrix | None  # (n, n) of label spreading; None: labels alone
 
 
-def prepare(features: NDArray[np.floating], config: HeadConfig) -> Prepared:
-    """The space, the rows and the neighbor graph of a pool's features (n, d)."""
+def prepare(features: NDArray[np.floating], n_classes: int, config: HeadConfig) -> Prepared:
+    """The space, the rows and the neighbor graph of a pool's features (n, d) in a project with `n_classes` classes."""
     if features.ndim != 2 or not len(features):
         raise InvalidInput(f"A head needs features of at least one item; there are {features.shape}.")
     if not np.isfinite(features).all():
         bad = int((~np.isfinite(features).all(1)).sum())
         raise InvalidInput(f"The features of {bad} of {len(features)} items are not finite. Encode these items again.")
-    space = fit_space(features, config.dimensions)
-    z = space.transform(features)
-    n = len(z)
+    mean, V, variances = principal_components(features, config.dimensions)
+    space = HeadSpace(mean, leveled(V, variances, n_classes // 2))
+    n = len(features)
     rows = np.unique(np.linspace(0, n - 1, min(n, MAX_UNLABELED)).astype(np.int64))
-    return Prepared(space, z, rows, neighbor_affinity(z, config.neighbors) if config.neighbors else None)
+    affinity = None
+    if config.neighbors:
+        near = HeadSpace(mean, leveled(V, variances, n_classes)).transform(features)
+        affinity = neighbor_affinity(near, config.neighbors)
+    return Prepared(space, space.transform(features), rows, affinity)
 
 
 def fit_softmax(
-    z: Rows, targets: Rows, weights: Rows, penalty: float, start: Rows | None = None
+    z: Rows, targets: Rows, weights: Rows, penalty: float, start: Rows | None = None, tolerance: float = 1e-12
 ) -> NDArray[np.float64]:
-    """W (C, r) minimizing  sum_i w_i CE(Y_i, softmax(W z_i)) / sum_i w_i + penalty/2 |W|^2  by L-BFGS."""
+    """W (C, r) minimizing  sum_i w_i CE(Y_i, softmax(W z_i)) / sum_i w_i + penalty/2 |W|^2  by L-BFGS.
+
+    It ends when the value falls by less than `tolerance` of itself.
+    """
     n_classes, r = targets.shape[1], z.shape[1]
     shares = (weights / weights.sum())[:, None]
 
@@ -133,7 +157,7 @@ def fit_softmax(
         return value, ((shares * (np.exp(log_p) - targets)).T @ z + penalty * W).ravel()
 
     first = np.zeros(n_classes * r) if start is None else start.ravel()
-    options = {"maxiter": MAX_STEPS, "gtol": GRADIENT, "ftol": 1e-12}
+    options = {"maxiter": MAX_STEPS, "gtol": GRADIENT, "ftol": tolerance}
     found = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x).reshape(n_classes, r)
 
@@ -160,13 +184,13 @@ def fit_head(
 ) -> Head:
     """The head of a pool: features (n, d), labels (n,) class positions, UNLABELED where there is none.
 
-    `prepared` is `prepare(features, config)` of the same features where it is at hand.
+    `prepared` is `prepare(features, n_classes, config)` of the same features where it is at hand.
     """
     config = config or HeadConfig()
     labeled = labels != UNLABELED
     if not labeled.any():
         raise InvalidInput("A head needs at least one label.")
-    pool = prepared or prepare(features, config)
+    pool = prepared or prepare(features, n_classes, config)
     classes, positions = np.unique(labels[labeled], return_inverse=True)
     targets = np.full(len(labels), UNLABELED)
     targets[labeled] = positions
@@ -190,7 +214,7 @@ def fit_weights(pool: Prepared, labels: NDArray[np.int64], n_classes: int, confi
     def fit(targets: Rows, share: float, start: Rows) -> Rows:
         certain = certainty(targets)
         weights = np.concatenate([own, share * certain / max(float(certain.sum()), 1e-12)])
-        return fit_softmax(z, np.concatenate([one_hot, targets]), weights, config.penalty, start)
+        return fit_softmax(z, np.concatenate([one_hot, targets]), weights, config.penalty, start, 1e-7)
 
     W = fit(spread_labels(pool.affinity, labels, n_classes, SPREAD)[others], SPREAD_WEIGHT, W)
     for _ in range(config.self_training):

@@ -29,7 +29,14 @@ def diffusion_features(
     graph: SimilarityGraph, n_features: int = N_FEATURES, damping: float = DAMPING, report: Report = ignore
 ) -> NDArray[np.float32]:
     """(m, q) rows phi of length 1, one per row of the graph; q is at most `n_features`."""
-    values, vectors = leading_eigenpairs(normalized_adjacency(graph.weights()), n_features, report)
+    return resolvent_features(normalized_adjacency(graph.weights()), n_features, damping, report)
+
+
+def resolvent_features(
+    S: csr_matrix, n_features: int = N_FEATURES, damping: float = DAMPING, report: Report = ignore
+) -> NDArray[np.float32]:
+    """(m, q) rows phi of length 1 for a normalized adjacency S (m, m), such as that of `core.similarity.spreading`."""
+    values, vectors = leading_eigenpairs(S, n_features, report)
     phi = vectors / np.sqrt(1.0 - damping * np.minimum(values, 1.0))
     lengths = np.linalg.norm(phi, axis=1, keepdims=True)
     return np.asarray(phi / np.maximum(lengths, 1e-12), np.float32)

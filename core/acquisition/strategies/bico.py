@@ -17,6 +17,19 @@ Departures and details
 - `config.proxy = "embedding"` replaces kernel features by the last layer, scaled to a mean square length of 1.
   "similarity" replaces them by diffusion features of the similarity graph (`core.similarity.diffusion`) where there is
   one, without views: a label then extends over its cluster, and the batch covers the clusters that matter most.
+- `config.proxy = "head"`: the model is a softmax head on frozen features, so proxy and model are one. Its own
+  predictions as labels make P - Y, and with it the implicit gradient, vanish. The objective is the expected loss
+  instead, to second order: the Hessian of the head's loss does not depend on the unknown label, so neither does the
+  decrease of the posterior variance of the logits. With one curvature for all classes and items this is weighted
+  V-optimal design (`core.coresets.design`) with the labeled items given:
+
+      minimize  sum_i u_i z_i^T Sigma z_i / sum_i u_i,   u_i = (1 - margin_i)^uncertainty_power,  0 on labeled rows
+
+  z joins the head's embedding and diffusion features of a neighbor graph, each of length 1, because the head is trained
+  on labels that spread over such a graph. The graph is `request.similarity_features`, or that of the embeddings with
+  the leading C principal components leveled, as in `core.learning.head`. While there are few labels u is nearly
+  constant and the batch represents the pool; later it represents what is uncertain. The score is the decrease; the
+  outer loss of the reasons is the weighted variance.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, which needs no pseudo-labels. The score is the decrease of the mean variance.
 - The design is also used when there is only one class, because there is nothing to discriminate.
@@ -43,11 +56,17 @@ from core.acquisition.pool_view import (
 from core.acquisition.ranking import margin_uncertainty
 from core.config import SelectionConfig
 from core.coresets import bilevel, design
+from core.learning.head import SPREAD, leveled, principal_components
+from core.similarity.diffusion import resolvent_features
+from core.similarity.spreading import neighbor_affinity
 from core.types import PickReason, Report, Selection, SelectionRequest, ignore
 
 COLD_ROWS = 20_000  # the design costs rows * q^2 once
 DIFFUSION_LENGTH = 0.1**0.5  # of diffusion features: the default penalty then weighs ten times as much as at length 1
 COLD_PRIOR = design.Prior(penalty=1.0, noise=0.01)
+HEAD_PRIOR = design.Prior(penalty=1.0, noise=1.0)
+NEIGHBORS, GRAPH_FEATURES = 10, 128  # of the graph
+HEAD_ROWS = 5_000  # neighbors cost rows^2, diffusion features rows * q^2
 
 
 def uses_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
@@ -63,6 +82,33 @@ def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArra
         return request.features
     scaled: NDArray[np.float32] = request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
     return scaled
+
+
+def unit_rows(rows: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Rows scaled to length 1; zero rows stay zero."""
+    scaled: NDArray[np.float32] = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype("f4")
+    return scaled
+
+
+def head_features(request: SelectionRequest, rows: RowArray) -> NDArray[np.float32]:
+    """(len(rows), q) rows of length 1: the head's embedding joined with diffusion features of its neighbor graph, which
+    is the request's where it has one."""
+    own = unit_rows((request.embeddings if request.embeddings.shape[1] else request.features)[rows])
+    if request.similarity_features is not None:
+        spread = request.similarity_features()[rows]
+    else:
+        mean, V, variances = principal_components(own, own.shape[1])
+        near = unit_rows((own - mean) @ leveled(V, variances, request.n_classes))
+        spread = resolvent_features(neighbor_affinity(near, NEIGHBORS), GRAPH_FEATURES, SPREAD)
+    joined: NDArray[np.float32] = np.concatenate([own, unit_rows(spread)], 1) * np.float32(0.5**0.5)
+    return joined
+
+
+def head_weights(request: SelectionRequest, config: SelectionConfig, rows: RowArray) -> NDArray[np.float64]:
+    """(len(rows),) u: the weights of rows in the expected loss; equal when no unlabeled row is uncertain."""
+    uncertainty = margin_uncertainty(torch.from_numpy(request.probabilities[rows])).clamp_min(0.0).double().numpy()
+    weights: NDArray[np.float64] = np.where(request.labeled[rows], 0.0, uncertainty**config.uncertainty_power)
+    return weights if weights.any() else np.ones(len(rows))
 
 
 def inner_rows(
@@ -114,6 +160,8 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
         return design_batch(request, config, "No model yet", report)
     if request.n_classes < 2:
         return design_batch(request, config, "There is only one class", report)
+    if config.proxy == "head":
+        return head_batch(request, config, report)
     features = proxy_features(request, config)
     rows, notes = outer_rows(request, config.max_candidates)
     targets, weights = outer_problem(request, config, rows)
@@ -147,10 +195,49 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
     return draft(request, "bico", rows[found.rows], found.scores, notes + found.problems(), reasons)
 
 
+def head_batch(request: SelectionRequest, config: SelectionConfig, report: Report) -> Selection:
+    """A batch by the expected loss of the head: V-optimal design weighted by uncertainty, with the labels given."""
+    rows, notes = outer_rows(request, min(config.max_candidates, HEAD_ROWS))
+    found = design.greedy(
+        on_device(head_features(request, rows)),
+        request.batch_size,
+        HEAD_PRIOR,
+        given=request.labeled[rows],
+        candidates=(request.eligible & ~request.labeled)[rows],
+        stands_for=head_weights(request, config, rows),
+        report=report,
+    )
+    reasons = tuple(
+        PickReason(
+            order=k + 1,
+            score=float(found.gains[k]),
+            outer_before=float(found.values[k]),
+            outer_after=float(found.values[k + 1]),
+        )
+        for k in range(request.batch_size)
+    )
+    return draft(request, "bico", rows[found.rows], found.gains, notes, reasons)
+
+
+def head_path(request: SelectionRequest, config: SelectionConfig, picked: RowArray) -> list[float]:
+    """The weighted variance of the head before the first of `picked` rows and after each."""
+    outer, _ = outer_rows(request, min(config.max_candidates, HEAD_ROWS))
+    rows = np.union1d(outer, picked)
+    z, weights = on_device(head_features(request, rows)), on_device(head_weights(request, config, rows))
+    forms = design.Forms(z, z[on_device(request.labeled[rows])], HEAD_PRIOR, weights)
+    values = [float(forms.value)]
+    for position in np.searchsorted(rows, picked):
+        forms.add(z[int(position)])
+        values.append(float(forms.value))
+    return values
+
+
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:
     """A batch by Bayesian V-optimal design on the kernel features; labeled rows are already part of the design."""
-    rows, notes = outer_rows(request, min(config.max_candidates, COLD_ROWS))
-    Z = centered_unit(on_device(request.features[rows]))
+    most = HEAD_ROWS if config.proxy == "head" else COLD_ROWS
+    rows, notes = outer_rows(request, min(config.max_candidates, most))
+    source = head_features(request, rows) if config.proxy == "head" else request.features[rows]
+    Z = centered_unit(on_device(source))
     if Z.shape[1] == 0 or not bool(Z.any()):
         Z = torch.ones(len(rows), 1, device=Z.device)
     found = design.greedy(
