@@ -45,7 +45,7 @@ class LiveHead:
         config: HeadConfig = LIVE,
     ) -> None:
         self.config = config
-        self._prepared = prepare(features, config)
+        self._prepared = prepare(features, stored.shape[1], config)
         self._log_stored = np.log(np.maximum(np.asarray(stored, np.float64), FLOOR))
         self._before = self._logits(labels)
 

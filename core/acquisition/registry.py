@@ -29,8 +29,13 @@ def strategy_function(name: str) -> Select:
     return cast(Select, import_module(f"{STRATEGIES_PACKAGE}.{catalog.entry(name).name}").select)
 
 
-def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
-    """The next batch by `config.strategy`: `request.batch_size` items in the order chosen."""
+def select(
+    request: SelectionRequest, config: SelectionConfig, report: Report = ignore, *, explain: bool = True
+) -> Selection:
+    """The next batch by `config.strategy`: `request.batch_size` items in the order chosen.
+
+    Without `explain` it has only the reasons that the strategy itself gives: cheaper where nobody reads them.
+    """
     run, title = strategy_function(config.strategy), catalog.entry(config.strategy).title
     constraints.check(request)
     m = request.batch_size
@@ -50,7 +55,7 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
             drafts.append(run(inner, config, _continued(report, len(chosen), m)))
             chosen = np.concatenate([chosen, _rows_of(request, drafts[-1])])
     merged = _merge(request, drafts, notes)
-    finished = reasons.attach(request, config, merged, chosen)
+    finished = reasons.attach(request, config, merged, chosen) if explain else merged
     report(Progress("select", m, m, title))
     return finished
 

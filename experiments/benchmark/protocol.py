@@ -94,7 +94,7 @@ def run_trial(pool: Pool, strategy: str, seed: int, counts: tuple[int, ...]) -> 
             break
         began = time.process_time()
         request = request_of(pool, head, labels, counts[step + 1] - count, seed=1_000 * seed + step)
-        picked = registry.select(request, config).item_ids
+        picked = registry.select(request, config, explain=False).item_ids
         select_seconds.append(time.process_time() - began)
         labels[picked] = classes[picked]
     return {"accuracy": accuracies, "select_seconds": select_seconds, "fit_seconds": fit_seconds}

@@ -1,8 +1,8 @@
 """The data sets of the benchmark as encoded features: a manifest `path,label,split` and an encoder make a set.
 
 A set is a folder with `manifest.csv`. Rows of the splits "pool" and "train" are the pool, those of "test" the test
-items. Sets that come as arrays (cifar10, mnist, digits) are written as PNG files with a manifest first. Every item is encoded
-once by `core.encoders`; features are kept in OUT/features and an interrupted run goes on where it stopped.
+items. Sets that come as arrays (cifar10, mnist, digits) are written as PNG files with a manifest first. Every item
+is encoded once by `core.encoders`; features are kept in OUT/features and an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from core.encoders.folders import Encoder, open_encoder
-from core.encoders.recipes import RECIPES, make_built_in
-from core.encoders.runner import EncoderRunner
-from core.encoders.windows import windows_of
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from core.encoders.folders import Encoder, open_encoder
+from core.encoders.recipes import RECIPES, make_built_in
+from core.encoders.runner import EncoderRunner
+from core.encoders.windows import windows_of
 from core.errors import InvalidInput, NotFound
 from experiments.record import say
 
@@ -105,14 +105,27 @@ def find_encoder(name: str, encoders: Path, out: Path) -> Encoder:
     raise NotFound(f"There is no encoder {encoders / name}. Name the folder of your encoders with --encoders.")
 
 
-def load(source: Source, data: Path, encoders: Path, out: Path) -> FeatureSet:
+@dataclass(frozen=True)
+class Places:
+    """Folders of a run, and the largest pool that is used of a set (0: all items)."""
+
+    data: Path
+    encoders: Path
+    out: Path
+    largest_pool: int = 0
+
+
+def load(source: Source, places: Places) -> FeatureSet:
     """The set with its features, encoded if they are not in OUT/features yet."""
+    data, encoders, out = places.data, places.encoders, places.out
     if source.name in ("cifar10", "mnist", "digits"):
         write_pictures(source, data)
     if not (source.folder / "manifest.csv").exists():
         raise NotFound(f"{source.folder / 'manifest.csv'} is not there. Name the folder of your data with --data.")
     with (source.folder / "manifest.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["split"] in (*POOL_SPLITS, "test")]
+    if places.largest_pool:
+        rows = sampled(rows, places.largest_pool)
     features = _encoded(
         source, [source.folder / row["path"] for row in rows], find_encoder(source.encoder, encoders, out), out
     )
@@ -126,7 +139,7 @@ def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> 
     """(n, d) features of the files; blocks are saved on the way."""
     folder = out / "features"
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{source.name}-{encoder.identity[:16]}.npy"
+    file = folder / f"{source.name}-{len(paths)}-{encoder.identity[:16]}.npy"
     done = np.load(file) if file.exists() else np.empty((0, 0), np.float32)
     if len(done) == len(paths):
         return np.asarray(done)
@@ -158,13 +171,11 @@ def long_tailed(full: FeatureSet, seed: int = 0, ratio: float = 0.1) -> FeatureS
     )
 
 
-def at_most(full: FeatureSet, n_items: int) -> FeatureSet:
-    """The set with a seeded sample of at most `n_items` pool items, with the shares of the classes kept."""
-    if len(full.classes) <= n_items:
-        return full
-    rng, kept = np.random.default_rng(0), []
-    for position in range(full.n_classes):
-        rows = rng.permutation(np.flatnonzero(full.classes == position))
-        kept.append(rows[: max(1, round(len(rows) * n_items / len(full.classes)))])
-    rows = np.sort(np.concatenate(kept))
-    return FeatureSet(full.name, full.features[rows], full.classes[rows], full.test_features, full.test_classes)
+def sampled(rows: list[dict[str, str]], n_items: int) -> list[dict[str, str]]:
+    """The test rows and a seeded sample of at most about `n_items` pool rows with the shares of the classes kept."""
+    rng, kept = np.random.default_rng(0), set[int]()
+    pool = [position for position, row in enumerate(rows) if row["split"] in POOL_SPLITS]
+    for label in sorted({row["label"] for row in rows}):
+        own = rng.permutation([position for position in pool if rows[position]["label"] == label])
+        kept.update(own[: max(1, round(len(own) * min(1.0, n_items / len(pool))))].tolist())
+    return [row for position, row in enumerate(rows) if position in kept or row["split"] not in POOL_SPLITS]

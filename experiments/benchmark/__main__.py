@@ -1,0 +1,138 @@
+"""Strategies on frozen encoders: data sets x strategies x seeds x label counts, one protocol, resumable.
+
+    python -m experiments.benchmark --size small|full --data DIR --encoders DIR --out DIR
+                                    [--only SET ...] [--strategies NAME ...] [--seeds N] [--set NAME=FOLDER=ENCODER ...]
+
+small: pools of at most 1,000 items. full: all items. Both have 10 seeds and 1, 2, 3, 4, 7 and 10 labels per class, on
+every set and on long-tailed versions of three, and a table at the label counts of the goals. One file per
+trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.benchmark import page, sets
+from experiments.benchmark.protocol import Pool, run_trial
+from experiments.benchmark.sets import FeatureSet, Source
+from experiments.record import DATA, machine, say
+
+STRATEGIES = (
+    "bico", "uniform", "margin", "max_entropy", "badge", "k_center", "k_means", "typiclust", "prob_cover",
+    "max_herding", "uncertainty_herding", "drop_query", "tcm",
+)  # fmt: skip
+PER_CLASS = (1, 2, 3, 4, 7, 10)
+TAILED = ("cifar10", "mnist", "speech_commands")
+SMALL_POOL = 1_000
+GOALS: dict[str, tuple[int, ...]] = {  # numbers of labels of whole pools; the first are the start all share
+    "cifar10": (10, 20, 30, 40, 50, 60),
+    "flowers": (10, 20, 30, 40, 50, 60, 70),
+    "speech_commands": (10, 20, 30, 40),
+    "spoken_digit": (10, 20, 30, 40, 50, 60, 70),
+    "mnist": (10, 20, 30, 40),
+    "sounds": (40, 60, 80, 100, 120, 140, 160, 180, 200),
+}
+GOAL_STRATEGIES = ("bico", "uniform")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Trials on one set: the numbers of labels, and the strategies."""
+
+    data: FeatureSet
+    kind: str  # "curve" or "goal"
+    counts: tuple[int, ...]
+    strategies: tuple[str, ...]
+
+
+def tasks(given: argparse.Namespace) -> Iterator[Task]:
+    """The tasks of the command line, one set after the other."""
+    known = sets.known_sources(given.data, given.out)
+    for text in given.set:
+        name, folder, encoder = text.split("=")
+        known[name] = Source(name, Path(folder), encoder)
+    places = sets.Places(given.data, given.encoders, given.out, SMALL_POOL if given.size == "small" else 0)
+    for source in known.values():
+        if given.only and source.name not in given.only:
+            continue
+        full = sets.load(source, places)
+        versions = [full] if source.name not in TAILED else [full, sets.long_tailed(full)]
+        for data in versions:
+            yield Task(data, "curve", tuple(count * data.n_classes for count in PER_CLASS), tuple(given.strategies))
+        if source.name in GOALS:
+            yield Task(full, "goal", GOALS[source.name], GOAL_STRATEGIES)
+
+
+def run_seed(task: Task, pool: Pool, seed: int, given: argparse.Namespace) -> None:
+    """Run the trials of one seed that have no file yet."""
+    folder = given.out / "trials" / given.size / task.kind
+    for strategy in task.strategies:
+        file = folder / f"{task.data.name}.{strategy}.{seed}.json"
+        if file.exists():
+            continue
+        found = run_trial(pool, strategy, seed, task.counts)
+        row = {"set": task.data.name, "strategy": strategy, "seed": seed, "counts": task.counts, **found}
+        file.with_suffix(".part").write_text(json.dumps(row))
+        file.with_suffix(".part").replace(file)
+
+
+def run_all(given: argparse.Namespace) -> None:
+    """Seed after seed over all sets, so that an interrupted run has complete seeds."""
+    pools: list[tuple[Task, Pool]] = []
+    for task in tasks(given):
+        folder = given.out / "trials" / given.size / task.kind
+        folder.mkdir(parents=True, exist_ok=True)
+        pool = Pool.of(task.data)
+        pools.append((task, pool))
+        about = {"pool": len(task.data.classes), "test": len(task.data.test_classes), "classes": task.data.n_classes}
+        (folder / f"{task.data.name}.about").write_text(json.dumps({**about, "ceiling": pool.ceiling()}))
+    for seed in range(given.seeds):
+        for task, pool in pools:
+            run_seed(task, pool, seed, given)
+        say(f"seed {seed}: done")
+
+
+def collected(given: argparse.Namespace, kind: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of all trials with a file, and what is known about their sets."""
+    folder = given.out / "trials" / given.size / kind
+    rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    about = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.about"))}
+    return rows, about
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmark")
+    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
+    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
+    parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")
+    parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--page", type=Path, default=None, help="folder for benchmark.md and its figure; OUT by default"
+    )
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    run_all(given)
+    curve, about = collected(given, "curve")
+    goal, goal_about = collected(given, "goal")
+    summary = page.write(
+        page.Inputs(curve, about, goal, goal_about, tuple(given.strategies), PER_CLASS, given.size),
+        given.page or given.out,
+    )
+    details = {"summary": summary, "curve": curve, "goal": goal, "sets": about, "machine": machine()}
+    (given.out / "results.json").write_text(json.dumps(details, indent=1))
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The benchmark: statistics by hand, one protocol for all strategies, and a page that is made again from the files."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from experiments.benchmark import page, sets
+from experiments.benchmark.protocol import Pool, first_labels, run_trial
+from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
+from experiments.benchmark.statistics import Results
+
+STRATEGIES = ("bico", "uniform", "margin")
+
+
+def small_set(n: int = 90, n_classes: int = 3, seed: int = 0) -> FeatureSet:
+    rng = np.random.default_rng(seed)
+    classes = np.arange(2 * n) % n_classes
+    x = (2 * np.eye(n_classes, 12)[classes] + 0.6 * rng.normal(size=(2 * n, 12))).astype(np.float32)
+    return FeatureSet("small", x[:n], classes[:n], x[n:], classes[n:])
+
+
+def rows_of(values: dict[str, list[list[float]]], name: str = "a") -> list[dict[str, object]]:
+    return [
+        {"set": name, "strategy": strategy, "seed": seed, "accuracy": accuracies, "select_seconds": [0.1]}
+        for strategy, seeds in values.items()
+        for seed, accuracies in enumerate(seeds)
+    ]
+
+
+def test_ranks_and_areas_by_hand():
+    rows = rows_of({"bico": [[0.5, 0.9]], "uniform": [[0.5, 0.7]], "margin": [[0.5, 0.8]]})
+    results = Results(rows, STRATEGIES, (1, 3))
+    np.testing.assert_allclose(results.ranks()[0], [[2.0, 1.0], [2.0, 3.0], [2.0, 2.0]])
+    assert results.area("a", "bico") == pytest.approx(70.0)
+    assert results.from_count(3) == [1]
+
+
+def test_differences_are_paired_by_seed_and_their_interval_covers_the_mean():
+    rng = np.random.default_rng(0)
+    level = rng.random(10)
+    gain = 0.02 + 0.005 * rng.normal(size=10)
+    values = {"bico": [[0.0, a + g] for a, g in zip(level, gain, strict=True)], "uniform": [[0.0, a] for a in level]}
+    results = Results(rows_of(values), ("bico", "uniform"), (1, 3))
+    found = results.difference("bico", "uniform", [1])
+    assert found.mean == pytest.approx(100 * gain.mean())
+    assert 0 < found.low < found.mean < found.high  # unpaired, the spread of the levels would hide the gain
+    assert results.verdict("a", "bico", "uniform", 1) == "win"
+    assert results.verdict("a", "uniform", "bico", 1) == "loss"
+    assert results.verdict("a", "bico", "uniform", 0) == "tie"
+
+
+def test_only_seeds_that_every_strategy_has_count():
+    rows = rows_of({"bico": [[0.5], [0.7]], "uniform": [[0.4]]})
+    results = Results(rows, ("bico", "uniform"), (3,))
+    assert results.seeds["a"] == [0] and results.values("a", "bico").shape == (1, 1)
+
+
+def test_all_strategies_of_a_seed_start_from_the_same_labels():
+    pool = Pool.of(small_set())
+    trials = [run_trial(pool, strategy, 3, (3, 6, 9)) for strategy in STRATEGIES]
+    assert len({trial["accuracy"][0] for trial in trials}) == 1
+    for trial in trials:
+        assert len(trial["accuracy"]) == 3 and len(trial["select_seconds"]) == 2
+    again = run_trial(pool, "bico", 3, (3, 6, 9))
+    assert again["accuracy"] == trials[0]["accuracy"]
+
+
+def test_the_first_labels_have_every_class():
+    classes = np.repeat([0, 1, 2], [80, 9, 1])
+    rows = first_labels(classes, 5, seed=0)
+    assert len(set(rows.tolist())) == 5 and set(classes[rows[:3]]) == {0, 1, 2}
+
+
+def test_test_items_change_nothing_but_the_accuracy():
+    data = small_set()
+    other = FeatureSet(data.name, data.features, data.classes, data.test_features[::-1] * 3, data.test_classes)
+    a, b = Pool.of(data), Pool.of(other)
+    np.testing.assert_array_equal(a.prepared.z, b.prepared.z)
+    np.testing.assert_array_equal(a.spread, b.spread)
+
+
+def test_long_tails_keep_the_test_items_and_every_class():
+    data = long_tailed(small_set(n=300))
+    sizes = np.sort(np.bincount(data.classes))
+    assert sizes[-1] == 100 and sizes[0] == 10
+    assert len(data.test_classes) == 300
+
+
+def test_a_sample_keeps_class_shares_and_test_rows():
+    rows = [{"path": str(k), "label": "ab"[k % 4 == 0], "split": "pool" if k < 80 else "test"} for k in range(100)]
+    kept = sampled(rows, 40)
+    pool = [row for row in kept if row["split"] == "pool"]
+    assert len(pool) == 40 and sum(row["label"] == "b" for row in pool) == 10
+    assert sum(row["split"] == "test" for row in kept) == 20
+
+
+def test_the_page_is_made_from_trials_and_keeps_its_words(tmp_path):
+    pool = Pool.of(small_set())
+    curve = [
+        {"set": "small", "strategy": strategy, "seed": seed, **run_trial(pool, strategy, seed, (3, 6, 9))}
+        for strategy in STRATEGIES
+        for seed in range(2)
+    ]
+    goal = [{**row, "counts": (3, 6, 9)} for row in curve if row["strategy"] != "margin"]
+    about = {"small": {"classes": 3, "pool": 90, "test": 90, "ceiling": pool.ceiling()}}
+    (tmp_path / "benchmark.md").write_text(f"# Words\n\n{page.BEGIN}\nold\n{page.END}\n\nAfter.\n")
+    found = page.write(page.Inputs(curve, about, goal, about, STRATEGIES, (1, 2, 3), "small"), tmp_path)
+    text = (tmp_path / "benchmark.md").read_text()
+    assert text.startswith("# Words") and text.endswith("After.\n") and "old" not in text
+    assert "| bico |" in text and set(found["mean_rank"]) == set(STRATEGIES)
+    assert (tmp_path / "benchmark_curves.svg").read_text().count("<polyline") == len(STRATEGIES)
+
+
+def test_pictures_of_arrays_become_files_with_a_manifest(tmp_path):
+    arrays = {
+        f"{kind}_{part}": np.zeros((4, 28, 28) if kind == "x" else 4, np.uint8)
+        for kind in "xy"
+        for part in ("train", "test")
+    }
+    (tmp_path / "mnist").mkdir()
+    np.savez(tmp_path / "mnist" / "mnist.npz", **arrays)
+    source = sets.known_sources(tmp_path, tmp_path / "out")["mnist"]
+    sets.write_pictures(source, tmp_path)
+    with (source.folder / "manifest.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["split"] for row in rows] == ["pool"] * 4 + ["test"] * 4
+    assert all((source.folder / row["path"]).exists() for row in rows)
