@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.live.results import read_result
 from app.views.predictions import RoundPredictions, predictions_of
 from storage.database.store import Store
 from storage.labeling import agreement
-from storage.labeling.labeled_items import UndecidedLabel, items_to_hide, undecided_labels
+from storage.labeling.labeled_items import items_to_hide, undecided_labels
 from storage.projects import class_rows, classes
 from storage.rounds.log import RoundLog
 
@@ -53,18 +54,15 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
     rounds = [row for row in RoundLog(store, project_id).list() if row.status == "finished"]
     rounds = [row for row in rounds if row.metrics.get("has_model") and row.replay_of is None]
     counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
-    conflicting = []
-    left = undecided_labels(store, project_id)
+    conflicting: list[Case] = []
+    labels = [(one.item_id, one.class_id, one.first_sequence) for one in undecided_labels(store, project_id)]
+    left = np.array(labels, np.int64).reshape(-1, 3)
     for row in rounds:  # newest first
-        unused = [label for label in left if row.label_sequence < label.first_sequence]
-        left = [label for label in left if row.label_sequence >= label.first_sequence]
-        found = predictions_of(store, row) if unused else None
-        if found is None:
-            continue
-        places = found.rows(np.array([label.item_id for label in unused], np.int64))
-        for label, place in zip(unused, places, strict=True):
-            case = _conflict(found, int(place), label, counts_as) if place >= 0 else None
-            conflicting += [case] if case is not None else []
+        is_unused = row.label_sequence < left[:, 2]
+        unused, left = left[is_unused], left[~is_unused]
+        found = predictions_of(store, row) if len(unused) else None
+        if found is not None:
+            conflicting += _contradicted(found, unused[:, 0], unused[:, 1], counts_as)
     known = {one.item_id for one in conflicting}
     conflicting += [one for one in suspected(store, project_id) if one.item_id not in known]
     return sorted(conflicting, key=lambda one: -(one.confidence or 0.0))
@@ -91,17 +89,25 @@ def suspected(store: Store, project_id: int) -> list[Case]:
     ]
 
 
-def _conflict(found: RoundPredictions, row: int, label: UndecidedLabel, counts_as: Mapping[int, int]) -> Case | None:
-    """The case of a label that differs from a confident prediction; None if it does not."""
-    column = int(np.argmax(found.probabilities[row]))
-    predicted, confidence = found.column_classes[column], float(found.probabilities[row, column])
-    predicted = counts_as.get(predicted, predicted)
-    if confidence < CONFLICT or predicted == label.class_id:
-        return None
-    return Case(
-        item_id=label.item_id,
-        kind="conflict",
-        labels={0: label.class_id},
-        prediction=predicted,
-        confidence=confidence,
-    )
+def _contradicted(
+    found: RoundPredictions, item_ids: NDArray[np.int64], class_ids: NDArray[np.int64], counts_as: Mapping[int, int]
+) -> list[Case]:
+    """The cases among these labels (n,) that differ from a confident prediction of the round."""
+    rows = found.rows(item_ids)
+    places = np.flatnonzero(rows >= 0)
+    probabilities = np.asarray(found.probabilities[rows[places]])
+    if not probabilities.size:
+        return []
+    predicted = np.array([counts_as.get(one, one) for one in found.column_classes], np.int64)[probabilities.argmax(1)]
+    confidence = probabilities.max(1)
+    differs = np.flatnonzero((confidence >= CONFLICT) & (predicted != class_ids[places]))
+    return [
+        Case(
+            item_id=int(item_ids[places[k]]),
+            kind="conflict",
+            labels={0: int(class_ids[places[k]])},
+            prediction=int(predicted[k]),
+            confidence=float(confidence[k]),
+        )
+        for k in differs
+    ]
