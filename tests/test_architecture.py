@@ -64,6 +64,11 @@ DEFERRED_IMPORTS = (
         "loaded while the server starts, so that the first visitor does not wait",
     ),
     ("app.worker.worker", "*", "the command line imports this module without torch and the engine"),
+    (
+        "core.learning.calibration",
+        "sklearn.*",
+        "it loads pandas too, which takes a second; rounds with few labels, and most processes, do without it",
+    ),
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),

@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 
 from app.jobs.deletions import resume_deletions
 from app.views.text import plain
-from app.web import people, resources
+from app.web import people, resources, warm_start
 from app.web.access import Gate
 from app.web.api.application import api_mount
 from app.web.routes.api import api_routes
@@ -41,6 +41,7 @@ async def lifespan(server: st.App) -> AsyncIterator[None]:
     resources.store()
     resources.rules()
     resources.store_check().start()
+    warm_start.start_reading(resources.store())
     resume_deletions(resources.store())
     import app.web.screens.label  # noqa: F401  the first visitor should not wait for imports
 

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
-from sklearn.linear_model import LogisticRegression
 
 PRIOR_TEMPERATURE = 1.0
 STRENGTH = 10.0  # of the prior: a deviation of 0.32 in log T costs as much as half a nat over all labels
@@ -132,6 +131,8 @@ def fold_of(positions: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[
 
 def _head_logits(x: NDArray[np.float64], positions: NDArray[np.int64], at: NDArray[np.float64]) -> NDArray[np.float64]:
     """(len(at), K) logits at `at` of a softmax head that was fitted on x (n, e) with classes `positions` (n,)."""
+    from sklearn.linear_model import LogisticRegression
+
     head = LogisticRegression(C=1.0, max_iter=300).fit(x, positions)
     scores = head.decision_function(at)
     return np.stack([-scores / 2, scores / 2], 1) if scores.ndim == 1 else np.asarray(scores)

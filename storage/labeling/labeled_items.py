@@ -135,3 +135,10 @@ def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
     with store.read() as connection:
         counts_as = effective_ids(connection, project_id)
         return [UndecidedLabel(row.item_id, counts_as[row.class_id], row.sequence) for row in connection.execute(query)]
+
+
+def last_labeled_project(store: Store) -> int | None:
+    """The project of the newest label event; None without any."""
+    query = select(LabelEvent.project_id).order_by(LabelEvent.sequence.desc()).limit(1)
+    with store.read() as connection:
+        return connection.execute(query).scalar_one_or_none()

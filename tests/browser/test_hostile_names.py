@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from tests.browser.conftest import (
 from tests.browser.screens import READY
 from tests.free_ports import free_port
 
+_numbers = itertools.count()
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     "![x](http://203.0.113.7/a.png)",
@@ -108,7 +110,7 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     """In the app itself: project, class, file, person and guidelines, on every screen."""
     names = [text[:60] for text in HOSTILE]
     files = [(text + ".png", sample_store.picture(90 + i)) for i, text in enumerate(HOSTILE)]
-    title = "<b>![p](http://203.0.113.7/p.png)</b>"
+    title = f"<b>![p](http://203.0.113.7/p{next(_numbers)}.png)</b>"  # a new one when the test is tried again
     project = create_project(store, title, "image", names, settings=ProjectSettings(), guidelines=HOSTILE[0])
     sample_store.add_items(store, project, files)
     sample_store.finish_round(store, project)

@@ -1,0 +1,44 @@
+"""Reading what the first cards of a large project need, in the background while the server starts.
+
+The first request for cards reads the states of all items and checks the arrays of the newest round: two seconds at a
+million items. The project that was labeled last is read before anyone opens it; others are read when they are opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Thread
+
+from app.views.neighbors import nearest_labeled
+from app.views.predictions import newest_predictions
+from storage.database.store import Store
+from storage.labeling.labeled_items import last_labeled_project
+from storage.labeling.state_arrays import item_states
+
+log = logging.getLogger("winnow.pages")
+
+
+def start_reading(store: Store) -> Thread:
+    """Start `read_last_labeled` in a thread that does not keep the process alive."""
+    thread = Thread(target=_read, args=(store,), name="winnow-warm-start", daemon=True)
+    thread.start()
+    return thread
+
+
+def read_last_labeled(store: Store) -> int | None:
+    """Read the project that was labeled last into memory, and return its id; None without labels."""
+    project_id = last_labeled_project(store)
+    if project_id is None:
+        return None
+    item_states(store, project_id)
+    found = newest_predictions(store, project_id)
+    if found is not None and len(found.item_ids):
+        nearest_labeled(store, found, found.item_ids[:1].tolist())
+    return project_id
+
+
+def _read(store: Store) -> None:
+    try:
+        read_last_labeled(store)
+    except Exception:  # the request that needs it reads it again and says what is wrong
+        log.info("nothing was read ahead", exc_info=True)

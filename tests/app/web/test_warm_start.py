@@ -1,0 +1,35 @@
+"""The project that was labeled last is in memory before its first request."""
+
+from __future__ import annotations
+
+from app.views import neighbors, predictions
+from app.web.warm_start import read_last_labeled, start_reading
+from storage.labeling.state_arrays import states_in_memory
+from storage.projects.projects import get_project
+from tests.app.finished_rounds import finish_round
+from tests.storage.pools import make_pool
+
+
+def test_the_project_labeled_last_is_read_and_no_other(sqlite_store):
+    others, last = make_pool(sqlite_store, 6, name="first"), make_pool(sqlite_store, 8, name="second")
+    for made in (others, last):
+        finish_round(sqlite_store, get_project(sqlite_store, made.project_id), picks=[0])
+        made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
+    assert read_last_labeled(sqlite_store) == last.project_id
+    states = states_in_memory(sqlite_store, last.project_id)
+    assert states is not None and states.n_items == 8
+    assert states_in_memory(sqlite_store, others.project_id) is None
+    assert [key for key in predictions._cached if key[0] == sqlite_store.url] == [(sqlite_store.url, 2)]
+    assert [key for key in neighbors._indexes if key[0] == sqlite_store.url] == [(sqlite_store.url, 2, 0)]
+
+
+def test_a_store_without_labels_or_with_a_damaged_round_starts(sqlite_store):
+    assert read_last_labeled(sqlite_store) is None
+    made = make_pool(sqlite_store, 6)
+    finish_round(sqlite_store, get_project(sqlite_store, made.project_id), picks=[0])
+    made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
+    for path in sqlite_store.artifacts.folder.rglob("*.npy"):
+        path.write_bytes(b"damaged")
+    thread = start_reading(sqlite_store)
+    thread.join(60)
+    assert not thread.is_alive()
