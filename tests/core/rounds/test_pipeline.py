@@ -9,60 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from core.config import MediaConfig, RoundConfig, SimilarityConfig
+from core.config import RoundConfig
 from core.errors import Cancelled, TrainingFailed, WinnowError
-from core.rounds import candidates, stages
-from core.rounds.context import Previous, StageContext
+from core.rounds import stages
+from core.rounds.context import Previous
 from core.rounds.embedding_map import PreviousMap
-from core.rounds.outputs import Batch, CandidateFeatures, Predictions, TrainingResult
-from core.rounds.pipeline import resolve_preset, run_round, run_timed
-from core.rounds.stage import Outputs, Stage, check_order, needed, run_stage
-from core.rounds.stage_names import NAMES, TITLES
+from core.rounds.pipeline import resolve_preset, run_round
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
-from core.types import UNLABELED, PoolSnapshot, Progress, RoundResult
+from core.types import Progress
 from tests.app.worker_processes import quick_config
-from tests.core.media.samples import tone, wav
+from tests.core.rounds.small_rounds import CLASSES, MANY, pool, run
 from tests.round_pools import picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-CLASSES = ("bars", "blobs", "checks")
-
-
-def pool(labels: dict[int, int], n: int = 40, held_out: int = 0, **changes) -> tuple[PoolSnapshot, dict[str, bytes]]:
-    """`labels`: row -> class position. The first `held_out` rows are held out with their truth."""
-    data = [picture(row % 3, row) for row in range(n)]
-    hashes = tuple(hashlib.sha256(one).hexdigest() for one in data)
-    given = np.full(n, UNLABELED)
-    for row, label in labels.items():
-        given[row] = label
-    out = np.arange(n) < held_out
-    values = {
-        "kind": "image",
-        "class_names": CLASSES,
-        "item_ids": np.arange(n) * 10 + 5,
-        "hashes": hashes,
-        "labels": given,
-        "held_out": out,
-        "held_out_labels": np.where(out, np.arange(n) % 3, UNLABELED),
-        "eligible": (given == UNLABELED) & ~out,
-    }
-    return PoolSnapshot(**(values | changes)), dict(zip(hashes, data, strict=True))
-
-
-def run(snapshot: PoolSnapshot, media: dict[str, bytes], config: RoundConfig | None = None, **more) -> RoundResult:
-    return run_round(
-        snapshot,
-        config or quick_config(),
-        read=media.__getitem__,
-        cache=more.pop("cache", None) or MemoryRowCache(),
-        runtime=Runtime.create(0, "cpu"),
-        **more,
-    )
-
-
-MANY = {row: row % 3 for row in range(9, 18)}
 
 
 def test_a_round_leaves_everything_a_screen_shows():
@@ -228,55 +188,6 @@ def test_the_next_round_goes_on_from_the_previous_model_map_and_landmarks():
     assert len(second.selection.item_ids) == 4
 
 
-def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
-    """24 tones of three pitches, one of each labeled, the last three held out; their truth may be shifted."""
-    rng = np.random.default_rng(0)
-    data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(24)]
-    rows, out = np.arange(24), np.arange(24) >= 21
-    taken, _ = pool({0: 0, 1: 1, 2: 2}, n=24, kind="audio")
-    taken = dataclasses.replace(
-        taken,
-        hashes=tuple(hashlib.sha256(one).hexdigest() for one in data),
-        held_out=out,
-        held_out_labels=np.where(out, (rows + held_out_truth) % 3, UNLABELED),
-        eligible=(rows > 2) & ~out,
-    )
-    return taken, {hashlib.sha256(one).hexdigest(): one for one in data}
-
-
-def test_labels_propagate_over_similar_clips_and_the_labels_of_test_items_change_nothing():
-    snapshot, media = clips()
-    plain = dataclasses.replace(
-        quick_config(proxy="similarity", uncertainty_power=1.0), media=MediaConfig(seconds=0.25)
-    )
-    similar = dataclasses.replace(plain, similarity=SimilarityConfig(neighbors=3))
-    own, found = run(snapshot, media, plain), run(snapshot, media, similar)
-    with_propagation = found.metrics["accuracy_with_propagation"]
-    assert with_propagation == 1.0 > found.metrics["accuracy"]  # eight steps teach a network next to nothing
-    assert found.metrics["accuracy"] == own.metrics["accuracy"] and "accuracy_with_propagation" not in own.metrics
-    assert (found.probabilities.argmax(1) == np.arange(24) % 3)[:21].mean() > 0.9
-    np.testing.assert_array_equal(found.probabilities[21:], own.probabilities[21:])  # test items are not in the graph
-    assert np.allclose(found.probabilities.sum(1), 1, atol=1e-5) and len(found.selection.item_ids) == 4
-    changed = int((found.probabilities.argmax(1) != own.probabilities.argmax(1)).sum())
-    assert any(note.startswith(f"{changed} of 24 predictions were changed") for note in found.notes)
-    assert not any("sound alike" in note for note in own.notes)
-    shifted, _ = clips(held_out_truth=1)
-    again = run(shifted, media, similar)
-    np.testing.assert_array_equal(found.probabilities, again.probabilities)
-    np.testing.assert_array_equal(found.selection.item_ids, again.selection.item_ids)
-
-
-def test_before_the_first_label_nothing_is_propagated():
-    snapshot, media = clips()
-    snapshot = dataclasses.replace(snapshot, labels=np.full(24, UNLABELED), eligible=~snapshot.held_out)
-    config = dataclasses.replace(
-        quick_config(proxy="similarity"), media=MediaConfig(seconds=0.25), similarity=SimilarityConfig(neighbors=3)
-    )
-    result = run(snapshot, media, config)
-    np.testing.assert_allclose(result.probabilities, 1 / 3, atol=1e-6)
-    assert len(result.selection.item_ids) == 4
-
-
 def test_the_automatic_preset_is_resolved_for_the_device():
     config = RoundConfig(preset="auto")
     on_cpu, on_gpu = (
@@ -296,150 +207,3 @@ def test_the_automatic_preset_is_resolved_for_the_device():
         0,
     )
     assert resolve_preset(on_gpu, Runtime.create(0, "cpu")) == on_gpu
-
-
-def context_of(snapshot: PoolSnapshot, media: dict[str, bytes], config: RoundConfig, **more) -> StageContext:
-    return StageContext(
-        snapshot=snapshot,
-        config=config,
-        read=media.__getitem__,
-        cache=MemoryRowCache(),
-        runtime=Runtime.create(0, "cpu"),
-        **more,
-    )
-
-
-def similar_clips(**selection) -> RoundConfig:
-    """Settings of a round on clips whose proxy is the similarity graph."""
-    return dataclasses.replace(
-        quick_config(**({"proxy": "similarity"} | selection)),
-        media=MediaConfig(seconds=0.25),
-        similarity=SimilarityConfig(neighbors=3),
-    )
-
-
-@pytest.mark.parametrize("strategy", ["bico", "margin", "k_center", "badge"])
-def test_a_round_that_reads_no_kernel_features_computes_none(strategy, monkeypatch):
-    """The picks are those of a round that has the features. Near-duplicates, which are found on the inputs instead, are
-    left out of the comparison: only equal items count."""
-    snapshot, media = clips()
-    config = similar_clips(strategy=strategy, near_duplicate=0.0)
-    context, outputs = context_of(snapshot, media, config), Outputs()
-    run_timed(needed(stages.STAGES, Predictions), context, outputs)
-    with_features = Outputs()
-    for gives in (Predictions, TrainingResult, stages.Inputs):
-        with_features.add(gives, outputs.get(gives))
-    with_features.add(CandidateFeatures, stages.compute_features(context, outputs.get(stages.Inputs)))
-    run_timed(needed(stages.STAGES, Batch, known=with_features), context, with_features)
-
-    def refuse(*args, **more):
-        raise AssertionError("kernel features were computed")
-
-    monkeypatch.setattr(candidates.KernelFeatures, "prepare", refuse)
-    result = run(snapshot, media, config)
-    assert "features" not in result.metrics["seconds"]
-    expected = with_features.get(Batch).selection
-    np.testing.assert_array_equal(result.selection.item_ids, expected.item_ids)
-    np.testing.assert_array_equal(result.selection.scores, expected.scores)
-    assert result.selection.reasons == expected.reasons
-
-
-def test_near_duplicates_are_found_without_kernel_features():
-    """Two equal clips under two names: only one of them is chosen while others remain."""
-    snapshot, media = clips()
-    names = list(snapshot.hashes)
-    copy = media[names[6]] + b"\0\0\0\0"  # bytes after the last chunk: another hash, the same sound
-    names[9] = hashlib.sha256(copy).hexdigest()
-    media[names[9]] = copy
-    snapshot = dataclasses.replace(snapshot, hashes=tuple(names))
-    config = similar_clips(batch_size=17)
-    result = run(snapshot, media, config)
-    assert "features" not in result.metrics["seconds"]
-    picked = result.selection.item_ids.tolist()
-    assert len({95, 65} & set(picked)) == 1 and len(picked) == 17
-
-
-@pytest.mark.parametrize(
-    ("config", "labels"),
-    [
-        (similar_clips(proxy="kernel"), None),
-        (similar_clips(proxy="embedding"), None),
-        (dataclasses.replace(similar_clips(), similarity=SimilarityConfig(neighbors=0)), None),
-        (similar_clips(), np.full(24, UNLABELED)),
-    ],
-    ids=["kernel proxy", "embedding proxy", "no similarity graph", "no labels"],
-)
-def test_rounds_that_read_kernel_features_compute_them(config, labels):
-    snapshot, media = clips()
-    if labels is not None:
-        snapshot = dataclasses.replace(snapshot, labels=labels, eligible=~snapshot.held_out)
-    assert "features" in run(snapshot, media, config).metrics["seconds"]
-
-
-def test_pictures_have_no_similarity_graph_and_keep_their_kernel_features():
-    snapshot, media = pool(MANY)
-    config = dataclasses.replace(quick_config(proxy="similarity"), similarity=SimilarityConfig(neighbors=3))
-    assert "features" in run(snapshot, media, config).metrics["seconds"]
-
-
-def test_only_training_loads_the_previous_model():
-    snapshot, media = pool(MANY)
-    loaded: list[str] = []
-    outputs = Outputs()
-
-    def load_model():
-        loaded.append(stage.name)
-        return None
-
-    context = context_of(snapshot, media, quick_config(), previous=Previous(class_names=CLASSES, load_model=load_model))
-    for stage in stages.STAGES:
-        outputs.add(stage.gives, run_stage(stage, context, outputs))
-    assert loaded == ["train"]
-    cold = dataclasses.replace(context.config.training, warm_steps=0)
-    stages.train_model(
-        dataclasses.replace(context, config=dataclasses.replace(context.config, training=cold)),
-        outputs.get(stages.Inputs),
-    )
-    assert loaded == ["train"]  # training from scratch needs no previous model
-
-
-def test_the_stages_have_the_stored_names_and_titles_in_order():
-    assert ("snapshot", *(stage.name for stage in stages.STAGES), "finish") == NAMES
-    assert all(stage.title == TITLES[stage.name] for stage in stages.STAGES)
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassShares:
-    shares: np.ndarray
-
-
-def class_shares(context: StageContext, predictions: Predictions) -> ClassShares:
-    return ClassShares(predictions.probabilities.mean(0))
-
-
-CLASS_SHARES: Stage[ClassShares] = Stage(
-    name="shares", title="Class shares", needs=(Predictions,), gives=ClassShares, run=class_shares
-)
-
-
-def test_a_new_stage_is_one_record_with_its_function_and_its_output():
-    snapshot, media = pool(MANY)
-    longer = (*stages.STAGES[:4], CLASS_SHARES, *stages.STAGES[4:])
-    check_order(longer)
-    outputs = Outputs()
-    seconds = run_timed(longer, context_of(snapshot, media, quick_config()), outputs)
-    assert list(seconds) == [stage.name for stage in longer]
-    assert outputs.get(ClassShares).shares.sum() == pytest.approx(1.0, abs=1e-5)
-    assert [stage.name for stage in needed(longer, ClassShares)] == ["prepare", "train", "predict", "shares"]
-
-
-def test_a_stage_whose_needs_no_earlier_stage_gives_is_refused():
-    with pytest.raises(WinnowError, match="shares needs Predictions, which no earlier stage gives"):
-        check_order((CLASS_SHARES, *stages.STAGES))
-
-
-def test_a_stage_that_gives_something_else_than_it_says_is_refused():
-    snapshot, media = pool(MANY)
-    wrong = dataclasses.replace(CLASS_SHARES, needs=(), run=lambda context: None)
-    with pytest.raises(WinnowError, match="shares gave NoneType; it must give ClassShares"):
-        run_stage(wrong, context_of(snapshot, media, quick_config()), Outputs())
