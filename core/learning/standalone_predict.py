@@ -110,6 +110,29 @@ def cut(mono: np.ndarray[Any, Any], start: int, fit: dict[str, Any]) -> np.ndarr
     return clip.astype(np.float16).astype(np.float32)
 
 
+def to_srgb(image: Any) -> Any:
+    """The picture with its colors in sRGB, where it has an ICC profile that applies to it."""
+    from PIL import ImageCms
+
+    profile, mode = image.info.get("icc_profile"), image.mode
+    described = {"L": "L", "RGB": "RGB", "RGBA": "RGB", "P": "RGB", "CMYK": "CMYK"}.get(mode)
+    if not profile or described is None or len(profile) > 8 << 20:
+        return image
+    if b"sRGB" in profile or "sRGB".encode("utf-16-be") in profile:
+        return image
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        transform = ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), described, "RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return image
+    has_alpha = mode == "RGBA" or (mode == "P" and "transparency" in image.info)
+    alpha = image.convert("RGBA").getchannel("A") if has_alpha else None
+    made = transform.apply(image if mode == described else image.convert(described))
+    if alpha is not None:
+        made.putalpha(alpha)
+    return made.convert("L") if mode == "L" else made
+
+
 def prepare_picture(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray[Any, Any]:
     from PIL import Image, ImageOps
 
@@ -119,6 +142,8 @@ def prepare_picture(data: bytes, steps: dict[str, dict[str, Any]]) -> np.ndarray
     if image.mode.startswith("I"):
         deep = np.asarray(image).astype(np.int64)
         image = Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
+    if "profile" in steps:
+        image = to_srgb(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")

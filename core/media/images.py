@@ -1,8 +1,8 @@
 """Image bytes -> an array of fixed size, upright (EXIF orientation applied once).
 
 Formats are an allow-list, and the number of pixels is checked before anything is decoded (`core.limits`). Deep pictures
-become 8 bits, transparent parts white and colors RGB with `plain`, which the display uses too, so that people and the
-model see the same picture. `picture_notes` states in sentences what of a file that changes.
+become 8 bits, colors sRGB by their ICC profile, and transparent parts white with `plain`. The display uses it too:
+people and the model see the same picture. `picture_notes` states in sentences what of a file that changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from core.config import MediaConfig
@@ -22,6 +22,8 @@ from core.limits import Limits, current_limits, pixels_problem, tiff_problem
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")
 TRANSPARENT = ("RGBA", "LA", "PA", "La", "RGBa")  # modes
 GRAY = ("1", "L")
+PROFILED = {"L": "L", "RGB": "RGB", "RGBA": "RGB", "P": "RGB", "CMYK": "CMYK"}  # mode -> mode that a profile describes
+MOST_PROFILE_BYTES = 8 << 20  # profiles for printing take up to 3 MB
 VERY_LONG = 10  # ratio of the sides
 
 
@@ -59,10 +61,36 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
 
 
+def to_srgb(image: Image.Image) -> Image.Image:
+    """The picture with its colors in sRGB, where it has an ICC profile that applies to it (`srgb_transform`)."""
+    transform = srgb_transform(image.mode, image.info.get("icc_profile"))
+    if transform is None:
+        return image
+    mode, has_alpha = image.mode, image.mode == "RGBA" or (image.mode == "P" and "transparency" in image.info)
+    alpha = image.convert("RGBA").getchannel("A") if has_alpha else None
+    made = transform.apply(image if mode == PROFILED[mode] else image.convert(PROFILED[mode]))
+    made.info.pop("icc_profile", None)
+    if alpha is not None:
+        made.putalpha(alpha)
+    return made.convert("L") if mode == "L" else made
+
+
+def srgb_transform(mode: str, profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
+    """What converts colors of this profile to sRGB; None for sRGB, and for a profile that does not fit the mode or
+    cannot be read."""
+    if profile is None or _is_srgb(profile) or len(profile) > MOST_PROFILE_BYTES or mode not in PROFILED:
+        return None
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        return ImageCms.buildTransform(source, ImageCms.createProfile("sRGB"), PROFILED[mode], "RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError):
+        return None
+
+
 def plain(image: Image.Image) -> Image.Image:
-    """The picture in mode L or RGB: deep gray in 8 bits, transparent parts on white, CMYK and palettes as RGB. Color
-    profiles are ignored: values are read as sRGB, for people and the model alike."""
-    image = to_eight_bits(image)
+    """The picture in mode L or RGB: deep gray in 8 bits, colors in sRGB, transparent parts on white, CMYK and palettes
+    as RGB."""
+    image = to_srgb(to_eight_bits(image))
     if image.mode in GRAY:
         return image if image.mode == "L" else image.convert("L")
     if image.mode in TRANSPARENT or "transparency" in image.info:
@@ -77,6 +105,8 @@ def picture_notes(data: bytes, limits: Limits | None = None) -> list[str]:
         warnings.simplefilter("ignore")
         image = open_image(data, limits or current_limits())
         turned = image.getexif().get(0x0112, 1) in range(2, 9)
+    profile = image.info.get("icc_profile")
+    applies = srgb_transform(image.mode, profile) is not None
     long, short = max(image.size), max(min(image.size), 1)
     n_frames = int(getattr(image, "n_frames", 1))
     seen = {
@@ -86,7 +116,10 @@ def picture_notes(data: bytes, limits: Limits | None = None) -> list[str]:
         "Its CMYK colors are converted to RGB.": image.mode == "CMYK",
         "Its transparent parts are white.": image.mode in TRANSPARENT
         or ("transparency" in image.info and image.mode not in GRAY),
-        "Its color profile is ignored: colors are read as sRGB.": not _is_srgb(image.info.get("icc_profile")),
+        "Its colors are converted to sRGB by its color profile.": applies,
+        "Its color profile is ignored, because it cannot be applied: colors are read as sRGB.": not (
+            applies or _is_srgb(profile)
+        ),
         f"Its longer side is {long / short:,.0f} times the shorter one: little of it is left at the network's size.": (
             long / short >= VERY_LONG
         ),

@@ -20,7 +20,7 @@ from core.media.mel import log_mel
 from core.media.windows import Windows, find_windows
 from core.types import MediaKind, MediaReader, Progress, Report, RowCache, Rows, ignore
 
-VERSION = 2  # of what is computed here; increase it when the same settings give other numbers
+VERSIONS = {"image": 3, "audio": 2}  # of what is computed here; increase one when the same settings give other numbers
 IMAGE_SETTINGS = ("image_size", "image_fit", "channels", "image_width")
 AUDIO_CLIP_SETTINGS = ("sample_rate", "seconds", "clip_from", "audio_channel")
 ADDED_LATER = {
@@ -85,7 +85,8 @@ def _key(config: MediaConfig, names: tuple[str, ...], prefix: str) -> str:
     values = {name: getattr(config, name) for name in names}
     named = {name: value for name, value in values.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
     settings = ";".join(f"{name}={value!r}" for name, value in named.items())
-    return f"{prefix}-{hashlib.sha256(f'{VERSION};{settings}'.encode()).hexdigest()[:16]}"
+    version = VERSIONS["image" if names is IMAGE_SETTINGS else "audio"]
+    return f"{prefix}-{hashlib.sha256(f'{version};{settings}'.encode()).hexdigest()[:16]}"
 
 
 def prepare(  # noqa: PLR0913 - the boundary every caller knows

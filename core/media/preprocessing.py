@@ -114,6 +114,10 @@ def _picture(config: MediaConfig, mean: Sequence[float], scale: Sequence[float])
             {"step": "decode", "formats": list(FORMATS), "frame": "first"},
             {"step": "upright", "how": "apply the EXIF orientation"},
             {"step": "depth", "how": "16 and 32 bits per pixel: shift right by 8, clip to 0 to 255"},
+            {
+                "step": "profile",
+                "how": "an ICC profile other than sRGB that fits the picture: convert to sRGB, perceptual intent",
+            },
             {"step": "flatten", "how": "transparent parts on white"},
             {"step": "mode", "channels": channels, "how": "Pillow convert to " + ("L" if channels == 1 else "RGB")},
             {

@@ -153,7 +153,7 @@ class _Shelf:
         try:
             self.layout()
         except ValueError as error:
-            LOG.warning("%s Its rows are computed again.", error)
+            LOG.warning("The cache %s is damaged (%s). Its rows are computed again.", self.folder, error)
             aside = self.folder.with_name(f"{self.folder.name}.{uuid.uuid4().hex}.damaged")
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 self.folder.rename(aside)

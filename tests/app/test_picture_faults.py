@@ -15,6 +15,7 @@ from core.config import MediaConfig
 from core.limits import Limits
 from core.media.images import decode_image, picture_notes, to_picture
 from storage.media.probe import examine
+from tests.core.media.color_profiles import WIDE, rgb_profile
 
 RNG = np.random.default_rng(0)
 
@@ -72,6 +73,11 @@ def with_profile() -> bytes:
     return saved(Image.fromarray(RNG.integers(0, 255, (30, 40, 3)).astype(np.uint8)), "PNG", icc_profile=bytes(profile))
 
 
+def wide_gamut() -> bytes:
+    pixels = RNG.integers(0, 255, (30, 40, 4)).astype(np.uint8)
+    return saved(Image.fromarray(pixels), "PNG", icc_profile=rgb_profile(WIDE, 1.8))
+
+
 def with_srgb() -> bytes:
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     return saved(Image.new("RGB", (40, 30)), "PNG", icc_profile=profile)
@@ -86,6 +92,7 @@ CASES = {
     "alpha": (with_alpha, (40, 30), ["transparent parts are white"]),
     "palette with alpha": (palette_with_alpha, (40, 30), ["transparent parts are white"]),
     "profile": (with_profile, (40, 30), ["color profile is ignored"]),
+    "wide gamut": (wide_gamut, (40, 30), ["transparent parts are white", "converted to sRGB by its color profile"]),
     "sRGB profile": (with_srgb, (40, 30), []),
 }
 

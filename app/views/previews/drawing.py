@@ -46,7 +46,7 @@ THUMB = (240, 136)
 PICTURE_SIDE = 1600
 KEPT_SAMPLES = 1 << 23  # a clip of up to this many mono samples is decoded once, a longer one twice
 MODEL_PART = "model.png "  # followed by the media settings as JSON
-VERSION = 4  # part of the file name: a new drawing never meets an old picture
+VERSION = 5  # part of the file name: a new drawing never meets an old picture
 
 
 @dataclass(frozen=True, slots=True)
