@@ -39,3 +39,8 @@ class Table(DeclarativeBase):
 def rare_rows(name: str, fact: str) -> Index:
     """An index of the few rows where the boolean column `fact` holds: counting them does not read the whole pool."""
     return Index(name, "project_id", sqlite_where=text(f"{fact} = 1"), postgresql_where=text(fact))
+
+
+def rows_where(name: str, condition: str, *columns: str) -> Index:
+    """An index of the rows that meet an SQL condition. SQLite uses it for queries that repeat it word for word."""
+    return Index(name, *columns, sqlite_where=text(condition), postgresql_where=text(condition))

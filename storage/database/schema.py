@@ -21,11 +21,14 @@ from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstrain
 from sqlalchemy.orm import Mapped, mapped_column
 
 from storage.database.access_schema import ACCESS_TABLES
-from storage.database.declarative import Table, rare_rows
+from storage.database.declarative import Table, rare_rows, rows_where
 from storage.database.tables.recordings import RECORDING_TABLES, WindowColumns, windows_index
 
 NOT_OK = "condition <> 'ok'"
 CHANGED = "revision > 0"
+SHARED = "n_labels > 1"
+NOTED = "kind = 'note'"
+IN_NAMED_SPLIT = "split_name <> ''"
 
 
 class Project(Table):
@@ -112,7 +115,8 @@ class Item(WindowColumns, Table):
         Index("items_order", "project_id", "id"),
         windows_index(),
         rare_rows("items_held_out", "held_out"),
-        Index("items_unreadable", "project_id", sqlite_where=text(NOT_OK), postgresql_where=text(NOT_OK)),
+        rows_where("items_split", IN_NAMED_SPLIT, "project_id", "split_name"),
+        rows_where("items_unreadable", NOT_OK, "project_id"),
     )
 
 
@@ -146,6 +150,7 @@ class LabelEvent(Table):
         Index("label_events_item", "item_id", "sequence"),
         Index("label_events_annotator", "project_id", "annotator_id", "sequence"),
         Index("label_events_undoes", "undoes"),
+        rows_where("label_events_notes", NOTED, "project_id", "item_id"),
         {"sqlite_autoincrement": True},
     )
 
@@ -159,7 +164,7 @@ class CurrentLabel(Table):
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
     class_id: Mapped[int] = mapped_column(ForeignKey("classes.id"))
     sequence: Mapped[int]  # the event that gave it
-    __table_args__ = (Index("current_labels_project", "project_id", "annotator_id"),)
+    __table_args__ = (Index("current_labels_annotator", "project_id", "annotator_id", "item_id"),)
 
 
 class ItemState(Table):
@@ -177,15 +182,12 @@ class ItemState(Table):
     sequence: Mapped[int | None]  # the newest event that changed class_id
     queue_rank: Mapped[int]  # small and in order for picks and prioritized items; NOT_QUEUED for the rest
     shuffle: Mapped[int] = mapped_column(Integer)  # from the hash: a stable order that is not alphabetical
-    revision: Mapped[int] = mapped_column(
-        default=0, server_default="0"
-    )  # of the project, at the last change of the row
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")  # of the project, at the row's last change
     __table_args__ = (
-        Index(
-            "item_states_changed", "project_id", "revision", sqlite_where=text(CHANGED), postgresql_where=text(CHANGED)
-        ),
+        rows_where("item_states_changed", CHANGED, "project_id", "revision"),
         Index("item_states_queue", "project_id", "waiting", "queue_rank", "shuffle", "item_id"),
         Index("item_states_class", "project_id", "class_id"),
+        rows_where("item_states_shared", SHARED, "project_id", "item_id"),
         rare_rows("item_states_skipped", "skipped"),
         rare_rows("item_states_flagged", "flagged"),
     )

@@ -55,11 +55,12 @@ def columns_of(rows: ExportRows) -> Iterator[Columns]:
 
 def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
     pseudo, kept, fields = chunk.pseudo_labels, chunk.rows, chunk.fields
-    if rows.pseudo_labels is not None:  # else every item of a chunk has a row
+    if rows.pseudo_labels is not None and not rows.options.unlabeled:  # else every item of a chunk has a row
         kept, fields = _with_label(chunk)
     if not kept:
         return None
-    kinds, labels = _sources(fields), _labels(rows, fields, pseudo)
+    kinds = _sources(rows, fields, pseudo)
+    labels = _labels(rows, fields, pseudo, kinds)
     votes = _votes(chunk, fields["id"], kinds, labels)
     if chunk.others:
         fits = [one.kept(rows.options.contested) for one in votes]
@@ -68,7 +69,7 @@ def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
         if not kept:
             return None
         fields = fields_of(kept)
-    given = [kind not in ("truth", "pseudo") for kind in kinds]
+    given = [kind not in ("truth", "pseudo", "none") for kind in kinds]
     values: dict[str, Column | None] = dict.fromkeys(COLUMNS)
     values |= {name: fields[name] for name in ITEM_COLUMNS}
     values |= {"path": [""] * len(kept), "label": labels, "source": kinds}
@@ -77,6 +78,10 @@ def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
         for name, held_out in zip(fields["split_name"], fields["held_out"], strict=True)
     ]
     values |= _event_values(rows, fields, given, labels)
+    values["flagged"] = fields["flagged"]
+    if chunk.notes:
+        pairs = zip(values["note"] or (), fields["id"], strict=True)
+        values["note"] = [own or chunk.notes.get(item_id) for own, item_id in pairs]
     _set_pseudo(rows, pseudo, values, fields["id"], kinds)
     values |= _pick_values(rows, kept, fields, given, labels)
     values["other_names"] = [chunk.names.get(one, []) for one in fields["id"]]
@@ -98,23 +103,33 @@ def _with_label(chunk: Chunk) -> tuple[Sequence[Any], dict[str, Column]]:
     return kept, fields_of(kept) if kept else {}
 
 
-def _sources(fields: dict[str, Column]) -> list[str]:
-    values = zip(fields["held_out"], fields["class_id"], fields["kind"], strict=True)
-    return ["truth" if held_out else "pseudo" if label is None else kind for held_out, label, kind in values]
-
-
-def _labels(rows: ExportRows, fields: dict[str, Column], pseudo: dict[int, tuple[str, float]]) -> list[str]:
-    names = rows.counts_as
-    values = zip(
-        *(fields[name] for name in ("held_out", "class_id", "label_class", "truth_class_id", "id")), strict=True
-    )
+def _sources(rows: ExportRows, fields: dict[str, Column], pseudo: dict[int, tuple[str, float]]) -> list[str]:
+    names = ("held_out", "class_id", "kind", "truth_class_id", "id")
+    known, values = rows.options.held_out, zip(*(fields[name] for name in names), strict=True)
     return [
-        names[truth] if held_out else pseudo[item_id][0] if label is None else names[given]
-        for held_out, label, given, truth, item_id in values
+        ("truth" if known and truth is not None else "none")
+        if held_out
+        else kind
+        if label is not None
+        else "pseudo"
+        if item_id in pseudo
+        else "none"
+        for held_out, label, kind, truth, item_id in values
     ]
 
 
-def _votes(chunk: Chunk, item_ids: Column, kinds: list[str], labels: list[str]) -> list[Votes]:
+def _labels(
+    rows: ExportRows, fields: dict[str, Column], pseudo: dict[int, tuple[str, float]], kinds: list[str]
+) -> list[str | None]:
+    names = rows.counts_as
+    values = zip(kinds, *(fields[name] for name in ("label_class", "truth_class_id", "id")), strict=True)
+    return [
+        names[truth] if kind == "truth" else pseudo[item][0] if kind == "pseudo" else names.get(given)
+        for kind, given, truth, item in values
+    ]
+
+
+def _votes(chunk: Chunk, item_ids: Column, kinds: list[str], labels: list[str | None]) -> list[Votes]:
     """The votes of each row; rows without other labels share one object for each source and label."""
     alone = cache(lambda kind, label: votes_of(kind, label, ()))
     if not chunk.others:
@@ -126,7 +141,7 @@ def _votes(chunk: Chunk, item_ids: Column, kinds: list[str], labels: list[str]) 
 
 
 def _event_values(
-    rows: ExportRows, fields: dict[str, Column], given: list[bool], labels: list[str]
+    rows: ExportRows, fields: dict[str, Column], given: list[bool], labels: list[str | None]
 ) -> dict[str, Column]:
     """The columns of the counting label, None where `given` is false."""
 
@@ -169,7 +184,7 @@ def _set_pseudo(
 
 
 def _pick_values(
-    rows: ExportRows, kept: Sequence[Any], fields: dict[str, Column], given: list[bool], labels: list[str]
+    rows: ExportRows, kept: Sequence[Any], fields: dict[str, Column], given: list[bool], labels: list[str | None]
 ) -> dict[str, Column | None]:
     """PICK_COLUMNS, empty if no row was picked."""
     picked = [k for k, position in enumerate(fields["position"]) if position is not None and given[k]]

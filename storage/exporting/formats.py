@@ -184,7 +184,7 @@ def _parquet_schema(columns: Sequence[str]) -> Any:
     )
     kinds = dict.fromkeys(floats, pa.float64()) | {"at": pa.timestamp("us", "UTC")}
     kinds |= dict.fromkeys((*whole, *export_reasons.WHOLE_COLUMNS), pa.int64())
-    kinds |= dict.fromkeys(("contested", *export_reasons.FLAG_COLUMNS), pa.bool_())
+    kinds |= dict.fromkeys(("contested", "flagged", *export_reasons.FLAG_COLUMNS), pa.bool_())
     kinds["votes"] = pa.list_(pa.struct([("label", pa.string()), ("n", pa.int64())]))
     other = pa.struct([(name, kinds.get(name, pa.string())) for name in OTHER_COLUMNS])
     kinds |= {"other_names": pa.list_(pa.string()), "other_labels": pa.list_(other)}

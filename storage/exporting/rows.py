@@ -3,8 +3,9 @@
 One row per item, in the order of import. `label` is the class that counts. Further columns give its annotator, time,
 round and suggestion, why that round selected the item (`storage.exporting.reasons`), the labels of other annotators
 (`other_labels`), and how many annotators gave which class (`storage.exporting.votes`). `source` is the origin of the
-label: label (an annotator), decide (a review), truth (the known label of a held-out item) or pseudo (the prediction of
-the model, with its confidence).
+label: label (an annotator), decide (a review), truth (the known label of a held-out item), pseudo (the prediction of
+the model, with its confidence) or none (an item without a label, on request). `flagged` is the flag of the item; `note`
+is the note of its label, else the notes on the item.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, or_, select, true
 from sqlalchemy.orm import aliased
 
 from core.errors import InvalidInput, NotFound
+from storage.database.bulk import chunks
 from storage.database.schema import Annotator, CurrentLabel, Item, ItemName, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
 from storage.database.tables.recordings import Recording
 from storage.exporting.reasons import PICK_COLUMNS, PickColumns, pick_selected
 from storage.exporting.votes import CONTESTED, VOTE_COLUMNS, Contested, votes_of
+from storage.labeling.browsing.item_browser import note_texts
 from storage.labeling.labeled_items import items_seen_with_labels
 from storage.media.contents import Content, content_of
 from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
+TABLES = ("csv", "jsonl", "parquet")  # formats that can have rows without a label
 Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity", "raven"]
 CHUNK = 5_000
 OTHER_COLUMNS = (
@@ -42,11 +46,12 @@ ITEM_COLUMNS = (
 )  # fmt: skip
 COLUMNS = (
     "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", *PICK_COLUMNS,
-    "suggestion", "suggested_label", "suggested_confidence", "seconds", "note", "label_given", "kind", "event",
-    "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
+    "suggestion", "suggested_label", "suggested_confidence", "seconds", "flagged", "note", "label_given", "kind",
+    "event", "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
     "recording", "start", "end", "recording_sha256", "first_frame", "last_frame", "group",
     "other_names", "other_labels", *VOTE_COLUMNS,
 )  # fmt: skip
+UNLABELED = {"label": None, "source": "none"}
 CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
 
 
@@ -61,6 +66,8 @@ class ExportOptions:
     media_prefix: str | None = None  # before paths in Label Studio tasks; None: its addresses of local files
     arrays: bool = False  # also embeddings and probabilities of the newest finished round
     overwrite: bool = False
+    items: tuple[int, ...] | None = None  # only these
+    unlabeled: bool = False  # also items without a label; only in tables
     contested: Contested = "keep"  # items whose labels differ and that nobody decided: keep, majority, or omit
 
     def __post_init__(self) -> None:
@@ -68,6 +75,8 @@ class ExportOptions:
             raise InvalidInput(f"Contested items: {self.contested!r} is unknown; use {', '.join(CONTESTED)}.")
         if self.pseudo_above is not None and not 0 <= self.pseudo_above <= 1:
             raise InvalidInput(f"The confidence is {self.pseudo_above}; give a number from 0 to 1.")
+        if self.unlabeled and self.format not in TABLES:
+            raise InvalidInput(f"Items without a label can be exported as {', '.join(TABLES)} only.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class Chunk:
     names: dict[int, list[str]]  # item id -> its other names
     others: dict[int, list[dict[str, Any]]]  # item id -> its labels other than the one that counts
     pseudo_labels: dict[int, tuple[str, float]]  # item id -> (label, confidence)
+    notes: dict[int, str]  # item id -> the notes on it, one a line
 
 
 class PseudoLabels:
@@ -168,6 +178,8 @@ class ExportRows:
                 values = self._values(row, chunk.pseudo_labels.get(row.id))
                 if values is None:
                     continue
+                values["flagged"] = row.flagged
+                values["note"] = values["note"] or chunk.notes.get(row.id)
                 values["other_names"] = chunk.names.get(row.id, [])
                 values["other_labels"] = chunk.others.get(row.id, [])
                 votes = votes_of(values["source"], values["label"], values["other_labels"])
@@ -178,28 +190,42 @@ class ExportRows:
 
     def chunks(self) -> Iterator[Chunk]:
         """The items that may have a row, in order, with what belongs to them."""
-        last = 0
-        while rows := self._chunk(last):
+        for rows in self._blocks():
             fields = fields_of(rows)
             item_ids = fields["id"]
-            last = item_ids[-1]
             self.picks.prepare(fields["reason"])
             self.repeated = self._repeated_labels(item_ids)
-            yield Chunk(rows, fields, self._names(item_ids), self._others(item_ids), self._pseudo_labels(fields))
+            names, others = self._names(item_ids), self._others(item_ids)
+            notes = note_texts(self.connection, self.project_id, item_ids[0], item_ids[-1])
+            yield Chunk(rows, fields, names, others, self._pseudo_labels(fields), notes)
 
-    def _chunk(self, last: int) -> Sequence[Any]:
-        """The next items that may have a row, with the event of the label that counts."""
+    def _blocks(self) -> Iterator[Sequence[Any]]:
+        """The rows of the query in the order of ids, some thousand at a time."""
+        if self.options.items is not None:
+            for ids in chunks(sorted(set(self.options.items)), CHUNK):
+                if rows := self.connection.execute(self._query().where(Item.id.in_(ids))).all():
+                    yield rows
+            return
+        last = 0
+        while rows := self.connection.execute(self._query().where(Item.id > last).limit(CHUNK)).all():
+            last = rows[-1].id
+            yield rows
+
+    def _query(self) -> Select[*tuple[Any, ...]]:
+        """The items that may have a row, with the event of the label that counts."""
         wanted = [is_labeled()]
         if self.options.held_out:
             wanted.append(is_test_item())
         if self.pseudo_labels is not None:
             wanted.append(may_have_pseudo_label())
-        query = (
+        if self.options.unlabeled:
+            wanted = [true()]
+        return (
             select(
                 Item.id, Item.sha256, Item.name, Item.media_type, Item.n_bytes, Item.link_path, Item.held_out,
                 Item.split_name, Item.seconds.label("duration"),
                 Item.sample_rate, Item.channels, Item.width, Item.height,
-                *span_columns(), Item.truth_class_id, ItemState.class_id, *_event_columns(),
+                *span_columns(), Item.truth_class_id, ItemState.class_id, ItemState.flagged, *_event_columns(),
                 Round.number, Round.strategy, *pick_selected(),
             )
             .join(ItemState, ItemState.item_id == Item.id)
@@ -210,11 +236,9 @@ class ExportRows:
             .outerjoin(Annotator, Annotator.id == LabelEvent.annotator_id)
             .outerjoin(Round, Round.id == LabelEvent.round_id)
             .outerjoin(Pick, and_(Pick.round_id == LabelEvent.round_id, Pick.item_id == Item.id))
-            .where(Item.project_id == self.project_id, Item.id > last, or_(*wanted))
+            .where(Item.project_id == self.project_id, or_(*wanted))
             .order_by(Item.id)
-            .limit(CHUNK)
         )  # fmt: skip
-        return self.connection.execute(query).all()
 
     def _pseudo_labels(self, fields: dict[str, Sequence[Any]]) -> dict[int, tuple[str, float]]:
         if self.pseudo_labels is None or self.options.pseudo_above is None:
@@ -230,10 +254,11 @@ class ExportRows:
             values[name] = getattr(row, name)
         values["split"] = row.split_name or ("test" if row.held_out else "train")
         if row.held_out:
-            return values | {"label": self.counts_as[row.truth_class_id], "source": "truth"}
+            known = row.truth_class_id is not None and self.options.held_out
+            return values | ({"label": self.counts_as[row.truth_class_id], "source": "truth"} if known else UNLABELED)
         if row.class_id is None:
             if pseudo_label is None or self.pseudo_labels is None:
-                return None
+                return values | UNLABELED if self.options.unlabeled else None
             label, confidence = pseudo_label
             return values | {
                 "label": label, "source": "pseudo", "confidence": confidence, "round": self.pseudo_labels.number

@@ -158,6 +158,11 @@ class _Export:
             "label_sequence": moment.label_sequence,
         }
 
+    def _content(self) -> dict[str, Any]:
+        """The options; of a list of items their number."""
+        told = {name: value for name, value in asdict(self.options).items() if name != "overwrite"}
+        return told | {"items": len(self.options.items) if self.options.items is not None else None}
+
     def _write_rows(self, rows: ExportRows, report: Report) -> None:
         for item in rows if self.weights is None else self.weights.chosen(rows):
             self._write(item)
@@ -171,7 +176,7 @@ class _Export:
         for columns in columns_of(rows):
             writer.write_columns(columns)
             self.n_rows += columns.n
-            self.labels.update(columns.values["label"] or ())
+            self.labels.update(label for label in columns.values["label"] or () if label is not None)
             self.sources.update(columns.values["source"] or ())
             for place, n in Counter(columns.vote_of).items():
                 self.n_contested += n * columns.votes[place]["contested"]
@@ -181,7 +186,7 @@ class _Export:
     def _write(self, item: ExportItem) -> None:
         values = item.values
         self.n_rows += 1
-        self.labels[values["label"]] += 1
+        self.labels.update([values["label"]] if values["label"] is not None else ())
         self.sources[values["source"]] += 1
         self.n_contested += values["contested"]
         self.n_decided += values["decided_by"] == "review"
@@ -322,7 +327,7 @@ class _Export:
             "format": "winnow-export",
             "version": 1,
             "tables": self.tables,
-            "content": {name: value for name, value in asdict(self.options).items() if name != "overwrite"},
+            "content": self._content(),
             "project": {
                 "name": project.name,
                 "kind": project.kind,

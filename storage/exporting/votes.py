@@ -62,12 +62,12 @@ class Votes:
         }
 
 
-def votes_of(source: str, label: str, others: Iterable[Mapping[str, Any]]) -> Votes:
+def votes_of(source: str, label: str | None, others: Iterable[Mapping[str, Any]]) -> Votes:
     """The votes of a row: its label, if an annotator gave it, and the other labels of the item."""
     if source not in ("label", "decide"):
         return Votes()
     counts = Counter(other["label"] for other in others)
-    counts.update([label] if source == "label" else [])
+    counts.update([label] if source == "label" and label is not None else [])
     return Votes(counts, decided=source == "decide")
 
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Integer, Select, func, select, text, type_coerce
+from sqlalchemy import BigInteger, Connection, Integer, Select, cast, extract, func, select, text, type_coerce
 
 from storage.database.access_schema import Deletion
 from storage.database.bulk import chunks
@@ -33,13 +33,14 @@ ROW = np.dtype(
         ("item_id", np.int64),
         ("class_id", np.int32),
         ("annotator_id", np.int32),
+        ("labeled_at", np.int64),
         ("shuffle", np.int32),
         ("waiting", np.bool_),
         ("skipped", np.bool_),
         ("flagged", np.bool_),
     ]
 )
-CHANGING = ("class_id", "annotator_id", "waiting", "skipped", "flagged")
+CHANGING = ("class_id", "annotator_id", "labeled_at", "waiting", "skipped", "flagged")
 COUNTED = ("waiting", "skipped", "flagged")
 
 
@@ -75,6 +76,7 @@ class ItemStates:
     held_out: NDArray[np.bool_]
     class_id: NDArray[np.int32]  # of the label that counts, as given; NO_ID without one
     annotator_id: NDArray[np.int32]  # who gave that label; NO_ID without one
+    labeled_at: NDArray[np.int64]  # when it was given, in seconds since 1970; 0 without one
     waiting: NDArray[np.bool_]
     skipped: NDArray[np.bool_]
     flagged: NDArray[np.bool_]
@@ -259,6 +261,7 @@ def _columns() -> Select[*tuple[Any, ...]]:
         ItemState.item_id,
         func.coalesce(ItemState.class_id, NO_ID),
         func.coalesce(LabelEvent.annotator_id, NO_ID),
+        func.coalesce(cast(extract("epoch", LabelEvent.at), BigInteger), 0),
         ItemState.shuffle,
         *(type_coerce(column, Integer) for column in (ItemState.waiting, ItemState.skipped, ItemState.flagged)),
     ).outerjoin_from(ItemState, LabelEvent, LabelEvent.sequence == ItemState.sequence)

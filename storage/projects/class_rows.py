@@ -21,7 +21,7 @@ from storage.database.schema import ClassEvent, LabelClass
 from storage.database.store import now
 from storage.database.strings import composed, named
 
-ACTION_KEYS = frozenset("usfnlazgx[]/? ")  # actions on the Label and Grid screens (label_card.js, grid_tiles.js)
+ACTION_KEYS = frozenset("usfnlazgex[]/? ")  # actions on the Label and Grid screens (label_card.js, grid_tiles.js)
 STREAMLIT_KEYS = frozenset("cr.,")  # shortcuts of Streamlit itself
 RESERVED_KEYS = ACTION_KEYS | STREAMLIT_KEYS
 KEYS = tuple(key for key in "1234567890" + string.ascii_lowercase if key not in RESERVED_KEYS)

@@ -34,7 +34,7 @@ def simply_read(store: Store, project_id: int) -> list[tuple[Any, ...]]:
     query = (
         select(
             Item.id, ItemState.shuffle, Item.held_out, ItemState.class_id, LabelEvent.annotator_id, ItemState.waiting,
-            ItemState.skipped, ItemState.flagged,
+            ItemState.skipped, ItemState.flagged, LabelEvent.at,
         )
         .join(ItemState, ItemState.item_id == Item.id)
         .outerjoin(LabelEvent, LabelEvent.sequence == ItemState.sequence)
@@ -42,14 +42,15 @@ def simply_read(store: Store, project_id: int) -> list[tuple[Any, ...]]:
         .order_by(Item.id)
     )  # fmt: skip
     with store.read() as connection:
-        return [tuple(NO_ID if value is None else value for value in row) for row in connection.execute(query)]
+        rows = [tuple(NO_ID if value is None else value for value in row) for row in connection.execute(query)]
+    return [(*row[:-1], int(row[-1].timestamp()) if row[-1] else 0) for row in rows]
 
 
 def in_memory(store: Store, project_id: int) -> list[tuple[Any, ...]]:
     found = item_states(store, project_id)
     columns = (
         found.item_ids, found.shuffle, found.held_out, found.class_id, found.annotator_id, found.waiting, found.skipped,
-        found.flagged,
+        found.flagged, found.labeled_at,
     )  # fmt: skip
     return list(zip(*(column.tolist() for column in columns), strict=True))
 

@@ -1,0 +1,251 @@
+"""Finding items in the whole pool of a project: by state, class, annotator, round, split, date, name and marks.
+
+`matching` answers a query as one boolean per item, at the positions of `ItemStates`. Conditions on the state of an item
+are comparisons of arrays. The others read ids through an index that holds only the rows concerned: notes, contested and
+unreadable items, picks of a round, labels of an annotator. No query reads all items; names and splits are read once
+(`storage.labeling.browsing.item_columns`).
+
+A `viewer` is the annotator of a blind project: only labels and notes of their own count, and no item is contested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Select, distinct, func, select, text
+
+from storage.database.bulk import chunks
+from storage.database.schema import (
+    IN_NAMED_SPLIT,
+    NOT_OK,
+    NOTED,
+    SHARED,
+    Annotator,
+    CurrentLabel,
+    Item,
+    ItemState,
+    LabelClass,
+    LabelEvent,
+    Pick,
+    Round,
+)
+from storage.database.store import Store
+from storage.labeling.browsing.item_columns import item_columns
+from storage.labeling.labeled_items import own_classes
+from storage.labeling.state_arrays import NO_ID, ItemStates, item_states
+from storage.labeling.undo import is_undone
+from storage.projects import class_rows
+
+Show = Literal["waiting", "labeled", "test", "all"]
+Mark = Literal["flagged", "skipped", "noted", "contested", "unreadable"]
+SHOWS: tuple[Show, ...] = ("waiting", "labeled", "test", "all")
+MARKS: tuple[Mark, ...] = ("flagged", "skipped", "noted", "contested", "unreadable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemQuery:
+    """The items that meet all conditions. `waiting` are those that can be labeled now."""
+
+    show: Show = "all"
+    marks: tuple[Mark, ...] = ()
+    class_id: int | None = None  # the label counts as this class
+    annotator_id: int | None = None  # has a current label of this annotator
+    round_id: int | None = None  # was picked by this round
+    split: str = ""  # as exports name it
+    since: datetime | None = None  # the label was given at this time or later
+    until: datetime | None = None  # and before this one
+    search: str = ""  # part of the name, upper or lower case
+    items: tuple[int, ...] | None = None  # only these, for example an area of the map
+    viewer: int = NO_ID
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is any condition besides `show`, `items` and `viewer`."""
+        return self != ItemQuery(show=self.show, items=self.items, viewer=self.viewer)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """One entry per item of the project, at the positions of `states`."""
+
+    states: ItemStates
+    matches: NDArray[np.bool_]
+    class_id: NDArray[np.int32]  # of the label that the viewer may see, as given; NO_ID without one
+
+    @property
+    def item_ids(self) -> NDArray[np.int64]:
+        return self.states.item_ids[self.matches]
+
+
+def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
+    states = item_states(store, project_id)
+    labels = _visible_labels(store, project_id, states, query.viewer)
+    mask = _of_states(states, labels, query)
+    with store.read() as connection:
+        if query.class_id is not None:
+            members = list(connection.execute(class_rows.members_of(query.class_id)).scalars())
+            mask &= np.isin(labels, np.array(members, np.int32))
+        for ids in _listed(connection, project_id, query):
+            mask &= _are_among(states, ids)
+    if query.split or query.search:
+        columns = item_columns(store, project_id, states)
+        if query.split:
+            mask &= columns.in_split(query.split, states.held_out)
+        if query.search:
+            mask &= columns.containing(query.search)
+    return Matches(states, mask, labels)
+
+
+def _visible_labels(store: Store, project_id: int, states: ItemStates, viewer: int) -> NDArray[np.int32]:
+    if viewer == NO_ID:
+        return states.class_id
+    own = own_classes(store, project_id, viewer)
+    labels = np.full(states.n_items, NO_ID, np.int32)
+    at = states.positions(np.fromiter(own, np.int64, len(own)))
+    labels[at[at >= 0]] = np.fromiter(own.values(), np.int32, len(own))[at >= 0]
+    return labels
+
+
+def _of_states(states: ItemStates, labels: NDArray[np.int32], query: ItemQuery) -> NDArray[np.bool_]:
+    """(n,) the conditions that arrays answer; a new array."""
+    labeled = labels != NO_ID
+    if query.show == "waiting":
+        mask = states.waiting & ~labeled if query.viewer != NO_ID else states.waiting.copy()
+    elif query.show == "labeled":
+        mask = labeled & ~states.held_out
+    else:
+        mask = states.held_out.copy() if query.show == "test" else np.ones(states.n_items, np.bool_)
+    for mark in ("flagged", "skipped"):
+        if mark in query.marks:
+            mask &= getattr(states, mark)
+    if query.since is not None:
+        mask &= labeled & (states.labeled_at >= query.since.timestamp())
+    if query.until is not None:
+        mask &= labeled & (states.labeled_at < query.until.timestamp())
+    if query.items is not None:
+        mask &= _are_among(states, np.unique(np.array(query.items, np.int64)))
+    return mask
+
+
+def _are_among(states: ItemStates, item_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    inside = np.zeros(states.n_items, np.bool_)
+    at = states.positions(item_ids)
+    inside[at[at >= 0]] = True
+    return inside
+
+
+def _listed(connection: Connection, project_id: int, query: ItemQuery) -> Iterable[NDArray[np.int64]]:
+    """Ids of the items that meet each condition that an index answers."""
+    if "noted" in query.marks:
+        yield _noted(connection, project_id, query.viewer)
+    if "contested" in query.marks:
+        yield np.empty(0, np.int64) if query.viewer != NO_ID else _ids(connection, _contested(project_id))
+    if "unreadable" in query.marks:
+        yield _ids(connection, select(Item.id).where(Item.project_id == project_id, text(NOT_OK)))
+    if query.round_id is not None:
+        picks = select(Pick.item_id).join(Round, Round.id == Pick.round_id)
+        yield _ids(connection, picks.where(Pick.round_id == query.round_id, Round.project_id == project_id))
+    if query.annotator_id is not None:
+        labels = select(CurrentLabel.item_id).where(CurrentLabel.project_id == project_id)
+        hidden = query.viewer not in (NO_ID, query.annotator_id)
+        found = labels.where(CurrentLabel.annotator_id == query.annotator_id)
+        yield np.empty(0, np.int64) if hidden else _ids(connection, found)
+
+
+def _ids(connection: Connection, query: Select[Any]) -> NDArray[np.int64]:
+    """The only column of a query, from the driver's tuples."""
+    with connection.execute(query) as result:
+        tuples: Any = result.cursor
+        return np.fromiter((row[0] for row in tuples), np.int64)
+
+
+def standing_notes(project_id: int) -> Select[*tuple[Any, ...]]:
+    """Notes that are not undone, oldest first. An annotator's newest note on an item takes the place of the earlier
+    ones; an empty one removes them."""
+    columns = (LabelEvent.item_id, LabelEvent.annotator_id, LabelEvent.note, LabelEvent.sequence)
+    notes = select(*columns).where(LabelEvent.project_id == project_id, text(f"label_events.{NOTED}"), ~is_undone())
+    return notes.order_by(LabelEvent.sequence)
+
+
+def _noted(connection: Connection, project_id: int, viewer: int) -> NDArray[np.int64]:
+    newest = {
+        (row.item_id, row.annotator_id): row.note
+        for row in connection.execute(standing_notes(project_id))
+        if viewer in (NO_ID, row.annotator_id)
+    }
+    return np.array(sorted({item for (item, _), note in newest.items() if note}), np.int64)
+
+
+def _contested(project_id: int) -> Select[Any]:
+    """Items whose current labels count as different classes and that nobody decided."""
+    counts_as = func.coalesce(LabelClass.effective_id, LabelClass.id)
+    return (
+        select(CurrentLabel.item_id)
+        .join(ItemState, ItemState.item_id == CurrentLabel.item_id)
+        .join(LabelClass, LabelClass.id == CurrentLabel.class_id)
+        .where(ItemState.project_id == project_id, text(SHARED), ~ItemState.decided)
+        .group_by(CurrentLabel.item_id)
+        .having(func.count(distinct(counts_as)) > 1)
+    )
+
+
+def notes_of(
+    store: Store, project_id: int, item_ids: Iterable[int], viewer: int = NO_ID
+) -> dict[int, list[tuple[int, str]]]:
+    """item id -> (annotator id, note) of its notes, oldest first, for the items that have any."""
+    found: dict[int, dict[int, str]] = {}
+    with store.read() as connection:
+        for block in chunks(item_ids):
+            for row in connection.execute(standing_notes(project_id).where(LabelEvent.item_id.in_(block))):
+                if viewer in (NO_ID, row.annotator_id):
+                    found.setdefault(row.item_id, {}).pop(row.annotator_id, None)
+                    found[row.item_id][row.annotator_id] = row.note
+    standing = {item: [(who, note) for who, note in notes.items() if note] for item, notes in found.items()}
+    return {item: notes for item, notes in standing.items() if notes}
+
+
+def note_texts(connection: Connection, project_id: int, first: int, last: int) -> dict[int, str]:
+    """item id -> its notes, one a line, oldest first, for the items of a range of ids that have any."""
+    found: dict[int, dict[int, str]] = {}
+    for row in connection.execute(standing_notes(project_id).where(LabelEvent.item_id.between(first, last))):
+        found.setdefault(row.item_id, {}).pop(row.annotator_id, None)
+        found[row.item_id][row.annotator_id] = row.note
+    texts = {item: "\n".join(note for note in notes.values() if note) for item, notes in found.items()}
+    return {item: text for item, text in texts.items() if text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryChoices:
+    """What the conditions of a query can be in a project."""
+
+    annotators: list[tuple[int, str]]  # with a current label in the project: id, name
+    rounds: list[tuple[int, int]]  # finished rounds, newest first: id, number
+    splits: list[str]  # as exports name them
+
+
+def query_choices(store: Store, project_id: int, viewer: int = NO_ID) -> QueryChoices:
+    states = item_states(store, project_id)
+    with store.read() as connection:
+        people = connection.execute(select(Annotator.id, Annotator.name).order_by(Annotator.name)).all()
+        gave = [row.id for row in people if _has_label(connection, project_id, row.id)]
+        finished = select(Round.id, Round.number).where(Round.project_id == project_id, Round.status == "finished")
+        rounds = [(row.id, row.number) for row in connection.execute(finished.order_by(Round.number.desc()))]
+        named = select(Item.split_name).where(Item.project_id == project_id, text(IN_NAMED_SPLIT)).distinct()
+        splits = set(connection.execute(named).scalars())
+    splits |= {"test"} if states.n_held_out else set()
+    splits |= {"train"} if states.n_held_out < states.n_items else set()
+    names = {row.id: row.name for row in people}
+    shown = [(one, names[one]) for one in gave if viewer in (NO_ID, one)]
+    return QueryChoices(annotators=shown, rounds=rounds, splits=sorted(splits))
+
+
+def _has_label(connection: Connection, project_id: int, annotator: int) -> bool:
+    query = select(CurrentLabel.item_id).where(
+        CurrentLabel.project_id == project_id, CurrentLabel.annotator_id == annotator
+    )
+    return connection.execute(query.limit(1)).one_or_none() is not None
