@@ -85,8 +85,12 @@ def test_the_card_says_where_the_work_stands_and_why_the_item_is_shown(desks, au
     expect(page.locator(".batch")).to_have_text("1 of 10 in this batch · then round 2 starts automatically")
     expect(page.locator(".project")).to_have_text("0 of 24 labeled")
     why = page.locator(".reasons")
-    for told in ("Pick 1 of 10", "Round 1, Bilevel coreset", "1.284 → 1.241", "41 similar clips"):
-        expect(why).to_contain_text(told, use_inner_text=True)
+    told = "Its label is expected to help the model most with all the other clips. It stands for 41 similar clips."
+    expect(why.locator(".sentence")).to_have_text(told)
+    expect(why.locator(".numbers dl")).to_be_hidden()
+    why.locator(".numbers summary").click()
+    for number in ("1 of 10 in round 1", "Bilevel coreset", "1.284 → 1.241"):
+        expect(why.locator(".numbers")).to_contain_text(number, use_inner_text=True)
     expect(page.locator(".guess")).to_have_count(3)
     for key in "123":
         page.keyboard.press(key)

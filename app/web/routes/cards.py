@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.live.current import current_predictions, live_state
+from app.views.cards.pick_sentences import pick_sentence
 from app.views.neighbors import nearest_labeled
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
 from app.views.strategy_names import strategy_title
@@ -37,6 +38,7 @@ from storage.projects.class_rows import ClassRow
 from storage.projects.projects import ProjectRow, ProjectSettings, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
+PICK_NUMBERS = ("outer_before", "outer_after", "stands_for", "confidence", "nearest_distance")
 LIKELY = 5  # classes of a suggestion
 PACE_OVER = 30  # labels
 LONGEST_DECISION = 120.0  # seconds; longer times are breaks
@@ -95,10 +97,7 @@ def _card(
         strategy, n_picks = rounds[item.pick.round_id]
         pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks}
         pick |= {"strategy": strategy, "strategy_title": strategy_title(strategy)}
-        pick |= {name: item.pick.reason.get(name) for name in ("outer_before", "outer_after", "stands_for")}
-    why = "Until the first round."
-    if found is not None:
-        why = f"Not a pick of round {found.round.number}. Its label is used in the next round."
+        pick |= {name: item.pick.reason.get(name) for name in PICK_NUMBERS}
     return {
         "item_id": item.id,
         "name": item.name,
@@ -115,8 +114,22 @@ def _card(
         "note": "",
         "pick": pick,
         "queued": queued and pick is None,
-        "why": "An annotator moved it to the front of the queue." if queued else why,
+        "why": _why(pick, queued, found, "audio" if sound else "image"),
     }
+
+
+def _why(pick: dict[str, Any] | None, queued: bool, found: RoundPredictions | None, kind: str) -> str:
+    """Why the item is shown, for people who know nothing about the method."""
+    noun = "clip" if kind == "audio" else "picture"
+    if pick is not None:
+        return pick_sentence(pick["strategy"], kind, pick["stands_for"])
+    if queued:
+        return f"An annotator moved this {noun} to the front of the queue."
+    if found is None:
+        return f"Until the first round, {noun}s come in random order."
+    return (
+        f"Round {found.round.number} did not pick this {noun}; it comes in random order. The next round uses its label."
+    )
 
 
 def suggestion(

@@ -1,0 +1,33 @@
+"""Why an item is shown, as one sentence for people who have not read a paper. The numbers stand in the pick itself."""
+
+from __future__ import annotations
+
+from app.views.strategy_names import strategy_title
+
+# `{it}` is the item ("clip"), `{them}` several ("clips"); a sentence of the batch strategies says what the pick adds.
+SENTENCES = {
+    "bico": "Its label is expected to help the model most with all the other {them}.",
+    "uniform": "It was chosen at random.",
+    "max_entropy": "The model is least sure about it.",
+    "margin": "The model cannot decide between two classes.",
+    "k_center": "It differs most from everything that is labeled so far.",
+    "consistency": "The prediction changes when the {it} is altered slightly.",
+    "badge": "The model is unsure about it, and it differs from the other picks.",
+    "k_means": "It is in the middle of a group of similar {them}.",
+    "typiclust": "It is typical of a group of similar {them} that has no label yet.",
+    "prob_cover": "Many {them} are close to it that are close to no label yet.",
+    "max_herding": "Together with the other picks, it represents the whole pool.",
+    "uncertainty_herding": "It represents {them} about which the model is unsure.",
+    "drop_query": "The prediction changes when parts of what the model measures are left out.",
+    "tcm": "It is typical of a group of similar {them}, or the model cannot decide between two classes.",
+}
+
+
+def pick_sentence(strategy: str, kind: str, stands_for: int | None = None) -> str:
+    """One sentence about a pick, and a second one about the items that it represents, if there are several."""
+    it, them = ("clip", "clips") if kind == "audio" else ("picture", "pictures")
+    sentence = SENTENCES.get(strategy, f"It was chosen by the strategy {strategy_title(strategy)}.")
+    sentence = sentence.replace("{it}", it).replace("{them}", them)
+    if stands_for is None or stands_for < 2 or strategy == "uniform":
+        return sentence
+    return f"{sentence} It stands for {stands_for:,} similar {them}."
