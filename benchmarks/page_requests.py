@@ -1,9 +1,10 @@
 """Whole requests of the Label, Grid and Map screens on a large pool, measured in CPU time.
 
-`make_pool` writes a store once and keeps it: items without files, one label for every tenth item, a finished round with
-probabilities (n, 10), embeddings (n, 64), a map and ten picks. `measure` runs in a process of its own, so that its peak
-memory is that of a page process. Each repetition stores one label first, so every other request is the first one after
-a label. `cold_*` is the first request of the process.
+`make_pool` writes a store once and keeps it: items without files, one label for every tenth item, flags, skips, notes
+and labels of a second annotator for one in a thousand, a finished round with probabilities (n, 10), embeddings (n, 64),
+a map and ten picks. `measure` runs in a process of its own, so that its peak memory is that of a page process. Each
+repetition stores one label first, so every other request is the first one after a label. `cold_*` is the first request
+of the process.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from storage.rounds.log import RoundLog
 
 CLASSES, DIMENSIONS, PICKS, EVERY = 10, 64, 10, 10
 CHUNK = 50_000
-LABELED = (False, 1, False, False, False)
-WAITING = (True, 0, False, False, False)
+RARE = 1_000  # of so many items, one is flagged, one skipped, one noted, and one has labels of two annotators
+FLAGGED, SKIPPED, NOTED, SHARED = 3, 5, 7, 10  # which ones
 
 
 def make_pool(home: Path, n_items: int) -> None:
@@ -56,40 +57,37 @@ def make_pool(home: Path, n_items: int) -> None:
     with Store.open(home=home) as store:
         project = create_project(store, "many", "image", [f"class {k}" for k in range(CLASSES)])
         classes = [row.id for row in list_classes(store, project.id)]
-        annotator = annotator_named(store, "Ann").id
+        people = [annotator_named(store, name).id for name in ("Ann", "Bob")]
         for start in range(1, n_items + 1, CHUNK):
-            _add_items(store, project.id, classes, annotator, range(start, min(start + CHUNK, n_items + 1)))
+            _add_items(store, project.id, classes, people, range(start, min(start + CHUNK, n_items + 1)))
         _finish_round(store, project.id)
         with store.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))
     (home / "complete").touch()
 
 
-def _add_items(store: Store, project: int, classes: list[int], annotator: int, ids: range) -> None:
+def _add_items(store: Store, project: int, classes: list[int], people: list[int], ids: range) -> None:
     at = now()
     hashes = [hashlib.sha256(str(one).encode()).hexdigest() for one in ids]
-    labeled = [one for one in ids if one % EVERY == 0]
     items = [
-        (one, project, name, f"folder/picture {one}.png", "image/png", 16_044, 64, 64, one % 100 == 1, "ok", "", at)
-        for one, name in zip(ids, hashes, strict=True)
-    ]
-    states = [
-        (one, project, *(LABELED if one % EVERY == 0 else (one % 100 != 1, *WAITING[1:])),
-         classes[one % 7] if one % EVERY == 0 else None, one // EVERY if one % EVERY == 0 else None, NOT_QUEUED,
-         shuffle_of(name))
+        (one, project, name, f"folder/picture {one}.png", "image/png", 16_044, 64, 64, one % 100 == 1,
+         ("", "val")[one % 100 == 1], "ok", "", at)
         for one, name in zip(ids, hashes, strict=True)
     ]  # fmt: skip
+    states = [_state(one, project, classes, name) for one, name in zip(ids, hashes, strict=True)]
+    labels = [(one // EVERY, one, people[0], "label", classes[one % 7], "") for one in ids if one % EVERY == 0]
+    shared = [(10**8 + one, one, people[1], "label", classes[9], "") for one in ids if one % RARE == SHARED]
+    notes = [(2 * 10**8 + one, one, people[0], "note", None, "noise") for one in ids if one % RARE == NOTED]
     events = [
-        (one // EVERY, str(uuid.UUID(int=one)), project, one, annotator, "label", classes[one % 7], "shown", 1.5, "",
-         at, at)
-        for one in labeled
-    ]  # fmt: skip
-    current = [(one, annotator, project, classes[one % 7], one // EVERY) for one in labeled]
+        (sequence, str(uuid.UUID(int=sequence)), project, item, who, kind, label, "none", 1.5, note, at, at)
+        for sequence, item, who, kind, label, note in [*labels, *shared, *notes]
+    ]
+    current = [(item, who, project, label, sequence) for sequence, item, who, _, label, _ in [*labels, *shared]]
     with store.write() as connection:
         insert_rows(
             connection, Item,
-            ("id", "project_id", "sha256", "name", "media_type", "n_bytes", "width", "height", "held_out", "condition",
-             "condition_note", "imported_at"), items,
+            ("id", "project_id", "sha256", "name", "media_type", "n_bytes", "width", "height", "held_out", "split_name",
+             "condition", "condition_note", "imported_at"), items,
         )  # fmt: skip
         insert_rows(
             connection, LabelEvent,
@@ -103,6 +101,25 @@ def _add_items(store: Store, project: int, classes: list[int], annotator: int, i
         )  # fmt: skip
         names = ("item_id", "annotator_id", "project_id", "class_id", "sequence")
         insert_rows(connection, CurrentLabel, names, current)
+
+
+def _state(one: int, project: int, classes: list[int], sha256: str) -> tuple[Any, ...]:
+    labeled, skipped = one % EVERY == 0, one % RARE == SKIPPED
+    waiting = not (labeled or skipped or one % 100 == 1)
+    n_labels = int(labeled) + (one % RARE == SHARED)
+    label = (classes[one % 7], one // EVERY) if labeled else (None, None)
+    return (
+        one,
+        project,
+        waiting,
+        n_labels,
+        False,
+        skipped,
+        one % RARE == FLAGGED,
+        *label,
+        NOT_QUEUED,
+        shuffle_of(sha256),
+    )
 
 
 def _finish_round(store: Store, project: int) -> None:
@@ -164,6 +181,7 @@ class Requests:
         self.classes = [row.id for row in list_classes(self.store, self.project)]
         self.ticket = tickets.issue(resources.key(), self.annotator, 36_000)
         self.loop = asyncio.new_event_loop()
+        self.far = self.pool.items(limit=1, offset=self.pool.counts().total // 2)[0].id
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         data = json.dumps(body).encode()
@@ -223,6 +241,24 @@ class Requests:
             "tiles_unsure": tiles(order="unsure"),
             "tiles_class": tiles(order="sure", class_id=self.classes[3]),
             "tiles_page_100": tiles(order="sure", offset=6_000),
+            "browse_labeled": tiles(show="labeled", order="labeled"),
+            "browse_all_newest": tiles(show="all", order="newest"),
+            "browse_page_far": tiles(show="all", order="sure", after=self.far),
+            "browse_label": tiles(show="all", label_id=self.classes[3], order="oldest"),
+            "browse_annotator": tiles(show="all", annotator_id=self.annotator, order="oldest"),
+            "browse_confidence": tiles(show="all", least=0.4, most=0.6, order="unsure"),
+            "browse_flagged": tiles(show="all", marks=["flagged"]),
+            "browse_skipped": tiles(show="all", marks=["skipped"]),
+            "browse_noted": tiles(show="all", marks=["noted"]),
+            "browse_contested": tiles(show="all", marks=["contested"]),
+            "browse_unreadable": tiles(show="all", marks=["unreadable"]),
+            "browse_round": tiles(show="all", round_id=found.id),
+            "browse_split": tiles(show="all", split="val"),
+            "browse_date": tiles(show="labeled", since="2026-01-01T00:00:00+00:00", order="labeled"),
+            "browse_name_rare": tiles(show="all", search="picture 77777"),
+            "browse_name_common": tiles(show="all", search="PICTURE", order="name"),
+            "browse_choices": lambda: self.ask("items/choices", {}),
+            "browse_like": tiles(like=self.far),
             "waiting_count": lambda: self.pool.count_items(ItemFilter(state="waiting")),
             "map_layers": layers,
             "map_layers_and_figure": drawn,

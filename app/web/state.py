@@ -85,3 +85,14 @@ def grid_set() -> tuple[tuple[int, ...], str] | None:
 
 def clear_grid_set() -> None:
     st.session_state.pop("grid_set", None)
+
+
+def open_item(item_id: int) -> None:
+    """Make the labeling card show this item of the open project next."""
+    st.session_state["open_item"] = (project().id, item_id)
+
+
+def item_to_open() -> int | None:
+    """The item that the labeling card is to show, once."""
+    found = st.session_state.pop("open_item", None)
+    return found[1] if found is not None and found[0] == project().id else None

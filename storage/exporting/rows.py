@@ -48,8 +48,8 @@ COLUMNS = (
     "path", "name", "label", "split", "source", "confidence", "annotator", "at", "round", "strategy", *PICK_COLUMNS,
     "suggestion", "suggested_label", "suggested_confidence", "seconds", "flagged", "note", "label_given", "kind",
     "event", "sequence", "sha256", "media_type", "n_bytes", "duration", "sample_rate", "channels", "width", "height",
-    "recording", "start", "end", "recording_sha256", "first_frame", "last_frame", "group",
-    "other_names", "other_labels", *VOTE_COLUMNS,
+    "recording", "start", "end", "recording_sha256", "first_frame", "last_frame", "group", "other_names",
+    "other_labels", *VOTE_COLUMNS,
 )  # fmt: skip
 UNLABELED = {"label": None, "source": "none"}
 CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
@@ -195,16 +195,16 @@ class ExportRows:
             item_ids = fields["id"]
             self.picks.prepare(fields["reason"])
             self.repeated = self._repeated_labels(item_ids)
-            names, others = self._names(item_ids), self._others(item_ids)
             notes = note_texts(self.connection, self.project_id, item_ids[0], item_ids[-1])
-            yield Chunk(rows, fields, names, others, self._pseudo_labels(fields), notes)
+            about = (self._names(item_ids), self._others(item_ids), self._pseudo_labels(fields), notes)
+            yield Chunk(rows, fields, *about)
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
         """The rows of the query in the order of ids, some thousand at a time."""
+        for ids in chunks(sorted(set(self.options.items or ())), CHUNK):
+            if rows := self.connection.execute(self._query().where(Item.id.in_(ids))).all():
+                yield rows
         if self.options.items is not None:
-            for ids in chunks(sorted(set(self.options.items)), CHUNK):
-                if rows := self.connection.execute(self._query().where(Item.id.in_(ids))).all():
-                    yield rows
             return
         last = 0
         while rows := self.connection.execute(self._query().where(Item.id > last).limit(CHUNK)).all():
@@ -260,9 +260,8 @@ class ExportRows:
             if pseudo_label is None or self.pseudo_labels is None:
                 return values | UNLABELED if self.options.unlabeled else None
             label, confidence = pseudo_label
-            return values | {
-                "label": label, "source": "pseudo", "confidence": confidence, "round": self.pseudo_labels.number
-            }  # fmt: skip
+            told = {"label": label, "confidence": confidence, "round": self.pseudo_labels.number}
+            return values | told | {"source": "pseudo"}
         values |= self._event(row)
         given = self.given[row.class_id]
         values["label_given"] = given if given != values["label"] else None

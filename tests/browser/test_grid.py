@@ -52,19 +52,18 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, gues
 def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
     desk = desks(guessed)
     page = desk.grid_tab()
-    shares = [int(text.split()[0]) for text in page.locator(".tile .share").all_inner_texts()]
-    assert shares == sorted(shares, reverse=True)
-    page.locator(".order").click()
-    page.wait_for_function("""() => {
-      const roots = [...document.querySelectorAll('.stBidiComponent *')].filter((e) => e.shadowRoot);
-      const tiles = roots.flatMap((e) => [...e.shadowRoot.querySelectorAll('.tile .share')]);
-      return tiles.length > 1 && parseInt(tiles[0].textContent) < parseInt(tiles[tiles.length - 1].textContent);
-    }""")
+
+    def shares() -> list[int]:
+        return [int(text.split()[0]) for text in page.locator(".tile .share").all_inner_texts()]
+
+    most = shares()
+    assert most == sorted(most, reverse=True) and most[0] > most[-1]
+    page.locator(".sort").select_option("unsure")
+    eventually(page, shares, most[::-1])
     guess = page.locator(".tile .guess").first.inner_text()
-    page.locator(".filter button", has_text=guess).first.click()
-    page.wait_for_selector(f".filter button[aria-pressed='true']:text-is('{guess}')")
-    expect(page.locator(".tile .guess").filter(has_not_text=guess)).to_have_count(0)
+    page.locator(".filterlist select").select_option(label=guess)
     eventually(page, lambda: set(page.locator(".tile .guess").all_inner_texts()), {guess})
+    expect(page.locator(".total")).to_have_text(f"{page.locator('.tile').count()} pictures")
 
 
 def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):

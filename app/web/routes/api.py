@@ -23,7 +23,8 @@ from starlette.routing import Route
 from app.views.text import visible
 from app.web import resources, tickets
 from app.web.access import SESSION_COOKIE, is_https, set_cookie
-from app.web.routes import cards, tiles
+from app.web.routes import cards, fields, items
+from app.web.routes.fields import MAX_INTEGER, Body, encodable
 from core.errors import Forbidden, InvalidInput, NotFound, StoreUnusable, WinnowError
 from storage.labeling.events import checked
 from storage.labeling.pool import Applied, ItemFilter, LabelInput, Pool
@@ -34,11 +35,9 @@ from storage.projects.roles import Actor, acting_as
 MAX_BODY = 16 * 2**20
 MAX_CARDS = 60
 MAX_EVENTS = 20_000
-MAX_INTEGER = 2**62
 LOGGED_REFUSALS = 20  # in one line
 LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
-Body = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
@@ -51,7 +50,9 @@ def api_routes() -> list[Route]:
         Route(f"{project}/state", _route(give_state), methods=["POST"]),
         Route(f"{project}/recent", _route(give_recent), methods=["POST"]),
         Route(f"{project}/release", _route(release), methods=["POST"]),
-        Route(f"{project}/tiles", _route(give_tiles), methods=["POST"]),
+        Route(f"{project}/tiles", _route(items.give_tiles), methods=["POST"]),
+        Route(f"{project}/items/choices", _route(items.give_choices), methods=["POST"]),
+        Route(f"{project}/items/act", _route(items.act), methods=["POST"]),
     ]
 
 
@@ -127,7 +128,7 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
 def _with_hidden_suggestion(project: int, given: Any) -> LabelInput:
     """The event; a card does not know the suggestion that it hid, so its class and confidence are looked up."""
     event = label_input(given)
-    round_id = _integer(given, "suggestion_round")
+    round_id = fields.integer(given, "suggestion_round")
     if event.suggestion != "hidden" or event.suggested_class_id is not None or round_id is None:
         return event
     best = cards.hidden_suggestion(resources.store(), project, event.item_id, round_id)
@@ -146,7 +147,7 @@ def apply_received(
             events.append(checked(parse(one)))
         except InvalidInput as error:
             name = one.get("uuid") if isinstance(one, dict) else None
-            results.append(Applied(_encodable(str(name)), False, str(error)))
+            results.append(Applied(encodable(str(name)), False, str(error)))
     results.extend(Pool(resources.store(), project).apply(events, annotator=annotator))
     _log_refusals(project, annotator, results, {event.uuid: event for event in events})
     return results
@@ -167,71 +168,28 @@ def _log_refusals(project: int, annotator: int, results: list[Applied], events: 
     LOG.warning("refused %d of %d events in project %d of annotator %d: %s", *told)
 
 
-def _encodable(text: str) -> str:
-    """The text with lone surrogates escaped, so that a response can contain it."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def label_input(given: Any) -> LabelInput:
     """A received event, validated field by field."""
     if not isinstance(given, dict):
         raise InvalidInput("An event must be an object.")
-    at = _text(given, "at") or None
+    at = fields.text(given, "at") or None
     try:
         moment = datetime.fromisoformat(at) if at else None
     except ValueError as error:
         raise InvalidInput(f"{at!r} is not a time.") from error
     return LabelInput(
-        uuid=_text(given, "uuid"),
-        item_id=_integer(given, "item_id", required=True),  # type: ignore[arg-type]
-        kind=_text(given, "kind"),  # type: ignore[arg-type]
-        class_id=_integer(given, "class_id"),
-        undoes=_text(given, "undoes") or None,
-        suggestion=_text(given, "suggestion") or "none",
-        suggested_class_id=_integer(given, "suggested_class_id"),
-        suggested_confidence=_number(given, "suggested_confidence"),
-        seconds=_number(given, "seconds"),
-        note=_text(given, "note"),
+        uuid=fields.text(given, "uuid"),
+        item_id=fields.integer(given, "item_id", required=True),  # type: ignore[arg-type]
+        kind=fields.text(given, "kind"),  # type: ignore[arg-type]
+        class_id=fields.integer(given, "class_id"),
+        undoes=fields.text(given, "undoes") or None,
+        suggestion=fields.text(given, "suggestion") or "none",
+        suggested_class_id=fields.integer(given, "suggested_class_id"),
+        suggested_confidence=fields.number(given, "suggested_confidence"),
+        seconds=fields.number(given, "seconds"),
+        note=fields.text(given, "note"),
         at=moment,
     )
-
-
-def _text(given: Body, name: str) -> str:
-    value = given.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"{name} must be text.")
-    if value and ("\x00" in value or _encodable(value) != value):
-        raise InvalidInput(f"{name} contains a character that cannot be stored.")
-    return value or ""
-
-
-def _integer(given: Body, name: str, *, required: bool = False) -> int | None:
-    value = given.get(name)
-    if value is None and not required:
-        return None
-    if not _is_integer(value):
-        raise InvalidInput(f"{name} must be a whole number.")
-    return int(value)  # type: ignore[arg-type]
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INTEGER
-
-
-def _integers(given: Body, name: str) -> list[int]:
-    values = given.get(name)
-    if not isinstance(values, list) or not all(_is_integer(value) for value in values):
-        raise InvalidInput(f"{name} must be a list of whole numbers.")
-    return values
-
-
-def _number(given: Body, name: str) -> float | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not (isinstance(value, float) or _is_integer(value)):
-        raise InvalidInput(f"{name} must be a number.")
-    return float(value)
 
 
 def give_cards(project: int, annotator: int, body: Body) -> Answer:
@@ -242,16 +200,16 @@ def give_cards(project: int, annotator: int, body: Body) -> Answer:
     if who.removed_at is not None:
         raise InvalidInput(f"{who.name} was removed. Continue under another name.")
     if "items" in body:
-        wanted = _integers(body, "items")[:MAX_CARDS]
+        wanted = fields.integers(body, "items")[:MAX_CARDS]
         made = cards.cards(store, row, annotator, pool.items_by_id(wanted))
         return {"cards": [cards.with_own_state(pool, card, annotator) for card in made]}
-    holder, limit = _text(body, "holder")[:64], max(1, min(_integer(body, "limit") or 1, MAX_CARDS))
+    holder, limit = fields.text(body, "holder")[:64], max(1, min(fields.integer(body, "limit") or 1, MAX_CARDS))
     if body.get("previous"):
-        pool.release(annotator=annotator, holder=_text(body, "previous")[:64])
+        pool.release(annotator=annotator, holder=fields.text(body, "previous")[:64])
     if body.get("release"):
         pool.release(annotator=annotator, holder=holder)
-    items = pool.next_to_label(annotator=annotator, holder=holder, limit=fair_share(limit, waiting_items(pool)))
-    return {"cards": cards.cards(store, row, annotator, items), "state": cards.work_state(store, project, annotator)}
+    served = pool.next_to_label(annotator=annotator, holder=holder, limit=fair_share(limit, waiting_items(pool)))
+    return {"cards": cards.cards(store, row, annotator, served), "state": cards.work_state(store, project, annotator)}
 
 
 def waiting_items(pool: Pool) -> int:
@@ -270,7 +228,7 @@ def give_state(project: int, annotator: int, body: Body) -> Answer:
 def give_recent(project: int, annotator: int, body: Body) -> Answer:
     """The annotator's newest actions that can be undone, newest first."""
     get_project(resources.store(), project)
-    limit = max(1, min(_integer(body, "limit") or 50, 500))
+    limit = max(1, min(fields.integer(body, "limit") or 50, 500))
     events = Pool(resources.store(), project).undoable(annotator, limit)
     names = ("uuid", "item_id", "kind", "class_id")
     return {"actions": [{name: getattr(event, name) for name in names} for event in events]}
@@ -278,18 +236,5 @@ def give_recent(project: int, annotator: int, body: Body) -> Answer:
 
 def release(project: int, annotator: int, body: Body) -> Answer:
     get_project(resources.store(), project)
-    Pool(resources.store(), project).release(annotator=annotator, holder=_text(body, "holder")[:64])
+    Pool(resources.store(), project).release(annotator=annotator, holder=fields.text(body, "holder")[:64])
     return {}
-
-
-def give_tiles(project: int, annotator: int, body: Body) -> Answer:
-    wanted = None if body.get("items") is None else tuple(_integers(body, "items"))
-    query = tiles.TileQuery(
-        class_id=_integer(body, "class_id"),
-        order="unsure" if body.get("order") == "unsure" else "sure",
-        offset=max(0, _integer(body, "offset") or 0),
-        limit=max(1, min(_integer(body, "limit") or 60, 240)),
-        items=wanted,
-    )
-    found = tiles.tiles(resources.store(), project, query)
-    return found | {"state": cards.work_state(resources.store(), project, annotator)}

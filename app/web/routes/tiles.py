@@ -1,98 +1,145 @@
-"""The grid's tiles: items that wait for a label, with predictions, sorted by confidence.
+"""The grid's tiles: any items of a project, found by a query, with label, marks and prediction.
 
 An item whose label the model has seen has no prediction. In a blind project (`ProjectSettings.is_blind`), tiles carry
-no predictions, and neither order nor filter depends on them.
+no predictions, neither order nor filter depends on them, and the only labels and notes are those of the annotator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.views.predictions import RoundPredictions, newest_predictions
-from app.views.tile_order import NONE, Direction, Page, TileOrder, tile_order
+from app.views.item_names import ItemNames
+from app.views.predictions import newest_predictions
+from app.views.similar_items import most_similar
+from app.views.tile_order import NONE, PredictedItems, ProjectOrders, Sort, page
 from app.web.routes.media import media_path, sound_path
 from storage.database.store import Store
+from storage.labeling.browsing.item_browser import ItemQuery, Matches, matching, notes_of
+from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
-from storage.labeling.state_arrays import ItemStates, item_states
+from storage.labeling.state_arrays import NO_ID
 from storage.media.types import media_kind
-from storage.projects import classes
+from storage.projects import class_rows, classes
+from storage.projects.annotators import list_annotators
 from storage.projects.class_rows import ClassRow
 from storage.projects.projects import get_project
 
-NO_CLASS = -2  # the position of a class that nothing is predicted as
+MOST_SIMILAR = 500  # tiles of "like this"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileQuery:
+    """One page of the items that meet all conditions."""
+
+    find: ItemQuery = field(default_factory=lambda: ItemQuery(show="waiting"))
     class_id: int | None = None  # only items predicted as this class
-    order: Direction = "sure"
+    confidence: tuple[float, float] | None = None  # only predictions from the first up to the second
+    order: Sort = "sure"
+    like: int | None = None  # the items most similar to this one come first, and only those are shown
+    after: int | None = None  # the page starts after this item
     offset: int = 0
     limit: int = 60
-    items: tuple[int, ...] | None = None  # only these items, for example an area of the map
+
+
+@dataclass(frozen=True, slots=True)
+class FoundItems:
+    """The items of a query, at the positions of their `ItemStates`."""
+
+    matches: Matches
+    wanted: NDArray[np.bool_]
+    order: NDArray[np.int32]
+    predicted: PredictedItems | None
+
+
+def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
+    """All items that match, in order; nothing is read about single items."""
+    blind = get_project(store, project_id).settings.is_blind
+    known = classes.list_classes(store, project_id, include_inactive=True)
+    predictions = None if blind else newest_predictions(store, project_id)
+    matches = matching(store, project_id, query.find)
+    best = predictions.best_classes(known) if predictions is not None else None
+    orders = ProjectOrders(store, project_id, matches.states, predictions, best)
+    wanted = matches.matches
+    if query.class_id is not None or query.confidence is not None:
+        wanted = wanted & _predicted_so(orders.predicted, matches.states.n_items, query, known)
+    pool = Pool(store, project_id)
+    if query.like is not None and predictions is not None:
+        order = matches.states.positions(most_similar(predictions, query.like, matches.states.item_ids[wanted]))
+        return FoundItems(matches, wanted, order[order >= 0][:MOST_SIMILAR].astype(np.int32), orders.predicted)
+    return FoundItems(matches, wanted, orders.order(query.order, pool.first_in_queue()), orders.predicted)
+
+
+def _predicted_so(
+    predicted: PredictedItems | None, n_items: int, query: TileQuery, known: list[ClassRow]
+) -> NDArray[np.bool_]:
+    if predicted is None:
+        return np.zeros(n_items, np.bool_)
+    fits: NDArray[np.bool_] = predicted.predicted != NONE
+    if query.class_id is not None:
+        active = [row.id for row in known if row.active]
+        position = active.index(query.class_id) if query.class_id in active else len(active)
+        fits = predicted.predicted == position
+    if query.confidence is not None:
+        low, high = query.confidence
+        fits &= (predicted.confidence >= low) & (predicted.confidence <= high)
+    return fits
 
 
 def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
-    """One page of tiles and the total number. Before the first round, the order is that of the queue."""
-    blind = get_project(store, project_id).settings.is_blind
-    known = classes.list_classes(store, project_id, include_inactive=True)
-    pool = Pool(store, project_id)
-    found = None if blind else newest_predictions(store, project_id)
-    active = [row for row in known if row.active]
-    page = _page(pool, found, known, query)
-    rows = {row.id: row for row in pool.items_by_id(page.item_ids.tolist())}
-    made = []
-    for item_id, position, confidence in zip(page.item_ids, page.predicted, page.confidence, strict=True):
-        item = rows.get(int(item_id))
-        if item is None:
-            continue
-        made.append(
-            {
-                "item_id": item.id,
-                "name": item.name,
-                "thumb": media_path(item, "thumb.png"),
-                "audio": sound_path(item) if media_kind(item.media_type) == "audio" else None,
-                "guess": active[position].name if position >= 0 else None,
-                "class_id": active[position].id if position >= 0 else None,
-                "confidence": round(float(confidence), 4) if position >= 0 else None,
-            }
-        )
-    return {"tiles": made, "total": page.total, "guessed": found is not None}
+    """One page of tiles and the number of all items that match."""
+    found = found_items(store, project_id, query)
+    states = found.matches.states
+    after = int(states.positions(np.array([query.after or 0]))[0])
+    at = page(found.order, found.wanted, query.limit, after=after, offset=query.offset)
+    rows = {row.id: row for row in Pool(store, project_id).items_by_id(states.item_ids[at].tolist())}
+    made = _TileMaker(store, project_id, found, query.find.viewer, list(rows))
+    wanted = zip(at.tolist(), states.item_ids[at].tolist(), strict=True)
+    total = int(np.count_nonzero(found.wanted if query.like is None else found.wanted[found.order]))
+    return {
+        "tiles": [made.tile(rows[item_id], position) for position, item_id in wanted if item_id in rows],
+        "total": total,
+        "guessed": found.predicted is not None,
+    }
 
 
-def _page(pool: Pool, found: RoundPredictions | None, known: list[ClassRow], query: TileQuery) -> Page:
-    """The waiting items of one page, with their predictions; no request reads or sorts all items again."""
-    states = item_states(pool.store, pool.project_id)
-    predicted = None
-    if query.class_id is not None:
-        active = [row.id for row in known if row.active]
-        predicted = active.index(query.class_id) if query.class_id in active else NO_CLASS
-    if query.items is not None:
-        states = _only(states, query.items)
-    if found is not None:
-        order = (
-            tile_order(pool.store, states, found, known, query.order)
-            if query.items is None
-            else TileOrder(states, found, found.best_classes(known), query.order)
-        )
-        return order.page(states, predicted, query.offset, query.limit)
-    if predicted is not None:
-        return _queue_page(np.empty(0, np.int64), 0)
-    if query.items is None:
-        return _queue_page(pool.waiting_ids(query.limit, query.offset), states.tally.waiting)
-    ids = pool.in_queue_order(states.item_ids[states.waiting].tolist())
-    return _queue_page(ids[query.offset : query.offset + query.limit], len(ids))
+class _TileMaker:
+    """Tiles of one page."""
 
+    def __init__(self, store: Store, project_id: int, found: FoundItems, viewer: int, item_ids: list[int]) -> None:
+        known = classes.list_classes(store, project_id, include_inactive=True)
+        self.active = [row for row in known if row.active]
+        self.labels = class_rows.effective_names(known)
+        self.counts_as = class_rows.counts_as(known)
+        self.names = ItemNames(row.name for row in known)
+        self.found, self.viewer = found, viewer
+        self.people = {row.id: row.name for row in list_annotators(store, include_removed=True)}
+        self.notes = notes_of(store, project_id, item_ids, viewer)
 
-def _queue_page(item_ids: NDArray[np.int64], total: int) -> Page:
-    nothing = np.full(len(item_ids), NONE, np.int16)
-    return Page(item_ids, nothing, np.zeros(len(item_ids), np.float32), total)
-
-
-def _only(states: ItemStates, item_ids: tuple[int, ...]) -> ItemStates:
-    """The states of these items alone."""
-    at = states.positions(np.unique(np.array(item_ids, np.int64)))
-    return states.at(at[at >= 0])
+    def tile(self, item: ItemRow, position: int) -> dict[str, Any]:
+        states, predicted = self.found.matches.states, self.found.predicted
+        guess = int(predicted.predicted[position]) if predicted is not None else NONE
+        label = int(self.found.matches.class_id[position])
+        own = self.viewer != NO_ID
+        return {
+            "item_id": item.id,
+            "name": self.names.shown_name(item.id, item.name),
+            "thumb": media_path(item, "thumb.png"),
+            "audio": sound_path(item) if media_kind(item.media_type) == "audio" else None,
+            "guess": self.active[guess].name if guess != NONE else None,
+            "class_id": self.active[guess].id if guess != NONE else None,
+            "confidence": round(float(predicted.confidence[position]), 4) if predicted and guess != NONE else None,
+            "label": self.labels.get(label) if label != NO_ID else None,
+            "label_id": self.counts_as.get(label) if label != NO_ID else None,
+            "labeled_by": None if own or label == NO_ID else self.people.get(int(states.annotator_id[position])),
+            "labeled_at": None if own or label == NO_ID else int(states.labeled_at[position]),
+            "flagged": item.flagged,
+            "skipped": item.skipped,
+            "test": item.held_out,
+            "unreadable": "" if item.condition == "ok" else item.condition_note or item.condition,
+            "notes": [{"by": self.people.get(who, ""), "text": text} for who, text in self.notes.get(item.id, [])],
+            "picked_by": item.pick.round if item.pick is not None else None,
+        }

@@ -1,4 +1,4 @@
-"""Grid: many items at once, sorted by prediction; one key labels the selection."""
+"""Grid: all items of the project, filtered and sorted; one key labels the selection."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ def render() -> None:
     if chosen is not None:
         with st.container(key="grid-set", horizontal=True, vertical_alignment="center"):
             theme.heading(chosen[1], count(len(chosen[0]), "item"))
-            st.button("Show all unlabeled items", on_click=state.clear_grid_set, key="grid-all")
+            st.button("Show all items", on_click=state.clear_grid_set, key="grid-all")
     wanted = grid_tiles(here, items=chosen[0] if chosen else None, key=f"grid-{here.project.id}-{here.annotator.id}")
     if wanted == "grid-all":
         state.clear_grid_set()
         st.rerun()
+    if wanted is not None and wanted.startswith("label:"):
+        state.open_item(int(wanted.removeprefix("label:")))
+        st.switch_page(st.session_state["pages"]["label"])
     if wanted in st.session_state["pages"]:
         st.switch_page(st.session_state["pages"][wanted])

@@ -11,6 +11,7 @@ from app.web.widgets.label_card import label_card
 def render() -> None:
     here = state.here()
     assert here.project is not None
-    wanted = label_card(here, key=f"label-{here.project.id}-{here.annotator.id}")
+    item = state.item_to_open()
+    wanted = label_card(here, open_item=item, key=f"label-{here.project.id}-{here.annotator.id}")
     if wanted in st.session_state["pages"]:
         st.switch_page(st.session_state["pages"][wanted])

@@ -19,12 +19,15 @@ def source(*names: str) -> str:
 @cache
 def widget(name: str, *shared: str) -> Any:
     """The mounting function of the widget with the files `<name>.html`, `.css` and `.js`; registered once a process.
-    A shared script may have a style sheet of the same name."""
+
+    `shared`: scripts and style sheets that come before its own. A script may have a style sheet of its name.
+    """
+    scripts = [one for one in shared if one.endswith(".js")]
+    named = [one if one.endswith(".css") else f"{Path(one).stem}.css" for one in shared]
+    styles = [one for one in named if (ASSETS / one).exists()]
     return st.components.v2.component(
         f"winnow_{name}",
         html=source(f"{name}.html"),
-        css=source(
-            *(sheet for script in shared if (ASSETS / (sheet := f"{Path(script).stem}.css")).exists()), f"{name}.css"
-        ),
-        js=source("client.js", *shared, f"{name}.js"),
+        css=source(*styles, f"{name}.css"),
+        js=source("client.js", *scripts, f"{name}.js"),
     )

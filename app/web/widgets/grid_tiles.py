@@ -1,4 +1,4 @@
-"""Tiles that are selected and labeled together: one Components v2 widget over the same routes as the labeling card."""
+"""The browser of all items, as tiles that are selected and labeled together, over the routes of the labeling card."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from app.web.state import Here
 from app.web.widgets.bundle import widget
 
+SHARED = (
+    "shared.css", "keys.js", "full_names.js", "progress.js", "class_pad.js", "selection.js", "grid_filters.js",
+    "grid_preview.js", "grid_actions.js",
+)  # fmt: skip
+
 
 def grid_tiles(here: Here, *, items: Sequence[int] | None, key: str) -> str | None:
-    """Mount it over all waiting items, or only `items`; gives the name of the screen the person asked to go to."""
+    """Mount it over all items, or only `items`; gives where the person asked to go: the name of a screen, or
+    `label:<item id>` for an item to open."""
     assert here.project is not None
-    result = widget("grid_tiles", "selection.js")(
+    result = widget("grid_tiles", *SHARED)(
         key=key,
         data={
             "ticket": here.ticket,

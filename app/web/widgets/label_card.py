@@ -10,22 +10,23 @@ from __future__ import annotations
 from app.web.state import Here
 from app.web.widgets.bundle import widget
 
-SCRIPTS = (
-    "keys.js", "full_names.js", "player.js", "zoom.js", "deck.js", "class_pad.js", "note_sheet.js", "label_view.js",
-    "recording_strip.js",
+SHARED = (
+    "shared.css", "keys.js", "full_names.js", "progress.js", "player.js", "zoom.js", "deck.js", "class_pad.js",
+    "note_sheet.js", "label_view.js", "recording_strip.js",
 )  # fmt: skip
 
 
-def label_card(here: Here, *, key: str) -> str | None:
-    """Mount it; gives the name of the screen the person asked to go to, if any."""
+def label_card(here: Here, *, open_item: int | None = None, key: str) -> str | None:
+    """Mount it, with `open_item` on the card if given; gives the name of the screen that the person asked for."""
     assert here.project is not None
-    result = widget("label_card", *SCRIPTS)(
+    result = widget("label_card", *SHARED)(
         key=key,
         data={
             "ticket": here.ticket,
             "annotator_id": here.annotator.id,
             "project_id": here.project.id,
             "kind": here.project.kind,
+            "open_item": open_item,
         },
         on_go_change=lambda: None,
     )

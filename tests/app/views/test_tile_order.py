@@ -1,23 +1,26 @@
-"""The grid's order: equal to sorting all waiting items anew, after every label, for every page."""
+"""The grid's orders: equal to sorting all waiting items anew, after every label, for every page."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.views.predictions import newest_predictions
-from app.views.tile_order import BLOCK, _true_places
+from app.views.tile_order import BLOCK, page
 from app.web.routes.tiles import TileQuery, tiles
 from core.config import RoundConfig
 from core.types import Selection
+from storage.labeling.browsing.item_browser import ItemQuery
 from storage.labeling.item_rows import ItemFilter
 from storage.projects.classes import list_classes, merge_classes
 from storage.rounds.log import RoundLog
 from tests.storage.pools import Made, add_items, make_pool
 
 N = 40
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def finish(made: Made) -> None:
@@ -41,8 +44,8 @@ def simply_sorted(made: Made, query: TileQuery) -> list[tuple[int, int | None]]:
         best = found.most_probable(item.id, known, limit=1) if found is not None else []
         probability = float(best[0].probability) if best else 0.0
         rows.append((probability, item.id, best[0].class_id if best else None))
-    if query.items is not None:
-        rows = [row for row in rows if row[1] in query.items]
+    if query.find.items is not None:
+        rows = [row for row in rows if row[1] in query.find.items]
     if query.class_id is not None:
         rows = [row for row in rows if row[2] == query.class_id]
     if found is not None:
@@ -57,6 +60,11 @@ def check(made: Made, **fields: Any) -> None:
             found = tiles(made.store, made.project_id, TileQuery(order=order, offset=offset, limit=5, **fields))
             assert found["total"] == len(meant)
             assert [(tile["item_id"], tile["class_id"]) for tile in found["tiles"]] == meant[offset : offset + 5]
+        for after in (0, 4):
+            if after < len(meant):
+                query = TileQuery(order=order, after=meant[after][0], limit=5, **fields)
+                found = tiles(made.store, made.project_id, query)["tiles"]
+                assert [tile["item_id"] for tile in found] == [one for one, _ in meant[after + 1 : after + 6]]
 
 
 @pytest.mark.parametrize("with_round", [False, True])
@@ -68,7 +76,7 @@ def test_every_page_equals_a_plain_sort_after_labels_imports_and_merges(sqlite_s
     check(made)
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
     check(made)
-    check(made, items=tuple(made.items[:9]))
+    check(made, find=ItemQuery(show="waiting", items=tuple(made.items[:9])))
     made.pool.undo(annotator=made.ann)
     made.pool.undo(annotator=made.ann)  # an item whose label the model has seen waits again
     check(made)
@@ -82,7 +90,34 @@ def test_every_page_equals_a_plain_sort_after_labels_imports_and_merges(sqlite_s
 
 
 def test_a_page_is_found_across_blocks():
-    wanted = np.random.default_rng(0).random(3 * BLOCK + 5) < 0.01
-    meant = np.flatnonzero(wanted)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(3 * BLOCK + 5).astype(np.int32)
+    wanted = rng.random(len(order)) < 0.01
+    meant = [one for one in order.tolist() if wanted[one]]
     for offset, limit in ((0, 10), (160, 20), (len(meant) - 4, 9), (len(meant), 5), (0, 10**6)):
-        assert _true_places(wanted, offset, limit).tolist() == meant[offset : offset + limit].tolist()
+        assert page(order, wanted, limit, offset=offset).tolist() == meant[offset : offset + limit]
+    for k in (0, 170, len(meant) - 1):
+        assert page(order, wanted, 7, after=meant[k]).tolist() == meant[k + 1 : k + 8]
+    unwanted = int(order[~wanted[order]][5])  # the last tile may match no more when the next page is asked for
+    following = [one for one in order[order.tolist().index(unwanted) :].tolist() if wanted[one]]
+    assert page(order, wanted, 3, after=unwanted).tolist() == following[:3]
+
+
+def test_items_are_sorted_by_name_import_and_time_of_the_label(sqlite_store):
+    made = make_pool(sqlite_store, 0)
+    items = add_items(made.store, made.project_id, ["b", "C", "a", "b2"])
+    for item in (items[3], items[0], items[2]):
+        made.pool.label(item, made.classes[0], annotator=made.ann, at=AT + timedelta(seconds=items.index(item)))
+    everything = ItemQuery(show="all")
+
+    def sorted_by(order: str) -> list[int]:
+        found = tiles(made.store, made.project_id, TileQuery(find=everything, order=order))
+        return [items.index(tile["item_id"]) for tile in found["tiles"]]
+
+    assert sorted_by("name") == [2, 0, 3, 1]
+    assert (sorted_by("oldest"), sorted_by("newest")) == ([0, 1, 2, 3], [3, 2, 1, 0])
+    assert sorted_by("labeled") == [3, 2, 0, 1]
+    made.pool.put_first([items[1]])
+    assert sorted_by("queue")[0] == 1
+    items += add_items(made.store, made.project_id, ["aa"])
+    assert sorted_by("name") == [2, 4, 0, 3, 1]

@@ -22,10 +22,10 @@ COMMAND = re.compile(r'^  \["(\w+)", "(.+?)", "(.+?)", ".+?"\],$', re.MULTILINE)
 CAP = re.compile(r"<kbd>(.+?)</kbd>|class=\"key \w+\" aria-label=\"\w+\">(.)<")
 
 
-def bound() -> dict[str, str]:
-    """cap -> key of the commands of the labeling card, as its script binds them."""
-    found = COMMAND.findall((ASSETS / "label_card.js").read_text())
-    assert len(found) == 17
+def bound(script: str, n: int) -> dict[str, str]:
+    """cap -> key of the commands of a widget, as its script binds them."""
+    found = COMMAND.findall((ASSETS / script).read_text())
+    assert len(found) == n
     return {cap: key for _, key, cap in found}
 
 
@@ -44,12 +44,12 @@ def test_a_name_of_one_character_is_its_own_key_and_others_take_what_is_free(tmp
 
 
 def test_every_key_that_is_shown_is_bound_and_every_bound_key_is_reserved():
-    commands = bound()
+    commands, grid = bound("label_card.js", 17), bound("grid_tiles.js", 10)
     assert shown("label_card.html") <= set(commands) and len(shown("label_card.html")) > 12
     assert {"A", "L", "Z", "[", "]", "Space"} <= shown("label_card.html")
-    single = {key for key in commands.values() if len(key) == 1}
+    single = {key for key in {*commands.values(), *grid.values()} if len(key) == 1}
     assert single == ACTION_KEYS
-    assert shown("grid_tiles.html") == {"U"}
+    assert shown("grid_tiles.html") - {"←", "→"} <= set(grid)
 
 
 @settings(deadline=None, max_examples=60)
@@ -62,8 +62,8 @@ def test_no_class_key_shadows_a_shown_action_with_1_to_200_classes(n, names):
     for name in names:
         taken.append(default_key(name, taken))
     keys = [key for key in taken if key is not None]
-    assert len(keys) == len(set(keys)) == min(n, len(KEYS)) == min(n, 25)
-    assert not set(keys) & (set(bound().values()) | STREAMLIT_KEYS)
+    assert len(keys) == len(set(keys)) == min(n, len(KEYS)) == min(n, 24)
+    assert not set(keys) & (set(bound("label_card.js", 17).values()) | STREAMLIT_KEYS)
 
 
 def row(k: int, key: str | None, retired: bool = False) -> ClassRow:
@@ -98,9 +98,9 @@ def test_a_project_of_an_earlier_version_gets_other_keys_and_keeps_them(tmp_path
             for one, key in zip(list_classes(store, project.id)[10:], ["a", "b", "z", "l"], strict=True):
                 connection.execute(update(LabelClass).where(LabelClass.id == one.id).values(key=key))
         rows = list_classes(store, project.id)
-        assert [one.key for one in rows[10:]] == ["d", "b", "e", "h"]
+        assert [one.key for one in rows[10:]] == ["d", "b", "h", "i"]
         retire_class(store, project.id, rows[0].id)
-        assert [one.key for one in list_classes(store, project.id)[9:]] == ["d", "b", "e", "h"]
+        assert [one.key for one in list_classes(store, project.id)[9:]] == ["d", "b", "h", "i"]
         assert add_class(store, project.id, "new").key == "1"
         restore_class(store, project.id, rows[0].id)
         keys = [one.key for one in list_classes(store, project.id)]

@@ -1,7 +1,38 @@
-// Many at once: tiles sorted by prediction; one key labels all selected tiles; undo restores them.
+// All items as tiles: filtered, sorted, selected together. One key labels what is selected; undo takes it back.
 
+const COMMANDS = [
+  ["select", " ", "Space", "Select or deselect the tile"],
+  ["preview", "e", "E", "Large preview (also a double click)"],
+  ["like", "l", "L", "Select all like this tile"],
+  ["skip", "s", "S", "Skip the selected items"],
+  ["flag", "f", "F", "Set or remove the flag of the selected items"],
+  ["undo", "u", "U", "Undo the last action"],
+  ["find", "/", "/", "Search names"],
+  ["smaller", "[", "[", "Smaller tiles"],
+  ["larger", "]", "]", "Larger tiles"],
+  ["keys", "?", "?", "All keys"],
+];
+const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
+const MOVING = [
+  [["←", "→", "↑", "↓"], "Move between tiles"],
+  [["Shift+→", "Shift+click"], "Select all tiles up to this one"],
+  ["Ctrl+A", "Select all tiles that are loaded"],
+  ["Esc", "Select nothing"],
+];
 const PAGE = 60;
+const SIMILAR = 240; // tiles of "like this"
 const GRID_POLL_MS = 6000;
+const FEW_CLASSES = 12; // with a button each
+
+function tileMarks(tile) {
+  const marks = [];
+  if (tile.flagged) marks.push("Flagged");
+  if (tile.skipped) marks.push("Skipped");
+  if (tile.notes && tile.notes.length) marks.push("Note");
+  if (tile.test) marks.push("Test");
+  if (tile.unreadable) marks.push("Unreadable");
+  return marks;
+}
 
 class Grid {
   constructor(root, data, trigger) {
@@ -10,19 +41,23 @@ class Grid {
     this.trigger = trigger;
     const one = (selector) => root.querySelector(selector);
     this.parts = {
-      screen: one(".screen"), filter: one(".filter"), lead: one(".lead"), filterList: one(".filterlist"), total: one(".total"),
-      order: one(".order"), tiles: one(".tiles"), more: one(".more"), empty: one(".empty"), n: one(".n"), hint: one(".hint"),
-      keys: one(".keys"), undo: one(".undo"), pick: one(".pick"), band: one(".band"), message: one(".message"),
+      screen: one(".screen"), dashes: one(".dashes"), batch: one(".batch"), project: one(".project"), total: one(".total"), tiles: one(".tiles"), more: one(".more"), empty: one(".empty"),
+      n: one(".n"), hint: one(".hint"), keys: one(".keys"), undo: one(".undo"), pick: one(".pick"), band: one(".band"), message: one(".message"), similar: one(".similar"), keySheet: one("dialog.keysheet"),
     };
     this.parts.screen.dataset.kind = data.kind;
     const { api, outbox } = winnowClient(data);
-    Object.assign(this, { api, outbox, tiles: [], total: 0, classes: [], classId: null, order: "sure", gone: new Set(), bulks: [] });
+    Object.assign(this, { api, outbox, tiles: [], total: 0, classes: [], gone: new Set(), bulks: [], last: null, ended: false, like: null });
     this.path = `/api/projects/${data.project_id}`;
     this.gestured = Boolean(navigator.userActivation && navigator.userActivation.hasBeenActive);
     this.audio = new Audio();
+    this.filters = new GridFilters(root, data.items);
     this.selection = new Selection(() => this.tiles.map((tile) => tile.item_id));
+    this.preview = new GridPreview(root, this);
+    this.actions = new GridActions(root, this);
+    this.names = new FullNames(root, one(".tip"));
     this.band = new Band(this.parts.screen, this.parts.band, () => this.parts.tiles.children, (ids) => this.selection.set([...this.selection.chosen, ...ids]));
     this.listen();
+    this.showSelection();
     this.load(true);
   }
 
@@ -35,18 +70,21 @@ class Grid {
     on(document, "keydown", (e) => this.key(e));
     for (const name of ["keydown", "pointerdown"]) on(document, name, () => (this.gestured = true), { capture: true });
     on(this.selection, "changed", () => this.showSelection());
-    on(this.outbox, "refused", (e) => this.say(`Not saved: ${e.detail.reason}`));
-    on(this.outbox, "changed", () => !this.outbox.waiting.length && this.tiles.length < PAGE / 2 && this.tiles.length < this.total && this.load());
+    on(this.filters, "changed", () => this.ask());
+    on(this.filters, "choices", () => this.loadChoices());
+    on(this.outbox, "state", (e) => this.showProgress(e.detail));
+    on(this.outbox, "refused", (e) => this.refused(e.detail));
+    on(this.outbox, "changed", () => !this.outbox.waiting.length && this.tiles.length < PAGE / 2 && this.load());
     on(this.parts.tiles, "click", (e) => this.clickTile(e));
+    on(this.parts.tiles, "dblclick", (e) => this.openPreview(e.target.closest(".tile")));
     for (const name of ["pointerover", "focusin"]) on(this.parts.tiles, name, (e) => this.play(e));
     for (const name of ["pointerleave", "focusout"]) on(this.parts.tiles, name, () => this.quiet());
-    on(this.parts.order, "click", () => this.ask({ order: this.order === "sure" ? "unsure" : "sure" }));
-    on(this.parts.filterList.querySelector("select"), "change", (e) => this.ask({ classId: Number(e.target.value) || null }));
-    on(this.parts.pick.querySelector("select"), "change", (e) => {
-      this.label(this.classes.find((entry) => entry.id === Number(e.target.value)));
-      e.target.value = "";
-    });
+    const field = this.parts.pick.querySelector("input");
+    on(field, "input", () => this.showMatch());
+    on(field, "keydown", (e) => this.pickKey(e));
     on(this.parts.undo, "click", () => this.undo());
+    on(this.root.querySelector(".help-keys"), "click", () => openSheet(this.parts.keySheet));
+    on(this.parts.similar.querySelector("button"), "click", () => this.showAll());
     on(this.root, "pointerdown", (e) => e.target.closest && e.target.closest(".tray button, .filter button") && e.preventDefault());
     this.watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && this.load(), { rootMargin: "600px" });
     this.watcher.observe(this.parts.more);
@@ -55,123 +93,163 @@ class Grid {
     this.stops.push(() => clearInterval(poll));
   }
 
-  ask({ classId = this.classId, order = this.order }) {
-    this.classId = classId;
-    this.order = order;
+  ask() {
+    this.like = null;
     this.selection.set([]);
-    this.load(true);
+    return this.load(true);
   }
 
   // --- tiles from the server -----------------------------------------------------------------------------------------
+  body() {
+    return this.like ? { ...this.filters.query(), like: this.like.item_id } : this.filters.query();
+  }
+
   async load(fresh = false) {
     if (this.loading && !fresh) return;
-    if (!fresh && (this.tiles.length >= this.total || this.outbox.waiting.length)) return;
+    if (!fresh && (this.ended || this.outbox.waiting.length)) return;
     const turn = (this.turn = (this.turn || 0) + 1);
     this.loading = true;
     try {
       await this.api.openSession();
-      const body = { class_id: this.classId, order: this.order, offset: fresh ? 0 : this.tiles.length, limit: PAGE };
-      if (this.data.items) body.items = this.data.items;
-      const answer = await this.api.post(`${this.path}/tiles`, body);
+      const limit = this.like ? SIMILAR : PAGE;
+      const answer = await this.api.post(`${this.path}/tiles`, { ...this.body(), limit, ...(fresh || !this.last ? {} : { after: this.last }) });
       if (turn !== this.turn) return;
       if (fresh) this.tiles = [];
-      const known = new Set(this.tiles.map((tile) => tile.item_id));
-      this.tiles.push(...answer.tiles.filter((tile) => !known.has(tile.item_id) && !this.gone.has(tile.item_id)));
-      this.total = answer.total;
-      this.learn(answer.state, answer.guessed);
-      this.draw();
+      this.take(answer, limit);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.status && error.status < 500) this.say(error.message);
-      setTimeout(() => this.loading === false && this.load(fresh), 1500);
+      else setTimeout(() => this.loading === false && this.load(fresh), 1500);
     } finally {
       if (turn === this.turn) this.loading = false;
     }
   }
 
+  take(answer, limit) {
+    const known = new Set(this.tiles.map((tile) => tile.item_id));
+    const hides = this.filters.query().show === "waiting"; // what was labeled here and the server may not know yet
+    this.tiles.push(...answer.tiles.filter((tile) => !known.has(tile.item_id) && !(hides && this.gone.has(tile.item_id))));
+    if (answer.tiles.length) this.last = answer.tiles[answer.tiles.length - 1].item_id;
+    this.ended = answer.tiles.length < limit || Boolean(this.like);
+    this.total = answer.total;
+    this.learn(answer.state, answer.guessed);
+    this.draw();
+  }
+
+  async loadChoices() {
+    try {
+      this.filters.setChoices(await this.api.post(`${this.path}/items/choices`, {}));
+    } catch (error) {
+      // The filters keep the choices they have.
+    }
+  }
+
   learn(state, guessed) {
-    this.state = state;
     this.guessed = guessed;
+    this.showProgress(state);
     const stamp = JSON.stringify([state.classes, guessed]);
-    if (stamp === this.stamp) return this.showFilter();
+    if (stamp === this.stamp) return;
     this.stamp = stamp;
     this.classes = state.classes;
-    const many = this.classes.length > 12;
-    const filters = [{ id: null, name: "all" }, ...this.classes];
-    this.parts.filter.hidden = many || !guessed;
-    this.parts.lead.hidden = many || !guessed;
-    this.parts.filterList.hidden = !many || !guessed;
-    this.parts.order.hidden = !guessed;
-    this.parts.filter.replaceChildren(
-      ...filters.map((entry) => element("button", { type: "button", title: entry.name, "data-class": entry.id || "", onclick: () => this.ask({ classId: entry.id }) }, entry.name)),
-    );
-    const options = () => this.classes.map((entry) => element("option", { value: entry.id }, entry.key ? `${entry.name} (${entry.key})` : entry.name));
-    this.parts.filterList.querySelector("select").replaceChildren(element("option", { value: "" }, "all"), ...options());
-    this.parts.pick.querySelector("select").replaceChildren(element("option", { value: "" }, "…"), ...options());
+    const many = this.classes.length > FEW_CLASSES;
+    this.filters.learn(this.classes, guessed);
+    this.entries = this.classes.map((entry) => ({ ...entry, plain: plainName(entry.name), plainOwn: plainName(groupOf(entry.name)[1]) }));
     this.parts.pick.hidden = !many;
     this.parts.keys.hidden = many;
     this.parts.keys.replaceChildren(
       ...this.classes.map((entry) =>
-        element("button", { type: "button", title: entry.name, onclick: (e) => e.detail < 2 && this.label(entry) }, element("kbd", {}, entry.key || "·"), element("span", {}, entry.name)),
+        element("button", { type: "button", title: entry.name, onclick: (e) => e.detail < 2 && this.label(entry) }, element("kbd", {}, entry.key || "·"), element("span", { class: "name" }, entry.name)),
       ),
     );
-    this.showFilter();
+    const caps = COMMANDS.map(([name, , cap, words]) => [[cap, ...(ALSO[name] || [])], words]);
+    fillKeySheet(this.parts.keySheet, [...caps, ...MOVING, ...this.classes.filter((entry) => entry.key).map((entry) => [entry.key, entry.name])]);
     this.showSelection();
   }
 
-  showFilter() {
-    for (const button of this.parts.filter.children) button.setAttribute("aria-pressed", String((Number(button.dataset.class) || null) === this.classId));
-    this.parts.order.textContent = this.order === "sure" ? "Most confident first" : "Least confident first";
-    this.parts.order.setAttribute("aria-pressed", String(this.order === "unsure"));
-    this.parts.order.title = "Reverse the order";
+  showProgress(state) {
+    this.state = state;
+    drawProgress(this.parts, state, this.data.kind);
   }
 
   draw() {
-    const shown = new Map([...this.parts.tiles.children].map((node) => [Number(node.dataset.itemId), node]));
-    this.parts.tiles.replaceChildren(...this.tiles.map((tile) => shown.get(tile.item_id) || this.tileNode(tile)));
+    const shown = new Map([...this.parts.tiles.children].map((node) => [node.tile, node]));
+    this.parts.tiles.replaceChildren(...this.tiles.map((tile) => shown.get(tile) || this.tileNode(tile)));
     const first = this.parts.tiles.querySelector("[tabindex='0']") || this.parts.tiles.firstElementChild;
     if (first) first.tabIndex = 0;
-    const noun = this.data.kind === "audio" ? "clip" : "picture";
-    this.parts.total.textContent = `${this.total.toLocaleString("en-US")} ${noun}${this.total === 1 ? "" : "s"} unlabeled`;
+    const what = this.filters.query().show === "waiting" && !this.filters.isFiltered ? " to label" : "";
+    this.parts.total.textContent = `${whole(this.total)} ${noun(this.data.kind, this.total)}${what}`;
+    this.parts.similar.hidden = !this.like;
     this.parts.empty.hidden = this.tiles.length > 0;
     this.parts.tiles.hidden = !this.tiles.length;
     if (!this.tiles.length) this.showEmpty();
     this.parts.screen.dataset.view = "ready";
     this.selection.keep(this.tiles.map((tile) => tile.item_id));
+    this.actions.showTarget();
   }
 
   tileNode(tile) {
-    const share = tile.confidence === null ? "" : `${Math.round(tile.confidence * 100)} %`;
-    const words = tile.guess ? `${tile.guess}, ${share}` : "no prediction";
-    return element(
+    const share = tile.confidence === null ? "" : percent(tile.confidence);
+    const name = tile.label || tile.guess || "no prediction";
+    const aside = tile.label ? tile.labeled_by || "labeled" : share;
+    const marks = tileMarks(tile);
+    const words = [tile.label ? `labeled ${tile.label}` : tile.guess ? `${tile.guess}, ${share}` : "no prediction", ...marks].join(", ");
+    const node = element(
       "div",
-      { class: "tile", role: "option", tabindex: "-1", "aria-selected": "false", "aria-label": words, "data-item-id": tile.item_id },
-      element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136 }),
-      element("div", { class: "caption" }, element("span", { class: "guess" }, tile.guess || "no prediction"), element("span", { class: "share" }, share)),
+      { class: "tile", role: "option", tabindex: "-1", title: name, "aria-selected": "false", "aria-label": words, "data-item-id": tile.item_id, "data-labeled": String(Boolean(tile.label)) },
+      element("div", { class: "thumb" }, element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136 }), marks.length ? element("div", { class: "flags" }, ...marks.map((mark) => element("span", { "data-mark": mark }, mark))) : null),
+      element("div", { class: "caption" }, element("span", { class: `name ${tile.label ? "label" : "guess"}` }, name), element("span", { class: "share" }, aside)),
     );
+    node.tile = tile;
+    return node;
+  }
+
+  nodeOf(itemId) {
+    return this.parts.tiles.querySelector(`[data-item-id='${itemId}']`);
+  }
+
+  redraw(tiles) {
+    for (const tile of tiles) {
+      const node = this.nodeOf(tile.item_id);
+      if (!node) continue;
+      const made = this.tileNode(tile);
+      made.tabIndex = node.tabIndex;
+      const focused = this.root.activeElement === node;
+      node.replaceWith(made);
+      if (focused) made.focus({ preventScroll: true });
+    }
+    this.showSelection();
   }
 
   showEmpty() {
-    const waiting = this.state ? this.state.counts.waiting : 0;
-    const filtered = this.classId !== null || this.data.items;
-    const words = filtered && waiting
-      ? { title: "No items", text: "No unlabeled item matches the filter.", action: "Show all", screen: null }
-      : this.state.empty;
+    const narrowed = this.filters.isFiltered || this.like;
+    const inShow = this.filters.query().show !== "waiting";
+    const none = { title: "No items", text: "No item matches the filters.", action: "Show all", screen: null };
+    const words = narrowed || inShow ? none : this.state.empty;
     this.parts.empty.querySelector("h2").textContent = words.title;
     this.parts.empty.querySelector("p").textContent = words.text;
     const button = this.parts.empty.querySelector("button");
     button.textContent = words.action;
-    button.onclick = () => (words.screen ? this.trigger("go", words.screen) : this.data.items ? this.trigger("go", "grid-all") : this.ask({ classId: null }));
+    button.onclick = () => (words.screen ? this.trigger("go", words.screen) : this.data.items ? this.trigger("go", "grid-all") : this.showEverything());
+  }
+
+  showEverything() {
+    this.filters.parts.show.value = "all";
+    this.filters.clear();
   }
 
   showSelection() {
     const n = this.selection.chosen.size;
     for (const node of this.parts.tiles.children) node.setAttribute("aria-selected", String(this.selection.chosen.has(Number(node.dataset.itemId))));
     this.parts.screen.dataset.selected = String(n);
-    this.parts.n.textContent = n ? `${n.toLocaleString("en-US")} selected` : "Nothing selected";
+    this.parts.n.textContent = n ? `${whole(n)} selected` : "Nothing selected";
     this.parts.hint.textContent = n ? "Press a class key to label all selected items" : "Click, drag or press Space to select";
     for (const button of this.parts.keys.children) button.disabled = n === 0;
     this.parts.undo.hidden = !this.bulks.length;
+    this.actions.showTarget();
+  }
+
+  chosenTiles() {
+    return this.tiles.filter((tile) => this.selection.chosen.has(tile.item_id));
   }
 
   // --- input ---------------------------------------------------------------------------------------------------------
@@ -191,25 +269,54 @@ class Grid {
   }
 
   key(e) {
-    if (e.defaultPrevented || e.repeat && !e.key.startsWith("Arrow") || e.altKey || e.isComposing || typingSomewhere(e, this.root)) return;
-    const pressed = e.key.length === 1 ? e.key.toLowerCase() : e.key;
-    if ((e.ctrlKey || e.metaKey) && pressed === "a") {
-      this.selection.set(this.tiles.map((tile) => tile.item_id));
-    } else if (e.ctrlKey || e.metaKey) {
-      return;
-    } else if (pressed === "Escape") {
-      this.selection.set([]);
-    } else if (pressed.startsWith("Arrow")) {
-      this.walk(pressed, e.shiftKey);
-    } else if (pressed === " " && this.focused()) {
-      this.selection.toggle(Number(this.focused().dataset.itemId));
-    } else {
-      const entry = e.shiftKey && /^[a-z]$/.test(pressed) ? null : this.classes.find((one) => one.key === pressed);
-      if (pressed === "u") this.undo(); // the server gives no class the key of a command
-      else if (entry) this.label(entry);
-      else return;
-    }
+    if (e.defaultPrevented || (e.repeat && !e.key.startsWith("Arrow")) || e.isComposing || typingSomewhere(e, this.root)) return;
+    if (this.root.querySelector("dialog[open]")) return;
+    const target = e.composedPath()[0];
+    const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
+    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
+    if (isUndo(e)) this.undo();
+    else if ((e.ctrlKey || e.metaKey) && !e.altKey && e.key.toLowerCase() === "a") this.selection.set(this.tiles.map((tile) => tile.item_id));
+    else if (hasModifier(e) || !this.command(e)) return;
     e.preventDefault();
+  }
+
+  // Whether the key meant something here.
+  command(e) {
+    const commandOf = (key) => COMMANDS.find(([name, own]) => own === key || (ALSO[name] || []).includes(key));
+    const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
+    const command = commandOf(pressed); // the server gives no class the key of a command
+    const entry = classOfKey(e, pressed, this.classes);
+    if (pressed === "Escape") this.escape();
+    else if (pressed.startsWith("Arrow")) this.walk(pressed, e.shiftKey);
+    else if (command) return this.run(command[0]);
+    else if (entry) this.label(entry);
+    else return false;
+    return true;
+  }
+
+  escape() {
+    if (this.selection.chosen.size || !this.like) this.selection.set([]);
+    else this.showAll();
+  }
+
+  run(name) {
+    const focused = this.focused();
+    if (name === "select" && focused) this.selection.toggle(Number(focused.dataset.itemId));
+    else if (name === "preview") this.openPreview(focused || this.nodeOf(this.selection.anchor) || this.parts.tiles.firstElementChild);
+    else if (name === "like") this.selectLike();
+    else if (name === "skip" || name === "flag") this.mark(name, this.chosenTiles());
+    else if (name === "undo") this.undo();
+    else if (name === "find") this.filters.parts.search.focus();
+    else if (name === "smaller" || name === "larger") this.filters.resize(name === "larger" ? 1 : -1);
+    else if (name === "keys") openSheet(this.parts.keySheet);
+    else return false;
+    return true;
+  }
+
+  openPreview(node) {
+    if (!node || !node.tile) return;
+    this.quiet();
+    this.preview.show(node.tile);
   }
 
   focused() {
@@ -230,10 +337,59 @@ class Grid {
     else this.selection.anchor = this.selection.anchor ?? Number(next.dataset.itemId);
   }
 
+  // --- a class by its name, when there are many ----------------------------------------------------------------------
+  bestMatch() {
+    const words = plainName(this.parts.pick.querySelector("input").value).split(" ").filter(Boolean);
+    const ranked = words.length ? this.entries.map((entry) => [matchRank(entry, words), entry]).filter(([rank]) => rank >= 0) : [];
+    return ranked.length ? ranked.sort((a, b) => a[0] - b[0])[0][1] : null;
+  }
+
+  showMatch() {
+    const field = this.parts.pick.querySelector("input");
+    const best = this.bestMatch();
+    this.parts.pick.querySelector(".match").textContent = best ? best.name : field.value.trim() ? "no such class" : "";
+  }
+
+  pickKey(e) {
+    if (e.key === "Escape") e.target.value = "";
+    if (e.key === "Enter" && !e.isComposing && !e.repeat) {
+      const best = this.bestMatch();
+      if (!best) return;
+      e.target.value = "";
+      this.label(best);
+    }
+    if (e.key === "Enter" || e.key === "Escape") {
+      e.target.blur();
+      this.showMatch();
+    }
+  }
+
+  // --- all like this -------------------------------------------------------------------------------------------------
+  // The items most similar to one tile, nearest first; those with its prediction are selected, up to the first other one.
+  async selectLike() {
+    const node = this.focused() || this.nodeOf([...this.selection.chosen].pop());
+    if (!node) return this.say("Select or focus one tile first.");
+    const { tile } = node;
+    if (!tile.guess) return this.say(this.guessed ? "There is no prediction for this item." : "This is available after the first round.");
+    this.like = tile;
+    await this.load(true);
+    const other = this.tiles.findIndex((one) => one.guess !== tile.guess);
+    const same = this.tiles.slice(0, other < 0 ? this.tiles.length : other);
+    this.selection.set(same.map((one) => one.item_id));
+    this.parts.similar.querySelector(".words").textContent = `Most similar to ${tile.name} first. ${whole(same.length)} with the same prediction are selected.`;
+    if (this.parts.tiles.firstElementChild) this.focus(this.parts.tiles.firstElementChild);
+  }
+
+  showAll() {
+    this.like = null;
+    this.selection.set([]);
+    this.load(true);
+  }
+
   // --- sound ---------------------------------------------------------------------------------------------------------
   play(e) {
     const node = e.target.closest(".tile");
-    const tile = node && this.tiles.find((one) => one.item_id === Number(node.dataset.itemId));
+    const tile = node && node.tile;
     if (!tile || !tile.audio || !this.gestured || this.band.start || this.playing === node) return;
     this.quiet();
     this.playing = node;
@@ -250,44 +406,102 @@ class Grid {
   }
 
   // --- verbs ---------------------------------------------------------------------------------------------------------
-  label(entry) {
-    const chosen = this.tiles.filter((tile) => this.selection.chosen.has(tile.item_id));
+  label(entry, chosen = this.chosenTiles()) {
     if (!entry || !chosen.length) return;
-    this.quiet();
     const bulk = chosen.map((tile) => {
       const shown = tile.guess ? "shown" : "none";
       const event = this.outbox.add({ item_id: tile.item_id, kind: "label", class_id: entry.id, suggestion: shown, suggested_class_id: tile.class_id, suggested_confidence: tile.confidence });
-      this.gone.add(tile.item_id);
-      return { tile, uuid: event.uuid };
+      const before = { ...tile };
+      Object.assign(tile, { label: entry.name, label_id: entry.id, labeled_by: null, skipped: false });
+      return { tile, before, uuid: event.uuid };
     });
+    this.done(bulk, `${whole(bulk.length)} labeled ${entry.name}`, true);
+  }
+
+  // `kind`: skip or flag. A flag is removed when all of the items have it.
+  mark(kind, chosen) {
+    if (!chosen.length) return;
+    const removes = kind === "flag" && chosen.every((tile) => tile.flagged);
+    const bulk = chosen.map((tile) => {
+      const event = this.outbox.add({ item_id: tile.item_id, kind: removes ? "unflag" : kind });
+      const before = { ...tile };
+      Object.assign(tile, kind === "flag" ? { flagged: !removes } : { skipped: true, label: null, label_id: null });
+      return { tile, before, uuid: event.uuid };
+    });
+    this.done(bulk, `${whole(bulk.length)} ${kind === "skip" ? "skipped" : removes ? "without a flag" : "flagged"}`, kind === "skip");
+  }
+
+  // Items that no longer wait leave the list of those to label; elsewhere they stay, as they are now.
+  done(bulk, words, settles) {
+    this.quiet();
     this.bulks.push(bulk);
-    const removed = new Set(chosen);
-    this.tiles = this.tiles.filter((tile) => !removed.has(tile));
-    this.total -= chosen.length;
-    this.draw();
+    const tiles = bulk.map(({ tile }) => tile);
+    if (settles && this.filters.query().show === "waiting") {
+      const removed = new Set(tiles);
+      for (const tile of tiles) this.gone.add(tile.item_id);
+      this.tiles = this.tiles.filter((tile) => !removed.has(tile));
+      this.total -= tiles.length;
+      this.draw();
+    } else {
+      this.redraw(tiles);
+      if (settles) this.selection.set([]);
+    }
     this.say("");
-    this.parts.hint.textContent = `${bulk.length.toLocaleString("en-US")} labeled ${entry.name}`;
+    this.showSelection();
+    this.parts.hint.textContent = words;
   }
 
   undo() {
     const bulk = this.bulks.pop();
-    if (!bulk) return;
-    for (const { tile, uuid } of bulk) {
+    if (!bulk) return this.undoEarlier();
+    for (const { tile, before, uuid } of bulk) {
       this.outbox.add({ item_id: tile.item_id, kind: "undo", undoes: uuid });
+      Object.assign(tile, before);
       this.gone.delete(tile.item_id);
     }
     const back = bulk.map(({ tile }) => tile);
-    const ids = new Set(back.map((tile) => tile.item_id));
-    this.tiles = [...back, ...this.tiles.filter((tile) => !ids.has(tile.item_id))];
-    this.total += back.length;
+    const shown = new Set(this.tiles);
+    const missing = back.filter((tile) => !shown.has(tile));
+    const ids = new Set(missing.map((tile) => tile.item_id));
+    this.tiles = [...missing, ...this.tiles.filter((tile) => !ids.has(tile.item_id))];
+    this.total += missing.length;
     this.draw();
-    this.selection.set([...ids]);
+    this.redraw(back);
+    this.selection.set(back.map((tile) => tile.item_id));
   }
 
-  say(text) {
-    this.parts.message.hidden = !text;
-    this.parts.message.querySelector(".words").textContent = text;
-    this.parts.message.querySelector(".dismiss").onclick = () => (this.parts.message.hidden = true);
+  // What was done before this page was opened, one action at a time, newest first.
+  async undoEarlier() {
+    try {
+      const answer = await this.api.post(`${this.path}/recent`, { limit: 1 });
+      const [action] = answer.actions;
+      if (!action) return this.say("You have nothing to undo.");
+      this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
+      this.say(`Undone: ${action.kind === "unflag" ? "removed flag" : action.kind} on item ${action.item_id}.`);
+      this.gone.delete(action.item_id);
+      const sent = () => {
+        if (this.outbox.waiting.length) return;
+        this.outbox.removeEventListener("changed", sent);
+        this.load(true);
+      };
+      this.outbox.addEventListener("changed", sent);
+    } catch (error) {
+      this.say(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
+    }
+  }
+
+  refused({ event, reason }) {
+    this.gone.delete(event.item_id);
+    this.say(`Not saved: ${reason}`);
+  }
+
+  say(text, action = null) {
+    const { message } = this.parts;
+    message.hidden = !text;
+    message.querySelector(".words").textContent = text;
+    message.querySelector(".act")?.remove();
+    if (action) message.querySelector(".dismiss").before(element("button", { type: "button", class: "plain act", onclick: action.go }, action.words));
+    message.querySelector(".dismiss").onclick = () => (message.hidden = true);
   }
 
   close() {

@@ -46,8 +46,13 @@ class LabelCard {
     this.listen();
     this.view.parts.why.open = !window.matchMedia("(max-width: 900px)").matches;
     this.view.view("loading");
-    this.deck.open();
+    this.deck.open().then(() => this.openItem(data.open_item));
     this.recent = this.loadRecent(api).finally(() => (this.recent = null));
+  }
+
+  // An item that another screen asked to show.
+  openItem(itemId) {
+    if (itemId && itemId !== this.opened) this.reveal((this.opened = itemId));
   }
 
   listen() {
@@ -372,6 +377,7 @@ export default function (component) {
   const same = open && open.data.project_id === data.project_id && open.data.annotator_id === data.annotator_id;
   if (same) {
     open.trigger = setTriggerValue;
+    open.openItem(data.open_item);
   } else {
     if (open) open.close();
     openCards.set(parentElement, new LabelCard(parentElement, data, setTriggerValue));

@@ -1,18 +1,5 @@
 // What a card looks like: fills the parts of label_card.html. Everything that comes from people is set as text.
 
-function percent(share) {
-  const value = share * 100;
-  return `${value < 1 && value > 0 ? "< 1" : Math.round(value)} %`;
-}
-
-function noun(kind, n) {
-  return kind === "audio" ? (n === 1 ? "clip" : "clips") : n === 1 ? "picture" : "pictures";
-}
-
-function whole(n) {
-  return n.toLocaleString("en-US");
-}
-
 class LabelView {
   constructor(root, pad) {
     this.root = root;
@@ -34,20 +21,7 @@ class LabelView {
   }
 
   progress(state, kind) {
-    const { batch, counts } = state;
-    const n = batch.total;
-    const dashes = [];
-    for (let i = 0; n <= 40 && i < n; i += 1) {
-      dashes.push(element("span", { "data-done": i < batch.done ? "yes" : i === batch.done ? "now" : "no" }));
-    }
-    if (n > 40) dashes.push(element("progress", { max: n, value: batch.done, "aria-label": "Batch" }));
-    this.parts.dashes.replaceChildren(...dashes);
-    this.parts.dashes.setAttribute("aria-label", n ? `${batch.done} of ${n} labeled in this batch` : "No batch");
-    const at = Math.min(batch.done + 1, n);
-    const words = n && batch.done < n ? [element("strong", {}, `${at} of ${n}`), ` in this batch · ${batch.then}`] : [batch.then];
-    this.parts.batch.replaceChildren(...words);
-    const pace = state.pace_seconds ? ` · ${state.pace_seconds.toFixed(1)} s per ${noun(kind, 1)}` : "";
-    this.parts.project.textContent = `${whole(counts.labeled)} of ${whole(counts.total)} labeled${pace}`;
+    drawProgress(this.parts, state, kind);
   }
 
   // The screen fills the window below the header: the picture takes what the classes leave.
@@ -100,21 +74,7 @@ class LabelView {
     const term = (name) => element("div", { class: "term" }, name);
     const pick = card.pick;
     this.parts.why.querySelector("summary").textContent = `Why this ${noun(kind, 1)}`;
-    if (pick) {
-      rows.push(element("div", { class: "title" }, `Pick ${pick.position} of ${pick.of}`));
-      rows.push(element("div", { class: "sub" }, `Round ${pick.round}, ${pick.strategy_title}`));
-      if (pick.outer_before !== null && pick.outer_after !== null) {
-        rows.push(term("Loss on the pool"));
-        rows.push(element("div", { class: "value" }, `${pick.outer_before.toFixed(3)} → `, element("strong", {}, pick.outer_after.toFixed(3))));
-      }
-      if (pick.stands_for !== null) {
-        rows.push(term("Represents"));
-        rows.push(element("div", { class: "value" }, element("strong", {}, whole(pick.stands_for)), ` similar ${noun(kind, pick.stands_for)}`));
-      }
-    } else {
-      rows.push(element("div", { class: "title" }, card.queued ? "Moved to the front" : "Random order"));
-      rows.push(element("div", { class: "sub" }, card.why));
-    }
+    rows.push(element("p", { class: "sentence" }, card.why));
     if (card.suggestion.state === "shown") {
       rows.push(term("Suggestion"));
       for (const guess of card.suggestion.guesses.slice(0, 3)) {
@@ -132,9 +92,23 @@ class LabelView {
       );
       rows.push(element("div", { class: "nearest" }, ...thumbs));
     }
+    if (pick) rows.push(this.numbers(pick));
     // Folded: a name such as "nine_07.wav" would tell what the ear should decide.
     rows.push(element("details", { class: "file" }, element("summary", {}, "File name"), element("div", { class: "filename" }, card.name)));
     this.parts.reasons.replaceChildren(...rows);
+  }
+
+  // What the method computed, for those who want to know.
+  numbers(pick) {
+    const rows = [
+      ["Pick", `${pick.position} of ${pick.of} in round ${pick.round}`],
+      ["Strategy", pick.strategy_title],
+    ];
+    if (pick.outer_before !== null && pick.outer_after !== null) rows.push(["Loss on the pool", `${pick.outer_before.toFixed(3)} → ${pick.outer_after.toFixed(3)}`]);
+    if (pick.stands_for !== null) rows.push(["Represents", whole(pick.stands_for)]);
+    if (typeof pick.nearest_distance === "number") rows.push(["Distance to the nearest label", pick.nearest_distance.toFixed(2)]);
+    const list = element("dl", {}, ...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+    return element("details", { class: "file numbers" }, element("summary", {}, "Numbers"), list);
   }
 
   empty(title, text, action, onClick) {

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage.labeling.agreement import disagreements
-from storage.labeling.held_out import move_to_test
 from storage.labeling.browsing.item_browser import ItemQuery, matching, notes_of, query_choices
+from storage.labeling.held_out import move_to_test
 from storage.labeling.item_rows import ItemRow
 from storage.media.checks import set_condition
 from storage.projects.class_rows import counts_as

@@ -1,0 +1,231 @@
+"""Grid as the browser of the whole pool: filters, preview, undo, keys, and actions on what was found."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from storage.labeling.held_out import move_to_test
+from storage.labeling.pool import ItemFilter, Pool
+from storage.projects.annotators import annotator_named
+from storage.projects.classes import list_classes
+from tests.app import sample_store
+from tests.browser.conftest import (
+    OVERFLOW,
+    at_rest,
+    current_item,
+    eventually,
+    saved,
+    serious,
+    wait_for_card,
+)
+from tests.browser.test_grid import ids_shown, selected
+from tests.storage.pools import event
+
+
+@pytest.fixture
+def mixed(store, images):
+    """Thirty pictures: a round, ten labels of two annotators, a flag, a skip, a note and two test items."""
+    sample_store.finish_round(store, images)
+    pool, known = Pool(store, images.id), list_classes(store, images.id)
+    items = [item.id for item in pool.items()]
+    ana, bea = (annotator_named(store, name).id for name in ("Ana Koller", "Bea"))
+    pool.apply([event(item, class_id=known[k % 3].id) for k, item in enumerate(items[:8])], annotator=ana)
+    pool.apply([event(item, class_id=known[5].id) for item in items[8:10]], annotator=bea)
+    more = [event(items[3], "flag"), event(items[12], "skip"), event(items[13], "note", note="two digits & a <b>")]
+    pool.apply(more, annotator=ana)
+    move_to_test(store, images.id, items[20:22])
+    return images, items
+
+
+def found(page: Page, items: list[int]) -> list[int]:
+    return sorted(items.index(one) for one in ids_shown(page))
+
+
+def show(page: Page, what: str) -> None:
+    page.locator(".show select").select_option(what)
+
+
+def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(desks, mixed):
+    project, items = mixed
+    page = desks(project).grid_tab()
+    show(page, "labeled")
+    eventually(page, lambda: found(page, items), list(range(10)))
+    expect(page.locator(".tile .label").first).to_be_visible()
+    page.locator(".toggle").click()
+    page.locator("[data-field='annotator_id']").select_option(label="Bea")
+    eventually(page, lambda: found(page, items), [8, 9])
+    page.locator(".clear").click()
+    page.locator("[data-field='label_id']").select_option(label="one")
+    eventually(page, lambda: found(page, items), [1, 4, 7])
+    page.locator(".clear").click()
+    show(page, "all")
+    for mark, expected in (("flagged", [3]), ("skipped", [12]), ("noted", [13]), ("contested", []), ("unreadable", [])):
+        page.locator(f".marks [value='{mark}']").check()
+        eventually(page, lambda expected=expected: found(page, items), expected)
+        page.locator(f".marks [value='{mark}']").uncheck()
+    page.locator("[data-field='split']").select_option("test")
+    eventually(page, lambda: found(page, items), [20, 21])
+    page.locator(".clear").click()
+    page.locator("[data-field='round_id']").select_option(label="1")
+    eventually(page, lambda: len(ids_shown(page)), 10)
+    page.locator(".clear").click()
+    page.keyboard.press("/")
+    page.keyboard.type("_01")
+    eventually(page, lambda: found(page, items), list(range(10, 20)))
+    page.locator(".search").fill("nothing has this name")
+    expect(page.locator(".empty h2")).to_have_text("No items")
+    page.locator(".empty .primary").click()
+    eventually(page, lambda: len(ids_shown(page)), 30)
+    assert serious(page) == []
+
+
+def test_a_labeled_item_is_relabeled_in_place_and_undo_restores_it(desks, mixed):
+    project, items = mixed
+    desk = desks(project)
+    page = desk.grid_tab()
+    show(page, "labeled")
+    eventually(page, lambda: found(page, items), list(range(10)))
+    tile = page.locator(f".tile[data-item-id='{items[0]}']")
+    tile.click()
+    page.keyboard.press("8")
+    expect(tile.locator(".label")).to_have_text("seven")
+    saved(page)
+    assert desk.pool.item(items[0]).class_id == desk.classes[7].id
+    page.keyboard.press("Control+z")
+    expect(tile.locator(".label")).to_have_text("zero")
+    saved(page)
+    assert desk.pool.item(items[0]).class_id == desk.classes[0].id
+    page.keyboard.press("Escape")
+    page.keyboard.press("Backspace")  # nothing left of this page: the newest action before it, the note
+    expect(page.locator(".message")).to_contain_text("Undone: note")
+    saved(page)
+    assert desk.events("undo")[-1].item_id == items[13]
+
+
+def test_double_click_and_e_preview_large_and_space_selects(desks, mixed):
+    """In the preview, arrows go on, a class key labels what is shown, and the item opens on Label."""
+    project, _ = mixed
+    desk = desks(project)
+    page = desk.grid_tab()
+    shown = ids_shown(page)
+    page.locator(".tile").nth(2).dblclick()
+    expect(page.locator("dialog.preview[open] .big img")).to_be_visible()
+    assert selected(page) == []
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("3")
+    saved(page)
+    assert [(one.item_id, one.class_id) for one in desk.events()][-1] == (shown[1], desk.classes[2].id)
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog.preview")).to_be_hidden()
+    page.keyboard.press("Space")
+    eventually(page, lambda: selected(page), [shown[2]])
+    page.keyboard.press("e")
+    expect(page.locator("dialog.preview[open]")).to_be_visible()
+    at_rest(page)
+    assert serious(page) == []
+    page.get_by_role("button", name="Open on Label").click()
+    wait_for_card(page)
+    eventually(page, lambda: current_item(page), shown[2])
+
+
+def test_all_like_this_are_selected_and_shown_first(desks, mixed):
+    project, _ = mixed
+    page = desks(project).grid_tab()
+    tile = page.locator(".tile").nth(4)
+    item, guess = int(tile.get_attribute("data-item-id")), tile.locator(".guess").inner_text()
+    tile.focus()
+    page.keyboard.press("l")
+    expect(page.locator(".similar")).to_contain_text("with the same prediction are selected")
+    assert ids_shown(page)[0] == item
+    chosen = selected(page)
+    assert chosen == ids_shown(page)[: len(chosen)]
+    assert set(page.locator(".tile[aria-selected='true'] .guess").all_inner_texts()) == {guess}
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    expect(page.locator(".similar")).to_be_hidden()
+
+
+def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(desks, mixed):
+    project, _ = mixed
+    page = desks(project).grid_tab()
+    width = page.locator(".tile").first.bounding_box()["width"]
+    for _ in range(3):
+        page.keyboard.press("]")
+    eventually(page, lambda: page.locator(".tile").first.bounding_box()["width"] > width + 60, True)
+    wide = page.locator(".tile").first.bounding_box()["width"]
+    page.reload()
+    page.wait_for_selector(".tile")
+    eventually(page, lambda: round(page.locator(".tile").first.bounding_box()["width"]), round(wide))
+    page.keyboard.press("Shift+?")
+    sheet = page.locator("dialog.keysheet[open]")
+    expect(sheet).to_be_visible()
+    assert sheet.evaluate("sheet => sheet.scrollTop") == 0
+    page.keyboard.press("Escape")
+    for _ in range(5):
+        page.keyboard.press("[")
+
+
+def test_what_was_found_is_queued_held_out_exported_and_deleted(desks, mixed, store, server):
+    project, items = mixed
+    desk = desks(project)
+    page = desk.grid_tab()
+
+    def act(name: str) -> None:
+        page.locator(".menu summary").click()
+        page.locator(f"[data-act='{name}']").click()
+
+    page.locator(f".tile[data-item-id='{items[15]}']").click()
+    act("queue")
+    expect(page.locator(".message")).to_contain_text("1 item moved to the front of the queue")
+    assert desk.pool.first_in_queue()[0] == items[15]
+    page.locator(".search").fill("_018")
+    eventually(page, lambda: found(page, items), [18])
+    act("test")
+    page.locator("dialog.confirm .do").click()
+    expect(page.locator(".message")).to_contain_text("Test items now: 1")
+    assert desk.pool.item(items[18]).held_out
+    show(page, "all")
+    page.locator(".search").fill("_01")
+    eventually(page, lambda: found(page, items), list(range(10, 20)))
+    act("export")
+    page.locator("dialog.confirm .do").click()
+    page.get_by_role("button", name="Open Export").click()
+    page.wait_for_url("**/export?**")
+    link = page.get_by_role("link", name="Download")
+    expect(link).to_be_visible()
+    with page.expect_download() as download:
+        link.click()
+    with zipfile.ZipFile(download.value.path()) as archive:
+        table = archive.read(next(name for name in archive.namelist() if name.endswith("labels.csv"))).decode()
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(table.lstrip("\ufeff")))}
+    assert sorted(rows) == [f"digit_{k:03d}.png" for k in range(10, 20)]
+    assert rows["digit_013.png"]["note"] == "two digits & a <b>" and rows["digit_013.png"]["label"] == ""
+    page = desk.grid_tab()
+    page.locator(".search").fill("_019")
+    show(page, "all")
+    eventually(page, lambda: found(page, items), [19])
+    act("delete")
+    page.locator("dialog.confirm .do").click()
+    expect(page.locator("dialog.confirm .trouble")).to_contain_text("Nothing is deleted")
+    page.locator("dialog.confirm input").fill(project.name)
+    page.locator("dialog.confirm .do").click()
+    eventually(page, lambda: desk.pool.count_items(ItemFilter()), 29)
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (853, 533), (640, 400), (390, 844)])
+def test_the_grid_and_its_filters_fit_every_zoom_and_the_phone(desks, mixed, size):
+    project, _ = mixed
+    page = desks(project, viewport={"width": size[0], "height": size[1]}).grid_tab()
+    page.locator(".toggle").click()
+    expect(page.locator(".panel")).to_be_visible()
+    eventually(page, lambda: page.evaluate(OVERFLOW), 0)
+    page.locator(".tile").first.click()
+    page.locator(".menu summary").click()
+    box = page.locator(".menu .list").bounding_box()
+    assert box["y"] >= 0 and box["x"] >= 0 and box["x"] + box["width"] <= size[0]
+    assert serious(page) == []
