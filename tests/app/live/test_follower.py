@@ -41,6 +41,7 @@ def finish_round(made: Made, seed: int = 0, **metrics: object) -> int:
             "item_ids": snapshot.item_ids,
             "probabilities": probabilities,
             "embeddings": features,
+            "map": features[:, :2],
             "snapshot": made.store.artifacts.put_bytes(buffer.getvalue(), ".npz"),
         },
         selection=Selection(item_ids=np.array(made.items[:1]), scores=np.ones(1), strategy="uniform"),
