@@ -48,7 +48,8 @@ def main() -> None:
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, Store.open(home=Path(folder)) as store:
         project_id, truth = make_live_pool(store, wanted.items, wanted.dimensions)
-        environment = os.environ | {"WINNOW_HOME": folder}
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # as `python -m app run` starts it
+        environment = os.environ | {"WINNOW_HOME": folder} | threads
         process = subprocess.Popen([sys.executable, "-m", "app", "live"], env=environment)
         try:
             times = measure(store, project_id, truth, wanted.labels)

@@ -142,7 +142,8 @@ class Supervisor:
         self.server = Service("server", command, environment, logs / "server.log")
         worker = child.module_command("app", "worker")
         self.worker = Service("worker", worker, environment, logs / "worker.log")
-        self.live = Service("live process", child.module_command("app", "live"), environment, logs / "live.log")
+        one_thread = environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a fit is short
+        self.live = Service("live process", child.module_command("app", "live"), one_thread, logs / "live.log")
         self.token = environment.get("WINNOW_TOKEN")
 
     def run(self) -> int:

@@ -13,7 +13,7 @@ is computed once per round; a fit reads the labels. Rows: the items of the round
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from core.learning.head import fit_weights, prepare
 from core.types import UNLABELED
 
 LIVE = HeadConfig(self_training=0)
+MOST_UNLABELED = 1_000  # unlabeled rows in a fit, evenly spaced: a quarter of those of a round
 FLOOR = 1e-6  # of stored probabilities, before the logarithm
 LIMIT = 12.0  # of the difference of logits: beyond it nothing changes
 
@@ -45,7 +46,9 @@ class LiveHead:
         config: HeadConfig = LIVE,
     ) -> None:
         self.config = config
-        self._prepared = prepare(features, stored.shape[1], config)
+        prepared = prepare(features, stored.shape[1], config)
+        some = np.unique(np.linspace(0, len(prepared.rows) - 1, MOST_UNLABELED).astype(np.int64))
+        self._prepared = replace(prepared, rows=prepared.rows[some])
         self._log_stored = np.log(np.maximum(np.asarray(stored, np.float64), FLOOR))
         self._before = self._logits(labels)
 

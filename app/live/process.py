@@ -11,7 +11,6 @@ Test    test items take no part and get no live predictions.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -187,7 +186,6 @@ def main() -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, request_shutdown)
-    os.nice(5)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     with Store.open() as store:
         run(Follower(store), shutdown)

@@ -79,14 +79,19 @@ class Measurement:
         return forecast(labels, self.correct[:, usable], target)
 
 
-def needed_items(half_width: float, expected: float = 0.5) -> int:
-    """The smallest number of test items whose 95 % Wilson interval is at most `half_width` on each side, if the share
-    of correct predictions is `expected`."""
+def half_width(n_items: int, expected: float = 0.5) -> float:
+    """Half the 95 % Wilson interval of this many test items, if the share of correct predictions is `expected`."""
+    low, high = wilson(round(expected * n_items), n_items)
+    return (high - low) / 2
+
+
+def needed_items(half: float, expected: float = 0.5) -> int:
+    """The smallest number of test items whose 95 % Wilson interval is at most `half` on each side, if the share of
+    correct predictions is `expected`."""
     low, high = 1, 1 << 20
     while low < high:
         middle = (low + high) // 2
-        first, last = wilson(round(expected * middle), middle)
-        low, high = (low, middle) if (last - first) / 2 <= half_width else (middle + 1, high)
+        low, high = (low, middle) if half_width(middle, expected) <= half else (middle + 1, high)
     return low
 
 

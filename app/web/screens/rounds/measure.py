@@ -8,7 +8,7 @@ from app.live.current import live_result
 from app.views import measuring_words as words
 from app.views.figures import charts
 from app.views.figures.charts import CurvePoint
-from app.views.measuring import Measurement, Share, measure, needed_items
+from app.views.measuring import Measurement, Share, half_width, measure, needed_items
 from app.views.strategy_names import strategy_title
 from app.views.text import count
 from app.web import resources, theme
@@ -68,13 +68,13 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
             help="Half the width of the 95 % interval.",
         )
     wanted = max(needed_items(float(width), expected) - have, 0)
-    possible = min(wanted, len(frame.item_ids) + len(frame.random_labels))
+    possible = min(wanted, (len(frame.item_ids) + len(frame.random_labels)) // 2)  # the other half stays to learn from
     with fields[1]:
         old = _old_labels(frame)
     with fields[2]:
         words_ = f"Draw {count(possible, 'test item')}" if possible else "Enough test items"
         go = st.button(words_, type="primary", key=f"measure-draw-{project.id}", width="stretch", disabled=not possible)
-    theme.muted(_about(frame, wanted, possible, expected))
+    theme.muted(_about(frame, wanted, possible, expected, have))
     if go:
         try:
             draw_test_set(resources.store(), project.id, possible, n_labels=old)
@@ -98,10 +98,13 @@ def _old_labels(frame: Frame) -> int:
     return n if use else 0
 
 
-def _about(frame: Frame, wanted: int, possible: int, expected: float) -> str:
+def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int) -> str:
     parts = [f"Drawn from {count(len(frame.item_ids), 'item')} without a label."]
     if possible < wanted:
-        parts.append(f"This takes {wanted:,} items; the pool has fewer.")
+        half = half_width(possible + have, expected)
+        parts.append(
+            f"This takes {wanted:,} items. At most half of the pool becomes tests: about ± {100 * half:.0f} points."
+        )
     elif expected == 0.5:
         parts.append("The number suffices for every accuracy; a high one needs fewer.")
     if frame.n_rounds:
