@@ -1,30 +1,21 @@
 """Frozen settings of a round: validated on construction, unchanged by a round trip through JSON, with named presets.
 
-A round stores `to_json(config)`. `from_json` also reads what older versions stored: new fields take their defaults,
-renamed keys and values are translated (`RENAMED_KEYS`, `RENAMED_VALUES`), removed keys (`RETIRED`) are ignored, and
-unknown keys are refused by name.
+A round stores `to_json(config)`; `core.stored_config` also reads what older versions stored.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Literal
 
-from core.errors import InvalidInput
+from core.errors import require
 from core.kernel_names import KERNEL_NETWORKS
+from core.stored_config import current_name, from_dict, from_json, to_json
 
-Preset = Literal["auto", "paper", "laptop", "smoke"]
-Config = TypeVar("Config")
+__all__ = ["current_name", "from_dict", "from_json", "require", "to_json"]  # beside what is defined here
 
-
-def require(holds: bool, message: str) -> None:
-    """Raise `InvalidInput(message)` unless the condition holds."""
-    if not holds:
-        raise InvalidInput(message)
+Preset = Literal["auto", "encoder", "paper", "laptop", "smoke"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +158,14 @@ class HeadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderConfig:
+    """The pretrained encoder of the preset `encoder`, and what `auto` may use (`core.encoders`)."""
+
+    name: str = "auto"  # of an installed or built-in encoder; auto: the one that fits best; none: never one
+    identity: str = ""  # of the encoder that the round uses, set when it starts; empty: training from scratch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityConfig:
     """The similarity graph of audio clips and label propagation over it (`core.similarity.propagation`)."""
 
@@ -283,11 +282,14 @@ class RoundConfig:
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     map: MapConfig = field(default_factory=MapConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
 
 
 def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig:
     """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
 
+    encoder  a frozen pretrained encoder with a softmax head: seconds a round once the pool is encoded
     paper    WRN-28-10, MixMatch as its authors run it, 30 epochs, Adam 1e-3, from scratch each round, uncalibrated
              pseudo-labels, augmentation as printed; the authors' `wrn` kernel with 100 views in the selection
     laptop   for two CPU cores: a small ResNet with FixMatch, about two minutes a round; label propagation over the
@@ -306,13 +308,16 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
             seed=seed, preset=name, training=training, kernel=KernelConfig(network="wrn"),
             selection=SelectionConfig(n_views=100), augmentation=AugmentationConfig(level="kept", light_warp=0.0),
         )  # fmt: skip
+    if name == "encoder":
+        selection = SelectionConfig(proxy="head", uncertainty_power=1.0, n_views=0)
+        return RoundConfig(seed=seed, preset=name, selection=selection)
     if name == "smoke":
         training = TrainingConfig(steps=30, warm_steps=15, labeled_batch=8, unlabeled_batch=16, bank_views=2)
         kernel = KernelConfig(n_landmarks=32)
         return RoundConfig(
             seed=seed, preset=name, training=training, kernel=kernel, selection=SelectionConfig(n_views=2)
         )
-    require(name == "laptop", f"There is no preset {name!r}; choose auto, paper, laptop or smoke.")
+    require(name == "laptop", f"There is no preset {name!r}; choose auto, encoder, paper, laptop or smoke.")
     return RoundConfig(
         seed=seed,
         preset="laptop",
@@ -320,81 +325,3 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
         selection=SelectionConfig(proxy="similarity", uncertainty_power=1.0),
         similarity=SimilarityConfig(neighbors=10),
     )
-
-
-def to_json(config: Any) -> str:
-    """The settings as JSON with sorted keys: equal settings give equal strings."""
-    return json.dumps(dataclasses.asdict(config), sort_keys=True)
-
-
-# What older versions stored, by the name of the config class.
-RENAMED_KEYS: dict[str, dict[str, str]] = {
-    "RoundConfig": {"likeness": "similarity"},
-    "SelectionConfig": {"doubt": "uncertainty_power"},
-    "TrainingConfig": {
-        "contrast_steps": "pretrain_steps",
-        "contrast_batch": "pretrain_batch",
-        "warm_share": "pretrained_rate_scale",
-        "n_guesses": "n_augmentations",
-    },
-}
-RENAMED_VALUES: dict[str, dict[str, str]] = {"SelectionConfig.proxy": {"alike": "similarity"}}
-RETIRED: dict[str, tuple[str, ...]] = {
-    "TrainingConfig": ("processes", "hint_neighbors", "hint_reach", "hint_power"),
-    "SelectionConfig": ("unsure_share",),
-    "MapConfig": ("source",),
-}
-
-
-def current_name(cls: type, name: str) -> str:
-    """The present name of a setting of config class `cls` that may carry an older one."""
-    return RENAMED_KEYS.get(cls.__name__, {}).get(name, name)
-
-
-def from_json(cls: type[Config], text: str) -> Config:
-    """The config of class `cls` that `to_json` of this or an older version wrote."""
-    return from_dict(cls, json.loads(text))
-
-
-def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
-    """The config of class `cls`. Missing fields take their defaults, renamed ones are translated, retired ones are
-    ignored and unknown ones are refused by name."""
-    hints = get_type_hints(cls)
-    values = _with_current_names(cls, values)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        raise InvalidInput(f"Unknown settings for {cls.__name__}: {', '.join(unknown)}. Known: {', '.join(hints)}.")
-    return cls(**{name: _restore(hints[name], value, f"{cls.__name__}.{name}") for name, value in values.items()})
-
-
-def _with_current_names(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in RETIRED.get(cls.__name__, ()):
-            continue
-        current = current_name(cls, name)
-        require(
-            current == name or current not in values,
-            f"The settings for {cls.__name__} contain {current!r} and its older name {name!r}. Remove one of them.",
-        )
-        found[current] = value
-    return found
-
-
-def _restore(hint: Any, value: Any, where: str) -> Any:
-    origin = get_origin(hint)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_dict(hint, value)
-    if origin is Literal:
-        if isinstance(value, str):
-            value = RENAMED_VALUES.get(where, {}).get(value, value)
-        require(value in get_args(hint), f"{where} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}.")
-        return value
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _restore(next(a for a in get_args(hint) if a is not type(None)), value, where)
-    if origin is tuple:
-        return tuple(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    require(isinstance(value, hint), f"{where} is {value!r}; it must be of type {hint.__name__}.")
-    return value

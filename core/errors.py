@@ -33,3 +33,9 @@ class TrainingFailed(WinnowError):
 
 class Cancelled(WinnowError):
     """The running work was cancelled; raised from `report`, caught where the work was started."""
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise `InvalidInput(message)` unless the condition holds."""
+    if not holds:
+        raise InvalidInput(message)

@@ -21,9 +21,13 @@ LIGHT_CORE = (
     "core.errors",
     "core.config",
     "core.kernel_names",
+    "core.stored_config",
     "core.limits",
     "core.rows",
     "core.version",
+    "core.encoders.built_in",
+    "core.encoders.description",
+    "core.encoders.folders",
 )
 # Modules of core that a page may import: they load numpy and nothing heavier.
 PAGE_CORE = (
@@ -72,6 +76,7 @@ DEFERRED_IMPORTS = (
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    ("core.encoders.embeddings", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.tables.parquet_table", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),
     ("core.limits", "core.config", "every process that examines files loads this module at its start"),

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from app.cli import options
-from app.cli.commands import doctor, lifecycle, models, people
+from app.cli.commands import doctor, encoders, lifecycle, models, people
 from app.cli.commands import store as store_commands
 from app.cli.output import complain, progress_bar, show, tell
 from app.cli.projects import find_project, open_store
+from core.config import Preset
 from core.version import VERSION
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ Json = options.Json
 Project = options.Project
 Changes = options.Changes
 models.register(app)
+encoders.register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -351,7 +353,8 @@ def simulate(  # noqa: PLR0913 (one parameter for each option)
     batch: Annotated[int, typer.Option(help="Number of labels that each round adds.")] = 10,
     rounds: Annotated[int, typer.Option(help="Number of rounds after the first model; 0 trains once.")] = 6,
     seeds: Annotated[int, typer.Option(help="Number of repetitions with different first labels.")] = 3,
-    preset: Annotated[Literal["auto", "paper", "laptop", "smoke"], typer.Option()] = "auto",
+    preset: Annotated[Preset, typer.Option()] = "auto",
+    encoder: Annotated[str, typer.Option(help="An encoder by name or folder; auto, or none.")] = "auto",
     settings: Changes = None,
     wrong: Annotated[float, typer.Option(help="Share of wrong labels, to simulate labeling errors.")] = 0.0,
     rare: Annotated[str, typer.Option(help="CLASS=0.02: reduce the class to this share of the pool.")] = "",
@@ -364,7 +367,7 @@ def simulate(  # noqa: PLR0913 (one parameter for each option)
     from app.simulation.settings import hard_cases
 
     command = SimulationCommand(
-        data=data, project=project, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset,
+        data=data, project=project, out=out, strategies=tuple(strategy), seeds=seeds, preset=preset, encoder=encoder,
         settings=tuple(settings or ()), processes=processes,
     )  # fmt: skip
     plan = {"start": start, "batch": batch, "rounds": rounds, **hard_cases(wrong, rare, missing)}

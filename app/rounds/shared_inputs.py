@@ -33,12 +33,13 @@ def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> dict[s
         "scale": inputs.scale.tolist(),
         "notes": inputs.notes,
         "key": inputs.key,
+        "encoder": inputs.encoder,
         "window_rows": inputs.windows.rows.tolist() if inputs.windows else [],
     }
     return {
         "about": to_dict(folder.put_bytes(json.dumps(about).encode(), ".json")),
         "sources": _put_rows(folder, inputs.sources, report),
-        "clean": _put_rows(folder, inputs.clean, report) if inputs.kind == "audio" else None,
+        "clean": _put_rows(folder, inputs.clean, report) if inputs.kind == "audio" and not inputs.encoder else None,
         "windows": _put_rows(folder, inputs.windows.pictures, report) if inputs.windows else None,
     }
 
@@ -50,7 +51,11 @@ def open_inputs(
     about = json.loads(folder.path(to_ref(stored["about"])).read_bytes())
     mean, scale = np.asarray(about["mean"], np.float32), np.asarray(about["scale"], np.float32)
     sources = _open_rows(folder, stored["sources"])
-    clean: Rows = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, stored["clean"])
+    encoder = about.get("encoder", "")
+    if encoder:
+        clean: Rows = sources  # the features of the encoder
+    else:
+        clean = NormalizedRows(sources, mean, scale) if kind == "image" else _open_rows(folder, stored["clean"])
     windows = None
     if stored.get("windows"):
         rows = np.asarray(about["window_rows"], np.int64)
@@ -68,6 +73,7 @@ def open_inputs(
         cache=cache,
         key=about["key"],
         windows=windows,
+        encoder=encoder,
     )
 
 

@@ -31,7 +31,8 @@ from core.kernels.nystrom import KernelFeatures, Nystrom
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
 from core.rounds.context import Landmarks, StageContext
-from core.rounds.outputs import FittedKernel
+from core.rounds.encoding import cached_pool, encode_items
+from core.rounds.outputs import EncodedFeatures, FittedKernel
 from core.rounds.stages import prepare_inputs
 from core.similarity.graph import SimilarityGraph
 from core.types import PickReason, PoolSnapshot, Selection
@@ -237,6 +238,23 @@ def _open_inputs(place: Place, stored: Stored) -> Inputs:
     return dataclasses.replace(opened, augmentation=context.config.augmentation)
 
 
+def _put_encoded(place: Place, encoded: EncodedFeatures) -> Stored:
+    """Stored only where several machines share the round; elsewhere the row cache has them."""
+    if not place.shares_inputs:
+        return {}
+    rows = encoded.pool.rows
+    features = put_array(place.folder, rows.take(np.arange(len(rows))))
+    return {"features": features, "notes": list(encoded.pool.notes)}
+
+
+def _open_encoded(place: Place, stored: Stored) -> EncodedFeatures:
+    context = place.context()
+    if not stored:
+        return encode_items(context)
+    features = open_array(place.folder, stored["features"])
+    return EncodedFeatures(pool=cached_pool(context, features, tuple(stored["notes"])))
+
+
 def _put_npz(place: Place, about: Mapping[str, Any] | None, **arrays: Any) -> Stored:
     if about is not None:
         arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays}
@@ -257,6 +275,7 @@ FORMATS: dict[Any, Format] = {
         lambda place, config: dataclasses.asdict(config), lambda place, stored: from_dict(RoundConfig, stored)
     ),
     PoolSnapshot: Format(put_snapshot, open_snapshot),
+    EncodedFeatures: Format(_put_encoded, _open_encoded),
     Inputs: Format(_put_inputs, _open_inputs),
     TrainedModel: Format(put_model, open_model),
     SimilarityGraph: Format(put_similarity_graph, open_similarity_graph),

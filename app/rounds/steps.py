@@ -21,6 +21,8 @@ from app.rounds import distributed_training, stage_outputs
 from app.rounds.finish import finish_round
 from app.rounds.stage_outputs import Stored
 from app.rounds.stored_round import FINISH, SNAPSHOT, RoundStart, StepResult, StoredRound, keep_inputs
+from core.config import RoundConfig
+from core.encoders.choice import encoder_of, resolve_encoder
 from core.learning.training import load_model
 from core.media.inputs import Inputs
 from core.rounds.candidates import why_no_model
@@ -30,6 +32,7 @@ from core.rounds.pipeline import resolve_preset
 from core.rounds.stage import Stage, run_stage
 from core.rounds.stages import STAGES, TRAIN
 from core.runtime import Runtime
+from core.types import MediaKind
 from storage.labeling.pool import Pool
 from storage.media import shared as shared_media
 from storage.rounds import workers
@@ -61,12 +64,22 @@ def take_snapshot(of: StoredRound) -> StepResult:
     """Freeze the pool as it was when the round was requested, and resolve the settings for this device."""
     row = of.row
     shared_media.share(of.store, row.project_id, row.last_item_id, of.report)
+    snapshot = Pool(of.store, row.project_id).snapshot(row)
+    config = resolve_preset(row.config, Runtime.create(row.config.seed))
     start = RoundStart(
-        snapshot=Pool(of.store, row.project_id).snapshot(row),
-        config=resolve_preset(row.config, Runtime.create(row.config.seed)),
+        snapshot=snapshot,
+        config=settled_encoder(config, of.store.home, snapshot.kind, row.replay_of is not None),
         previous_round=previous_round(of.log, row),
     )
     return StepResult(output=stage_outputs.put_output(of.place, start))
+
+
+def settled_encoder(config: RoundConfig, home: Path, kind: MediaKind, is_replay: bool) -> RoundConfig:
+    """The settings with the encoder that the round uses; a replay uses the very one of its original, or none."""
+    if is_replay:
+        encoder_of(config.encoder, home)
+        return config
+    return resolve_encoder(config, home, kind)
 
 
 def previous_round(log: RoundLog, row: RoundRow) -> int | None:

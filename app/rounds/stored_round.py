@@ -16,6 +16,7 @@ from app.rounds import stage_outputs
 from app.rounds.artifact_refs import to_dict
 from app.rounds.stage_outputs import Place, Stored
 from core.config import RoundConfig, from_dict
+from core.encoders.choice import encoder_of
 from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model
 from core.media.inputs import Inputs
@@ -110,6 +111,7 @@ class StoredRound:
             region=region,
             region_share=share,
             offered=self._offered(start.snapshot),
+            encoder=encoder_of(start.config.encoder, self.store.home),
             checkpoints=self.checkpoints(),
             report=self.report,
         )

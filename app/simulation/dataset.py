@@ -73,7 +73,7 @@ def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
     if name in known and known[name].settings.extra.get("complete"):
         project = known[name]
     else:
-        project = known.get(name) or projects.create_project(store, name, _kind_of(data))
+        project = known.get(name) or projects.create_project(store, name, kind_of(data))
         options = ImportOptions(labels="hidden", storage="link", classes="add")
         run_import(store, project.id, open_source(data, locate=locator(store)), options, report)
         settings = dataclasses.replace(project.settings, extra={"complete": True})
@@ -98,7 +98,8 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
     )
 
 
-def _kind_of(data: Path) -> MediaKind:
+def kind_of(data: Path) -> MediaKind:
+    """The kind of media that a data set holds."""
     source = open_source(data)
     try:
         return find_media_kind(source)

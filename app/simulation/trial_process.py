@@ -111,12 +111,15 @@ class _TrialRunner:
 
 def make_trial(question: Question, data: StudyData, setting: TrialSetting, task: Task) -> Any:
     """The `core.rounds.simulation.Trial` of a task, with its models in the folder of the results."""
+    from core.encoders.choice import encoder_of
+    from core.encoders.folders import encoders_folder
     from core.rounds.simulation import Trial
     from core.runtime import Runtime
     from storage.rounds.row_cache import FolderRowCache
 
     config, folder = question.config, Path(setting.folder)
     selection = dataclasses.replace(config.selection, strategy=task.strategy or question.strategies[0])
+    own = (encoders_folder(folder) / config.encoder.name).is_dir()  # an encoder that was given as a folder
     return Trial(
         pool=data.pool,
         plan=question.plan,
@@ -127,6 +130,7 @@ def make_trial(question: Question, data: StudyData, setting: TrialSetting, task:
         runtime=Runtime.create(task.seed),
         folder=folder / "models" / f"{task.strategy or task.kind}-{task.seed}",
         start_file=start_file(folder, task.seed),
+        encoder=encoder_of(config.encoder, folder if own else data.store.home),
     )
 
 

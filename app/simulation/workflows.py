@@ -32,6 +32,7 @@ from app.worker.context import WorkerContext
 from app.worker.error_messages import sentence, story
 from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
 from core.config import RoundConfig, from_dict, to_json
+from core.encoders.choice import resolve_encoder
 from core.errors import Cancelled, NotFound, WinnowError
 from core.rounds.pipeline import resolve_preset
 from core.rounds.simulation_plan import RoundRecord
@@ -39,6 +40,7 @@ from core.runtime import Runtime
 from core.types import Progress, Report
 from storage.database.store import Store
 from storage.media import shared as shared_media
+from storage.projects.projects import get_project
 from storage.rounds import simulations
 from storage.rounds.simulations import SimulationRow
 
@@ -94,6 +96,7 @@ def _begin(simulation_id: int, attempt: int) -> int:
     try:
         row = simulations.get(store, simulation_id)
         config = resolve_preset(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
+        config = resolve_encoder(config, store.home, get_project(store, row.project_id).kind)
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):

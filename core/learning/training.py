@@ -89,7 +89,7 @@ def train(  # noqa: PLR0913 - the boundary every caller knows
         learner.pretrain_without_labels(report)
         run.keep()
     run.go()
-    return run.finished(shape, _notes(inputs, labels, n_classes, rows))
+    return run.finished(shape, label_notes(inputs, labels, n_classes, rows))
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:
@@ -138,7 +138,8 @@ def _training_data(  # noqa: PLR0913
     )
 
 
-def _notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]) -> tuple[str, ...]:
+def label_notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]) -> tuple[str, ...]:
+    """Notes for people about the items that cannot be read, and the classes with few or no labels."""
     counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):

@@ -50,6 +50,7 @@ class Inputs:
     key: str  # settings and statistics: a cache key for whatever depends on `clean` alone
     windows: Windows | None = None  # of clips that are longer than an input, for predictions
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)  # of every view made of these items
+    encoder: str = ""  # identity of the encoder whose features `clean` is, as (n, 1, 1, d); empty: inputs of a network
 
     def __len__(self) -> int:
         return len(self.names)

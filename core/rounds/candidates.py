@@ -90,9 +90,12 @@ def why_no_model(context: StageContext, inputs: Inputs) -> str | None:
 def features_are_read(context: StageContext, inputs: Inputs) -> bool:
     """Whether the selection of this round reads kernel features.
 
-    It does not when the proxy is the similarity graph, the graph holds every candidate, and there is a model: the proxy
-    then reads diffusion features, distances are those of the embeddings, and near-duplicates are found on the inputs.
+    It does not in rounds with an encoder. It does not when the proxy is the similarity graph, the graph holds every
+    candidate, and there is a model: the proxy then reads diffusion features, distances are those of the embeddings, and
+    near-duplicates are found on the inputs.
     """
+    if inputs.encoder:
+        return False  # the features of the encoder are those of the proxy
     if context.config.selection.proxy != "similarity" or why_no_model(context, inputs) is not None:
         return True
     if not context.config.similarity.neighbors or inputs.kind != "audio":
@@ -183,6 +186,8 @@ def selection_request(
     snapshot, rows = context.snapshot, choose_candidates(context, inputs).rows
     eligible = (snapshot.eligible & inputs.readable)[rows]
     kernel_rows = features.features if features is not None else np.empty((len(rows), 0), np.float32)
+    if inputs.encoder:
+        kernel_rows = np.asarray(predictions.embeddings[rows])
     broken = int((~np.isfinite(kernel_rows).all(1)).sum())
     if broken:
         raise InvalidInput(f"The kernel features of {broken} of {len(rows)} items are not numbers. Check these items.")

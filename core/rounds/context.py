@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.config import RoundConfig
+from core.encoders.folders import Encoder
 from core.learning.training import TrainedModel
 from core.rounds.embedding_map import PreviousMap
 from core.runtime import Runtime
@@ -55,5 +56,6 @@ class StageContext:
     offered: NDArray[np.bool_] | None = None  # (n,) rows that a bounded buffer offers as candidates; None: all
     graph: SimilarityGraph | None = None  # of an earlier round on the same items; None: it is built
     test_items: NewItems | None = None  # of `graph`
+    encoder: Encoder | None = None  # whose features the round uses; None: a network is trained from scratch
     checkpoints: Path | None = None  # folder of training checkpoints
     report: Report = ignore

@@ -8,11 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from core.encoders.pool import EncodedPool
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel
 from core.rounds.context import Landmarks
 from core.similarity.graph import NewItems, SimilarityGraph
 from core.types import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFeatures:
+    """The features of an encoder for all items of the pool."""
+
+    pool: EncodedPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBlock:
+    """Features of some items: the part of one unit."""
+
+    features: NDArray[np.float32]  # (k, width); rows of items without features are NaN
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

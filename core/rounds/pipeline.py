@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from core.config import Preset, RoundConfig, preset
+from core.encoders.folders import Encoder
 from core.learning.training import TrainedModel, predict
 from core.media.inputs import Inputs
 from core.rounds.context import Previous, StageContext
@@ -34,6 +35,7 @@ def run_round(  # noqa: PLR0913 - the boundary every caller knows
     cache: RowCache,
     runtime: Runtime,
     previous: Previous | None = None,
+    encoder: Encoder | None = None,
     report: Report = ignore,
 ) -> RoundResult:
     """The result of a whole round, computed in this process."""
@@ -44,6 +46,7 @@ def run_round(  # noqa: PLR0913 - the boundary every caller knows
         cache=cache,
         runtime=runtime,
         previous=previous or Previous(),
+        encoder=encoder,
         report=report,
     )
     outputs = Outputs()

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.config import RoundConfig, require
+from core.encoders.folders import Encoder
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
 from core.rounds.candidates import choose_candidates
 from core.rounds.context import Landmarks, Previous, StageContext
-from core.rounds.outputs import Batch, CandidateFeatures, PropagatedLabels, TrainingResult
+from core.rounds.outputs import Batch, CandidateFeatures, EncodedFeatures, PropagatedLabels, TrainingResult
 from core.rounds.pipeline import held_out_results, resolve_preset, run_timed
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rounds.stage import Outputs, needed
@@ -95,6 +96,7 @@ class _Kept:
     """What the rounds of a trial have in common: the pool as inputs, its similarity graph, and its kernel features."""
 
     def __init__(self) -> None:
+        self.encoded: EncodedFeatures | None = None
         self.inputs: Inputs | None = None
         self.graph: SimilarityGraph | None = None
         self.test_items: NewItems | None = None
@@ -108,6 +110,7 @@ class _Kept:
         """Add the outputs that are the same as in the rounds before."""
         if self.inputs is None:
             return
+        outputs.add(EncodedFeatures, self.encoded)
         outputs.add(Inputs, self.inputs)
         rows = choose_candidates(context, self.inputs).rows
         if self._features is not None and self._rows is not None and np.array_equal(rows, self._rows):
@@ -115,7 +118,7 @@ class _Kept:
 
     def keep(self, context: StageContext, outputs: Outputs) -> None:
         """Keep inputs, features, and the graph if it holds all items; in larger pools it depends on the labels."""
-        self.inputs = outputs.get(Inputs)
+        self.inputs, self.encoded = outputs.get(Inputs), outputs.find(EncodedFeatures)
         if outputs.has(PropagatedLabels) and int(self.inputs.readable.sum()) <= MAX_ITEMS:
             self.graph = outputs.get(PropagatedLabels).graph
             self.test_items = outputs.get(PropagatedLabels).test_items
@@ -137,6 +140,7 @@ class Trial:
     runtime: Runtime
     folder: Path | None = None  # keeps the last models and checkpoints, so that an interrupted trial can continue
     start_file: Path | None = None  # the model of the initial labels: the same for all strategies of a seed
+    encoder: Encoder | None = None  # None: a network is trained from scratch
 
     def run(self, done: Sequence[RoundRecord] = (), report: Report = ignore) -> Iterator[RoundRecord]:
         """The records after `done`, one for each round, as they are known."""
@@ -257,6 +261,7 @@ class Trial:
             ),
             graph=kept.graph,
             test_items=kept.test_items,
+            encoder=self.encoder,
             checkpoints=self.folder,
             report=report,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TITLES: dict[str, str] = {
     "snapshot": "Snapshot",
+    "encode": "Encode",
     "prepare": "Prepare",
     "train": "Train",
     "predict": "Predict",

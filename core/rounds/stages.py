@@ -1,6 +1,7 @@
 """The stages of a round, written once: their functions and the list that every caller runs.
 
-    prepare    network inputs of all items
+    encode     features of all items by a pretrained encoder         shared by workers in units of rows
+    prepare    network inputs of all items, or the features of the encoder in their place
     train      a model, where there is anything to learn from
     predict    probabilities and embeddings of all rows              shared by workers in units of rows
     propagate  label propagation over the similarity graph
@@ -39,9 +40,21 @@ from core.rounds.candidates import (
 )
 from core.rounds.context import StageContext
 from core.rounds.embedding_map import MapRequest, embed
+from core.rounds.encoding import (
+    ENCODE_ROWS,
+    encode_items,
+    encode_rows,
+    encoded_inputs,
+    encoder_is_used,
+    join_encoded,
+    space_rows,
+    train_head,
+)
 from core.rounds.outputs import (
     Batch,
     CandidateFeatures,
+    EncodedBlock,
+    EncodedFeatures,
     FeatureBlock,
     FittedKernel,
     MapPoints,
@@ -60,8 +73,11 @@ PROJECTED = 64  # dimensions of the stand-in for embeddings before the first mod
 PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of their own
 
 
-def prepare_inputs(context: StageContext) -> Inputs:
-    """Network inputs of all items, computed once per item and cached. Test items do not enter the statistics."""
+def prepare_inputs(context: StageContext, encoded: EncodedFeatures | None = None) -> Inputs:
+    """Inputs of all items, computed once per item and cached. In a round with an encoder they are its features, and no
+    spectrogram or small picture is made. Test items do not enter the statistics."""
+    if context.encoder is not None:
+        return encoded_inputs(context, encoded or encode_items(context))
     snapshot, config = context.snapshot, context.config
     made = prepare(
         snapshot.hashes, context.read, snapshot.kind, config.media, context.cache, context.report,
@@ -74,6 +90,8 @@ def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
     """The model of this round, or the reason why there is nothing to learn from yet."""
     if reason := why_no_model(context, inputs):
         return TrainingResult(model=None, why_no_model=reason)
+    if inputs.encoder:
+        return train_head(context, inputs)
     snapshot = context.snapshot
     known = measured_rows(snapshot, inputs)
     model = train(
@@ -123,10 +141,10 @@ def predict_rows(
         n_classes = max(context.snapshot.n_classes, 1)
         even = np.full((len(rows), n_classes), 1.0 / n_classes, np.float32)
         probabilities = with_labels(even, context.snapshot, rows)
-        return Predictions(probabilities=probabilities, embeddings=project(inputs, rows, context), has_model=False)
-    n_views = max(
-        context.config.training.predict_views, catalog.entry(context.config.selection.strategy).prediction_views
-    )
+        near = space_rows(context, inputs, rows) if inputs.encoder else project(inputs, rows, context)
+        return Predictions(probabilities=probabilities, embeddings=near, has_model=False)
+    strategy_views = catalog.entry(context.config.selection.strategy).prediction_views
+    n_views = 0 if inputs.encoder else max(context.config.training.predict_views, strategy_views)
     found = predict(model, inputs, rows, runtime=context.runtime, n_views=n_views, report=context.report)
     broken = int((~np.isfinite(found.probabilities).all(1)).sum())
     if broken:
@@ -260,7 +278,26 @@ def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> M
     )
 
 
-PREPARE: Stage[Inputs] = Stage(name="prepare", title=TITLES["prepare"], needs=(), gives=Inputs, run=prepare_inputs)
+ENCODE: Stage[EncodedFeatures] = Stage(
+    name="encode",
+    title=TITLES["encode"],
+    needs=(),
+    gives=EncodedFeatures,
+    run=encode_items,
+    is_read=encoder_is_used,
+    split=Split(
+        unit_rows=ENCODE_ROWS,
+        n_rows=lambda context: len(context.snapshot.hashes),
+        common=NoCommon,
+        prepare=lambda context: NoCommon(),
+        block=EncodedBlock,
+        run_unit=encode_rows,
+        join=join_encoded,
+    ),
+)
+PREPARE: Stage[Inputs] = Stage(
+    name="prepare", title=TITLES["prepare"], needs=(EncodedFeatures,), gives=Inputs, run=prepare_inputs
+)
 TRAIN: Stage[TrainingResult] = Stage(
     name="train", title=TITLES["train"], needs=(Inputs,), gives=TrainingResult, run=train_model
 )
@@ -315,5 +352,5 @@ MAP: Stage[MapPoints] = Stage(
     name="map", title=TITLES["map"], needs=(Predictions, Batch), gives=MapPoints, run=draw_map
 )
 
-STAGES: tuple[Stage[Any], ...] = (PREPARE, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP)
+STAGES: tuple[Stage[Any], ...] = (ENCODE, PREPARE, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP)
 check_order(STAGES)

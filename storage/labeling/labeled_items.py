@@ -109,6 +109,13 @@ def item_names(store: Store, project_id: int, item_ids: Sequence[int]) -> dict[i
         return {row.id: row.name for rows in found for row in rows}
 
 
+def item_files(store: Store, project_id: int) -> list[tuple[str, str]]:
+    """(SHA-256, file name) of every item of a project, in the order of their ids."""
+    query = select(Item.sha256, Item.name).where(Item.project_id == project_id).order_by(Item.id)
+    with store.read() as connection:
+        return [(row.sha256, row.name) for row in connection.execute(query)]
+
+
 @dataclass(frozen=True, slots=True)
 class UndecidedLabel:
     item_id: int

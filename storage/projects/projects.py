@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from core.config import from_dict, require
+from core.config import Preset, from_dict, require
 from core.errors import Conflict, NotFound
 from core.types import MediaKind
 from storage.database.schema import Project
@@ -36,7 +36,7 @@ class ProjectSettings:
     automatic_rounds: bool = True
     batch_size: int = 10
     strategy: str = "bico"
-    preset: Literal["auto", "paper", "laptop", "smoke"] = "auto"
+    preset: Preset = "auto"
     seed: int = 0
     lease_seconds: int = 600
     kernel_network: str = ""  # empty: the preset's

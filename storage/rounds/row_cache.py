@@ -23,6 +23,7 @@ import logging
 import mmap
 import os
 import shutil
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,7 @@ KNOWN = 1 << 32  # added to a CRC-32, so that a known checksum is never 0
 DigestType = np.dtype((np.void, DIGEST))
 BLOCK_BYTES = 8 << 20
 MAX_BLOCK = 1024
+BLOCK_SECONDS = 5.0  # of computing, which an interruption may lose
 MAPPED_BYTES = 128 << 20  # caches up to this size may be mapped as a whole
 ROWS_BETWEEN_RELEASES = 64  # in larger ones: the system maps up to a megabyte around every row that is read
 
@@ -58,6 +60,9 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+NO_LAYOUT = Layout((), np.dtype(np.float32))
 
 
 class FolderRowCache:
@@ -80,6 +85,19 @@ class FolderRowCache:
             with shelf.new_rows() as (shard, in_front):
                 _fill(wanted, shard, compute, report, forward=in_front)
         return shelf.open(digests, compute)
+
+    def known_rows(self, key: str, names: Sequence[str]) -> tuple[NDArray[np.bool_], StoredRows]:
+        """(n,) which of the names have a row, and the rows of those, in order. Nothing is computed."""
+        folder = self.folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+        if not (folder / "layout.json").exists():
+            return np.zeros(len(names), np.bool_), StoredRows([], np.empty((0, 2), np.int64), NO_LAYOUT)
+        shelf, digests = _Shelf(folder, key), digests_of(names)
+        known = np.isin(digests, shelf.known())
+        return known, shelf.open(digests[known], _cannot_compute)
+
+
+def _cannot_compute(positions: Sequence[int]) -> NDArray[Any]:
+    raise InvalidInput(f"{len(positions)} cached rows are damaged. They are computed again in the next round.")
 
 
 def digests_of(names: Sequence[str]) -> NDArray[np.void]:
@@ -115,12 +133,14 @@ def _fill(
 ) -> None:
     total, size = wanted.n_missing, 64
     while len(places := wanted.next_block(size, forward)):
+        began = time.monotonic()
         computed = np.ascontiguousarray(compute([int(one) for one in wanted.positions[places]]))
         if len(computed) != len(places):
             raise InvalidInput(f"{len(places)} rows were asked for and {len(computed)} were computed.")
         shard.append(computed, wanted.digests[places])
         wanted.open[places] = False
-        size = max(1, min(MAX_BLOCK, BLOCK_BYTES // max(1, computed[0].nbytes)))
+        affordable = int(BLOCK_SECONDS * len(places) / max(time.monotonic() - began, 1e-3))
+        size = max(1, min(MAX_BLOCK, BLOCK_BYTES // max(1, computed[0].nbytes), max(16, affordable)))
         if report is not None:
             report(total - int(wanted.open.sum()), total)
 
@@ -225,7 +245,7 @@ class _Shelf:
     def open(self, digests: NDArray[np.void], compute: Callable[[Sequence[int]], NDArray[Any]]) -> StoredRows:
         layout = self.layout()
         if layout is None or not len(digests):
-            return StoredRows([], np.empty((0, 2), np.int64), layout or Layout((), np.dtype(np.float32)))
+            return StoredRows([], np.empty((0, 2), np.int64), layout or NO_LAYOUT)
         names = [(shard, self.names_of(shard)) for shard in self.shards()]
         known = np.concatenate([part for _, part in names])
         where = np.concatenate(

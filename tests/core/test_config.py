@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from core.config import (
-    RENAMED_KEYS,
-    RETIRED,
     AugmentationConfig,
     RoundConfig,
     SelectionConfig,
@@ -21,6 +19,7 @@ from core.config import (
     to_json,
 )
 from core.errors import InvalidInput
+from core.stored_config import RENAMED_KEYS, RETIRED
 
 
 def test_a_round_config_survives_json():

@@ -11,13 +11,16 @@ from typing import Any
 from app.cli.output import progress_bar, show, tell
 from app.cli.projects import find_project, open_store
 from app.rounds.requests import next_config
+from app.simulation.dataset import kind_of
 from app.simulation.local_runner import simulate
 from app.simulation.report import tables, write_report
 from app.simulation.results import Question
 from app.simulation.settings import change_settings, preset_for_this_machine
 from core.acquisition import catalog
-from core.config import Preset, RoundConfig, require
+from core.config import Preset, RoundConfig, preset, require
 from core.rounds.simulation_plan import Plan
+from core.types import MediaKind
+from storage.database.locations import from_environment
 from storage.labeling.groups import both_sides_warning
 
 
@@ -31,6 +34,7 @@ class SimulationCommand:
     strategies: tuple[str, ...]
     seeds: int
     preset: Preset
+    encoder: str = "auto"  # a name, a folder, auto or none
     settings: tuple[str, ...] = ()
     processes: int | None = None
 
@@ -45,15 +49,16 @@ def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json:
     for name in command.strategies:
         catalog.entry(name)
     project, name, config = _subject(command)
+    out = command.out.absolute()
+    config = chosen_encoder(command, change_settings(config, command.settings), out)
     question = Question(
         data="" if command.data is None else str(command.data.absolute()),
         project=project,
         strategies=tuple(dict.fromkeys(command.strategies)),
         seeds=tuple(range(command.seeds)),
         plan=Plan(**plan),
-        config=change_settings(config, command.settings),
+        config=config,
     )
-    out = command.out.absolute()
     with progress_bar("Simulating") as report:
         records = simulate(question, out, processes=command.processes, report=report)
     summary = write_report(records, out, f"{name}, {command.seeds} seeds")
@@ -82,3 +87,42 @@ def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
 
 def _kernel(config: RoundConfig, own: RoundConfig) -> Any:
     return dataclasses.replace(config.kernel, network=own.kernel.network)
+
+
+def _kind(command: SimulationCommand) -> MediaKind:
+    if command.data is not None:
+        return kind_of(command.data)
+    with open_store() as store:
+        return find_project(store, command.project or "").kind
+
+
+def chosen_encoder(command: SimulationCommand, config: RoundConfig, out: Path) -> RoundConfig:
+    """The settings with the encoder of the command. One that is given as a folder, or used on data of its own, is
+    copied beside the results, so that a continued simulation uses the same."""
+    wanted = command.encoder
+    if wanted == "auto" and config.encoder.name != "auto":
+        wanted = config.encoder.name  # given as a setting
+    if wanted == "none" or (wanted == "auto" and command.preset != "encoder"):
+        name = dataclasses.replace(config.encoder, name="none" if wanted == "none" else "auto")
+        return dataclasses.replace(config, encoder=name)
+    require(
+        command.preset in ("auto", "encoder"),
+        f"The preset {command.preset} trains from scratch; leave it out, or use --encoder none.",
+    )
+    from core.encoders.choice import default_encoder, encoder_named, with_encoder
+    from core.encoders.install import add_encoder
+    from core.encoders.recipes import place_encoder
+
+    home, kind = from_environment().home, _kind(command)
+    if Path(wanted).exists():
+        found = add_encoder(out, Path(wanted)).encoder
+    else:
+        named = default_encoder(home, kind) if wanted == "auto" else encoder_named(home, wanted, kind)
+        require(named is not None, f"There is no encoder for {kind}. Add one: python -m app encoders add FOLDER")
+        assert named is not None
+        found = named
+        if command.project is None:
+            place_encoder(out, found.name, {path.name: path for path in found.folder.iterdir() if path.is_file()})
+    require(found.description.kind == kind, f"The encoder {found.name} is one for {found.description.kind}.")
+    named_preset = dataclasses.replace(preset("encoder"), media=config.media, kernel=config.kernel)
+    return with_encoder(change_settings(named_preset, command.settings), found)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from core.config import Preset
 from storage.labeling.item_rows import State
 
 LARGEST_ID = 2**62
@@ -60,7 +61,7 @@ class Settings(Received):
     automatic_rounds: bool | None = None
     batch_size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     strategy: Name | None = None
-    preset: Literal["auto", "paper", "laptop", "smoke"] | None = None
+    preset: Preset | None = None
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
 
 

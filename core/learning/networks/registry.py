@@ -1,4 +1,4 @@
-"""Networks by name: "resnet-small", or "wrn-DEPTH-WIDTH" such as "wrn-28-10"."""
+"""Networks by name: "resnet-small", "wrn-DEPTH-WIDTH" such as "wrn-28-10", or "head-DIMENSIONS" on an encoder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from core.errors import InvalidInput
+from core.learning.networks.head import HeadNetwork
 from core.learning.networks.layers import Network, draw_weights, to_device
 from core.learning.networks.small_resnet import SmallResNet
 from core.learning.networks.wide_resnet import WideResNet
@@ -29,6 +30,8 @@ def new_network(shape: NetworkShape) -> Network:
         return SmallResNet(shape.channels, shape.n_classes)
     if found := re.fullmatch(r"wrn-(\d+)-(\d+)", shape.name):
         return WideResNet(int(found[1]), int(found[2]), shape.channels, shape.n_classes)
+    if found := re.fullmatch(r"head-(\d+)", shape.name):
+        return HeadNetwork(shape.channels, int(found[1]), shape.n_classes)
     raise InvalidInput(f"There is no network {shape.name!r}; use resnet-small or wrn-DEPTH-WIDTH, as in wrn-28-10.")
 
 

@@ -1,0 +1,53 @@
+"""Embeddings from elsewhere become an encoder of a project's store."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from core.encoders.built_in import BUILT_IN
+from core.encoders.description import check_name
+from core.encoders.embeddings import match_items, read_embeddings, table_files
+from core.encoders.folders import encoders_folder, open_encoder
+from core.encoders.recipes import place_encoder
+from core.errors import Conflict
+from core.types import Progress, Report, ignore
+from storage.database.store import Store
+from storage.labeling.labeled_items import item_files
+from storage.projects import roles
+from storage.projects.projects import ProjectRow
+
+STAGE = "embeddings"
+
+
+def add_embeddings(
+    store: Store, project: ProjectRow, file: Path, name: str = "", *, replace: bool = False, report: Report = ignore
+) -> dict[str, Any]:
+    """Read the file, find the items of its rows, and keep both as an encoder; returns coverage and missing items."""
+    roles.check(store, project.id, "edit")
+    report(Progress(STAGE, 0, 3, "reading"))
+    found = read_embeddings(file)
+    report(Progress(STAGE, 1, 3, "finding items"))
+    matched = match_items(found, item_files(store, project.id))
+    name = check_name(name or _name_from(file))
+    files = table_files(name, project.kind, matched, file.name)
+    if name in BUILT_IN or ((encoders_folder(store.home) / name).is_dir() and not replace):
+        raise Conflict(f"There is an encoder called {name} already. Choose another --name, or --replace it.")
+    placed = open_encoder(place_encoder(store.home, name, dict(files), replace=replace))
+    report(Progress(STAGE, 3, 3))
+    return {
+        "name": name,
+        "identity": placed.identity,
+        "items": len(matched.hashes),
+        "of": matched.n_items,
+        "dimension": placed.description.output.width,
+        "missing": list(matched.missing),
+        "unused": matched.unused,
+    }
+
+
+def _name_from(file: Path) -> str:
+    """A name made of the file's: letters that a name may have, and a hash where nothing is left."""
+    kept = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem.lower())
+    return kept.strip("-._")[:64] or f"embeddings-{hashlib.sha256(file.stem.encode()).hexdigest()[:8]}"
