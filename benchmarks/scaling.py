@@ -2,10 +2,10 @@
 
     python -m benchmarks.scaling [--candidates 100000] [--landmarks 2048]
 
-Measured on one thread, in CPU seconds: snapshot, prepare, predict and kernel features per item, a training step, the
-map of 10,000 points, placing one more item on it, and a batch of ten chosen by `bico` among `--candidates` items.
-Ratios are to one training step of the laptop preset in the same run. Totals for larger pools are computed from these
-and marked so. The last line is one JSON object.
+Measured on one thread, in CPU seconds: snapshot, prepare, predict and kernel features per item, the similarity graph
+per clip, a training step, the map of 10,000 points, placing one more item on it, and a batch of ten chosen by `bico`
+among `--candidates` items. Ratios are to one training step of the laptop preset in the same run. Totals for larger
+pools are computed from these and marked so. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from core.kernels.nystrom import fit
 from core.learning.training import predict, train
 from core.media.inputs import Inputs, prepare
 from core.rounds.embedding_map import ANCHORS, MapRequest, embed
-from core.rows import MemoryRowCache
+from core.rows import ArrayRows, MemoryRowCache
 from core.runtime import Runtime
+from core.similarity.graph import MAX_ITEMS
 from core.similarity.neighbors import nearest
+from core.similarity.warping import nearest_clips
 from core.types import SelectionRequest
 from storage.database.schema import Item
 from storage.database.store import Store, now
@@ -111,6 +113,14 @@ def map_seconds() -> tuple[float, float]:
     return seconds, cpu(nearest, vectors, vectors[:ANCHORS], 3)[0] / MAP_POINTS
 
 
+def propagate_seconds(n: int) -> float:
+    """Per clip of 32 frames, of the similarity graph of n clips: each is warped with its 200 nearest candidates."""
+    rng = np.random.default_rng(0)
+    clips = ArrayRows(rng.normal(size=(n, 32, 32, 1)).astype(np.float32))
+    nearest_clips(clips, np.arange(250), 10)  # loads the compiled comparison
+    return cpu(nearest_clips, clips, np.arange(n), 10)[0] / n
+
+
 def select_seconds(n: int, q: int) -> tuple[float, int]:
     """A batch of ten by `bico` among n candidates with q features, and the number of picks."""
     rng = np.random.default_rng(0)
@@ -141,6 +151,7 @@ def totals(per: dict[str, float], n: int, candidates: int) -> dict[str, float]:
         "prepare": per["prepare"] * n,
         "train": per["step"] * preset("laptop").training.steps,
         "predict": per["predict"] * n,
+        "propagate": per["propagate"] * min(n, MAX_ITEMS),
         "features": per["features"] * min(n, candidates),
         "select": per["select"] * min(n, candidates) / candidates,
         "map": per["map"] / MAP_POINTS * min(n, most) + per["place"] * max(n - most, 0),
@@ -162,6 +173,7 @@ def main() -> None:
     per["step"], per["predict"] = learning(inputs, 20, runtime)
     per["features"] = features_seconds(inputs, given.landmarks)
     per["map"], per["place"] = map_seconds()
+    per["propagate"] = propagate_seconds(2_000)
     per["select"], n_picks = select_seconds(given.candidates, given.landmarks)
     assert n_picks == 10
     result = {

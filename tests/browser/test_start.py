@@ -136,8 +136,9 @@ def test_the_tour_can_be_skipped_and_is_not_offered_again(chromium, start, kept)
 
 @pytest.mark.parametrize("zoom", [1.0, 1.5, 2.0])
 def test_every_tab_and_action_stays_in_reach_when_the_page_is_zoomed(chromium, start, kept, zoom):
+    scheme = "dark" if zoom == 2.0 else "light"
     size = {"width": round(1280 / zoom), "height": round(800 / zoom)}
-    page = person_at(chromium, start, kept, "Ana", viewport=size, device_scale_factor=zoom)
+    page = person_at(chromium, start, kept, "Ana", viewport=size, device_scale_factor=zoom, color_scheme=scheme)
     project = get_project(kept, LONG).id
     for screen in ("Label", "Train", "Data"):
         page.goto(f"{start.url}/{'' if screen == 'Label' else screen.lower()}?project={project}")

@@ -12,7 +12,7 @@ import pytest
 from app.rounds import requests as round_requests
 from app.rounds.timing import estimates
 from app.worker.worker import is_dead, machine, new_worker_id
-from core.config import RoundConfig
+from core.config import RoundConfig, preset
 from core.rounds.stage_names import NAMES
 from core.types import PickReason, Progress, Selection
 from storage.rounds import workers
@@ -140,3 +140,13 @@ def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(sqlite_store):
         workers.register(sqlite_store, worker_id, host="h", pid=pid, device="cpu")
     dead = [is_dead(worker, machine()) for worker in workers.list_workers(sqlite_store)]
     assert sorted(dead) == [False, False, True]
+
+
+def test_the_estimate_of_label_propagation_follows_the_measured_cost_of_a_pair(drawn):
+    """0.62 ms of CPU time per clip with 200 candidates, one thread (`benchmarks.scaling`); two cores share it. Below
+    200 clips each is compared with all others, above 30,000 the graph does not grow, and pictures have none."""
+    config = preset("laptop")
+    seconds = {n: estimates._by_rule(config, n, "audio")["propagate"] for n in (100, 2_000, 4_000, 30_000, 10**6)}
+    assert seconds[4_000] - seconds[2_000] == pytest.approx(2_000 * 0.62e-3 / 2, rel=0.1)
+    assert seconds[100] < 1.1 and seconds[10**6] == seconds[30_000]
+    assert estimates._by_rule(config, 2_000, "image")["propagate"] == 0.0
