@@ -41,7 +41,7 @@ def test_a_name_is_given_by_keyboard_alone_and_remembered(server, chromium, stor
     context = chromium.new_context()
     context.set_default_timeout(SLOW)
     page = context.new_page()
-    page.goto(server.url)
+    page.goto(f"{server.url}/?project={audio.id}")
     page.wait_for_selector(".st-key-welcome input")
     at_rest(page)
     page.get_by_role("textbox").focus()

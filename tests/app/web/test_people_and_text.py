@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.simulation.requests import SimulationRequest
 from app.views.text import count, markup, plain, visible
 from app.web import people, server
+from app.web.screens.rounds import simulate
+from app.web.server_command import ROOT
 from core.errors import NotFound
 
 
@@ -91,3 +96,27 @@ def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(pag
     page.text_input[0].set_value("import")
     page.button[-1].click().run()
     assert "no person gave" in page.error[0].value.replace("\\", "")
+
+
+def test_text_that_is_shown_literally_is_not_escaped_for_markdown():
+    """The blocks of `theme` show their text as it is: a backslash of `plain` would be readable on the screen."""
+    found = []
+    for path in (ROOT / "app" / "web").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            is_block = isinstance(call, ast.Call) and ast.unparse(call.func).startswith("theme.")
+            if is_block and any(isinstance(one, ast.Name) and one.id == "plain" for one in ast.walk(call)):
+                found.append(f"{path.name}:{call.lineno}")
+    assert found == []
+
+
+def test_the_state_of_a_simulation_has_no_escapes():
+    asked = SimulationRequest()
+    one = SimpleNamespace(
+        without_worker=False,
+        status="running",
+        seconds_left=None,
+        n_records=3,
+        asked=asked,
+        notes=["uniform, seed 1: train"],
+    )
+    assert simulate._where(one) == f"3 of {asked.n_records:,} · uniform, seed 1: train"
