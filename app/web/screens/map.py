@@ -71,7 +71,7 @@ def render() -> None:
     with head:
         coloring, shadows = controls(found)
     left, right = body.columns([3, 1])
-    with left, theme.card("map", height="stretch"):
+    with left, theme.card("map"):
         draw(found, coloring, shadows)
     with right:
         with theme.card("map-side"):

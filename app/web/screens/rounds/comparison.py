@@ -118,7 +118,7 @@ def comparison_table(found: PicksComparison) -> str:
 def _classes(one: StrategyPicks, n_classes: int) -> str:
     if not one.predicted:
         return "no model yet"
-    most = ", ".join(f"{name} {n}" for name, n in list(one.predicted.items())[:SHOWN_CLASSES])
+    most = ", ".join(f"{name} ({n})" for name, n in list(one.predicted.items())[:SHOWN_CLASSES])
     rest = " …" if len(one.predicted) > SHOWN_CLASSES else ""
     return f"{len(one.predicted)} of {n_classes}: {most}{rest}"
 
