@@ -83,9 +83,11 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
         "Name", row.name, key=f"name-{row.id}-{row.name}", help="Existing labels keep the class."
     )
     key = places[1].text_input(
-        "Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}", help="Key that assigns it."
+        "Key", row.key or "", max_chars=1, key=f"key-{row.id}-{row.key}", help="The key that assigns this class."
     )
-    color = places[2].color_picker("Color", row.color or "#888888", key=f"color-{row.id}", help="Its color on the map.")
+    color = places[2].color_picker(
+        "Color", row.color or "#888888", key=f"color-{row.id}", help="The color of this class."
+    )
     buttons = st.columns(2)
     if buttons[0].button("Save", key=f"save-{row.id}", width="stretch"):
         _do(_save, project_id, row, name.strip(), key.strip(), color)

@@ -183,7 +183,7 @@ def _about_measure(found: LearningProgress) -> list[str]:
     """What the curve shows beside its name."""
     lines = []
     if found.measure == "test items":
-        lines.append("The network alone, on test items that took part in nothing.")
+        lines.append("The network alone, on test items that were used for nothing else.")
         if found.with_propagation is not None:
             lines.append(f"With label propagation: {100 * found.with_propagation:.1f} %.")
     if found.n_earlier:

@@ -120,3 +120,25 @@ def test_the_state_of_a_simulation_has_no_escapes():
         notes=["uniform, seed 1: train"],
     )
     assert simulate._where(one) == f"3 of {asked.n_records:,} · uniform, seed 1: train"
+
+
+WIDGETS = {
+    "selectbox", "number_input", "text_area", "slider", "checkbox", "toggle", "multiselect", "segmented_control",
+    "radio",
+}  # fmt: skip
+
+
+def test_every_setting_has_one_sentence():
+    """The help of a widget, or `**` that brings it. A control without a visible name needs none."""
+    bare = []
+    for path in (ROOT / "app" / "web" / "screens").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in WIDGETS):
+                continue
+            given = {one.arg for one in call.keywords}
+            if not given & {"help", "label_visibility", None}:
+                bare.append(f"{path.name}:{call.lineno}")
+            for one in call.keywords:
+                if one.arg == "help" and isinstance(one.value, ast.Constant) and not str(one.value.value).endswith("."):
+                    bare.append(f"{path.name}:{call.lineno} is no sentence")
+    assert bare == []

@@ -145,9 +145,9 @@ def _results(project: ProjectRow, found: Measurement) -> None:
 
 
 def _target(project: ProjectRow, found: Measurement) -> None:
-    target = st.number_input(
-        "Target accuracy (%)", 50.0, 99.9, 95.0, 0.5, format="%.1f", key=f"measure-target-{project.id}"
-    )
+    about = "The accuracy that you need; the sentence below says how many labels that may take."
+    key = f"measure-target-{project.id}"
+    target = st.number_input("Target accuracy (%)", 50.0, 99.9, 95.0, 0.5, format="%.1f", key=key, help=about)
     forecast = found.forecast(target / 100)
     theme.muted(words.forecast_sentence(forecast, found.n_labeled))
     if advice := words.stop_advice(found, forecast):

@@ -112,8 +112,12 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         seconds = st.number_input(
             "Clip length in seconds", 0.05, 60.0, config.seconds, 0.5, help="Shorter clips are padded with silence."
         )
-        n_mels = st.number_input("Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram.")
-        f_min = st.number_input("Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Of the mel bins.")
+        n_mels = st.number_input(
+            "Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram that the network is given."
+        )
+        f_min = st.number_input(
+            "Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Lower ones are left out."
+        )
         told = "0: the mean of all channels; else this one, where a file has so many. 1 is the first."
         channel = st.number_input("Channel", 0, 64, config.audio_channel, help=told)
     with right:
@@ -122,12 +126,12 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
             list(PARTS),
             index=list(PARTS).index(config.clip_from),
             format_func=PARTS.__getitem__,
-            help="Which part the model learns from.",
+            help="Which part of a longer clip the model learns from.",
         )
         windows = st.number_input(
             "Windows for predictions", 1, 64, config.predict_windows, help="Longer clips are scored on several windows."
         )
-        told = "0: half of the sample rate."
+        told = "Higher ones are left out. 0 is half of the sample rate."
         f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=told)
     return {
         "seconds": float(seconds), "n_mels": int(n_mels), "f_min": float(f_min), "clip_from": part,
@@ -139,7 +143,9 @@ def _picture_fields(config: MediaConfig) -> dict[str, Any]:
     left, right = st.columns(2)
     height, width = config.picture_size
     with left:
-        new_width = st.number_input("Width in pixels", 8, 512, width, 4, help="Of the network's input.")
+        new_width = st.number_input(
+            "Width in pixels", 8, 512, width, 4, help="Of the picture that the network is given."
+        )
         fit = st.selectbox(
             "Other aspects",
             list(FITS),
@@ -148,8 +154,10 @@ def _picture_fields(config: MediaConfig) -> dict[str, Any]:
             help="How a picture with another aspect is brought to this size.",
         )
     with right:
-        new_height = st.number_input("Height in pixels", 8, 512, height, 4, help="Of the network's input.")
-        color = st.checkbox("Color", config.channels == 3, help="Otherwise pictures become gray.")
+        new_height = st.number_input(
+            "Height in pixels", 8, 512, height, 4, help="Of the picture that the network is given."
+        )
+        color = st.checkbox("Color", config.channels == 3, help="Without it, pictures become gray.")
         mirror = st.checkbox(
             "Mirror in training", config.flip, help="Only where a mirrored picture keeps its class; not for letters."
         )
