@@ -1,6 +1,13 @@
-"""The items most similar to one item, by the embeddings of a round: Euclidean distance, nearest first."""
+"""The items most similar to one item: cosine over the features of a round, exact, most similar first.
+
+With an encoder these are its features; without one, the last layer of the network. Blocks of rows are read in their
+order, so that a pool of 100,000 is searched at the speed of memory. The lengths of rows are computed once per round.
+"""
 
 from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,22 +16,54 @@ from app.views.predictions import RoundPredictions, give_back
 
 BLOCK = 16_384  # rows that are compared at once
 MOST = 500
+KEPT = 3
+_lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
+_lock = Lock()
 
 
 def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Up to `MOST` ids of `among`, most similar first, after the item itself; empty without its embedding."""
+    """Up to `MOST` ids of `among`, most similar first, after the item itself; empty without its features."""
     own = found.row(item_id)
     if own is None or found.embeddings is None:
         return np.empty(0, np.int64)
     rows = found.rows(among)
     ids, rows = among[rows >= 0], rows[rows >= 0]
-    asked = np.asarray(found.embeddings[own], np.float32)
-    distances = np.empty(len(rows), np.float32)
-    for start in range(0, len(rows), BLOCK):
-        part = rows[start : start + BLOCK]
-        difference = found.embeddings[part] - asked
-        distances[start : start + len(part)] = np.einsum("ij,ij->i", difference, difference)
-    give_back(found.embeddings)
-    distances[ids == item_id] = -1
-    nearest = np.argpartition(distances, MOST)[:MOST] if len(ids) > MOST else np.arange(len(ids))
-    return ids[nearest[np.lexsort((ids[nearest], distances[nearest]))]]
+    scores = similarities(found, own)[rows]
+    scores[ids == item_id] = np.inf
+    nearest = np.argpartition(-scores, MOST)[:MOST] if len(ids) > MOST else np.arange(len(ids))
+    return ids[nearest[np.lexsort((ids[nearest], -scores[nearest]))]]
+
+
+def similarities(found: RoundPredictions, row: int) -> NDArray[np.float32]:
+    """(n,) cosines of all rows of a round with one row; 0 for rows without length."""
+    embeddings = found.embeddings
+    assert embeddings is not None
+    lengths = _lengths_of(found)
+    asked = np.asarray(embeddings[row], np.float32)
+    scores = np.empty(len(embeddings), np.float32)
+    for start in range(0, len(embeddings), BLOCK):
+        scores[start : start + BLOCK] = embeddings[start : start + BLOCK] @ asked
+    give_back(embeddings)
+    scale = lengths * max(float(np.linalg.norm(asked)), 1e-12)
+    return np.asarray(np.divide(scores, scale, out=np.zeros_like(scores), where=lengths > 0), np.float32)
+
+
+def _lengths_of(found: RoundPredictions) -> NDArray[np.float32]:
+    embeddings, key = found.embeddings, id(found.embeddings)
+    assert embeddings is not None
+    with _lock:
+        kept = _lengths.get(key)
+        if kept is not None and kept[0].embeddings is embeddings:
+            _lengths.move_to_end(key)
+            return kept[1]
+    parts = [
+        np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float32))
+        for start in range(0, len(embeddings), BLOCK)
+        if len(block := np.asarray(embeddings[start : start + BLOCK], np.float32))
+    ]
+    lengths = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    with _lock:
+        _lengths[key] = (found, lengths)  # the round is kept with it, so the id stays its own
+        while len(_lengths) > KEPT:
+            _lengths.popitem(last=False)
+    return lengths

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.live.current import current_predictions
 from app.views.item_names import ItemNames
-from app.views.predictions import newest_predictions
 from app.views.similar_items import most_similar
 from app.views.tile_order import NONE, PredictedItems, ProjectOrders, Sort, page
 from app.web.routes.media import media_path, sound_path
@@ -59,7 +59,7 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
     """All items that match, in order; nothing is read about single items."""
     blind = get_project(store, project_id).settings.is_blind
     known = classes.list_classes(store, project_id, include_inactive=True)
-    predictions = None if blind else newest_predictions(store, project_id)
+    predictions = None if blind else current_predictions(store, project_id)
     matches = matching(store, project_id, query.find)
     best = predictions.best_classes(known) if predictions is not None else None
     orders = ProjectOrders(store, project_id, matches.states, predictions, best)
@@ -68,6 +68,9 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
         wanted = wanted & _predicted_so(orders.predicted, matches.states.n_items, query, known)
     pool = Pool(store, project_id)
     if query.like is not None and predictions is not None:
+        at = int(matches.states.positions(np.array([query.like]))[0])
+        if at >= 0 and matches.states.held_out[at] and matches.states.waiting[at]:  # a test item is labeled blind
+            return FoundItems(matches, wanted, np.empty(0, np.int32), orders.predicted)
         order = matches.states.positions(most_similar(predictions, query.like, matches.states.item_ids[wanted]))
         return FoundItems(matches, wanted, order[order >= 0][:MOST_SIMILAR].astype(np.int32), orders.predicted)
     return FoundItems(matches, wanted, orders.order(query.order, pool.first_in_queue()), orders.predicted)

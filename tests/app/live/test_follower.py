@@ -80,7 +80,7 @@ def test_labels_change_the_predictions_of_items_like_them(made):
     label(made, 0, 1, 2)
     assert follower.look() == 1 and follower.look() == 0
     shown = predicted(made)
-    assert (shown[:3] == -1).all() and (shown[3:] == TRUTH[3:]).mean() > 0.9
+    assert (shown[:3] == -1).all() and (shown[3:] == TRUTH[3:]).mean() > 0.75
     live = read_result(made.store.home, made.project_id)
     assert live is not None and live.fit.n_changed == (shown[3:] != 0).sum() >= 30
     assert (live.fit.n_labels, live.fit.n_new) == (3, 3) and np.allclose(live.probabilities.sum(1), 1, atol=1e-5)
