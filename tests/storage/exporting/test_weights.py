@@ -12,6 +12,7 @@ from core.errors import Conflict
 from storage.database.store import Store
 from storage.exporting.rows import ExportOptions
 from storage.exporting.run import FORMATS, export_project
+from storage.exporting.span_tables import SPAN_FORMATS
 from storage.exporting.weights import ExportWeights
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
@@ -60,7 +61,8 @@ def found_weights(folder, name: str) -> dict[str, float]:
     elif name == "hugging-face":
         rows = parquet.read_table(folder / "data" / "train-00000-of-00001.parquet").to_pylist()
     else:
-        rows = [row.values for row in read_table(folder / f"labels.{name}")]
+        suffix = "csv" if name in SPAN_FORMATS else name
+        rows = [row.values for row in read_table(folder / f"labels.{suffix}")]
     return {row["sha256"]: float(row["weight"]) for row in rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import uuid
@@ -21,7 +22,8 @@ from storage.media.checks import read_item
 from storage.media.windows import WindowOptions
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
-from storage.projects.projects import create_project, get_project
+from storage.projects.projects import create_project, get_project, update_project
+from tests.app.finished_rounds import finish_round
 
 RATE = 8_000
 
@@ -78,6 +80,21 @@ def test_the_strip_shows_labeled_stretches_and_the_place(get, windows, page_stor
         (10.0, 12.0, "fox"),
     ]
     assert strip["predictions"] == []
+
+
+def test_the_strip_shows_predictions_where_suggestions_are_always_shown(get, windows, page_store):
+    project = get_project(page_store, windows[0].project_id)
+    finish_round(page_store, project, [0])
+    path = f"{recording_path(windows[2])}/strip.json"
+    found = json.loads(get(path).body)["predictions"]
+    assert [(one["start"], one["end"], one["name"]) for one in found] == [
+        (2.0 * k, 2.0 * k + 2, ("owl", "fox")[k % 2]) for k in range(10) if k != 2
+    ], "every window but the one that is labeled now"
+    assert {one["confidence"] for one in found} == {0.8}
+    for change in ({"suggestions": "hide"}, {"suggestions": "random"}, {"suggestions": "show", "labels_per_item": 2}):
+        settings = dataclasses.replace(project.settings, **change)
+        update_project(page_store, project.id, settings=settings)
+        assert json.loads(get(path).body)["predictions"] == []
 
 
 def test_parts_of_other_items_and_without_a_session_are_refused(get, windows, page_store, tmp_path):
