@@ -143,6 +143,7 @@ class HeadConfig:
     """Softmax regression on the features of a frozen encoder (`core.learning.head`)."""
 
     dimensions: int = 128  # principal components of the features
+    level: bool = True  # the leading components get equal variance; not for the last layer of a trained network
     penalty: float = 1e-3
     balance: bool = True  # labels are weighted so that every class counts the same
     neighbors: int = 10  # of label spreading over the pool; 0: labels alone, without unlabeled items

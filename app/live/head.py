@@ -23,7 +23,7 @@ from core.labels.errors import out_of_fold
 from core.learning.head import fit_weights, prepare
 from core.types import UNLABELED
 
-LIVE = HeadConfig(self_training=0)
+LIVE = HeadConfig(self_training=0, level=False)
 MOST_UNLABELED = 1_000  # unlabeled rows in a fit, evenly spaced: a quarter of those of a round
 FLOOR = 1e-6  # of stored probabilities, before the logarithm
 LIMIT = 12.0  # of the difference of logits: beyond it nothing changes

@@ -19,7 +19,8 @@ Departures and details
 - Classes without labels take no part: an item unlike all labeled ones would otherwise be given to one of them.
 - The variances of the leading C/2 components are leveled, the others are kept: a few dominant directions would
   otherwise decide all distances (general sounds), while full whitening raises directions that no label supports
-  (speech, photographs). Neighbors of label spreading are found with the leading C components leveled.
+  (speech, photographs). In the last layer of a trained network the leading components are the classes themselves, and
+  `HeadConfig.level` is off. Neighbors of label spreading are found with the leading C components leveled.
 - Alignment multiplies a class's probabilities by (equal share / predicted share)^alignment. The shares of
   a pool with rare classes are only moved half the way.
 - Above MAX_UNLABELED unlabeled rows, evenly spaced ones represent all in steps 2 and 3.
@@ -130,12 +131,12 @@ def prepare(features: NDArray[np.floating], n_classes: int, config: HeadConfig) 
         bad = int((~np.isfinite(features).all(1)).sum())
         raise InvalidInput(f"The features of {bad} of {len(features)} items are not finite. Encode these items again.")
     mean, V, variances = principal_components(features, config.dimensions)
-    space = HeadSpace(mean, leveled(V, variances, n_classes // 2))
+    space = HeadSpace(mean, leveled(V, variances, n_classes // 2 if config.level else 0))
     n = len(features)
     rows = np.unique(np.linspace(0, n - 1, min(n, MAX_UNLABELED)).astype(np.int64))
     affinity = None
     if config.neighbors:
-        near = HeadSpace(mean, leveled(V, variances, n_classes)).transform(features)
+        near = HeadSpace(mean, leveled(V, variances, n_classes if config.level else 0)).transform(features)
         affinity = neighbor_affinity(near, config.neighbors)
     return Prepared(space, space.transform(features), rows, affinity)
 
