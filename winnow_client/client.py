@@ -8,6 +8,7 @@ for one in digits.next_to_label(limit=10):
 
 from __future__ import annotations
 
+import io
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -103,6 +104,18 @@ class ProjectClient:
         files = [("files", (path.name, path.read_bytes())) for path in opened]
         job = self._connection.post(f"{self._path}/items", files=files, data={"labels": labels})
         return self.wait_for_job(record(Job, job), wait_seconds)
+
+    def add_embeddings(
+        self, hashes: Iterable[str], vectors: Any, name: str, *, wait_seconds: float = 3_600
+    ) -> dict[str, Any]:
+        """Use vectors (n, d) of your own network as an encoder of this name; `hashes` are the `sha256` of the items.
+        Returns how many items have one, and the names of the first that have none."""
+        rows = pd.DataFrame({"sha256": list(hashes), "embedding": [[float(x) for x in row] for row in vectors]})
+        buffer = io.BytesIO()
+        rows.to_parquet(buffer)
+        files = [("file", ("embeddings.parquet", buffer.getvalue()))]
+        job = self._connection.post(f"{self._path}/embeddings", files=files, data={"name": name})
+        return dict(self.wait_for_job(record(Job, job), wait_seconds).result or {})
 
     # Labels
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from app.jobs.requests import (
     DeletionRequest,
+    EmbeddingsRequest,
     ExportRequest,
     ImportRequest,
     ModelRequest,
@@ -36,6 +37,7 @@ from storage.projects.deletion import run_deletion
 from storage.projects.projects import ProjectRow, create_project, get_project
 from storage.projects.recordings import WINDOW_GUIDELINES
 
+MISSING_NAMED = 100  # items without embeddings in the result of a job
 IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it again to resume."
 
 
@@ -67,6 +69,8 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
             return Outcome(export_round_model(store, request, report))
         case PredictionRequest():
             return Outcome(predict(store, request, report))
+        case EmbeddingsRequest():
+            return Outcome(keep_embeddings(store, request, report))
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
@@ -150,6 +154,15 @@ def predict(store: Store, request: PredictionRequest, report: Report) -> dict[st
     from app.jobs.prediction_jobs import run_prediction  # loads torch; imports and exports start without it
 
     return run_prediction(store, request, report)
+
+
+def keep_embeddings(store: Store, request: EmbeddingsRequest, report: Report) -> dict[str, Any]:
+    """Add the embeddings as an encoder; the names of the first items without a row are in the result."""
+    from app.jobs.embeddings import add_embeddings  # loads onnxruntime; imports and exports start without it
+
+    project = get_project(store, request.project_id)
+    found = add_embeddings(store, project, Path(request.source), request.name, report=report)
+    return found | {"n_missing": len(found["missing"]), "missing": found["missing"][:MISSING_NAMED]}
 
 
 def _project(store: Store, name: str) -> ProjectRow | None:

@@ -109,8 +109,24 @@ class PredictionRequest:
     item_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingsRequest:
+    """Keep embeddings that were computed elsewhere as an encoder with a new name."""
+
+    project_id: int
+    source: str  # a Parquet file
+    name: str
+
+
 Request = (
-    PreviewRequest | ImportRequest | ExportRequest | SummaryRequest | DeletionRequest | ModelRequest | PredictionRequest
+    PreviewRequest
+    | ImportRequest
+    | ExportRequest
+    | SummaryRequest
+    | DeletionRequest
+    | ModelRequest
+    | PredictionRequest
+    | EmbeddingsRequest
 )
 TYPES: dict[str, type[Request]] = {
     "preview": PreviewRequest,
@@ -120,6 +136,7 @@ TYPES: dict[str, type[Request]] = {
     "deletion": DeletionRequest,
     "model": ModelRequest,
     "predictions": PredictionRequest,
+    "embeddings": EmbeddingsRequest,
 }
 
 

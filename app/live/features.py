@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,18 @@ class LivePool:
     frozen: bool  # the features are those of an encoder: no label has changed them
 
 
+def _uses_encoder(metrics: Mapping[str, Any]) -> bool:
+    """Whether the features of the round are those of an encoder (`EncoderConfig.identity` as the round stored it)."""
+    encoder = (metrics.get("settings") or {}).get("encoder") or {}
+    return bool(encoder.get("identity"))
+
+
 def live_pool(store: Store, project_id: int, states: ItemStates, known: LivePool | None) -> LivePool | None:
     """None before the first round with a model or an encoder. `known` is returned if it still holds."""
     found = newest_predictions(store, project_id)
     if found is None or found.embeddings is None:
         return None
-    frozen = bool(found.round.metrics.get("encoder"))
+    frozen = _uses_encoder(found.round.metrics)
     if not frozen and not found.round.metrics.get("has_model"):
         return None
     at = states.positions(found.item_ids)

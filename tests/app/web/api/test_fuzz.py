@@ -32,7 +32,7 @@ CHECKS = [
     unsupported_method,
     ignored_auth,
 ]
-STARTS_A_PROCESS = {"add_items", "export", "export_model", "predict_files", "predict_items"}
+STARTS_A_PROCESS = {"add_items", "export", "export_model", "predict_files", "predict_items", "add_embeddings"}
 
 
 @pytest.fixture
