@@ -121,6 +121,7 @@ def open_screen(page: Page, server: Server, project: ProjectRow, screen: str, re
     page.goto(f"{server.url}/{screen}?project={project.id}", wait_until="domcontentloaded")
     page.wait_for_selector(ready)
     at_rest(page)
+    page.wait_for_function("() => !document.querySelector('[data-testid=stSkeleton]')")  # widgets load one by one
     page.wait_for_timeout(1_500)  # charts grow in
 
 

@@ -96,10 +96,8 @@ def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
         )
     st.toggle("Draw areas", key="map-draw", help="Drag around points to select them.")
     drawn = f"{len(found.drawn):,} points over the density of all · " if len(found.drawn) < found.n_items else ""
-    seen_by = "model embeddings" if found.round.metrics.get("has_model") else "raw inputs, no model yet"
-    theme.muted(
-        f"{drawn}{count(found.n_items, 'item')} · {seen_by} · placed by similarity (UMAP) · round {found.round.number}"
-    )
+    by = "the model" if found.round.metrics.get("has_model") else "raw inputs, no model yet"
+    theme.muted(f"{drawn}{count(found.n_items, 'item')} · placed by {by} · round {found.round.number}")
     return coloring or "Prediction", tuple(shadows)
 
 
