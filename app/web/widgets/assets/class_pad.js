@@ -139,10 +139,18 @@ class ClassPad {
     const nodes = [];
     if (likely.length) nodes.push(element("span", { class: "term" }, "Likely"), ...likely.map(chip));
     if (others.length) nodes.push(element("span", { class: "term" }, "Recent"), ...others.map(chip));
+    this.parts.quick.replaceChildren(...nodes);
+    this.parts.quick.dataset.empty = String(!nodes.length);
+    cancelAnimationFrame(this.trimming);
+    this.trimming = requestAnimationFrame(() => this.trimQuick()); // not now: reading the layout would delay the card
+  }
+
+  // What has no room on the one line is left out, for the keyboard too.
+  trimQuick() {
     const { quick } = this.parts;
-    quick.replaceChildren(...nodes);
-    quick.dataset.empty = String(!nodes.length);
-    while (quick.lastElementChild && quick.lastElementChild.offsetTop > quick.firstElementChild.offsetTop + 12) quick.lastElementChild.remove(); // one line
+    const first = quick.firstElementChild;
+    const below = first ? [...quick.children].filter((node) => node.offsetTop > first.offsetTop + 12) : [];
+    for (const node of below) node.remove();
     if (quick.lastElementChild && quick.lastElementChild.matches(".term")) quick.lastElementChild.remove();
   }
 
