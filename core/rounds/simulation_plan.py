@@ -34,7 +34,10 @@ class LabeledPool:
         if len(self.truth) != n or len(self.test) != n:
             raise InvalidInput(f"{n} items come with {len(self.truth)} labels and {len(self.test)} split marks.")
         if not self.test.any() or self.test.all():
-            raise InvalidInput("A simulation needs a pool and a test split; mark test items with split=test.")
+            raise InvalidInput(
+                "A simulation needs a pool and a test split; mark test items with split=test, or draw them by group: "
+                "python -m app import … --labels hidden --test-share 0.2, then simulate --project."
+            )
 
     def position(self, class_name: str) -> int:
         require(class_name in self.class_names, f"No class {class_name!r}; there are {', '.join(self.class_names)}.")
