@@ -16,9 +16,7 @@ def percent(share: Share) -> str:
 def progress_sentence(found: Measurement) -> str:
     """How far the test items are labeled."""
     if found.n_waiting:
-        return (
-            f"{found.n_labeled:,} of {count(found.n_drawn, 'test item')} are labeled. The rest is first in the queue."
-        )
+        return f"{found.n_labeled:,} of {count(found.n_drawn, 'test item')} are labeled. The rest waits in the queue."
     skipped = f" {found.n_skipped:,} were skipped and do not count." if found.n_skipped else ""
     return f"All {count(found.n_labeled, 'test item')} are labeled.{skipped}"
 

@@ -215,6 +215,18 @@ def count_waiting_tests(store: Store, project_id: int) -> int:
         return int(connection.execute(query).scalar_one())
 
 
+def serve_tests_first(store: Store, project_id: int) -> int:
+    """Put the test items that wait for a label before everything else in the queue, also before the picks of a round
+    that finished after the draw; their number."""
+    query = select(Item.id).join(ItemState, ItemState.item_id == Item.id)
+    query = query.where(Item.project_id == project_id, Item.held_out, ItemState.waiting)
+    with store.write() as connection:
+        roles.check_in(connection, project_id, "label")
+        ids = list(connection.execute(query.order_by(ItemState.queue_rank, ItemState.shuffle)).scalars())
+        queue.put_first(connection, project_id, ids)
+    return len(ids)
+
+
 def _store(connection: Connection, project_id: int, draw: Draw, item_ids: Sequence[int]) -> TestSetRow:
     actor = roles.current_actor()
     by = None if actor is None else actor.annotator_id

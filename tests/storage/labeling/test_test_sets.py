@@ -22,6 +22,7 @@ from storage.labeling.test_sets import (
     draw_test_set,
     list_test_sets,
     own_test_items,
+    serve_tests_first,
     test_frame,
 )
 from storage.projects import audit
@@ -60,6 +61,19 @@ def test_drawn_items_wait_first_and_are_test_items_for_rounds(store):
     assert own_test_items(store, made.project_id).labeled.sum() == 1
     assert audit.list_entries(store, made.project_id)[0].kind == "draw_test_set"
     assert undecided_labels(store, made.project_id) == [], "Review does not ask to change a test label"
+
+
+def test_test_items_are_served_before_later_picks_when_asked(store):
+    made = make_pool(store, 20)
+    draw_test_set(store, made.project_id, 3, seed=0)
+    picks = [one for one in made.items if one not in ids(made)][:2]
+    finish_round(made, picks)
+    order = [one.id for one in made.pool.next_to_label(annotator=made.ann, holder="tab", limit=5)]
+    assert order[:2] == picks and sorted(order[2:]) == ids(made)
+    made.pool.release(annotator=made.ann, holder="tab")
+    assert serve_tests_first(store, made.project_id) == 3
+    again = [one.id for one in made.pool.next_to_label(annotator=made.ann, holder="tab", limit=5)]
+    assert sorted(again[:3]) == ids(made) and again[3:] == picks
 
 
 def test_a_draw_is_the_same_for_its_seed_and_leaves_out_items_on_screen(store):

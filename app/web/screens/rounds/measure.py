@@ -13,7 +13,7 @@ from app.views.strategy_names import strategy_title
 from app.views.text import count
 from app.web import resources, theme
 from core.errors import WinnowError
-from storage.labeling.test_sets import Frame, draw_test_set, test_frame
+from storage.labeling.test_sets import Frame, draw_test_set, serve_tests_first, test_frame
 from storage.projects.projects import ProjectRow
 
 WIDTHS = {0.10: "± 10 points", 0.07: "± 7 points", 0.05: "± 5 points", 0.03: "± 3 points", 0.02: "± 2 points"}
@@ -138,6 +138,7 @@ def _results(project: ProjectRow, found: Measurement) -> None:
     with right:
         theme.muted(words.progress_sentence(found))
         if found.n_waiting and st.button("Label test items", key="measure-label", type="primary"):
+            serve_tests_first(resources.store(), project.id)
             st.switch_page(st.session_state["pages"]["label"])
         if newest is not None:
             _target(project, found)
