@@ -7,6 +7,7 @@ order, so that a pool of 100,000 is searched at the speed of memory. The lengths
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -17,6 +18,9 @@ from app.views.predictions import RoundPredictions, give_back
 BLOCK = 16_384  # rows that are compared at once
 MOST = 500
 KEPT = 3
+MOST_COMPARED = 10_000  # items whose neighborhoods are computed: each is compared with each
+NEAREST = 10
+PAIR_BLOCK = 512
 _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
 _lock = Lock()
 
@@ -67,3 +71,43 @@ def _lengths_of(found: RoundPredictions) -> NDArray[np.float32]:
         while len(_lengths) > KEPT:
             _lengths.popitem(last=False)
     return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class Neighborhoods:
+    """Rows of a round in two orders."""
+
+    outliers: NDArray[np.int64]  # the mean cosine with the NEAREST most similar rows, lowest first
+    duplicates: NDArray[np.int64]  # the cosine with the most similar row, highest first; pairs are together
+
+
+_neighborhoods: OrderedDict[int, tuple[RoundPredictions, Neighborhoods]] = OrderedDict()
+
+
+def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
+    """Computed once per round, exactly; None for more than MOST_COMPARED items or without features."""
+    embeddings, key = found.embeddings, id(found.embeddings)
+    if embeddings is None or not 1 < len(embeddings) <= MOST_COMPARED:
+        return None
+    with _lock:
+        kept = _neighborhoods.get(key)
+    if kept is not None and kept[0].embeddings is embeddings:
+        return kept[1]
+    lengths = _lengths_of(found)
+    unit = np.asarray(embeddings, np.float32) / np.maximum(lengths, 1e-12)[:, None]
+    n, k = len(unit), min(NEAREST, len(unit) - 1)
+    mean, best, partner = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.int64)
+    for start in range(0, n, PAIR_BLOCK):
+        rows = np.arange(start, min(start + PAIR_BLOCK, n))
+        cosines = unit[rows] @ unit.T
+        cosines[rows - start, rows] = -np.inf
+        mean[rows] = np.partition(cosines, n - k, axis=1)[:, n - k :].mean(1)
+        partner[rows] = cosines.argmax(1)
+        best[rows] = cosines[rows - start, partner[rows]]
+    pair = np.minimum(np.arange(n), partner)
+    made = Neighborhoods(np.argsort(mean, kind="stable"), np.lexsort((pair, -np.round(best, 5))))
+    with _lock:
+        _neighborhoods[key] = (found, made)
+        while len(_neighborhoods) > KEPT:
+            _neighborhoods.popitem(last=False)
+    return made

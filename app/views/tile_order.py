@@ -20,12 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.views.predictions import BestClasses, RoundPredictions
+from app.views.similar_items import neighborhoods
 from storage.database.store import Store
 from storage.labeling.browsing.item_columns import item_columns
 from storage.labeling.state_arrays import ItemStates
 
-Sort = Literal["sure", "unsure", "queue", "name", "newest", "oldest", "labeled"]
-SORTS: tuple[Sort, ...] = ("sure", "unsure", "queue", "name", "newest", "oldest", "labeled")
+Sort = Literal["sure", "unsure", "queue", "name", "newest", "oldest", "labeled", "outliers", "duplicates"]
+SORTS: tuple[Sort, ...] = (
+    "sure", "unsure", "queue", "name", "newest", "oldest", "labeled", "outliers", "duplicates"
+)  # fmt: skip
 NONE = -1
 BLOCK = 16_384  # items that are searched at once
 
@@ -95,7 +98,7 @@ class ProjectOrders:
         found: RoundPredictions | None,
         best: BestClasses | None,
     ) -> None:
-        self._store, self._project_id, self._states = store, project_id, states
+        self._store, self._project_id, self._states, self._found = store, project_id, states, found
         key = (states.generation, states.n_items)
         with _lock:
             kept = _kept.pop((store.url, project_id), None)
@@ -125,7 +128,21 @@ class ProjectOrders:
             return item_columns(self._store, self._project_id, self._states).by_name()
         if sort == "queue" or self.predicted is None:
             return self._in_queue(first)
+        if sort in ("outliers", "duplicates"):
+            return self._by_neighborhood(sort, first)
         return self._kept_order(sort, lambda: self._by_confidence(sort))
+
+    def _by_neighborhood(self, sort: Sort, first: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Items that are like no other first, or the most similar pairs first; items without features last. The order
+        of the queue where the pool is too large (`similar_items.MOST_COMPARED`)."""
+        near = neighborhoods(self._found) if self._found is not None else None
+        if self._found is None or near is None:
+            return self._in_queue(first)
+        at = self._states.positions(self._found.item_ids)
+        rows = near.outliers if sort == "outliers" else near.duplicates
+        ordered = at[rows][at[rows] >= 0]
+        rest = np.setdiff1d(np.arange(self._states.n_items), ordered)
+        return np.concatenate([ordered, rest]).astype(np.int32)
 
     def _by_label_time(self) -> NDArray[np.int32]:
         """Newest label first, then the items without one by id."""

@@ -44,6 +44,11 @@ def test_cards_state_api_and_map_follow_a_label(made, post, page_store):
     assert [shown[number] for number in range(3)] == [None] * 3, "never from the item's own label"
     right = [shown[number] == TRUTH[number] for number in range(3, N)]
     assert np.mean(right) > 0.75 and state["live"]["n_changed"] == sum(shown[number] != 0 for number in range(3, N))
+    for order in ("outliers", "duplicates"):
+        page = post(f"/api/projects/{made.project_id}/tiles", {"order": order}).json()
+        assert sorted(tile["item_id"] for tile in page["tiles"]) == made.items[3:] and page["total"] == N - 3
+        guesses = {made.items.index(tile["item_id"]): tile["class_id"] for tile in page["tiles"]}
+        assert all(made.classes.index(class_id) == shown[number] for number, class_id in guesses.items())
     call = caller(api_app(), page_store)
     leased = call("POST", f"/projects/{made.project_id}/next", {"limit": 5}).json()["items"]
     for one in leased:

@@ -8,7 +8,10 @@ const SORTS = [
   ["name", "Name"],
   ["newest", "Newest import first"],
   ["oldest", "Oldest import first"],
+  ["outliers", "Unlike all others first"],
+  ["duplicates", "Near-duplicates first"],
 ];
+const BY_MODEL = ["sure", "unsure", "outliers", "duplicates"]; // orders that need a round
 const SIZE_KEY = "winnow.tile-size";
 const ONE_LINE = 44; // characters of class names that have room as buttons
 const SEARCH_DELAY_MS = 250;
@@ -138,7 +141,7 @@ class GridFilters extends EventTarget {
     const options = (first) => [element("option", { value: "" }, first), ...classes.map((entry) => element("option", { value: entry.id }, entry.name))];
     parts.list.querySelector("select").replaceChildren(...options("all"));
     this.fill("label_id", classes.map((entry) => [entry.id, entry.name]));
-    parts.sort.replaceChildren(...SORTS.filter(([name]) => guessed || !["sure", "unsure"].includes(name)).map(([name, words]) => element("option", { value: name }, words)));
+    parts.sort.replaceChildren(...SORTS.filter(([name]) => guessed || !BY_MODEL.includes(name)).map(([name, words]) => element("option", { value: name }, words)));
     this.showState();
   }
 
