@@ -106,6 +106,11 @@ def test_tests_named_in_documents_exist(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_benchmarks_and_experiments_named_in_documents_exist(document):
-    named = re.findall(r"python -m ((?:benchmarks|experiments)\.[a-z_]+)", document.read_text())
-    missing = [name for name in named if not (ROOT / (name.replace(".", "/") + ".py")).exists()]
+    named = re.findall(r"python -m ((?:benchmarks|experiments)(?:\.[a-z_]+)+)", document.read_text())
+    files = {name: name.replace(".", "/") for name in named}
+    missing = [
+        name
+        for name, path in files.items()
+        if not (ROOT / f"{path}.py").exists() and not (ROOT / path / "__main__.py").exists()
+    ]
     assert missing == []

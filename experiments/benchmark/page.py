@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 from experiments.benchmark.figure import write_curves
 from experiments.benchmark.statistics import Results
@@ -46,7 +47,7 @@ def write(inputs: Inputs, folder: Path) -> dict[str, Any]:
         f"### bico against each strategy, sets and counts from {FIRST} labels per class on\n\n"
         + verdict_table(results),
         "### Mean accuracy by set\n\n" + accuracy_tables(results),
-        "### Few labels on whole pools\n\n" + goal_table(inputs),
+        "### Batches of ten or twenty, bico and uniform\n\n" + goal_table(inputs),
     ]
     text = f"{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
     page = folder / "benchmark.md"
@@ -149,14 +150,16 @@ def accuracy_tables(results: Results) -> str:
 
 
 def goal_table(inputs: Inputs) -> str:
-    """Mean and 95 % interval of the mean over seeds at some numbers of labels on whole pools."""
+    """Mean and 95 % interval of the mean over seeds at some numbers of labels."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in inputs.goal:
         groups.setdefault((row["set"], row["strategy"]), []).append(row)
     rows = []
     for (name, strategy), own in sorted(groups.items()):
         values = 100 * np.array([row["accuracy"] for row in own])
-        half = 2.26 * values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.zeros(values.shape[1])
+        n = len(values)
+        spread = values.std(0, ddof=1) / n**0.5 if n > 1 else np.full(values.shape[1], np.nan)
+        half = t.ppf(0.975, max(n - 1, 1)) * spread
         cells = ", ".join(
             f"{count}: {mean:.1f} ± {error:.1f}"
             for count, mean, error in zip(own[0]["counts"], values.mean(0), half, strict=True)

@@ -67,11 +67,12 @@ class Results:
     def difference(self, strategy: str, other: str, positions: list[int], seed: int = 0) -> Interval:
         """Mean paired difference in points over sets, seeds and the counts at `positions`."""
         pairs = [(self.values(name, strategy) - self.values(name, other))[:, positions].mean(1) for name in self.sets]
-        rng = np.random.default_rng(seed)
-        drawn = np.empty(DRAWS)
-        for draw in range(DRAWS):
-            chosen = rng.integers(len(pairs), size=len(pairs))
-            drawn[draw] = np.mean([rng.choice(pairs[one], len(pairs[one])).mean() for one in chosen])
+        rng, total = np.random.default_rng(seed), np.zeros(DRAWS)
+        for _ in pairs:
+            chosen = rng.integers(len(pairs), size=DRAWS)
+            means = np.stack([pair[rng.integers(len(pair), size=(DRAWS, len(pair)))].mean(1) for pair in pairs])
+            total += means[chosen, np.arange(DRAWS)]
+        drawn = total / len(pairs)
         low, high = np.quantile(drawn, [0.025, 0.975])
         return Interval(float(np.mean([pair.mean() for pair in pairs])), float(low), float(high))
 

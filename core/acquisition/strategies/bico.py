@@ -236,8 +236,10 @@ def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, r
     """A batch by Bayesian V-optimal design on the kernel features; labeled rows are already part of the design."""
     most = HEAD_ROWS if config.proxy == "head" else COLD_ROWS
     rows, notes = outer_rows(request, min(config.max_candidates, most))
-    source = head_features(request, rows) if config.proxy == "head" else request.features[rows]
-    Z = centered_unit(on_device(source))
+    if config.proxy == "head":  # centered already
+        Z = on_device(head_features(request, rows))
+    else:
+        Z = centered_unit(on_device(request.features[rows]))
     if Z.shape[1] == 0 or not bool(Z.any()):
         Z = torch.ones(len(rows), 1, device=Z.device)
     found = design.greedy(

@@ -1,0 +1,76 @@
+"""The first batch with an encoder, before any label: the number of classes among ten picks.
+
+    python -m experiments.benchmark.cold_start --data DIR --encoders DIR --out DIR [--size small|full]
+
+For each of 20 seeds a random half of the pool, and ten picks by every strategy that works from features alone. Classes
+are read only to count them; test items take no part. Small: pools of at most 1,000 items before they are halved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from core.acquisition import registry
+from core.config import SelectionConfig
+from core.learning.head import prepare
+from core.types import SelectionRequest
+from experiments.benchmark import sets
+from experiments.benchmark.protocol import HEAD
+from experiments.benchmark.sets import FeatureSet
+from experiments.record import DATA
+
+STRATEGIES = ("bico", "uniform", "k_center", "k_means", "typiclust", "prob_cover", "max_herding")
+SETS = ("spoken_digit", "mnist", "cifar10")
+SEEDS, BATCH, SMALL_POOL = 20, 10, 1_000
+
+
+def distinct_classes(data: FeatureSet, seed: int) -> dict[str, int]:
+    """Strategy -> distinct classes among the first picks from a random half of the pool."""
+    n = len(data.classes)
+    half = np.sort(np.random.default_rng(seed).choice(n, n // 2, replace=False))
+    z = prepare(data.features[half], data.n_classes, replace(HEAD, neighbors=0)).z.astype(np.float32)
+    request = SelectionRequest(
+        item_ids=np.arange(len(half)),
+        labeled=np.zeros(len(half), bool),
+        eligible=np.ones(len(half), bool),
+        probabilities=np.full((len(half), data.n_classes), 1 / data.n_classes, np.float32),
+        embeddings=z,
+        features=z,
+        batch_size=BATCH,
+        seed=seed,
+        has_model=False,
+    )
+    found = {}
+    for strategy in STRATEGIES:
+        config = SelectionConfig(strategy=strategy, proxy="head", uncertainty_power=1.0)
+        picked = registry.select(request, config, explain=False).item_ids
+        found[strategy] = len(set(data.classes[half][picked].tolist()))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m experiments.benchmark.cold_start")
+    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
+    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--encoders", type=Path, default=Path("encoders"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    places = sets.Places(given.data, given.encoders, given.out, SMALL_POOL if given.size == "small" else 0)
+    known, means = sets.known_sources(given.data, given.out), {}
+    for name in SETS:
+        data = sets.load(known[name], places)
+        counts = [distinct_classes(data, seed) for seed in range(SEEDS)]
+        means[name] = {s: round(float(np.mean([count[s] for count in counts])), 2) for s in STRATEGIES}
+    (given.out / f"cold_start-{given.size}.json").write_text(json.dumps(means, indent=1))
+    print(json.dumps(means))
+
+
+if __name__ == "__main__":
+    main()
