@@ -228,3 +228,13 @@ def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
     assert model_path(clip, changed) != model_path(clip, config)
     other = Image.open(io.BytesIO(get(model_path(clip, changed)).body))
     assert other.height % 20 == 0 and get(model_path(clip, changed)).headers["etag"] != answer.headers["etag"]
+
+
+def test_the_small_picture_of_an_item_is_found_by_its_number_with_a_session_and_in_its_project(routes, get, clip):
+    """For points of the map, which know no hash."""
+    address = f"/api/preview/{clip.project_id}/{clip.id}"
+    assert ask(routes, "GET", address).status == 401
+    answer = get(address)
+    assert (answer.status, answer.headers["location"]) == (302, media_path(clip, "thumb.png"))
+    assert get(f"/api/preview/{clip.project_id}/{clip.id + 1_000}").status == 404
+    assert get(f"/api/preview/{clip.project_id + 1}/{clip.id}").status == 404
