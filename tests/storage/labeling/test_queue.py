@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from core.config import RoundConfig
 from core.types import Selection
-from storage.database.schema import Item, Lease
+from storage.database.schema import Item, ItemState, Lease, QueueCursor
 from storage.database.store import Store, now
-from storage.labeling import projections
+from storage.labeling import projections, queue
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.rounds.log import RoundLog
@@ -129,6 +129,42 @@ def test_what_waits_again_behind_an_annotators_cursor_is_served_again(store: Sto
     made.pool.release(annotator=made.ann)
     fresh = add_items(store, made.project_id, [f"later {number}" for number in range(5)])
     assert set(served(made.pool, made.ann, limit=20)) == {*order[1:], *fresh}
+
+
+def test_a_cursor_is_the_place_of_the_first_item_that_waits_for_its_annotator(store: Store) -> None:
+    made = make_pool(store, 6, labels_per_item=2)
+    made.pool.put_first(made.items[2:4])
+    columns = (QueueCursor.queued, QueueCursor.queue_rank, QueueCursor.shuffle, QueueCursor.item_id)
+
+    def cursors() -> dict[bool, tuple[int, int, int]]:
+        with store.read() as connection:
+            return {row[0]: tuple(row[1:]) for row in connection.execute(select(*columns))}
+
+    def place(item: int) -> tuple[int, int, int]:
+        query = select(ItemState.queue_rank, ItemState.shuffle, ItemState.item_id).where(ItemState.item_id == item)
+        with store.read() as connection:
+            return tuple(connection.execute(query).one())
+
+    order = served(made.pool, made.ann, limit=6)
+    assert cursors() == {True: place(order[0]), False: place(order[2])}
+    for item in order[:4]:
+        made.pool.label(item, made.classes[0], annotator=made.ann)
+    made.pool.release(annotator=made.ann)
+    assert served(made.pool, made.ann, limit=6) == order[4:]
+    assert cursors() == {True: place(order[0]), False: place(order[4])}  # no queued item waits: that cursor stays
+
+
+def test_items_leased_between_the_query_and_the_lock_are_left_out_on_postgresql(store: Store) -> None:
+    """SQLite has one writer at a time, and nothing happens in between."""
+    made = make_pool(store, 4)
+    leased = served(made.pool, made.bob, limit=2)
+    claim = queue.Claim(
+        project_id=made.project_id, annotator=made.ann, holder="tab", labels_per_item=1, at=now(), seconds=600.0
+    )
+    with store.write() as connection:
+        free = queue._still_free(connection, claim, made.items)
+        assert queue._still_free(connection, claim, []) == []
+    assert free == (made.items if store.is_sqlite else [item for item in made.items if item not in leased])
 
 
 def _grab(url: str | None, home: str, who: int, barrier, results) -> None:
