@@ -1,4 +1,4 @@
-"""Fixtures for every room: a fresh store on SQLite and on a real PostgreSQL server."""
+"""Fixtures for all packages: a fresh store on SQLite and on a real PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def start(
     uses: Path | None = None,
     makes: Path | None = None,
 ) -> Job:
-    """Start a process that does what `request` asks for."""
+    """Start a process that carries out `request`."""
     job = Job(
         id=uuid.uuid4().hex[:12],
         title=title,

@@ -51,7 +51,7 @@ class Outcome:
 
 
 def run(store: Store, request: Request, report: Report) -> Outcome:
-    """Do what `request` asks for. Raises `core.errors` when there is nothing to return."""
+    """Carry out `request`. Raises `core.errors` when there is nothing to return."""
     match request:
         case PreviewRequest():
             return Outcome(preview_as_dict(preview_import(store, request, report)))

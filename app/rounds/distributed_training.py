@@ -2,7 +2,7 @@
 
 The worker starts them with torchrun as one `app.processes.child.PipedChild`; rank 0 sends progress. They train one
 model (`core.learning.distributed`), and rank 0 saves it to a file. Cancelling the round kills all of them. When the
-worker dies, they end at their next report, because the pipe is closed.
+worker is killed, they end at their next report, because the pipe is closed.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ MOST_PROGRESS = 5_000  # records that a view reads
 
 
 def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
-    """The project's settings as those of a round. `auto` stays `auto` here: the worker that starts the round knows
-    its device and settles it, but for the settings that the project changes by name."""
+    """The project's settings as those of a round. `auto` stays `auto` here: the worker that starts the round
+    resolves it for its device, except for the settings that the project changes by name."""
     config = preset(settings.preset, seed=settings.seed)
     selection = dataclasses.replace(config.selection, strategy=settings.strategy, batch_size=settings.batch_size)
     kernel = dataclasses.replace(config.kernel, network=settings.kernel_network or config.kernel.network)

@@ -56,7 +56,7 @@ class StepResult:
     units: tuple[tuple[int, int], ...] = ()  # rows of each unit, of a plan
     common: Stored | None = None  # what the units have in common, of a plan
     seconds: float = 0.0
-    notes: tuple[str, ...] = ()  # what the finished round tells people about this step
+    notes: tuple[str, ...] = ()  # notes on this step that the finished round shows
     ended: str = ""  # the status of the round, if it ended in this step
     error: str = ""  # of a unit that failed
     log: str = ""

@@ -87,7 +87,7 @@ def begin(store: Store, project_id: int, asked: SimulationRequest, config: Round
 
 
 def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
-    """`auto` stays `auto` here: the worker that begins knows its device and settles it, once for all seeds."""
+    """`auto` stays `auto` here: the worker that starts resolves it for its device, once for all seeds."""
     project = projects.get_project(store, project_id)
     own, config = next_config(store, project), preset(name)
     kernel = dataclasses.replace(config.kernel, network=own.kernel.network)

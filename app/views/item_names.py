@@ -1,4 +1,4 @@
-"""File names on the screens. A name such as "nine_07.wav" tells the class that an annotator should decide.
+"""File names on the screens. A name such as "nine_07.wav" reveals the class that an annotator should decide.
 
 The labeling card folds every file name. Elsewhere a name is shown unless it contains the name of a class; then the item
 is called by its number, and screens with room for it fold the file name as the card does. `shown_name` is the one rule.
@@ -32,11 +32,11 @@ class ItemNames:
         return not self._short.isdisjoint(words) or any(one in joined for one in self._long)
 
     def shown_name(self, item_id: int, name: str) -> str:
-        """The file name, or the number of the item if the file name tells the class."""
+        """The file name, or the number of the item if the file name reveals the class."""
         return f"Item {item_id}" if self.tells_class(name) else name
 
     def shown_html(self, item_id: int, name: str, limit: int = 160) -> str:
-        """`shown_name` as HTML; a file name that tells the class is folded, as on the labeling card."""
+        """`shown_name` as HTML; a file name that reveals the class is folded, as on the labeling card."""
         shown = f'<p class="winnow-muted">{markup(self.shown_name(item_id, name)[:limit])}</p>'
         if not self.tells_class(name):
             return shown

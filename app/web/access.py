@@ -197,7 +197,7 @@ class Gate:
 
 
 def is_https(request: HTTPConnection) -> bool:
-    """Whether the browser speaks TLS, with this server or with a proxy in front of it.
+    """Whether the browser uses TLS, with this server or with a proxy in front of it.
 
     A client that lies about it only makes its own cookies Secure.
     """

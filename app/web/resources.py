@@ -1,6 +1,6 @@
 """What all sessions of the page process share: the open store, the signing key, the gate's rules.
 
-Nothing in here belongs to a person or a tab; what does lives in `app.web.state`.
+Nothing in here belongs to a person or a tab; such state is in `app.web.state`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def note(text: str) -> None:
 
 
 def next_step(words: str, screen: str, key: str) -> None:
-    """A button that leads from an empty screen to the one where work goes on."""
+    """A button that leads from an empty screen to the screen with the next step."""
     if st.button(words, key=key):
         st.switch_page(st.session_state["pages"][screen])
 

@@ -35,7 +35,7 @@ def signing_key(home: Path) -> bytes:
 
 
 def stored_token(home: Path) -> str:
-    """The access token of this Winnow, made at first use; it stays the same over restarts, so open tabs go on."""
+    """The access token of this Winnow, made at first use; it stays the same over restarts, so open tabs stay valid."""
     return _once(home / TOKEN_FILE, 24)
 
 

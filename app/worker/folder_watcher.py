@@ -30,7 +30,7 @@ from core.runtime import Runtime
 from storage.database.store import Store
 from storage.importing import watches
 from storage.importing.run import ImportOptions, run_import
-from storage.importing.watch_folder import Arrival, Lookout, SettledFiles
+from storage.importing.watch_folder import Arrival, FolderScanner, SettledFiles
 from storage.importing.watches import FileRow, Outcome, WatchRow
 from storage.media import shared as shared_media
 from storage.projects.projects import get_project
@@ -64,7 +64,7 @@ class FolderWatcher:
 
     def __init__(self, store: Store, settle_seconds: float | None = None) -> None:
         self.store, self.settle_seconds = store, SETTLE_SECONDS if settle_seconds is None else settle_seconds
-        self._lookouts: dict[tuple[int, str], Lookout] = {}
+        self._scanners: dict[tuple[int, str], FolderScanner] = {}
 
     def scan(self, watch: WatchRow) -> ScanResult | None:
         """Scan the folder once and store a problem with the watch; None while another process serves the watch."""
@@ -84,12 +84,12 @@ class FolderWatcher:
 
     def _scan(self, watch: WatchRow) -> ScanResult:
         root = watches.checked_folder(self.store, watch.folder)
-        lookout = self._lookouts.setdefault((watch.project_id, watch.folder), Lookout(self.settle_seconds))
+        scanner = self._scanners.setdefault((watch.project_id, watch.folder), FolderScanner(self.settle_seconds))
         most = FILES_AT_ONCE if watch.remaining is None else min(FILES_AT_ONCE, max(watch.remaining, 1))
-        arrivals = lookout.look(self.store, watch.project_id, root, most)
+        arrivals = scanner.scan(self.store, watch.project_id, root, most)
         if arrivals:
             import_arrivals(self.store, watch, arrivals)
-        return ScanResult(len(arrivals), lookout.n_moving, fill_buffer(self.store, watch.project_id))
+        return ScanResult(len(arrivals), scanner.n_changing, fill_buffer(self.store, watch.project_id))
 
 
 @contextlib.contextmanager

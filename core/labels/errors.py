@@ -9,7 +9,7 @@ The thresholds make the rule independent of the head's calibration: a class abou
 less probability. A label is only ranked for a person to look at; nothing changes it.
 
 Departures and details
-- Items that are alone in their class are in no fold, because no head without them knows the class. They are not
+- Items that are alone in their class are in no fold, because no head trained without them has the class. They are not
   suspected.
 - The features must not have been trained on the labels, or every label agrees with itself.
 """

@@ -51,7 +51,7 @@ def nothing_to_learn(labels: NDArray[np.int64], n_classes: int) -> str | None:
     return None
 
 
-def train(  # noqa: PLR0913 - the boundary every caller knows
+def train(  # noqa: PLR0913 - one call with all inputs of training
     inputs: Inputs,
     labels: NDArray[np.int64],
     n_classes: int,

@@ -90,7 +90,7 @@ def _key(config: MediaConfig, names: tuple[str, ...], prefix: str) -> str:
     return f"{prefix}-{hashlib.sha256(f'{version};{settings}'.encode()).hexdigest()[:16]}"
 
 
-def prepare(  # noqa: PLR0913 - the boundary every caller knows
+def prepare(  # noqa: PLR0913 - one call with all inputs of preparation
     hashes: Sequence[str],
     read: MediaReader,
     kind: MediaKind,

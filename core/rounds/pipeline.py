@@ -27,7 +27,7 @@ from core.runtime import Runtime
 from core.types import MediaReader, PoolSnapshot, Report, RoundResult, RowCache, ignore
 
 
-def run_round(  # noqa: PLR0913 - the boundary every caller knows
+def run_round(  # noqa: PLR0913 - one call with all inputs of a round
     snapshot: PoolSnapshot,
     config: RoundConfig,
     *,

@@ -11,7 +11,7 @@ No labels, pseudo-labels or model: the same before the first label and after, an
 it is balanced: k answers in a cluster that holds the share p of the stream leave variance ~ p / k there, which is least
 at k ~ sqrt(p), where a uniform sample has k ~ p.
 
-Memory and cost: a reduction looks at two slots, so at most 2 size / (N_SLOTS + 1) rows, however long the stream is.
+Memory and cost: a reduction reads two slots, at most 2 size / (N_SLOTS + 1) rows, however long the stream is.
 Landmarks are drawn among these rows, at most `MOST_LANDMARKS`, so the features follow the stream.
 """
 

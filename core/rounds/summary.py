@@ -37,8 +37,8 @@ from core.errors import InvalidInput
 from core.runtime import seed_for
 from core.types import Progress, Report, ignore
 
-MOST_STEPS = 50  # rows join in groups when more are asked for
-LEAST_WEIGHT = 0.01  # of an item, relative to the mean: a summary has as many items as asked for
+MOST_STEPS = 50  # larger summaries add rows in groups
+LEAST_WEIGHT = 0.01  # of an item, relative to the mean: a summary has as many items as requested
 TOLERANCE = 1e-5  # of the inner gradient, relative to that at W = 0
 
 
@@ -169,7 +169,7 @@ def _whole_groups(labels: NDArray[np.int64], share: float, seed: int, groups: ND
 
 
 def check_labels(labels: NDArray[np.int64]) -> None:
-    """Raises when there is nothing to tell apart."""
+    """Raises when there is only one class."""
     if not len(labels):
         raise InvalidInput("Nothing is labeled yet, so there is nothing to summarize. Label some items first.")
     if len(np.unique(labels)) < 2:
@@ -216,8 +216,8 @@ def _choose(
     coreset = correct_weights(problem, Coreset(rows=subset.rows, weights=ones, outer=()), pursuit)
     least = LEAST_WEIGHT * float(coreset.weights.mean())
     n_least = int((coreset.weights < least).sum())
-    told = (f"{n_least} of {config.size} items came to weight 0 and have the least weight",) if n_least else ()
-    return coreset.rows, coreset.weights.clamp(min=least), (*subset.notes, *coreset.notes, *told)
+    notes = (f"{n_least} of {config.size} items came to weight 0 and have the least weight",) if n_least else ()
+    return coreset.rows, coreset.weights.clamp(min=least), (*subset.notes, *coreset.notes, *notes)
 
 
 def _typical_rows(features: Tensor, labels: NDArray[np.int64]) -> list[int]:

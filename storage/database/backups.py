@@ -5,7 +5,7 @@ are not in it: what is in those files never changes once written (packs of media
 the database with any file tool, in any order, after the backup.
 
 Automatic backups (before a migration, before a restore, daily) roll: of each kind the newest `kept` stay (the setting
-`backups.kept`, 10 unless set). Backups someone asked for stay until someone removes them.
+`backups.kept`, 10 unless set). Backups made on request stay until they are removed by hand.
 """
 
 from __future__ import annotations

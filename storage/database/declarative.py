@@ -9,7 +9,7 @@ from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Index, Integer, text
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only for INTEGER PRIMARY KEY
+BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows automatically only for INTEGER PRIMARY KEY
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -144,7 +144,7 @@ def _restore_server(store: Store, copy: Path) -> Path:
 
 @contextlib.contextmanager
 def locked_tables(connection: Connection) -> Iterator[None]:
-    """One transaction in which nobody else can write to any table; reading goes on. Committed when the block ends.
+    """One transaction in which no other connection can write to any table; reads continue. It is committed at the end.
 
     The table of projects comes first: nearly every write begins with a lock there, so writers finish and no new ones
     start. An attempt ends before the server looks for a deadlock (after 1 s), so that none of them ends in one.

@@ -129,7 +129,7 @@ class Store:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows by itself."""
+        """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows itself."""
         if not self.is_sqlite:
             yield
             return
@@ -233,7 +233,7 @@ def _listen_sqlite(engine: Engine, read_only: bool) -> None:
         raw.isolation_level = None
         for pragma in ("foreign_keys=ON", "synchronous=FULL", "mmap_size=0", "temp_store=MEMORY"):
             raw.execute(f"PRAGMA {pragma}")
-        raw.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
+        raw.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own handles ASCII only
         if read_only:
             raw.execute("PRAGMA query_only=ON")
 

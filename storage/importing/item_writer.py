@@ -162,7 +162,7 @@ class ItemWriter:
     def _insert(
         self, connection: Connection, arrivals: list[Arrival], ids_of: dict[str, int], written: Written
     ) -> dict[str, Known]:
-        """New items with their states. The project is held, so nobody else adds the same bytes meanwhile."""
+        """New items with their states. The project row is locked, so no other process adds the same bytes meanwhile."""
         if not arrivals:
             return {}
         at = now()

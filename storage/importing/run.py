@@ -65,7 +65,7 @@ class ImportOptions:
     classes: ClassRule = "ask"
     skip_problems: bool = False  # import the rest when rows of a table, or classes, have problems
     validation: ValidationUse = "hold-out"  # what becomes of items that the source calls validation data
-    annotator: str = "import"  # who gives labels that name nobody
+    annotator: str = "import"  # the annotator of labels without a name
     limits: Limits = field(default_factory=Limits)
     reading: ReadingOptions = field(default_factory=ReadingOptions)  # how the source was opened, for the record
     windows: WindowOptions | None = None  # cut sounds that are longer than a window into windows
@@ -297,7 +297,7 @@ class _Importer:
         return wrong_kind(measures.media_type, self.kind)
 
     def _name_annotators(self, group: list[Arrival]) -> None:
-        """Everyone who gave a label in this group has a row; whoever was removed labels as the import."""
+        """Every annotator named in this group has a row; labels of removed annotators are stored under the import."""
         if self.options.labels != "given":
             return
         for name in {one.annotator for arrival in group for one in arrival.entry.labels} - set(self.annotators):
@@ -311,7 +311,7 @@ class _Importer:
         self.store.media.sync(sorted({arrival.stored_sha256 for arrival in group if arrival.link_path is None}))
 
     def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:
-        """Bytes first, then the rows that name them. Raises `Cancelled` when someone asked for it in the store."""
+        """Bytes first, then the rows that name them. Raises `Cancelled` when a cancellation is stored."""
         synced.result()
         with self.store.write() as connection:
             project = projects.lock(connection, self.project_id)
@@ -346,7 +346,7 @@ class _Importer:
 
 @dataclass(slots=True)
 class _Batch:
-    """Jobs for the children, and the entries that asked for them by the position of the job."""
+    """Jobs for the child processes, and the entries of each job by its position."""
 
     jobs: list[Job] = field(default_factory=list)
     asked: list[tuple[Entry, int]] = field(default_factory=list)

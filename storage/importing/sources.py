@@ -108,7 +108,7 @@ class Entry(NamedTuple):
 
 
 class Source(Protocol):
-    """Where entries come from. `strict` sources (manifests) are not imported in part without being told to."""
+    """Where entries come from. `strict` sources (manifests) are imported in part only on request."""
 
     description: str
     strict: bool

@@ -1,8 +1,8 @@
 """A scan of a watched folder: which files are new or changed, and no longer change.
 
 A file that is still being written is left alone: it counts as settled when its size and time of change were the same at
-two looks at least `patience` seconds apart, or when it was last touched longer ago than `OLD_SECONDS`. Names that begin
-with a dot or end as unfinished downloads do are not looked at: writers that finish by renaming need no patience.
+two scans at least `settle_seconds` apart, or when it was last touched longer ago than `OLD_SECONDS`. Names that begin
+with a dot or end as unfinished downloads do are ignored: writers that rename a finished file need no delay.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ class SettledFiles(FolderSource):
         return (arrival.entry for arrival in self._arrivals)
 
 
-class Lookout:
-    """Remembers between looks what was still moving; forgets with the process, which only costs patience."""
+class FolderScanner:
+    """Finds files that have stopped changing. What was still changing is remembered between scans, in memory only:
+    after a restart each such file has to stay unchanged for `settle_seconds` again."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
-        self._moving: dict[str, tuple[int, int, float]] = {}  # path -> size, time of change, since when
+    def __init__(self, settle_seconds: float) -> None:
+        self.settle_seconds = settle_seconds
+        self._changing: dict[str, tuple[int, int, float]] = {}  # path -> size, time of change, since when
 
     @property
-    def n_moving(self) -> int:
-        """Files that the last look left alone."""
-        return len(self._moving)
+    def n_changing(self) -> int:
+        """The number of files that the last scan left alone because they were still changing."""
+        return len(self._changing)
 
-    def look(self, store: Store, project_id: int, root: Path, limit: int) -> list[Arrival]:
-        """At most `limit` arrivals. The whole folder is gone through, a chunk of names in memory at a time."""
+    def scan(self, store: Store, project_id: int, root: Path, limit: int) -> list[Arrival]:
+        """At most `limit` arrivals. The whole folder is read, with one chunk of names in memory at a time."""
         found: list[Arrival] = []
-        before, self._moving = self._moving, {}
+        before, self._changing = self._changing, {}
         entries = FolderSource(root).entries()
         while chunk := list(islice(entries, CHUNK)):
             here = [arrival for entry in chunk if (arrival := _arrival(root, entry)) is not None]
@@ -72,7 +73,7 @@ class Lookout:
                     continue
                 found.append(arrival)
                 if len(found) >= limit:
-                    self._moving = before | self._moving
+                    self._changing = before | self._changing
                     return found
         return found
 
@@ -82,9 +83,9 @@ class Lookout:
         size, changed, since = before.get(arrival.path, (-1, -1, 0.0))
         if (size, changed) != (arrival.n_bytes, arrival.mtime_ns):
             since = time.monotonic()
-        elif time.monotonic() - since >= self.patience:
+        elif time.monotonic() - since >= self.settle_seconds:
             return True
-        self._moving[arrival.path] = (arrival.n_bytes, arrival.mtime_ns, since)
+        self._changing[arrival.path] = (arrival.n_bytes, arrival.mtime_ns, since)
         return False
 
     def _is_old(self, arrival: Arrival) -> bool:
@@ -93,11 +94,11 @@ class Lookout:
             touched = os.lstat(arrival.path).st_ctime
         except OSError:
             return False
-        return time.time() - max(touched, arrival.mtime_ns / 1e9) > max(OLD_SECONDS, self.patience)
+        return time.time() - max(touched, arrival.mtime_ns / 1e9) > max(OLD_SECONDS, self.settle_seconds)
 
 
 def _arrival(root: Path, entry: Entry) -> Arrival | None:
-    """None for what is not to be looked at, or is gone again."""
+    """None for names that are ignored, and for files that no longer exist."""
     name = entry.name.rpartition("/")[2]
     if name.startswith(".") or name.lower().endswith(UNFINISHED) or "/." in f"/{entry.name}":
         return None

@@ -1,8 +1,7 @@
 """Watches: which folder streams into which project, and what became of each of its files.
 
-A watch is a row, so it outlives every process; whoever serves it (`app.worker.folder_watcher`) looks again where the
-last one stopped. Files are remembered by path, size and time of change: one that is as it was is never looked at again,
-one that changed is.
+A watch is a row, so it outlives every process; the process that serves it (`app.worker.folder_watcher`) continues where
+the last one stopped. Files are remembered by path, size and time of change: a file is read again only after it changed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BUFFER_SIZE = 2_000
 class WatchOptions:
     labels: LabelUse = "ignore"  # what class folders below the folder mean
     buffer_size: int = BUFFER_SIZE  # items that rounds choose from, however many there are
-    limit: int | None = None  # files after which the watch stops by itself
+    limit: int | None = None  # files after which the watch stops automatically
 
     def __post_init__(self) -> None:
         require(100 <= self.buffer_size <= 100_000, f"A buffer of {self.buffer_size} items; use 100 to 100,000.")

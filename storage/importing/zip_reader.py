@@ -32,7 +32,7 @@ _UNIX = 3
 
 
 class BadEntry(Exception):
-    """One entry that is not taken; the text is the reason. The rest of the archive goes on."""
+    """One entry that is not taken; the text is the reason. The other entries are still read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _wide(extra: bytes, *values: int) -> tuple[int, int, int]:
 
 
 def _decode_name(raw: bytes, flags: int) -> str:
-    """UTF-8 when it is (marked or not: many tools forget the mark), else the code page of the format."""
+    """UTF-8 when it is (marked or not: many tools omit the mark), else the code page of the format."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

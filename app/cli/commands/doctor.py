@@ -39,10 +39,10 @@ def doctor(as_json: Json = False) -> int:
     findings = examine()
     marks = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
     lines = [f"{marks[one.status]}  {one.subject}: {one.found}" for one in findings]
-    told = [
+    lines = [
         line + (f"\n         → {one.advice}" if one.advice else "") for line, one in zip(lines, findings, strict=True)
     ]
-    show([asdict(one) for one in findings], as_json, "\n".join(told))
+    show([asdict(one) for one in findings], as_json, "\n".join(lines))
     return 1 if any(one.status == "problem" for one in findings) else 0
 
 

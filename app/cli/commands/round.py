@@ -28,16 +28,16 @@ def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
 
 def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:
     """Show progress until the round ends; 0 when it finished, 1 when it failed or was cancelled."""
-    asked, told = time.monotonic(), False
+    asked, has_warned = time.monotonic(), False
     with progress_bar("Round") as report:
         while True:
             seen = view(store, project_id, round_id)
             assert seen is not None
             if not seen.round.unfinished:
                 break
-            if seen.waiting_for_worker and not told and time.monotonic() - asked > PATIENCE_SECONDS:
+            if seen.waiting_for_worker and not has_warned and time.monotonic() - asked > PATIENCE_SECONDS:
                 tell("No worker is running. Start one with: python -m app worker")
-                told = True
+                has_warned = True
             report(_progress(seen))
             time.sleep(POLL_SECONDS)
     return _ended(seen.round, as_json)

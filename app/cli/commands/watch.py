@@ -38,18 +38,19 @@ def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
         raise NotFound("This project does not watch a folder. Start with: python -m app watch PROJECT FOLDER")
     counts = watches.counts(store, project_id)
     refused = [[name, reason] for name, reason, _ in watches.newest(store, project_id, "refused", 200)]
-    told: dict[str, Any] = {
+    watch: dict[str, Any] = {
         "folder": row.folder, "status": row.status, "problem": row.problem, "buffer_size": row.buffer_size,
         "files_refused": refused,
     } | {str(outcome): n for outcome, n in counts.items()}  # fmt: skip
-    show(told, as_json, lambda: words(told))
+    show(watch, as_json, lambda: words(watch))
     return 0
 
 
-def words(told: dict[str, Any]) -> str:
+def words(watch: dict[str, Any]) -> str:
     lines = [
-        f"{told['folder']} is {'watched' if told['status'] == 'active' else 'no longer watched'}: {told['taken']:,} "
-        f"imported, {told['duplicate']:,} duplicates, {told['unreadable']:,} unreadable, {told['refused']:,} rejected."
+        f"{watch['folder']} is {'watched' if watch['status'] == 'active' else 'no longer watched'}: {watch['taken']:,} "
+        f"imported, {watch['duplicate']:,} duplicates, {watch['unreadable']:,} unreadable, "
+        f"{watch['refused']:,} rejected."
     ]
-    lines += [f"Problem: {told['problem']}"] if told["problem"] else []
-    return "\n".join([*lines, *(f"  {name!r} rejected: {reason}" for name, reason in told["files_refused"][:20])])
+    lines += [f"Problem: {watch['problem']}"] if watch["problem"] else []
+    return "\n".join([*lines, *(f"  {name!r} rejected: {reason}" for name, reason in watch["files_refused"][:20])])

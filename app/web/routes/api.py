@@ -164,8 +164,8 @@ def _log_refusals(project: int, annotator: int, results: list[Applied], events: 
         ids = f" {event.kind} item {event.item_id} class {event.class_id}" if event is not None else ""
         parts.append(visible(f"{one.uuid[:36]}{ids}: {_QUOTED.sub('…', one.reason)}"))
     more = f"; {len(refused) - LOGGED_REFUSALS:,} more" if len(refused) > LOGGED_REFUSALS else ""
-    told = (len(refused), len(results), project, annotator, "; ".join(parts) + more)
-    LOG.warning("refused %d of %d events in project %d of annotator %d: %s", *told)
+    values = (len(refused), len(results), project, annotator, "; ".join(parts) + more)
+    LOG.warning("refused %d of %d events in project %d of annotator %d: %s", *values)
 
 
 def label_input(given: Any) -> LabelInput:

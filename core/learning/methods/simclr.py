@@ -99,9 +99,9 @@ def pretrain(
     """All pretraining steps, in place; none when there are no steps or fewer than two items."""
     if len(rows) < 2:
         return
-    run, told = Pretraining(network, feed, rows, config, runtime), 0.0
+    run, reported = Pretraining(network, feed, rows, config, runtime), 0.0
     while run.step < config.pretrain_steps:
         run.advance()
-        if time.monotonic() - told >= REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
             report(Progress("train", run.step, config.pretrain_steps, "pretraining without labels"))

@@ -1,7 +1,7 @@
 """Parquet tables, with media in their cells: what Hugging Face datasets writes.
 
 A media column is a struct of `bytes` and `path`, or plain bytes. Rows are read without it; the bytes of a row are read
-when they are asked for, one row group in memory at a time. Class names come from the features in the file's metadata.
+on demand, one row group in memory at a time. Class names come from the features in the file's metadata.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def size_of(place: Place) -> int:
 
 
 def estimated_seconds(head: bytes, media_type: str, n_bytes: int) -> float:
-    """The length of a sound, 0 where it cannot be told."""
+    """The length of a sound, 0 where it is unknown."""
     if media_type == "audio/wav":
         layout = wav_layout(_Beginning(head, n_bytes))
         return layout.n_frames / layout.sample_rate if layout is not None else n_bytes / 176_400

@@ -35,8 +35,8 @@ def names() -> list[str]:
 
 def test_delete_says_what_goes_and_deletes_only_when_confirmed(project, capsys):
     assert main(["delete", "Birds"]) == 0
-    told = capsys.readouterr()
-    assert "4 items" in told.err and "are deleted for good" in told.err and "--confirm 'Birds'" in told.out
+    output = capsys.readouterr()
+    assert "4 items" in output.err and "are deleted for good" in output.err and "--confirm 'Birds'" in output.out
     assert main(["delete", "Birds", "--confirm", "birds"]) == 1
     assert names() == ["Birds"]
     item = said_items()[0]
@@ -65,8 +65,8 @@ def test_duplicate_test_items_history_disk_and_clean(project, capsys):
     assert main(["test-items", "Birds", str(first), str(second), "--json"]) == 0
     assert said(capsys)["moved"] == 2
     assert main(["test-items", "Birds", str(first), "--back"]) == 0
-    told = capsys.readouterr()
-    assert "1 items moved" in told.out and "may train" in told.err
+    output = capsys.readouterr()
+    assert "1 items moved" in output.out and "may train" in output.err
     assert main(["disk", "--json"]) == 0
     assert [(row["name"], row["media_files"]) for row in said(capsys)] == [("Birds", 4), ("Birds 2", 0)]
     assert main(["clean"]) == 0

@@ -65,9 +65,9 @@ def test_import_reports_what_it_did_and_can_be_run_again(home, tmp_path, capsys)
     files = {"dog/a.wav": wav(1), "dog/same.wav": wav(1), "page/page.wav": b"<html>" * 9}
     folder = write_files(tmp_path / "in", files)
     assert main(["import", str(folder), "--project", "animals", "--json"]) == 0
-    told = result(capsys)
-    assert (told["imported"], told["n_duplicates"], told["n_refused"], told["labels"]) == (1, 1, 1, 1)
-    assert told["duplicates"] == [["dog/same.wav", "dog/a.wav"]]
+    output = result(capsys)
+    assert (output["imported"], output["n_duplicates"], output["n_refused"], output["labels"]) == (1, 1, 1, 1)
+    assert output["duplicates"] == [["dog/same.wav", "dog/a.wav"]]
     assert main(["import", str(folder), "--project", "animals"]) == 0
     words = capsys.readouterr().out
     assert "0 imported, 1 already in the project" in words and "'dog/same.wav' equals 'dog/a.wav'" in words
@@ -84,9 +84,9 @@ def test_a_preview_writes_nothing(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"a.wav": wav(1)})
     (folder / "list.csv").write_text("path,label\na.wav,dog\nhttp://x/b.wav,dog\n")
     assert main(["import", str(folder / "list.csv"), "-p", "new", "--preview", "--json"]) == 0
-    told = result(capsys)
-    assert (told["n_entries"], told["n_problems"]) == (2, 1)
-    assert "address" in told["problems"][0]["problem"]
+    output = result(capsys)
+    assert (output["n_entries"], output["n_problems"]) == (2, 1)
+    assert "address" in output["problems"][0]["problem"]
     with Store.open(home=home) as store, pytest.raises(Exception, match="no project"):
         get_project(store, "new")
 
@@ -94,8 +94,8 @@ def test_a_preview_writes_nothing(home, tmp_path, capsys):
 def test_an_open_question_leaves_no_project_behind(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"images/a.png": picture(), "images/b.png": picture(seed=2)})
     assert main(["import", str(folder), "-p", "new"]) == 1
-    told = capsys.readouterr().err
-    assert "a name for a place" in told and "Answer with --folders" in told
+    output = capsys.readouterr().err
+    assert "a name for a place" in output and "Answer with --folders" in output
     with Store.open(home=home) as store, pytest.raises(Exception, match="no project"):
         get_project(store, "new")
     assert main(["import", str(folder), "-p", "new", "--folders", "ignore", "--json"]) == 0
@@ -124,8 +124,8 @@ def test_columns_and_the_media_root_can_be_named(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"table.csv": b"a,b,c\nx.png,cat,val\n", "other/x.png": picture()})
     named = ["--path-column", "A", "--label-column", "b", "--split-column", "c", "--media-root", "other"]
     assert main(["import", str(folder / "table.csv"), "-p", "new", *named, "--json"]) == 0
-    told = result(capsys)
-    assert (told["imported"], told["held_out"], told["splits"]) == (1, 1, {"val": 1})
+    output = result(capsys)
+    assert (output["imported"], output["held_out"], output["splits"]) == (1, 1, {"val": 1})
     assert main(["import", str(folder / "table.csv"), "-p", "new", "--path-column", "nope"]) == 1
     assert "no column 'nope'" in capsys.readouterr().err
 
@@ -184,8 +184,8 @@ def test_backup_and_restore_bring_labels_back(sounds, home, tmp_path, capsys):
 @pytest.mark.postgres
 def test_move_puts_everything_into_postgresql(sounds, postgres_url, capsys):
     assert main(["move", postgres_url, "--json"]) == 0
-    told = result(capsys)
-    assert told["tables"]["items"]["n_rows"] == 3
+    output = result(capsys)
+    assert output["tables"]["items"]["n_rows"] == 3
     with Store.open(postgres_url, Path(sounds).parent / "home") as store:
         assert Pool(store, 1).counts().labeled == 3
 
@@ -208,9 +208,9 @@ PROBLEMS = [
 def test_every_problem_is_one_sentence_and_an_exit_code(sounds, tmp_path, monkeypatch, capsys, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code
-    told = capsys.readouterr()
-    assert words in told.err and told.err.count("\n") == 1
-    assert "Traceback" not in told.err and told.out == ""
+    output = capsys.readouterr()
+    assert words in output.err and output.err.count("\n") == 1
+    assert "Traceback" not in output.err and output.out == ""
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_what_nobody_expected_is_a_sentence_too(home, monkeypatch, capsys, probl
 
     monkeypatch.setattr(cli, "open_store", fail)
     assert main(["projects"]) == 1
-    told = capsys.readouterr().err
-    assert words in told and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert words in output and output.count("\n") == 1
     monkeypatch.setenv("WINNOW_DEBUG", "1")
     main(["projects"])
     assert "Traceback" in capsys.readouterr().err
@@ -264,8 +264,8 @@ def test_a_round_that_failed_is_its_sentence(sounds, home, monkeypatch, capsys):
 
     monkeypatch.setattr(cli_round.time, "sleep", work)
     assert main(["round", "animals"]) == 1
-    told = capsys.readouterr()
-    assert told.err == "The loss was not a number.\n" and told.out == ""
+    output = capsys.readouterr()
+    assert output.err == "The loss was not a number.\n" and output.out == ""
 
 
 def test_an_archived_project_is_listed_on_request_and_restored_once(home, sounds, capsys):

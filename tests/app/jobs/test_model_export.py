@@ -44,14 +44,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
-    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def digits(home, tmp_path, capsys) -> list[Path]:
     """A project of real clips with a finished round; the clips as files."""
     paths = import_clips(tmp_path / "clips")
@@ -194,8 +186,8 @@ def test_predict_py_follows_the_size_and_fit_of_pictures(home, tmp_path, media):
 def test_predict_py_names_unreadable_files_and_does_the_rest(digits, tmp_path):
     assert main(["model", "export", "digits", str(tmp_path / "model")]) == 0
     (tmp_path / "bad.wav").write_bytes(b"RIFF no sound")
-    found, _, told = standalone(tmp_path / "model", [tmp_path / "bad.wav", digits[0]], tmp_path)
-    assert list(found) == [str(digits[0])] and f"{tmp_path / 'bad.wav'} cannot be read" in told
+    found, _, output = standalone(tmp_path / "model", [tmp_path / "bad.wav", digits[0]], tmp_path)
+    assert list(found) == [str(digits[0])] and f"{tmp_path / 'bad.wav'} cannot be read" in output
 
 
 def test_model_json_says_where_the_model_came_from(digits, tmp_path, home):

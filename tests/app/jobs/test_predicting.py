@@ -24,14 +24,6 @@ N_FILES = 23
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
-    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def shapes(home, monkeypatch) -> Drawn:
     monkeypatch.setattr(predicting, "BLOCK", 4)
     with Store.open(home=home) as store:
@@ -61,13 +53,13 @@ def jsonl(path: Path) -> list[dict]:
 def test_every_file_has_a_row_and_unreadable_ones_say_why(shapes, files, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     assert main(["predict", "shapes", str(files), "--out", str(out), "--all", "--json"]) == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     rows = jsonl(out)
     assert [row["file"] for row in rows] == [str(path) for path in sorted(files.rglob("*.png"))]
     bad = [row for row in rows if row["error"]]
     assert [Path(row["file"]).name for row in bad] == ["13.png"] and bad[0]["class"] is None
-    assert "13.png cannot be read" in told.err
-    done = json.loads(told.out)
+    assert "13.png cannot be read" in output.err
+    done = json.loads(output.out)
     assert (done["files"], done["unreadable"], done["round"]) == (N_FILES, 1, 1)
     for row in (row for row in rows if not row["error"]):
         p = np.array([row[f"p_{name}"] for name in ("bars", "blobs", "checks")])

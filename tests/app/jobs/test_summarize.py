@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,14 +22,6 @@ from storage.importing.tables.readers import read_table
 from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog
 from tests.round_pools import NAMES, Drawn, draw_project
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
-    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def finish_round_with_a_model(drawn: Drawn) -> None:
     )
 
 
-def told(capsys) -> dict:
+def output(capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
@@ -72,7 +63,7 @@ def told(capsys) -> dict:
 def test_a_summary_is_measured_on_held_out_items_and_exported_with_weights(shapes, tmp_path, capsys):
     target = tmp_path / "few"
     assert main(["summarize", "shapes", str(target), "--items", "6", "--json"]) == 0
-    result = told(capsys)
+    result = output(capsys)
     assert (result["size"], result["n_labeled"], result["n_test"]) == (6, 30, 12)
     assert result["measured_on"] == "12 test items"
     assert [worth["model"] for worth in result["accuracy"]] == ["kernel"] and len(result["accuracy"][0]["uniform"]) == 5
@@ -95,7 +86,7 @@ def test_a_joint_summary_needs_a_network_and_then_measures_both_models(shapes, t
     assert "No finished round has trained a network yet" in capsys.readouterr().err
     finish_round_with_a_model(shapes)
     assert main(["summarize", "shapes", str(tmp_path / "a.zip"), "--percent", "20", "--joint", "--json"]) == 0
-    first = told(capsys)
+    first = output(capsys)
     assert [worth["model"] for worth in first["accuracy"]] == ["kernel", "network"]
     assert (first["size"], first["round"], first["joint"]) == (6, 1, True)
     assert main(["summarize", "shapes", str(tmp_path / "b.zip"), "--percent", "20", "--joint", "--json"]) == 0

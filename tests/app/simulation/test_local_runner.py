@@ -87,8 +87,8 @@ def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
     assert len(children) == 1 and 1 <= len(begun) < 8
 
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=400)
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert list(told["accuracy"]) == ["margin", "uniform"] and set(told["accuracy"]["margin"]) == {"3", "5"}
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert list(output["accuracy"]) == ["margin", "uniform"] and set(output["accuracy"]["margin"]) == {"3", "5"}
     stored = read_results(out / "results.json")
     assert [one for one in stored["records"] if one in begun] == begun
     assert set(stored["records"][0]["seconds"]) == {"prepare", "train", "predict", "propagate", "features", "select"}
@@ -157,11 +157,11 @@ def test_settings_are_changed_by_name_and_checked(data):
     found = change_settings(preset("smoke"), ["training.steps=1500", "training.augment=false", "training.align=off"])
     assert (found.training.steps, found.training.augment, found.training.align) == (1500, False, "off")
     assert found.kernel == preset("smoke").kernel
-    for wrong, told in (
+    for wrong, output in (
         ("steps=3", "write it like"), ("nothing.steps=3", "no section"), ("training.stepz=3", "Unknown settings"),
         ("training.steps=many", "must be of type int"), ("training.steps=-1", "negative"),
     ):  # fmt: skip
-        with pytest.raises(InvalidInput, match=told):
+        with pytest.raises(InvalidInput, match=output):
             change_settings(preset("smoke"), [wrong])
     assert hard_cases(0.1, "a=b=0.05", "x") == {
         "wrong_share": 0.1, "missing_class": "x", "rare_class": "a=b", "rare_share": 0.05,
@@ -245,8 +245,8 @@ def test_the_accuracy_with_label_propagation_has_a_table_of_its_own():
     found = summarize([dataclasses.replace(one, accuracy_with_propagation=0.99) for one in RECORDS])
     assert found["measure"] == "inductive" and found["accuracy"]["bico"]["10"] == 0.6
     assert found["with_propagation"]["accuracy"]["bico"]["10"] == 0.99
-    told = tables(found)
-    assert told.index("Inductive accuracy") < told.index("60.0 ±") < told.index("With label propagation")
+    output = tables(found)
+    assert output.index("Inductive accuracy") < output.index("60.0 ±") < output.index("With label propagation")
     assert "With label propagation" not in tables(summarize(RECORDS))
 
 

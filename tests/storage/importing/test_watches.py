@@ -10,7 +10,7 @@ import pytest
 
 from core.errors import InvalidInput, NotFound
 from storage.importing import watches
-from storage.importing.watch_folder import Lookout
+from storage.importing.watch_folder import FolderScanner
 from storage.importing.watches import FileRow, WatchOptions
 from storage.projects.projects import archive_project, create_project
 from storage.rounds import candidate_buffer
@@ -39,42 +39,42 @@ def aged(path: Path) -> None:
 
 
 def test_a_file_is_taken_when_two_looks_saw_it_the_same(store, project, folder):
-    lookout = Lookout(patience=0.0)
+    scanner = FolderScanner(settle_seconds=0.0)
     (folder / "half.png").write_bytes(b"first half")
-    assert lookout.look(store, project, folder, 10) == [] and lookout.n_moving == 1
+    assert scanner.scan(store, project, folder, 10) == [] and scanner.n_changing == 1
     with open(folder / "half.png", "ab") as file:
         file.write(b" and the second")
-    assert lookout.look(store, project, folder, 10) == [], "it grew since"
+    assert scanner.scan(store, project, folder, 10) == [], "it grew since"
     aged(folder / "half.png")
-    assert lookout.look(store, project, folder, 10) == [], "its time changed since"
-    assert names(lookout.look(store, project, folder, 10)) == ["half.png"]
+    assert scanner.scan(store, project, folder, 10) == [], "its time changed since"
+    assert names(scanner.scan(store, project, folder, 10)) == ["half.png"]
 
 
 def test_patience_is_counted_from_the_last_change(store, project, folder, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("storage.importing.watch_folder.time.monotonic", lambda: clock[0])
-    lookout = Lookout(patience=5.0)
+    scanner = FolderScanner(settle_seconds=5.0)
     (folder / "a.png").write_bytes(b"x")
     for seconds, taken in ((0, []), (4.9, []), (5.1, ["a.png"])):
         clock[0] = 100.0 + seconds
-        assert names(lookout.look(store, project, folder, 10)) == taken
+        assert names(scanner.scan(store, project, folder, 10)) == taken
 
 
 def test_unfinished_and_hidden_names_are_left_alone_and_links_are_refused(store, project, folder):
     write_files(folder, {".rsync.png.X1": b"x", "b.png.part": b"x", ".git/c.png": b"x", "d.png": picture()})
     (folder / "link.png").symlink_to(folder / "d.png")
-    lookout = Lookout(patience=0.0)
-    [refused] = lookout.look(store, project, folder, 10)
+    scanner = FolderScanner(settle_seconds=0.0)
+    [refused] = scanner.scan(store, project, folder, 10)
     assert refused.entry.name == "link.png" and "symbolic link" in refused.entry.problem
-    assert names(lookout.look(store, project, folder, 10)) == ["d.png", "link.png"]
+    assert names(scanner.scan(store, project, folder, 10)) == ["d.png", "link.png"]
 
 
 def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store, project, folder):
     write_files(folder, {"a.png": picture(seed=1), "b.png": picture(seed=2)})
     watches.start(store, project, folder)
-    lookout = Lookout(patience=0.0)
-    lookout.look(store, project, folder, 10)
-    found = lookout.look(store, project, folder, 10)
+    scanner = FolderScanner(settle_seconds=0.0)
+    scanner.scan(store, project, folder, 10)
+    found = scanner.scan(store, project, folder, 10)
     rows = [
         FileRow(
             path=one.path, name=one.entry.name, n_bytes=one.n_bytes, mtime_ns=one.mtime_ns, outcome=fate, reason=why
@@ -85,8 +85,8 @@ def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store,
     watches.record(store, project, rows)
     assert watches.counts(store, project) == {"taken": 1, "duplicate": 0, "unreadable": 0, "refused": 1}
     assert [(name, why) for name, why, _ in watches.newest(store, project, "refused")] == [("b.png", "no picture")]
-    fresh = Lookout(patience=0.0)  # another process
-    assert fresh.look(store, project, folder, 10) == [] and fresh.n_moving == 0
+    fresh = FolderScanner(settle_seconds=0.0)  # another process
+    assert fresh.look(store, project, folder, 10) == [] and fresh.n_changing == 0
     (folder / "b.png").write_bytes(picture(seed=3))
     fresh.look(store, project, folder, 10)
     assert names(fresh.look(store, project, folder, 10)) == ["b.png"]
@@ -94,10 +94,10 @@ def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store,
 
 def test_a_look_gives_at_most_so_many_and_the_next_goes_on(store, project, folder):
     write_files(folder, {f"{i}.png": picture(seed=i) for i in range(7)})
-    lookout = Lookout(patience=0.0)
-    assert lookout.look(store, project, folder, 3) == []
-    assert names(lookout.look(store, project, folder, 3)) == ["0.png", "1.png", "2.png"]
-    assert lookout.n_moving == 7
+    scanner = FolderScanner(settle_seconds=0.0)
+    assert scanner.scan(store, project, folder, 3) == []
+    assert names(scanner.scan(store, project, folder, 3)) == ["0.png", "1.png", "2.png"]
+    assert scanner.n_changing == 7
 
 
 def test_a_watch_is_a_row_that_starts_stops_and_ends_at_its_limit(store, project, folder):

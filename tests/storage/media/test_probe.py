@@ -46,9 +46,9 @@ def test_every_allowed_format_is_known_by_its_content_and_measured(data, media_t
     if media_type.startswith("image/"):
         assert (found.width, found.height) == (12, 8)
     else:
-        told = soundfile.info(io.BytesIO(data))
-        assert (found.sample_rate, found.channels) == (told.samplerate, told.channels)
-        assert found.seconds == pytest.approx(told.frames / told.samplerate, abs=0.06)
+        info = soundfile.info(io.BytesIO(data))
+        assert (found.sample_rate, found.channels) == (info.samplerate, info.channels)
+        assert found.seconds == pytest.approx(info.frames / info.samplerate, abs=0.06)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
@@ -56,10 +56,10 @@ def test_plain_wavs_are_measured_like_libsndfile_does(bits):
     n_bytes = bits // 8
     form = struct.pack("<HHIIHH", 1, 2, 11_025, 11_025 * 2 * n_bytes, 2 * n_bytes, bits)
     data = riff(form, b"\x01" * 2 * n_bytes * 99)
-    told = soundfile.info(io.BytesIO(data))
+    info = soundfile.info(io.BytesIO(data))
     found = examine(data, LIMITS)
-    assert (found.seconds, found.sample_rate, found.channels) == (99 / 11_025, told.samplerate, told.channels)
-    assert told.frames == 99
+    assert (found.seconds, found.sample_rate, found.channels) == (99 / 11_025, info.samplerate, info.channels)
+    assert info.frames == 99
 
 
 @pytest.mark.parametrize(
