@@ -169,7 +169,7 @@ def _whole_groups(labels: NDArray[np.int64], share: float, seed: int, groups: ND
 
 
 def check_labels(labels: NDArray[np.int64]) -> None:
-    """Raises when there is only one class."""
+    """Raise InvalidInput unless there are labels of at least two classes."""
     if not len(labels):
         raise InvalidInput("Nothing is labeled yet, so there is nothing to summarize. Label some items first.")
     if len(np.unique(labels)) < 2:
