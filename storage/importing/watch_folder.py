@@ -26,7 +26,7 @@ REFUSED = (-1, 0)  # the signature of what is no regular file
 
 
 class Arrival(NamedTuple):
-    """An entry that something has to become of, and the state of its file when it was looked at."""
+    """An entry to import or refuse, and the state of its file when it was scanned."""
 
     entry: Entry
     path: str

@@ -86,10 +86,10 @@ def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store,
     assert watches.counts(store, project) == {"taken": 1, "duplicate": 0, "unreadable": 0, "refused": 1}
     assert [(name, why) for name, why, _ in watches.newest(store, project, "refused")] == [("b.png", "no picture")]
     fresh = FolderScanner(settle_seconds=0.0)  # another process
-    assert fresh.look(store, project, folder, 10) == [] and fresh.n_changing == 0
+    assert fresh.scan(store, project, folder, 10) == [] and fresh.n_changing == 0
     (folder / "b.png").write_bytes(picture(seed=3))
-    fresh.look(store, project, folder, 10)
-    assert names(fresh.look(store, project, folder, 10)) == ["b.png"]
+    fresh.scan(store, project, folder, 10)
+    assert names(fresh.scan(store, project, folder, 10)) == ["b.png"]
 
 
 def test_a_look_gives_at_most_so_many_and_the_next_goes_on(store, project, folder):
