@@ -44,6 +44,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def digits(home, tmp_path, capsys) -> list[Path]:
     """A project of real clips with a finished round; the clips as files."""
     paths = import_clips(tmp_path / "clips")

@@ -24,6 +24,14 @@ N_FILES = 23
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
 def shapes(home, monkeypatch) -> Drawn:
     monkeypatch.setattr(predicting, "BLOCK", 4)
     with Store.open(home=home) as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ from storage.importing.tables.readers import read_table
 from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog
 from tests.round_pools import NAMES, Drawn, draw_project
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WINNOW_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture
