@@ -77,6 +77,11 @@ DEFERRED_IMPORTS = (
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),
+    (
+        "core.encoders.predicting.standalone_predict",
+        "*",
+        "a model of pictures runs without soundfile, one of audio without Pillow",
+    ),
     ("core.encoders.embeddings", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.tables.parquet_table", "pyarrow*", "pyarrow is needed for Parquet alone"),
     ("storage.importing.zip_reader", "numpy", "every command that imports loads this module; only archives need numpy"),

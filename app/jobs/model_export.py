@@ -7,6 +7,8 @@
     predict.py          predictions with numpy, onnxruntime, soundfile, soxr and Pillow
     README.md           the model card; confusion.png where there are test items
 
+A round with an encoder has other files (`app.jobs.encoder_export`).
+
 Runs in the process of the command line or of a job: it loads torch.
 """
 
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from app.jobs.encoder_export import describe_encoder, encoder_model_files
 from app.rounds.round_model import RoundModel, open_round_model
 from app.views.figures.charts import wilson
 from core.errors import InvalidInput, NotFound
@@ -57,7 +60,8 @@ def export_model(
     confusion = measure_confusion(found, report)
     about = describe_model(store, found, confusion)
     report(Progress(STAGE, 2, 3, "writing"))
-    files = model_files(found, about, confusion)
+    make_files = model_files if found.of.context.encoder is None else encoder_model_files
+    files = make_files(found, about, confusion)
     write_model_folder(target, files, about, overwrite)
     report(Progress(STAGE, 3, 3))
     return {
@@ -118,6 +122,7 @@ def describe_model(store: Store, found: RoundModel, confusion: np.ndarray | None
     """The content of model.json, without the hashes of the files."""
     row, model, project = found.row, found.model, get_project(store, found.row.project_id)
     artifact = RoundLog(store, row.project_id).artifact(row.id, "model")
+    encoder = found.of.context.encoder
     return {
         "winnow": VERSION,
         "project": {"name": project.name, "kind": project.kind, "guidelines": project.guidelines},
@@ -139,7 +144,7 @@ def describe_model(store: Store, found: RoundModel, confusion: np.ndarray | None
             "n_parameters": sum(one.numel() for one in model.network.parameters()),
             "sha256": artifact.sha256,
         },
-        "encoder": None,  # the network learned from scratch
+        "encoder": describe_encoder(encoder) if encoder is not None else None,  # None: learned from scratch
         "classes": [{"id": one.id, "output": output, "name": one.name} for output, one in enumerate(found.classes)],
         "calibration": {
             "method": "temperature scaling",

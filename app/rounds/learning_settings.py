@@ -16,6 +16,8 @@ from app.rounds.requests import next_config, round_config
 from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes, parse_changes
 from core.config import RoundConfig, require
+from core.encoders.built_in import BUILT_IN
+from core.encoders.folders import Encoder, installed
 from core.kernel_names import KERNEL_NETWORKS
 from storage.database.store import Store
 from storage.projects import projects
@@ -36,7 +38,14 @@ class Setting:
     most: int = 0  # of a number; 0: it is a choice
 
 
+ENCODER = "encoder.name"
 SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        ENCODER,
+        "Encoder",
+        "The pretrained network of the preset Encoder. auto takes the built-in one, or the only one that was added.",
+        ("auto",),
+    ),
     Setting(
         "training.method",
         "Method",
@@ -61,7 +70,7 @@ SETTINGS: tuple[Setting, ...] = (
         "selection.proxy",
         "Proxy",
         "What items are compared by when a batch is picked: kernel, last layer of the model, or similarity of clips.",
-        ("kernel", "embedding", "similarity"),
+        ("kernel", "embedding", "similarity", "head"),
     ),
     Setting("kernel.network", "Kernel", "How the kernel compares two items.", tuple(KERNEL_NETWORKS)),
     Setting(
@@ -77,6 +86,16 @@ SETTINGS: tuple[Setting, ...] = (
         most=1_000,
     ),
 )
+
+
+def choices_of(store: Store, project: ProjectRow, setting: Setting) -> tuple[str, ...]:
+    """The choices of a setting; those of the encoder are what this store has for the project's kind of media."""
+    if setting.name != ENCODER:
+        return setting.choices
+    names = [name for name, (kind, _) in BUILT_IN.items() if kind == project.kind]
+    there = (found for _, found in installed(store.home) if isinstance(found, Encoder))
+    names += [one.name for one in there if one.description.kind == project.kind and one.name not in names]
+    return (*setting.choices, *names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from app.rounds.stored_round import StoredRound, open_round_inputs
 from core.config import RoundConfig
+from core.encoders.predicting.file_predictor import EncodedFilePredictor
 from core.learning.file_predictor import FilePredictor
 from core.learning.models import TrainedModel, load_model
 from core.learning.onnx_graph import InputSettings
@@ -65,8 +66,11 @@ class RoundModel:
         return InputSettings(kind=kind, media=media, mean=mean, scale=scale)
 
     @property
-    def predictor(self) -> FilePredictor:
-        """Predictions for files, as the exported model gives them."""
+    def predictor(self) -> FilePredictor | EncodedFilePredictor:
+        """Predictions for files, as the exported model gives them; with the round's encoder, if it has one."""
+        encoder = self.of.context.encoder
+        if encoder is not None:
+            return EncodedFilePredictor(self.model, encoder, self.of.context.runtime)
         return FilePredictor(model=self.model, settings=self.input_settings, runtime=self.of.context.runtime)
 
 

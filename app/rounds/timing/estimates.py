@@ -18,6 +18,7 @@ from storage.labeling.item_rows import count_items
 from storage.projects.projects import ProjectRow, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
+ENCODER_PER_ITEM = {"encode": 2e-2, "train": 1e-3, "predict": 1e-4, "select": 1e-3, "map": 1e-3}  # with an encoder
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
 PER_PAIR = 1.6e-6  # of the similarity graph: two clips of 32 frames, warped (3.1e-6 of CPU time, two threads)
 PAIRS_OF_CLIP, GRAPH_CLIPS, GRAPH_FRAMES = 200, 30_000, 32  # limits of the graph, as `core.similarity` has them
@@ -121,6 +122,8 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
     n_landmarks = min(config.kernel.n_landmarks, n_items)
     picks, n_views = config.selection.batch_size, config.selection.n_views
     seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
+    if config.preset == "encoder":
+        return seconds | {stage: ENCODER_PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
     seconds["train"] = _steps(config, n_items) * per_step
     seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features

@@ -36,11 +36,14 @@ def _opening(about: Mapping[str, Any]) -> str:
     items = "audio clips" if kind == "audio" else "pictures"
     named = f' "{escaped(made["name"])}"' if made["name"] else ""
     title = escaped(about["project"]["name"])
+    encoder = about.get("encoder")
+    how = f"a softmax head on the encoder `{encoder['settings']['name']}`" if encoder else None
+    training = how or f"`{about['settings']['training']['method']}`"
     return (
         f"# {title}\n\nClassifies {items} into {len(about['classes'])} classes. Winnow {about['winnow']} trained it in "
         f"round {made['number']}{named} of the project {title}, finished {made['finished_at']}.\n\n"
         f"- Network: `{network['name']}`, {network['n_parameters']:,} parameters\n"
-        f"- Training: `{about['settings']['training']['method']}`, seed {about['seed']}\n"
+        f"- Training: {training}, seed {about['seed']}\n"
         f"- Calibration: temperature {about['calibration']['temperature']:.3f}"
     )
 
@@ -68,8 +71,17 @@ def _data(about: Mapping[str, Any]) -> str:
 
 def _use(about: Mapping[str, Any]) -> str:
     packages = "numpy onnxruntime soundfile soxr" if about["project"]["kind"] == "audio" else "numpy onnxruntime Pillow"
+    use = f"## Use\n\n```\npip install {packages}\npython predict.py FILE_OR_FOLDER\n```\n\n"
+    encoder = about.get("encoder")
+    if encoder:
+        name, is_there = escaped(encoder["settings"]["name"]), encoder["included"]
+        where = "It is in this folder." if is_there else "It is not in this folder: put its `encoder.onnx` here."
+        return (
+            f"{use}The encoder `{name}` (license {escaped(encoder['license'])}, identity `{encoder['identity'][:16]}`) "
+            f"turns a file into features, and `head.onnx` turns these into probabilities. {where}"
+        )
     return (
-        f"## Use\n\n```\npip install {packages}\npython predict.py FILE_OR_FOLDER\n```\n\n"
+        f"{use}"
         "`model.onnx` includes the preprocessing after decoding; `preprocess.json` describes every step, `model.json` "
         "holds classes, settings and hashes, and `model.safetensors` holds the weights."
     )

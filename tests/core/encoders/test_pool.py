@@ -127,7 +127,7 @@ def test_a_killed_process_loses_one_block_and_two_processes_share_the_work(tmp_p
         assert first.poll() is None
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    first.communicate()
     kept = sum(path.stat().st_size for path in names.rglob("*.names")) // 16
     assert 0 < kept < n
     both = [start(tmp_path, n) for _ in range(2)]

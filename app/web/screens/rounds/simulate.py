@@ -33,7 +33,7 @@ from storage.rounds import workers
 POLL_SECONDS = 1.0
 SHOWN = 8
 OPEN = "simulation-open"
-PRESETS = {"auto": "Automatic", "laptop": "Laptop", "paper": "Paper (GPU)", "smoke": "Smoke test"}
+PRESETS = {"auto": "Automatic", "encoder": "Encoder", "laptop": "Laptop", "paper": "Paper (GPU)", "smoke": "Smoke test"}
 NUMBERS = {
     "start": ("First labels", 1, "Number of labels before the first round."),
     "batch": ("Per round", 1, "Number of labels that each round adds."),

@@ -46,7 +46,8 @@ def _field(project: ProjectRow, view: SettingView) -> None:
     if setting.most:
         st.number_input(setting.title, 0, setting.most, help=setting.about, **options)
     else:
-        choices = setting.choices if view.value in setting.choices else (*setting.choices, view.value)
+        known = learning_settings.choices_of(resources.store(), project, setting)
+        choices = known if view.value in known else (*known, view.value)
         st.selectbox(setting.title, choices, help=setting.about, **options)
     theme.muted(_about(view))
 
