@@ -108,7 +108,7 @@ def test_a_worker_that_settles_auto_keeps_what_was_changed(five_seconds):
         ("training.steps", "write it like training.steps=1500"),
         ("nothing.steps=1", "There is no section 'nothing'"),
         ("training.nothing=1", "Unknown settings for TrainingConfig: nothing"),
-        ("preset=huge", "'auto', 'paper', 'laptop', 'smoke'"),
+        ("preset=huge", "'auto', 'encoder', 'paper', 'laptop', 'smoke'"),
     ],
 )
 def test_bad_values_get_one_sentence_and_nothing_is_stored(five_seconds, change, words):

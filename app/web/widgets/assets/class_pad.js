@@ -48,8 +48,10 @@ class ClassPad {
   }
 
   set(classes) {
+    const sizes = groupedBy(classes, (entry) => groupOf(entry.name)[0]);
     this.entries = classes.map((entry) => {
-      const [group, own] = groupOf(entry.name);
+      const [prefix, last] = groupOf(entry.name);
+      const [group, own] = sizes.get(prefix).length > 1 ? [prefix, last] : ["", entry.name]; // one name is no group
       return { ...entry, group, own, plain: plainName(entry.name), plainOwn: plainName(own) };
     });
     this.grouped = this.many && this.entries.some((entry) => entry.group);
