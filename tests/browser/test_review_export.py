@@ -122,7 +122,9 @@ def test_blind_labeling_is_explained_and_can_be_switched_off(desks, store):
     form = page.locator(".st-key-card-project")
     expect(form).to_contain_text("hides suggestions and the labels of others until you have labeled the item yourself")
     form.get_by_text("Blind labeling", exact=True).click()
+    form.get_by_text("Update predictions between rounds", exact=True).click()
     form.get_by_role("button", name="Save", exact=True).click()
     eventually(page, lambda: get_project(store, project.id).settings.blind, False)
+    assert not get_project(store, project.id).settings.live
     page = desk.label_tab()
     expect(page.locator(".reasons")).to_contain_text("96 %")

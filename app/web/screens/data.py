@@ -308,10 +308,15 @@ def project_settings(project: projects.ProjectRow) -> None:
             0.05,
             help="Used when suggestions are hidden on some items.",
         )
+        live = st.checkbox(
+            "Update predictions between rounds",
+            project.settings.live,
+            help="Suggestions, the grid and the map follow each label within about a second.",
+        )
         saved = st.form_submit_button("Save")
     if saved:
         chosen = {"labels_per_item": int(per_item), "suggestions": suggestions, "hidden_share": float(share)}
-        chosen["blind"] = blind
+        chosen |= {"blind": blind, "live": live}
         try:
             settings = from_dict(projects.ProjectSettings, dataclasses.asdict(project.settings) | chosen)
             projects.update_project(
