@@ -41,13 +41,20 @@ def round_provenance(store: Store, project_id: int) -> dict[str, Any] | None:
         model = log.artifact(row.id, "model").sha256
     except NotFound:
         model = None
+    settings = row.metrics.get("settings") or dataclasses.asdict(row.config)
     return {
         "number": row.number,
         "name": round_names(store, project_id).get(row.id, ""),
         "strategy": row.strategy,
         "seed": row.config.seed,
-        "settings": row.metrics.get("settings") or dataclasses.asdict(row.config),
+        "settings": settings,
         "label_sequence": row.label_sequence,
         "model_sha256": model,
-        "encoder": None,
+        "encoder": _encoder(settings),
     }
+
+
+def _encoder(settings: Mapping[str, Any]) -> dict[str, str] | None:
+    """Name and identity (the hash of its files) of the encoder that these settings of a round name."""
+    about = settings.get("encoder") or {}
+    return {"name": about["name"], "identity": about["identity"]} if about.get("identity") else None

@@ -20,6 +20,7 @@ from app.rounds.round_model import open_round_model
 from core.config import EncoderConfig, preset
 from core.errors import InvalidInput, NotFound
 from storage.database.store import Store
+from storage.exporting.provenance import round_provenance
 from storage.projects.projects import list_projects
 from storage.rounds.encoded_features import read_features
 from tests.app.real_rounds import import_clips, run_round_here
@@ -55,6 +56,8 @@ def test_a_round_with_an_encoder_predicts_files_and_says_what_became_of_its_enco
     assert row.status == "finished", row.error
     assert row.metrics["settings"]["encoder"]["name"] == "tiny"
     identity = row.metrics["settings"]["encoder"]["identity"]
+    exported_from = round_provenance(store, project.id)
+    assert exported_from is not None and exported_from["encoder"] == {"name": "tiny", "identity": identity}
     assert {"encode", "train", "select", "map"} <= set(row.metrics["seconds"])
     assert "features" not in row.metrics["seconds"]
     found = open_round_model(store, project.id)

@@ -35,7 +35,8 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> int:
-    """Check the installation, device, store, disk, port, workers and browser. Exit code 1 if there is a problem."""
+    """Check the installation, device, encoders, store, disk, port, workers and browser. Exit code 1 if there is a
+    problem."""
     findings = examine()
     marks = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
     lines = [f"{marks[one.status]}  {one.subject}: {one.found}" for one in findings]
@@ -49,7 +50,9 @@ def doctor(as_json: Json = False) -> int:
 def examine() -> list[Finding]:
     """All checks. One that fails in an unforeseen way is a finding itself and does not stop the others."""
     found = []
-    checks: tuple[Callable[[], Finding], ...] = (python, packages, device, store, disk, port, workers, browser)
+    checks: tuple[Callable[[], Finding], ...] = (
+        python, packages, device, encoders, store, disk, port, workers, browser,
+    )  # fmt: skip
     for check in checks:
         try:
             found.append(check())
@@ -102,6 +105,19 @@ def device() -> Finding:
         advice = "Install the CUDA build: make run TORCH=cuda"
         return Finding("device", "warning", f"{chosen}, {build}; this machine has an NVIDIA driver", advice)
     return Finding("device", "ok", f"{chosen}, {build}, {torch.get_num_threads()} threads")
+
+
+def encoders() -> Finding:
+    from core.encoders.built_in import BUILT_IN
+    from core.encoders.folders import Encoder, installed
+
+    there = dict(installed(_place().home))
+    broken = [f"{name}: {one}" for name, one in there.items() if not isinstance(one, Encoder)]
+    if broken:
+        advice = "Add it again: python -m app encoders add FOLDER. Or remove it: python -m app encoders remove NAME"
+        return Finding("encoders", "problem", "; ".join(broken), advice)
+    own = [name for name in there if name not in BUILT_IN]
+    return Finding("encoders", "ok", f"built in: {', '.join(BUILT_IN)}; added: {', '.join(own) or 'none'}")
 
 
 def store() -> Finding:

@@ -34,7 +34,9 @@ def home(tmp_path, monkeypatch):
 def test_all_subjects_are_reported_and_nothing_is_created(home, capsys):
     assert main(["doctor", "--json"]) in (0, 1)  # 1 where the disk of the machine is nearly full
     found = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
-    assert set(found) == {"Python", "packages", "device", "store", "disk", "port", "workers", "browser"}
+    assert set(found) == {
+        "Python", "packages", "device", "encoders", "store", "disk", "port", "workers", "browser"
+    }  # fmt: skip
     assert found["store"]["status"] == found["port"]["status"] == "ok" and "torch" in found["device"]["found"]
     assert not home.exists()
     assert all(one["advice"] for one in found.values() if one["status"] != "ok")
@@ -48,6 +50,15 @@ def test_a_store_is_named_with_its_projects_and_a_newer_one_is_a_problem(home):
             connection.exec_driver_sql("UPDATE winnow_version SET version_num = '9999'")
     found = doctor.store()
     assert found.status == "problem" and found.advice
+
+
+def test_an_encoder_that_cannot_be_read_is_a_problem_with_advice(home):
+    assert doctor.encoders().status == "ok" and "efficientnet-lite0" in doctor.encoders().found
+    folder = home / "encoders" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "encoder.json").write_text("{}")
+    found = doctor.encoders()
+    assert found.status == "problem" and "mine" in found.found and "encoders add" in found.advice
 
 
 def test_a_taken_port_a_full_disk_and_no_browser_get_advice(home, monkeypatch):
