@@ -261,7 +261,8 @@ def _columns() -> Select[*tuple[Any, ...]]:
         ItemState.item_id,
         func.coalesce(ItemState.class_id, NO_ID),
         func.coalesce(LabelEvent.annotator_id, NO_ID),
-        func.coalesce(cast(extract("epoch", LabelEvent.at), BigInteger), 0),
+        # whole seconds: PostgreSQL would round them, SQLite and Python cut them off
+        func.coalesce(cast(extract("epoch", LabelEvent.at) * 1_000_000, BigInteger) // 1_000_000, 0),
         ItemState.shuffle,
         *(type_coerce(column, Integer) for column in (ItemState.waiting, ItemState.skipped, ItemState.flagged)),
     ).outerjoin_from(ItemState, LabelEvent, LabelEvent.sequence == ItemState.sequence)

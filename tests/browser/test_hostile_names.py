@@ -121,7 +121,7 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     classes = [row.name for row in list_classes(store, project.id)]
     eventually(page, page.locator(".class .name").all_inner_texts, classes)
     first = desk.pool.item(current_item(page))
-    page.locator(".file summary").click()
+    page.locator(".file summary", has_text="File name").click()
     eventually(page, page.locator(".filename").inner_text, first.name)
     page.keyboard.press("g")
     eventually(page, page.locator(".guidelines").inner_text, HOSTILE[0])

@@ -43,7 +43,7 @@ def running(project_id: int) -> None:
     told, side, stop = st.columns([6, 3, 1], vertical_alignment="center")
     with told:
         theme.heading(f"Round {view.round.number}", _state(view))
-        st.html(stage_list(view.stage or stage_names.NAMES[0]))
+        st.html(stage_list(view.stage or stage_names.NAMES[0], view.round.config.preset == "encoder"))
         st.progress(min(view.done / view.total, 1.0) if view.total else 0.0)
         st.html(_time_left(view))
         theme.muted(_facts(view))
@@ -62,9 +62,9 @@ def _state(view: RoundView) -> str:
     return f"running · started {ago(view.round.started_at)}"
 
 
-def stage_list(current: str) -> str:
-    """The stages of a round as a list: finished, current and coming ones."""
-    names = stage_names.NAMES
+def stage_list(current: str, with_encoder: bool) -> str:
+    """The stages of a round as a list: finished, current and coming ones. Rounds without an encoder do not encode."""
+    names = tuple(name for name in stage_names.NAMES if with_encoder or name != "encode")
     at = names.index(current) if current in names else 0
     parts = []
     for place, name in enumerate(names):
