@@ -43,7 +43,7 @@ from storage.rounds.workers import WorkerRow
 MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # more classes have a table of the most frequent confusions
 PRESET_WORDS = {
     "auto": "Automatic: chosen for this machine",
-    "encoder": "Encoder: a pretrained network, seconds once items are encoded",
+    "encoder": "Encoder: pretrained, seconds a round",
     "laptop": "Laptop: minutes on 2 cores",
     "paper": "Paper: WideResNet-28-10, requires a GPU",
     "smoke": "Smoke test: seconds, low accuracy",
