@@ -1,5 +1,5 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
-#   check   lint, types and the fast tests: about 3 minutes on two cores
+#   check   lint, types and the fast tests: about 4 minutes on two cores
 #   test    lint, types and all tests, browsers and PostgreSQL included: about 15 minutes
 #   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others; without it pip's own index decides
 PYTHON ?= python3
