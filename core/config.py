@@ -160,9 +160,9 @@ class HeadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """The pretrained encoder of the preset `encoder`, and what `auto` may use (`core.encoders`)."""
+    """The pretrained encoder of the preset `encoder` (`core.encoders`)."""
 
-    name: str = "auto"  # of an installed or built-in encoder; auto: the one that fits best; none: never one
+    name: str = "auto"  # of an encoder; auto: the built-in one, or the first that was added; none: never one
     identity: str = ""  # of the encoder that the round uses, set when it starts; empty: training from scratch
 
 
