@@ -1,15 +1,19 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
-#   check   lint, types and the fast tests: about 4 minutes on two cores
+#   check   lint, types and the fast tests: a little over 2 minutes on two cores
 #   test    lint, types and all tests, browsers and PostgreSQL included: about 15 minutes
+#   PROCESSES=… sets in how many processes make test runs the tests
 #   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others; without it pip's own index decides
 PYTHON ?= python3
 TORCH ?= default
 TORCH_CUDA ?= cu130
+PROCESSES ?= 3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Tests start hundreds of processes. Without bytecode files, each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 # By file, because tests of a file share servers; in the order of tests/conftest.py, which begins with the long files.
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 TORCH_BUILD_cpu := cpu
 TORCH_BUILD_cuda := $(TORCH_CUDA)
@@ -64,8 +68,10 @@ types: setup-dev
 check: style
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
+# The fast tests compute, so there are as many processes as cores. Of the others many wait for servers and browsers;
+# PROCESSES sets another number for them.
 fast-tests:
-	@$(PYTEST) -m "not slow and not browser and not postgres"
+	@$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not browser and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.
@@ -73,7 +79,7 @@ test: style
 	@$(MAKE) --no-print-directory -j 2 types all-tests
 
 all-tests:
-	@$(PYTEST) --reruns 1
+	@$(PY) -m pytest -n $(PROCESSES) $(BY_FILE) --reruns 1
 
 bench: setup-dev
 	@$(PY) -m benchmarks.$(NAME)

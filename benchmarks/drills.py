@@ -1,6 +1,7 @@
 """Random faults over a running system while simulated annotators label and rounds run, for five minutes.
 
     .venv/bin/python -m benchmarks.drills [--seconds 300] [--seed 0] [--database sqlite|postgresql] [--out FILE]
+        [--annotators 4] [--pause 0.2] [--between 0.5 3]
 
 Faults: the worker, the page server and PostgreSQL are killed with SIGKILL, the worker is paused, the disk is full for
 seconds (a small file system of the drill's own; needs root), connections and uploads are cut, bytes of artifacts and
@@ -32,11 +33,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--annotators", type=int, default=Options.n_annotators)
+    parser.add_argument("--pause", type=float, default=Options.pause, help="mean seconds between two actions of one")
+    parser.add_argument("--between", type=float, nargs=2, default=Options.between_faults, help="seconds between faults")
     parser.add_argument("--out", type=Path, default=None, help="also write the JSON, with the fault log, to this file")
     parser.add_argument("--logs", type=Path, default=None, help="keep the logs of the processes in this folder")
     given = parser.parse_args()
     seed = secrets.randbelow(1 << 31) if given.seed is None else given.seed
-    options = Options(seconds=given.seconds, seed=seed, database=given.database, logs=given.logs)
+    options = Options(
+        seconds=given.seconds,
+        seed=seed,
+        database=given.database,
+        n_annotators=given.annotators,
+        between_faults=(given.between[0], given.between[1]),
+        pause=given.pause,
+        logs=given.logs,
+    )
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     result = run_drill(options, lambda line: print(line, flush=True), stop)

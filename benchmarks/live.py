@@ -56,14 +56,14 @@ def main() -> None:
         finally:
             process.terminate()
             process.wait(timeout=30)
-    told = {
+    result = {
         "items": wanted.items,
         "dimensions": wanted.dimensions,
         "labels": len(times),
         "label_to_guess_ms_median": round(1_000 * float(np.median(times))),
         "label_to_guess_ms_p90": round(1_000 * float(np.quantile(times, 0.9))),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 def make_live_pool(store: Store, n_items: int, dimensions: int) -> tuple[int, np.ndarray]:

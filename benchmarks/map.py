@@ -2,7 +2,7 @@
 
     python -m benchmarks.map [--items 60000]
 
-drawn            points on the screen; beyond 50,000 a stated sample
+drawn            points on the screen; beyond 50,000 items a stated sample
 draw_seconds     from opening the address until points and picks are drawn
 lasso_seconds    from releasing the mouse until the server has computed the items in the area
 selected         items in the area: all, not only those drawn

@@ -38,21 +38,22 @@ def main() -> None:
         even, seen = np.full((n, 2), 0.5, np.float32), np.zeros(n, np.bool_)
         round_ = cast(Any, SimpleNamespace(id=1))
         found = RoundPredictions(round_, ids, even, features, (1, 2), np.arange(n), seen)
-        times, cpu = [], 0.0
+        everything = np.ones(n, np.bool_)
+        times, cpu = [], []
         for item in rng.integers(1, n + 1, wanted.repeats + 1).tolist():
             began, cpu_before = time.perf_counter(), time.process_time()
-            most_similar(found, item, ids)
-            cpu = 1_000 * (time.process_time() - cpu_before)
+            most_similar(found, item, everything)
+            cpu.append(1_000 * (time.process_time() - cpu_before))
             times.append(1_000 * (time.perf_counter() - began))
-    told = {
+    result = {
         "items": n,
         "dimensions": wanted.dimensions,
         "first_ms": round(times[0]),
-        "last_cpu_ms": round(cpu),
+        "similar_cpu_ms_median": round(float(np.median(cpu[1:]))),
         "similar_ms_median": round(float(np.median(times[1:]))),
         "similar_ms_p90": round(float(np.quantile(times[1:], 0.9))),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Literal
 
 from core.errors import require
 from core.kernel_names import KERNEL_NETWORKS
-from core.stored_config import current_name, from_dict, from_json, to_json
+from core.stored_config import current_name, from_dict, from_json, from_stored, to_json
 
-__all__ = ["current_name", "from_dict", "from_json", "require", "to_json"]  # beside what is defined here
+__all__ = ["current_name", "from_dict", "from_json", "from_stored", "require", "to_json"]  # beside what is defined here
 
 Preset = Literal["auto", "encoder", "paper", "laptop", "smoke"]
 
@@ -160,10 +160,18 @@ class HeadConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig:
-    """The pretrained encoder of the preset `encoder` (`core.encoders`)."""
+    """The pretrained encoder of the presets `encoder` and `auto` (`core.encoders`, `core.rounds.approach`)."""
 
-    name: str = "auto"  # of an encoder; auto: the built-in one, or the first that was added; none: never one
+    name: str = "auto"  # auto: the best of the last audition, else the built-in one or the first added; none: never one
     identity: str = ""  # of the encoder that the round uses, set when it starts; empty: training from scratch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsConfig:
+    """What a round does about labels that may be wrong (`core.labels`). Rounds of earlier versions did nothing."""
+
+    weigh: bool = True  # labels that may be wrong weigh less until someone has looked
+    second_looks: bool = True  # a batch may contain them again, where that is worth more than a new item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +293,7 @@ class RoundConfig:
     map: MapConfig = field(default_factory=MapConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    labels: LabelsConfig = field(default_factory=LabelsConfig)
 
 
 def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig:
@@ -308,6 +317,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
         return RoundConfig(
             seed=seed, preset=name, training=training, kernel=KernelConfig(network="wrn"),
             selection=SelectionConfig(n_views=100), augmentation=AugmentationConfig(level="kept", light_warp=0.0),
+            labels=LabelsConfig(weigh=False, second_looks=False),
         )  # fmt: skip
     if name == "encoder":
         selection = SelectionConfig(proxy="head", uncertainty_power=1.0, n_views=0)

@@ -1,7 +1,8 @@
 """Settings as JSON and back: frozen dataclasses, unchanged by a round trip, readable when an older version wrote them.
 
 New fields take their defaults, renamed keys and values are translated (`RENAMED_KEYS`, `RENAMED_VALUES`), removed keys
-(`RETIRED`) are ignored, and unknown keys are refused by name.
+(`RETIRED`) are ignored, and unknown keys are refused by name. A section that older versions did not have, and whose
+defaults would change what their rounds did, takes the values of then (`BEFORE`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ RETIRED: dict[str, tuple[str, ...]] = {
 }
 
 
+BEFORE: dict[str, dict[str, Any]] = {"RoundConfig": {"labels": {"weigh": False, "second_looks": False}}}
+
+
 def current_name(cls: type, name: str) -> str:
     """The present name of a setting of config class `cls` that may carry an older one."""
     return RENAMED_KEYS.get(cls.__name__, {}).get(name, name)
@@ -48,7 +52,12 @@ def current_name(cls: type, name: str) -> str:
 
 def from_json(cls: type[Config], text: str) -> Config:
     """The config of class `cls` that `to_json` of this or an older version wrote."""
-    return from_dict(cls, json.loads(text))
+    return from_stored(cls, json.loads(text))
+
+
+def from_stored(cls: type[Config], values: dict[str, Any]) -> Config:
+    """The config of class `cls` with all fields as this or an older version stored it."""
+    return from_dict(cls, BEFORE.get(cls.__name__, {}) | values)
 
 
 def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:

@@ -84,6 +84,7 @@ class PoolSnapshot:
     label_sequence: int = 0  # the newest label event in the snapshot
     groups: NDArray[np.int64] | None = None  # (n,) a number per group that splits keep together, -1: none
     windows: NDArray[np.float64] | None = None  # (n, 3) number of the recording (-1: none), start and end in seconds
+    confirmed: NDArray[np.bool_] | None = None  # (n,) labels that were decided in review, or given twice; None: none
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
@@ -124,6 +125,7 @@ class SelectionRequest:
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
     windows: NDArray[np.float64] | None = None  # (n, 3) of windows of recordings (`PoolSnapshot.windows`)
     has_model: bool = True  # False before the first label: probabilities and embeddings are uninformative
+    temperature: float = 1.0  # of the calibration that is in the probabilities
 
     def __post_init__(self) -> None:
         n = len(self.item_ids)
@@ -156,6 +158,9 @@ class PickReason:
     nearest_labeled: int | None = None  # item_id
     nearest_distance: float | None = None  # in embedding space (kernel features before the first model)
     stands_for: int | None = None  # pool items nearer to this pick than to any other pick of the batch
+    second_look: bool = False  # the item has a label, which may be wrong (`core.labels.second_looks`)
+    trust: float | None = None  # probability that this label is right
+    influence: float | None = None  # of this label; negative: more weight on it raises the loss of the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,14 +125,14 @@ def claims(summary: Mapping[str, Any], dataset: str) -> dict[str, Any]:
         here = {strategy: row[labels] for strategy, row in accuracy.items() if labels in row}
         order = sorted(here, key=lambda strategy: -here[strategy])
         others = [value for strategy, value in here.items() if strategy != "bico"]
-        told: dict[str, Any] = {"order": order}
+        result: dict[str, Any] = {"order": order}
         if "bico" in here and others:
             lead = here["bico"] - max(others)
-            told |= {"bico_first": lead > 0, "lead_points": round(100 * lead, 2)}
+            result |= {"bico_first": lead > 0, "lead_points": round(100 * lead, 2)}
         if dataset == "fsdd" and labels in PAPER:
-            told |= {"paper": PAPER[labels], "goal": GOALS[labels]}
-            told |= {"goal_reached": here["bico"] >= GOALS[labels]} if "bico" in here else {}
-        found[labels] = told
+            result |= {"paper": PAPER[labels], "goal": GOALS[labels]}
+            result |= {"goal_reached": here["bico"] >= GOALS[labels]} if "bico" in here else {}
+        found[labels] = result
     return found
 
 
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     n_seeds = len({one.seed for one in records})
     summary = write_report(records, out, f"{given.dataset}, {given.size}, {n_seeds} seeds")
     say(tables(summary))
-    told = {
+    result = {
         "experiment": "active_learning",
         "dataset": given.dataset,
         "size": given.size,
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **summary,
         "claims": claims(summary, given.dataset if given.split == "official" else ""),
     }
-    say(json.dumps(told))
+    say(json.dumps(result))
     return 0
 
 

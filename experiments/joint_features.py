@@ -113,13 +113,13 @@ def leads(rows: list[dict], joint: str) -> dict[str, dict[str, float]]:
     """The lead in accuracy of a joint coreset over each single one: mean over seeds and standard error."""
     by = {(row["coreset"], row["network"], row["seed"]): row["accuracy"] for row in rows}
     seeds = sorted({row["seed"] for row in rows})
-    told = {}
+    gains = {}
     for network in UNSEEN:
         for single in ("for A", "for B"):
             gaps = [by[joint, network, seed] - by[single, network, seed] for seed in seeds]
             error = float(np.std(gaps, ddof=1) / np.sqrt(len(gaps))) if len(gaps) > 1 else float("nan")
-            told[f"{network}, over {single}"] = {"mean": float(np.mean(gaps)), "standard_error": error}
-    return told
+            gains[f"{network}, over {single}"] = {"mean": float(np.mean(gaps)), "standard_error": error}
+    return gains
 
 
 def main(arguments: Arguments) -> Record:

@@ -118,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     n_seeds = len({one.seed for one in records})
     summary: dict[str, Any] = write_report(records, out, f"Spoken Digit, MixMatch, {given.size}, {n_seeds} seeds")
     say(tables(summary))
-    told = {"experiment": "mixmatch_coresets", "size": given.size, "seconds": round(time.monotonic() - began, 1)}
-    say(json.dumps({**told, **summary, "paper": PAPER}))
+    run = {"experiment": "mixmatch_coresets", "size": given.size, "seconds": round(time.monotonic() - began, 1)}
+    say(json.dumps({**run, **summary, "paper": PAPER}))
     return 0
 
 

@@ -140,17 +140,17 @@ def paired(rows: list[dict[str, Any]], n_labels: int) -> dict[str, Any]:
         for name in ("usual", "derived")
     }
     seeds = sorted(set(by_inputs["usual"]) & set(by_inputs["derived"]))
-    told: dict[str, Any] = {"labels": n_labels, "seeds": len(seeds)}
+    summary: dict[str, Any] = {"labels": n_labels, "seeds": len(seeds)}
     if not seeds:
-        return told
+        return summary
     values = {name: np.array([own[seed] for seed in seeds]) for name, own in by_inputs.items()}
-    told |= {name: f"{one.mean():.1f} ± {one.std():.1f}" for name, one in values.items()}
+    summary |= {name: f"{one.mean():.1f} ± {one.std():.1f}" for name, one in values.items()}
     difference = values["derived"] - values["usual"]
-    told["difference"] = round(float(difference.mean()), 2)
+    summary["difference"] = round(float(difference.mean()), 2)
     if len(seeds) > 1:
         half = float(stats.t.ppf(0.975, len(seeds) - 1)) * float(stats.sem(difference))
-        told["interval"] = [round(float(difference.mean()) - half, 2), round(float(difference.mean()) + half, 2)]
-    return told
+        summary["interval"] = [round(float(difference.mean()) - half, 2), round(float(difference.mean()) + half, 2)]
+    return summary
 
 
 def main() -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
+from storage.database import store as store_module
 from storage.database.schema import METADATA
 from storage.database.store import Store
 from tests.postgres_server import Server, find_binaries, running_server
@@ -24,6 +27,12 @@ from tests.postgres_server import Server, find_binaries, running_server
 for variable, value in (("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "PASSIVE")):
     os.environ.setdefault(variable, value)
 
+# Temporary files in memory, where there is room for them, unless TMPDIR is set: stores sync every write to the disk,
+# and tests make thousands of them. That writes are synced is tested by system calls and by killed processes.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 6 * 2**30
+if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
 # Rough seconds of a test with this mark; `slow(60)` says its own. Other tests: 0.1.
 SECONDS = {"browser": 5.0, "slow": 5.0, "postgres": 1.0}
 
@@ -31,6 +40,24 @@ SECONDS = {"browser": 5.0, "slow": 5.0, "postgres": 1.0}
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=UNHURRIED)
 settings.load_profile("unhurried")
+
+
+def share_compiled_statements() -> None:
+    """SQLite engines of a test process share one dialect and with it their compiled statements. SQLAlchemy keeps these
+    for each engine, every test has engines of its own, and compiling is a third of the time of a small test."""
+    create, first_engine = store_module.create_engine, dict[str, Engine]()
+
+    def create_sharing(url: str, **options: Any) -> Engine:
+        engine = create(url, **options)
+        if engine.dialect.name == "sqlite":
+            first = first_engine.setdefault("sqlite", engine)
+            engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
+        return engine
+
+    store_module.create_engine = create_sharing
+
+
+share_compiled_statements()
 
 
 @pytest.hookimpl(trylast=True)  # when all marks are set

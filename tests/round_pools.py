@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from PIL import Image
@@ -36,6 +36,10 @@ class Drawn:
     truth: dict[int, int]  # item_id -> class position
     classes: list[int]
     settings: ProjectSettings = field(default_factory=ProjectSettings)
+
+    def in_store(self, store: Store) -> Drawn:
+        """The same project in a copy of the store."""
+        return replace(self, store=store, pool=Pool(store, self.project_id))
 
     def label(self, item_ids: list[int]) -> None:
         events = [

@@ -53,6 +53,7 @@ DEFERRED_IMPORTS = (
     ("app.jobs.operations", "app.jobs.summarize", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.model_export", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.embeddings", "it loads onnxruntime; imports and exports start without it"),
+    ("app.jobs.operations", "app.jobs.audition", "it loads torch; imports and exports start without it"),
     ("app.jobs.operations", "app.jobs.prediction_jobs", "it loads torch; imports and exports start without it"),
     (
         "core.learning.standalone_predict",

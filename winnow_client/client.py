@@ -98,11 +98,23 @@ class ProjectClient:
         """All events of an item, oldest first."""
         return list(self._connection.get(f"{self._path}/items/{item_id}/history"))
 
-    def add_files(self, paths: Iterable[Path | str], *, labels: str = "ignore", wait_seconds: float = 600) -> Job:
-        """Upload files and wait until they are imported. Files that are already there are not added again."""
+    def add_files(
+        self,
+        paths: Iterable[Path | str],
+        *,
+        labels: str = "ignore",
+        window_seconds: float | None = None,
+        hop_seconds: float | None = None,
+        wait_seconds: float = 600,
+    ) -> Job:
+        """Upload files and wait until they are imported. Files that are already there are not added again.
+
+        With `window_seconds`, longer recordings become items of this length, one every `hop_seconds`."""
         opened = [Path(path) for path in paths]
         files = [("files", (path.name, path.read_bytes())) for path in opened]
-        job = self._connection.post(f"{self._path}/items", files=files, data={"labels": labels})
+        given = {"labels": labels, "window_seconds": window_seconds, "hop_seconds": hop_seconds}
+        data = {name: value for name, value in given.items() if value is not None}
+        job = self._connection.post(f"{self._path}/items", files=files, data=data)
         return self.wait_for_job(record(Job, job), wait_seconds)
 
     def add_embeddings(
@@ -246,7 +258,8 @@ class ProjectClient:
         return self._download(record(Job, self._connection.post(f"{self._path}/models", body)), target, wait_seconds)
 
     def export(self, target: Path | str, format: str = "csv", *, wait_seconds: float = 3_600, **options: Any) -> Path:
-        """Export, wait, and download the zip file to `target`."""
+        """Export, wait, and download the zip file to `target`. `format` is csv, jsonl, parquet, folders, label-studio,
+        hugging-face, audacity or raven."""
         job = record(Job, self._connection.post(f"{self._path}/exports", {"format": format, **options}))
         return self._download(job, target, wait_seconds)
 

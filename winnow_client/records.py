@@ -46,6 +46,10 @@ class Item:
     skipped: bool
     flagged: bool
     waiting: bool
+    recording_sha256: str | None = None  # of a window, as the following two
+    first_frame: int | None = None
+    last_frame: int | None = None
+    group_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

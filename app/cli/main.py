@@ -291,18 +291,27 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
         Literal["given", "hidden", "ignore"], typer.Option(help="How to use the names of subfolders as labels.")
     ] = "ignore",
     buffer: Annotated[int, typer.Option(help="Candidate pool size: rounds pick from at most this many items.")] = 2_000,
+    windows: Annotated[
+        float | None,
+        typer.Option(help="Cut sounds into windows of this many seconds; 0: keep them whole; default: as before."),
+    ] = None,
+    hop: options.Hop = None,
     stop: Annotated[bool, typer.Option("--stop", help="Stop watching; imported items stay.")] = False,
     as_json: Json = False,
 ) -> int:
     """Import new files of a folder: in this process until Ctrl-C, then in a worker."""
+    from app.cli.commands.import_ import window_options
     from app.cli.commands.watch import follow, how_it_stands
     from storage.importing import watches
+    from storage.importing.windows.kept import keep_windows
 
     with open_store() as store:
         found = find_project(store, project)
         if stop:
             watches.stop(store, found.id)
         elif folder is not None:
+            if windows is not None or hop is not None:
+                keep_windows(store, found.id, window_options(windows or None, hop))
             watches.start(store, found.id, folder, watches.WatchOptions(labels=labels, buffer_size=buffer, limit=limit))
             return follow(store, found.id, as_json)
         return how_it_stands(store, found.id, as_json)

@@ -1,4 +1,4 @@
-"""What the command line says: results on stdout, progress and problems on stderr, one sentence for each problem."""
+"""The output of the command line: results on stdout, progress and problems on stderr, one sentence for each problem."""
 
 from __future__ import annotations
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ from core.encoders.description import check_name
 from core.encoders.embeddings import match_items, read_embeddings, table_files
 from core.encoders.folders import encoders_folder, open_encoder
 from core.encoders.recipes import place_encoder
-from core.errors import Conflict
+from core.errors import Conflict, InvalidInput
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.labeling.labeled_items import item_files
@@ -27,7 +32,8 @@ def add_embeddings(
     """Read the file, find the items of its rows, and keep both as an encoder; returns coverage and missing items."""
     roles.check(store, project.id, "edit")
     report(Progress(STAGE, 0, 3, "reading"))
-    found = read_embeddings(file)
+    with _unpacked(file) as given:
+        found = read_embeddings(given)
     report(Progress(STAGE, 1, 3, "finding items"))
     matched = match_items(found, item_files(store, project.id))
     name = check_name(name or _name_from(file))
@@ -45,6 +51,32 @@ def add_embeddings(
         "missing": list(matched.missing),
         "unused": matched.unused,
     }
+
+
+@contextlib.contextmanager
+def _unpacked(file: Path) -> Iterator[Path]:
+    """The file itself, or the table in an upload: one .parquet, or one .npy with its .txt. Names in the archive never
+    become paths."""
+    if file.suffix != ".zip":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="winnow-") as folder, zipfile.ZipFile(file) as archive:
+        tables = [one for one in archive.infolist() if one.filename.lower().endswith((".parquet", ".npy"))]
+        if len(tables) != 1:
+            raise InvalidInput(
+                f"The upload has {len(tables)} files of embeddings; choose one .parquet or one .npy file."
+            )
+        texts = [one for one in archive.infolist() if one.filename.lower().endswith(".txt")]
+        is_array = tables[0].filename.lower().endswith(".npy")
+        if is_array and len(texts) != 1:
+            raise InvalidInput("An .npy file needs its keys beside it: choose it together with one .txt file.")
+        parts = {"table" + Path(tables[0].filename).suffix.lower(): tables[0]}
+        if is_array:
+            parts["table.txt"] = texts[0]
+        for name, entry in parts.items():
+            with archive.open(entry) as source, open(Path(folder) / name, "wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        yield Path(folder) / next(iter(parts))
 
 
 def _name_from(file: Path) -> str:

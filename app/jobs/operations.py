@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.requests import (
+    AuditionRequest,
     DeletionRequest,
     EmbeddingsRequest,
     ExportRequest,
@@ -71,6 +72,8 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
             return Outcome(predict(store, request, report))
         case EmbeddingsRequest():
             return Outcome(keep_embeddings(store, request, report))
+        case AuditionRequest():
+            return Outcome(run_audition(store, request, report))
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
@@ -84,7 +87,14 @@ def preview_import(store: Store, request: PreviewRequest, report: Report) -> Pre
             rules = ClassRules.of_project(store, project.id, options.classes)
         kind = project.kind if project is not None else ""
         rules_or_none = None if options.labels == "ignore" else rules
-        seen = preview(source, rules_or_none, kind=kind, validation=options.validation, report=report)
+        seen = preview(
+            source,
+            rules_or_none,
+            kind=kind,
+            validation=options.validation,
+            windows=options.windows,
+            report=report,
+        )
         if seen.n_long and options.windows is None:
             seen.found.warnings.append(windows_suggestion(seen.n_long, seen.longest_seconds))
         return seen
@@ -163,6 +173,13 @@ def keep_embeddings(store: Store, request: EmbeddingsRequest, report: Report) ->
     project = get_project(store, request.project_id)
     found = add_embeddings(store, project, Path(request.source), request.name, report=report)
     return found | {"n_missing": len(found["missing"]), "missing": found["missing"][:MISSING_NAMED]}
+
+
+def run_audition(store: Store, request: AuditionRequest, report: Report) -> dict[str, Any]:
+    """Compare the encoders of a project."""
+    from app.jobs.audition import audition  # loads torch; imports and exports start without it
+
+    return audition(store, get_project(store, request.project_id), report)
 
 
 def _project(store: Store, name: str) -> ProjectRow | None:

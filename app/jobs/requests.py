@@ -1,4 +1,4 @@
-"""What can be asked of a job: typed requests, the same for a page, a job process and the command line.
+"""The requests that jobs run: typed, the same for a page, a job process and the command line.
 
 A request holds JSON values only: `to_dict` and `from_dict` carry it to the process of a job. This module does not load
 torch.
@@ -114,8 +114,15 @@ class EmbeddingsRequest:
     """Keep embeddings that were computed elsewhere as an encoder with a new name."""
 
     project_id: int
-    source: str  # a Parquet file
+    source: str  # a Parquet or NPY file, or an upload with one
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditionRequest:
+    """Compare the encoders of a project, and none, on its labels."""
+
+    project_id: int
 
 
 Request = (
@@ -127,6 +134,7 @@ Request = (
     | ModelRequest
     | PredictionRequest
     | EmbeddingsRequest
+    | AuditionRequest
 )
 TYPES: dict[str, type[Request]] = {
     "preview": PreviewRequest,
@@ -137,6 +145,7 @@ TYPES: dict[str, type[Request]] = {
     "model": ModelRequest,
     "predictions": PredictionRequest,
     "embeddings": EmbeddingsRequest,
+    "audition": AuditionRequest,
 }
 
 

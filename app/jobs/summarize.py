@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from app.jobs.requests import SummaryOptions
 from app.rounds.requests import round_config
 from app.rounds.stored_round import find_artifact, last_landmarks
-from core.config import RoundConfig, from_dict
+from core.config import RoundConfig, from_stored
+from core.encoders.choice import encoder_of
 from core.errors import InvalidInput
 from core.learning.training import TrainedModel, load_model, predict
 from core.media.inputs import Inputs
+from core.rounds.approach.presets import resolve_preset
 from core.rounds.candidates import fit_kernel, kernel_features
 from core.rounds.context import Previous, StageContext
-from core.rounds.pipeline import resolve_preset
+from core.rounds.encoding import space_rows
 from core.rounds.stages import prepare_inputs
 from core.rounds.summary import (
     Summary,
@@ -68,7 +70,7 @@ def summarize_project(store: Store, project_id: int, options: SummaryOptions, re
     model = _model(store, context, newest) if options.joint else None
     inputs = prepare_inputs(context)
     split = split_rows(context, inputs.readable, options)
-    views = [_kernel_view(context, inputs, split)]
+    views = [_encoder_view(context, inputs, split) if inputs.encoder else _kernel_view(context, inputs, split)]
     if model is not None:
         views.append(_network_view(context, inputs, split, model))
     labels = context.snapshot.labels[split.labeled]
@@ -120,7 +122,7 @@ def _context(store: Store, project_id: int, report: Report) -> tuple[StageContex
     project, log = get_project(store, project_id), RoundLog(store, project_id)
     newest = log.latest("finished")
     settled = newest.metrics.get("settings") if newest is not None else None
-    config = from_dict(RoundConfig, settled) if settled else round_config(project.settings, project.kind)
+    config = from_stored(RoundConfig, settled) if settled else round_config(project.settings, project.kind)
     runtime = Runtime.create(config.seed)
     context = StageContext(
         snapshot=Pool(store, project_id).snapshot(),
@@ -129,6 +131,7 @@ def _context(store: Store, project_id: int, report: Report) -> tuple[StageContex
         cache=FolderRowCache(store.home / "cache" / "rows"),
         runtime=runtime,
         previous=Previous(load_landmarks=lambda: last_landmarks(log, newest.id if newest else None)),
+        encoder=encoder_of(config.encoder, store.home),
         report=report,
     )
     return context, newest
@@ -148,6 +151,12 @@ def _kernel_view(context: StageContext, inputs: Inputs, split: Split) -> View:
     kernel = fit_kernel(context, inputs).kernel
     labeled, test = (kernel_features(context, inputs, kernel, rows) for rows in (split.labeled, split.test))
     return View(name="kernel", labeled=labeled, test=test)
+
+
+def _encoder_view(context: StageContext, inputs: Inputs, split: Split) -> View:
+    """The space of the head on the encoder's features, where the newest round used one."""
+    labeled, test = (space_rows(context, inputs, rows) for rows in (split.labeled, split.test))
+    return View(name="encoder", labeled=labeled, test=test)
 
 
 def _network_view(context: StageContext, inputs: Inputs, split: Split, model: TrainedModel) -> View:
@@ -171,7 +180,8 @@ def _about(
         "joint": options.joint,
         "objective": "mean over the items of weight * cross-entropy, plus penalty / 2 * |W|^2",
         "penalty": config.penalty,
-        "kernel": context.config.kernel.network,
+        "kernel": context.config.kernel.network if context.encoder is None else None,
+        "encoder": context.encoder.name if context.encoder is not None else None,
         "round": newest.number if newest is not None else None,
         "label_sequence": context.snapshot.label_sequence,
         "measured_on": split.measured_on,

@@ -55,6 +55,7 @@ def outputs_of_finished(of: StoredRound) -> Outputs:
         embeddings=embeddings,
         view_probabilities=_array(of, "view_probabilities"),
         has_model=has_model,
+        temperature=float(of.row.metrics.get("temperature") or 1.0),
     )
     outputs.add(Predictions, predictions)
     graph = of.artifact(of.row.id, "similarity_graph", "likeness")

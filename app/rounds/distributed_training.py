@@ -95,6 +95,7 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
     from core.learning.distributed import World, join
     from core.learning.training import save_model
     from core.media.inputs import Inputs
+    from core.rounds.outputs import LabelTrust
     from core.rounds.stages import train_model
     from storage.database.store import Store
     from storage.rounds.log import RoundLog
@@ -109,7 +110,7 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
 
     of = StoredRound(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["results"], tell)
     context = dataclasses.replace(of.context, runtime=dataclasses.replace(of.context.runtime, device=device))
-    model = train_model(context, of.outputs.get(Inputs)).model
+    model = train_model(context, of.outputs.get(Inputs), of.outputs.find(LabelTrust)).model
     if leads and model is not None:
         save_model(model, Path(job["model"]))
     dist.barrier()

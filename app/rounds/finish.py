@@ -14,8 +14,11 @@ from app.rounds.stored_round import NAME_OF, SNAPSHOT, RoundStart, StepResult, S
 from core.media.inputs import Inputs
 from core.rounds import pipeline
 from core.rounds.outputs import (
+    Approach,
     Batch,
+    BothPredictions,
     CandidateFeatures,
+    LabelTrust,
     MapPoints,
     Predictions,
     PropagatedLabels,
@@ -29,6 +32,8 @@ from storage.rounds.log import RoundRow
 # kind of a stored artifact -> the output and the field it comes from. Kinds are read by later versions: none changes.
 ARTIFACTS: dict[str, tuple[type, str]] = {
     "snapshot": (RoundStart, "snapshot"),
+    "label_weights": (LabelTrust, "weights"),
+    "label_beliefs": (LabelTrust, "belief"),
     "model": (TrainingResult, "model"),
     "embeddings": (Predictions, "embeddings"),
     "view_probabilities": (Predictions, "view_probabilities"),
@@ -37,7 +42,9 @@ ARTIFACTS: dict[str, tuple[type, str]] = {
     "features": (CandidateFeatures, "features"),
     "kernel": (CandidateFeatures, "fitted"),
     "candidate_rows": (Batch, "candidate_rows"),
+    "label_influence": (Batch, "label_influence"),
     "map": (MapPoints, "points"),
+    "both_classes": (BothPredictions, "classes"),
 }
 
 
@@ -55,6 +62,11 @@ def finish_round(of: StoredRound) -> StepResult:
         "device": context.runtime.device.type,
         "normalization": normalization_of(outputs.get(Inputs)),
     }
+    approach = outputs.find(Approach)
+    if approach is not None:
+        encoder = of.start.config.encoder
+        metrics["approach"] = {"encoder": encoder.identity, "name": encoder.name, "note": approach.note}
+        notes = (approach.note, *notes)
     if of.row.replay_of is not None:
         metrics["replay"], note = compare_with_original(of, batch.selection)
         notes = (*notes, note)

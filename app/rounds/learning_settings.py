@@ -43,8 +43,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         ENCODER,
         "Encoder",
-        "The pretrained network of the preset Encoder. auto takes the built-in one, or the only one that was added.",
-        ("auto",),
+        "The pretrained network of the presets Encoder and Automatic. auto takes the best one of the last comparison, "
+        "else the built-in one or the first that was added; none is for Automatic alone.",
+        ("auto", "none"),
     ),
     Setting(
         "training.method",
@@ -85,17 +86,30 @@ SETTINGS: tuple[Setting, ...] = (
         "Slightly changed copies of each labeled or picked item that take part in the selection.",
         most=1_000,
     ),
+    Setting(
+        "labels.weigh",
+        "Weigh labels by trust",
+        "Labels that predictions without them contradict weigh less until someone has looked again.",
+    ),
+    Setting(
+        "labels.second_looks",
+        "Second looks",
+        "A batch may show labeled items again whose label may be wrong, if that is worth more than new items. Labels "
+        "change only by an answer.",
+    ),
 )
 
 
 def choices_of(store: Store, project: ProjectRow, setting: Setting) -> tuple[str, ...]:
     """The choices of a setting; those of the encoder are what this store has for the project's kind of media."""
-    if setting.name != ENCODER:
-        return setting.choices
+    return (*setting.choices, *encoder_names(store, project)) if setting.name == ENCODER else setting.choices
+
+
+def encoder_names(store: Store, project: ProjectRow) -> list[str]:
+    """The encoders of this store for the project's kind of media, the built-in ones first."""
     names = [name for name, (kind, _) in BUILT_IN.items() if kind == project.kind]
     there = (found for _, found in installed(store.home) if isinstance(found, Encoder))
-    names += [one.name for one in there if one.description.kind == project.kind and one.name not in names]
-    return (*setting.choices, *names)
+    return names + [one.name for one in there if one.description.kind == project.kind and one.name not in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Asking for rounds and following them. Light: the page process, the command line and workers all use it.
+"""Requesting rounds and following them. Light: the page process, the command line and workers all use it.
 
-Asking writes one row; a worker picks it up within a second or two. What is shown comes from rows alone, so a page that
-is reloaded or a server that is restarted shows the same.
+A request writes one row; a worker picks it up within a second or two. What is shown comes from rows alone, so a
+reloaded page or a restarted server shows the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.rounds.artifact_refs import to_dict
 from app.rounds.timing import estimates
 from app.rounds.timing.time_left import time_left
 from app.simulation.settings import apply_changes
-from core.config import MediaConfig, RoundConfig, from_dict, preset
+from core.config import MediaConfig, RoundConfig, from_dict, from_stored, preset
 from core.types import MediaKind, Progress
 from storage.database.store import Store, now
 from storage.labeling.pool import Pool
@@ -41,7 +41,10 @@ def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
     kernel = dataclasses.replace(config.kernel, network=settings.kernel_network or config.kernel.network)
     media = from_dict(MediaConfig, {"channels": 3 if kind == "image" else 1} | settings.media)
     chosen = ("kernel.network",) if settings.kernel_network else ()
-    config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media, changed=chosen)
+    labels = config.labels
+    if settings.labels_per_item > 1:  # several people look at every item anyway
+        labels = dataclasses.replace(labels, second_looks=False)
+    config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media, labels=labels, changed=chosen)
     return apply_changes(config, settings.changes) if settings.changes else config
 
 
@@ -91,7 +94,7 @@ def request_replay(store: Store, project_id: int, round_id: int, by: int | None 
     source = log.get(round_id)
     config = source.config
     if settled := source.metrics.get("settings"):
-        config = from_dict(RoundConfig, settled)
+        config = from_stored(RoundConfig, settled)
     return log.request(config, by=by, constraint=source.constraint, replay_of=round_id)
 
 
@@ -162,6 +165,7 @@ class RoundView:
     note: str
     stage_seconds_left: float | None  # None before there is anything to go by
     seconds_left: float | None  # of the whole round
+    stage_is_short: bool  # it takes so little in all that no number is stated
     interruptions: int  # how often another worker had to take over
     waiting_for_worker: bool  # no worker has started it
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # "loss" -> (step, value)
@@ -187,6 +191,7 @@ def view(store: Store, project_id: int, round_id: int | None = None) -> RoundVie
         note=newest.note if newest and newest.note != FINISHED else "",
         stage_seconds_left=left.stage_seconds if left else None,
         seconds_left=left.round_seconds if left else None,
+        stage_is_short=left.is_short if left else False,
         interruptions=max(0, sum(step.stage == START for step in steps) - 1),
         waiting_for_worker=row.unfinished and not attended,
         curves=_curves(stages),

@@ -36,7 +36,7 @@ from core.rounds.outputs import EncodedFeatures, FittedKernel
 from core.rounds.stages import prepare_inputs
 from core.similarity.graph import SimilarityGraph
 from core.types import PickReason, PoolSnapshot, Selection
-from storage.rounds.artifacts import ArtifactFolder, ArtifactRef
+from storage.rounds.artifacts import ArtifactFolder, ArtifactRef, ArtifactUnreadable
 from storage.rounds.log import finite
 
 Stored = dict[str, Any]  # JSON
@@ -69,7 +69,13 @@ def put_output(place: Place, output: Any) -> Stored:
 
 def open_output(place: Place, gives: type[Output], stored: Mapping[str, Any]) -> Output:
     """The dataclass again. Arrays are memory-mapped."""
-    found: Output = _open(place, gives, stored)
+    try:
+        found: Output = _open(place, gives, stored)
+    except ArtifactUnreadable as problem:
+        raise ArtifactUnreadable(
+            f"A file that an earlier stage of this round wrote cannot be read. {problem} Start a new round: it writes "
+            "the file again."
+        ) from problem
     return found
 
 
@@ -130,7 +136,7 @@ def put_snapshot(place: Place, snapshot: PoolSnapshot) -> Stored:
     about = {"kind": snapshot.kind, "class_names": snapshot.class_names, "label_sequence": snapshot.label_sequence}
     hashes = np.frombuffer(bytes.fromhex("".join(snapshot.hashes)), np.uint8).reshape(len(snapshot.hashes), 32)
     names = ["item_ids", "labels", "held_out", "held_out_labels", "eligible"]
-    names += [name for name in ("groups", "windows") if getattr(snapshot, name) is not None]
+    names += [name for name in ("groups", "windows", "confirmed") if getattr(snapshot, name) is not None]
     return _put_npz(place, about, hashes=hashes, **{name: getattr(snapshot, name) for name in names})
 
 
@@ -247,8 +253,11 @@ def _put_encoded(place: Place, encoded: EncodedFeatures) -> Stored:
     return {"features": features, "notes": list(encoded.pool.notes)}
 
 
-def _open_encoded(place: Place, stored: Stored) -> EncodedFeatures:
+def _open_encoded(place: Place, stored: Stored) -> EncodedFeatures | None:
+    """None after the stage "decide" found that the round uses no encoder and compares none."""
     context = place.context()
+    if context.encoding is None:
+        return None
     if not stored:
         return encode_items(context)
     features = open_array(place.folder, stored["features"])

@@ -20,21 +20,23 @@ from typing import Any
 from app.rounds import distributed_training, stage_outputs
 from app.rounds.finish import finish_round
 from app.rounds.stage_outputs import Stored
+from app.rounds.stored_audition import preferred_encoder
 from app.rounds.stored_round import FINISH, SNAPSHOT, RoundStart, StepResult, StoredRound, keep_inputs
 from core.config import RoundConfig
 from core.encoders.choice import encoder_of, resolve_encoder
 from core.learning.training import load_model
 from core.media.inputs import Inputs
+from core.rounds.approach.presets import settle_preset
 from core.rounds.candidates import why_no_model
 from core.rounds.context import StageContext
-from core.rounds.outputs import TrainingResult
-from core.rounds.pipeline import resolve_preset
+from core.rounds.outputs import LabelTrust, TrainingResult
 from core.rounds.stage import Stage, run_stage
 from core.rounds.stages import STAGES, TRAIN
 from core.runtime import Runtime
-from core.types import MediaKind
+from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.media import shared as shared_media
+from storage.projects.projects import get_project
 from storage.rounds import workers
 from storage.rounds.log import RoundLog, RoundRow
 
@@ -65,21 +67,22 @@ def take_snapshot(of: StoredRound) -> StepResult:
     row = of.row
     shared_media.share(of.store, row.project_id, row.last_item_id, of.report)
     snapshot = Pool(of.store, row.project_id).snapshot(row)
-    config = resolve_preset(row.config, Runtime.create(row.config.seed))
+    config = settled_encoder(of.store, row)
     start = RoundStart(
         snapshot=snapshot,
-        config=settled_encoder(config, of.store.home, snapshot.kind, row.replay_of is not None),
+        config=settle_preset(config, Runtime.create(row.config.seed)),
         previous_round=previous_round(of.log, row),
     )
     return StepResult(output=stage_outputs.put_output(of.place, start))
 
 
-def settled_encoder(config: RoundConfig, home: Path, kind: MediaKind, is_replay: bool) -> RoundConfig:
-    """The settings with the encoder that the round uses; a replay uses the very one of its original, or none."""
-    if is_replay:
-        encoder_of(config.encoder, home)
-        return config
-    return resolve_encoder(config, home, kind)
+def settled_encoder(store: Store, row: RoundRow) -> RoundConfig:
+    """The settings with the encoder that the round may use; a replay uses the very one of its original, or none."""
+    if row.replay_of is not None:
+        encoder_of(row.config.encoder, store.home)
+        return row.config
+    project = get_project(store, row.project_id)
+    return resolve_encoder(row.config, store.home, project.kind, preferred_encoder(project))
 
 
 def previous_round(log: RoundLog, row: RoundRow) -> int | None:
@@ -147,7 +150,7 @@ def train(of: StoredRound) -> StepResult:
     if n_processes < 2:
         return run_and_store(TRAIN, of)
 
-    def run(context: StageContext, inputs: Inputs) -> TrainingResult:
+    def run(context: StageContext, inputs: Inputs, trust: LabelTrust | None = None) -> TrainingResult:
         if reason := why_no_model(context, inputs):
             return TrainingResult(model=None, why_no_model=reason)
         with tempfile.TemporaryDirectory(prefix="winnow-") as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from numpy.typing import NDArray
 from app.rounds import stage_outputs
 from app.rounds.artifact_refs import to_dict
 from app.rounds.stage_outputs import Place, Stored
-from core.config import RoundConfig, from_dict
+from core.config import RoundConfig, from_stored
 from core.encoders.choice import encoder_of
 from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model
 from core.media.inputs import Inputs
+from core.rounds.approach.deciding import settled
+from core.rounds.approach.evidence import PastRound
 from core.rounds.context import Landmarks, Previous, StageContext
 from core.rounds.embedding_map import PreviousMap
+from core.rounds.outputs import Approach
 from core.rounds.stage import Outputs
 from core.rounds.stages import STAGES
 from core.runtime import Runtime
@@ -101,7 +105,7 @@ class StoredRound:
         start = self.start
         region, share = self._region(start.snapshot)
         runtime = Runtime.create(start.config.seed)
-        return StageContext(
+        context = StageContext(
             snapshot=start.snapshot,
             config=start.config,
             read=shared_media.reader(self.store, self.row.project_id),
@@ -115,12 +119,16 @@ class StoredRound:
             checkpoints=self.checkpoints(),
             report=self.report,
         )
+        decided = self.results.get(NAME_OF[Approach])
+        if decided is None or decided.output is None:
+            return context
+        return settled(context, stage_outputs.open_output(self.place, Approach, decided.output))
 
     def _start_of_finished(self) -> RoundStart:
         ref = self.log.artifact(self.row.id, "snapshot")
         return RoundStart(
             snapshot=stage_outputs.open_snapshot(self.place, to_dict(ref)),
-            config=from_dict(RoundConfig, self.row.metrics["settings"]),
+            config=from_stored(RoundConfig, self.row.metrics["settings"]),
             previous_round=self.row.metrics.get("previous_round"),
         )
 
@@ -162,6 +170,7 @@ class StoredRound:
             load_model=lambda: self.load_or_note("model", load_previous_model),
             load_landmarks=lambda: self.load_or_note("kernel", lambda: last_landmarks(self.log, round_id)),
             load_map=lambda: self.load_or_note("map", load_map),
+            load_past=lambda: past_rounds(self.log, round_id),
         )
 
     def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
@@ -191,6 +200,32 @@ def last_landmarks(log: RoundLog, round_id: int | None) -> Landmarks | None:
         before = log.get(round_id).metrics.get("previous_round")
         round_id = int(before) if before is not None else None
     return None
+
+
+def past_rounds(log: RoundLog, round_id: int | None) -> tuple[PastRound, ...]:
+    """The rounds of the preset `auto` that led to this one, in their order. One whose predictions are no longer there
+    counts as one that trained one way alone."""
+    found: list[PastRound] = []
+    while round_id is not None:
+        row = log.get(round_id)
+        stored, encoder = row.metrics.get("approach"), (row.metrics.get("settings") or {}).get("encoder") or {}
+        if stored:
+            both = item_ids = None
+            with contextlib.suppress(NotFound, InvalidInput, OSError):
+                item_ids, both = (np.asarray(log.arrays(round_id, kind)) for kind in ("item_ids", "both_classes"))
+            found.append(
+                PastRound(
+                    n_labels=int(row.metrics["n_labeled"]),
+                    encoder=str(stored["encoder"]),
+                    uses_encoder=bool(encoder.get("identity")),
+                    class_names=tuple(row.metrics.get("class_names", ())),
+                    item_ids=item_ids,
+                    classes=both,
+                )
+            )
+        before = row.metrics.get("previous_round")
+        round_id = int(before) if before is not None else None
+    return tuple(reversed(found))
 
 
 _last_inputs: tuple[tuple[int, int], Inputs] | None = None  # of the round this process worked on last

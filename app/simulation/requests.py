@@ -14,7 +14,7 @@ from typing import Any
 
 from app.rounds.requests import next_config
 from app.simulation.results import VERSION, Question, record_from, refuse_earlier
-from core.config import Preset, RoundConfig, from_dict, preset, to_json
+from core.config import Preset, RoundConfig, from_dict, from_stored, preset, to_json
 from core.errors import InvalidInput
 from core.rounds.simulation_plan import INDUCTIVE, Plan, RoundRecord
 from storage.database.store import Store, now
@@ -137,7 +137,7 @@ def question_of(row: SimulationRow) -> Question:
         strategies=asked.strategies,
         seeds=tuple(range(asked.seeds)),
         plan=asked.plan,
-        config=from_dict(RoundConfig, dict(row.settings)),
+        config=from_stored(RoundConfig, dict(row.settings)),
     )
 
 

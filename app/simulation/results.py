@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from core.config import RoundConfig, from_dict, to_json
+from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import EARLIER, INDUCTIVE, Plan, RoundRecord
 from storage.system.atomic_files import write_file
@@ -44,7 +44,7 @@ class Question:
         theirs = {
             **stored,
             "plan": {**stored["plan"], "rounds": self.plan.rounds},
-            "config": json.loads(to_json(from_dict(RoundConfig, dict(stored["config"])))),  # names of older versions
+            "config": json.loads(to_json(from_stored(RoundConfig, dict(stored["config"])))),  # names of older versions
         }
         return all(theirs.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
 
@@ -66,7 +66,7 @@ class Question:
             strategies=tuple(values["strategies"]),
             seeds=tuple(values["seeds"]),
             plan=from_dict(Plan, dict(values["plan"])),
-            config=from_dict(RoundConfig, dict(values["config"])),
+            config=from_stored(RoundConfig, dict(values["config"])),
         )
 
     @property

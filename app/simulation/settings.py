@@ -22,10 +22,11 @@ SECTIONS: dict[str, type] = {
 
 
 def preset_for_this_machine(name: Preset) -> RoundConfig:
-    """The preset; `auto` is replaced by the preset for this machine's device, so that results name what was used."""
+    """The preset; `auto` is replaced by the preset for this machine's device, so that results name what was used. It
+    trains from scratch (`app.cli.commands.simulate` compares that with an encoder)."""
     if name != "auto":
         return preset(name)
-    from core.rounds.pipeline import resolve_preset
+    from core.rounds.approach.presets import resolve_preset
     from core.runtime import Runtime
 
     return resolve_preset(preset("auto"), Runtime.create(0))

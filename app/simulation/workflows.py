@@ -31,10 +31,10 @@ from app.worker import engine
 from app.worker.context import WorkerContext
 from app.worker.error_messages import sentence, story
 from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
-from core.config import RoundConfig, from_dict, to_json
+from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.encoders.choice import resolve_encoder
 from core.errors import Cancelled, NotFound, WinnowError
-from core.rounds.pipeline import resolve_preset
+from core.rounds.approach.presets import settle_preset
 from core.rounds.simulation_plan import RoundRecord
 from core.runtime import Runtime
 from core.types import Progress, Report
@@ -95,8 +95,9 @@ def _begin(simulation_id: int, attempt: int) -> int:
     store = worker_context.current().store
     try:
         row = simulations.get(store, simulation_id)
-        config = resolve_preset(from_dict(RoundConfig, dict(row.settings)), Runtime.create(0))
-        config = resolve_encoder(config, store.home, get_project(store, row.project_id).kind)
+        asked = from_stored(RoundConfig, dict(row.settings))
+        config = resolve_encoder(asked, store.home, get_project(store, row.project_id).kind)
+        config = settle_preset(config, Runtime.create(0))
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):

@@ -36,8 +36,15 @@ class Forecast:
     reached: bool = False  # the newest round has the target already
 
 
-def forecast(labels: NDArray[np.int64], correct: NDArray[np.bool_], target: float, seed: int = 0) -> Forecast | None:
-    """From `correct` (items, rounds) at `labels` (rounds,); None with too few rounds or items to say anything."""
+def forecast(
+    labels: NDArray[np.int64],
+    correct: NDArray[np.bool_],
+    target: float,
+    seed: int = 0,
+    groups: NDArray[np.int64] | None = None,
+) -> Forecast | None:
+    """From `correct` (items, rounds) at `labels` (rounds,); None with too few rounds or items to say anything. With
+    `groups` (items,) whole groups are resampled instead of items."""
     n_items = correct.shape[0]
     if len(np.unique(labels[labels > 0])) < FEWEST_ROUNDS or n_items < FEWEST_ITEMS or not 0 < target < 1:
         return None
@@ -45,9 +52,8 @@ def forecast(labels: NDArray[np.int64], correct: NDArray[np.bool_], target: floa
     labels, correct = labels[usable], correct[:, usable]
     if correct[:, -1].mean() >= target:
         return Forecast(target=target, labels=now, more=0, low=0, high=0, reached=True)
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(0, n_items, (DRAWS, n_items))
-    errors = np.concatenate([(~correct).mean(0)[None], 1 - correct[picks].mean(1)])  # the first row: all items
+    resampled = _resampled_errors(correct, groups, np.random.default_rng(seed))
+    errors = np.concatenate([(~correct).mean(0)[None], resampled])  # the first row: all items
     found = np.maximum(_labels_at(labels, errors, n_items, 1 - target) - now, 0)
     low, high = np.quantile(found[1:], [LOW, HIGH], method="higher")
     return Forecast(
@@ -57,6 +63,22 @@ def forecast(labels: NDArray[np.int64], correct: NDArray[np.bool_], target: floa
         low=_rounded(low),
         high=_rounded(high) if high < HORIZON * now else None,
     )
+
+
+def _resampled_errors(
+    correct: NDArray[np.bool_], groups: NDArray[np.int64] | None, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(DRAWS, rounds) the error rates of bootstrap samples of the items, or of their groups."""
+    n_items = len(correct)
+    if groups is None:
+        picks = rng.integers(0, n_items, (DRAWS, n_items))
+        errors: NDArray[np.float64] = 1 - correct[picks].mean(1)
+        return errors
+    group = np.unique(groups, return_inverse=True)[1]
+    n_groups = int(group.max()) + 1
+    times = rng.multinomial(n_groups, np.full(n_groups, 1 / n_groups), DRAWS)[:, group]  # (DRAWS, items)
+    found: NDArray[np.float64] = times @ (~correct) / times.sum(1, keepdims=True)
+    return found
 
 
 def _labels_at(

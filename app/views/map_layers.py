@@ -1,8 +1,9 @@
 """The content of the map of one round, as arrays: positions, predictions, labels and picks of its items.
 
 Positions, predictions and picks belong to the round and never change; labels are the current ones. The arrays hold all
-items of the round. `drawn` holds the rows that are drawn: all of them up to `MOST_POINTS`, else labeled items, picks
-and a sample of the rest. Areas are resolved against all items, not only against those drawn.
+items of the round. `drawn` holds the rows that are drawn: all of them up to `MOST_POINTS`, else picks and a sample of
+labeled and other items, so that a map costs the same for every larger pool. Areas are resolved against all items, not
+only against those drawn.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds import requests as round_requests
+from app.views.figures.map_extent import MapExtent, map_extent
 from app.views.item_names import ItemNames
 from app.views.predictions import RoundPredictions, predictions_of
 from core.errors import NotFound
@@ -29,7 +31,9 @@ from storage.projects.annotators import AnnotatorRow, list_annotators
 from storage.projects.class_rows import ClassRow, color_of
 from storage.rounds.log import RoundLog, RoundRow
 
-MOST_POINTS = 50_000
+MOST_POINTS = 50_000  # items of a map on which every item is a point
+SAMPLED_POINTS = 10_000  # of a larger one, over the density of all items
+KEPT_MAPS = 8  # rounds whose points are kept open
 KEPT_NAMES = 4  # rounds whose names are kept
 NONE = -1
 
@@ -45,6 +49,7 @@ class MapLayers:
     item_ids: NDArray[np.int64]
     names: Mapping[int, str]  # row -> name of the rows that are drawn, as shown (`app.views.item_names`)
     points: NDArray[np.float32]  # (n, 2)
+    extent: MapExtent  # of all points
     predicted: NDArray[np.int16]  # position in class_names, NONE without a model or if the model has seen its label
     confidence: NDArray[np.float32]
     label: NDArray[np.int16]  # position in class_names, NONE where there is none
@@ -72,9 +77,10 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     log = RoundLog(store, project_id)
     row = log.get(round_id)
     found = predictions_of(store, row)
-    points = _points(log, round_id)
-    if found is None or points is None or len(points) != len(found.item_ids):
+    placed = _points(log, round_id)
+    if found is None or placed is None or len(placed[0]) != len(found.item_ids):
         return None
+    points, extent = placed
     known = classes.list_classes(store, project_id, include_inactive=True)
     active = [one for one in known if one.active]
     best = found.best_classes(known) if row.metrics.get("has_model") else None
@@ -99,6 +105,7 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
         item_ids=found.item_ids,
         names=_shown_names(store, found, known, np.concatenate([drawn, picks, *others.values()])),
         points=points,
+        extent=extent,
         predicted=np.where(found.seen, np.int16(NONE), best.predicted) if best else np.full(n, NONE, np.int16),
         confidence=np.where(found.seen, np.float32(0), best.confidence) if best else np.zeros(n, np.float32),
         label=label,
@@ -125,11 +132,26 @@ def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:
     )
 
 
-def _points(log: RoundLog, round_id: int) -> NDArray[np.float32] | None:
+_maps: OrderedDict[tuple[str, int], tuple[NDArray[np.float32], MapExtent]] = OrderedDict()
+
+
+def _points(log: RoundLog, round_id: int) -> tuple[NDArray[np.float32], MapExtent] | None:
+    """The points of a round and their extent, which never change; None if it stored no map."""
+    key = (log.store.url, round_id)
+    with _lock:
+        if key in _maps:
+            _maps.move_to_end(key)
+            return _maps[key]
     try:
-        return np.asarray(log.arrays(round_id, "map"), np.float32)
+        points = np.asarray(log.arrays(round_id, "map"), np.float32)
     except NotFound:
         return None
+    made = (points, map_extent(points))
+    with _lock:
+        _maps[key] = made
+        while len(_maps) > KEPT_MAPS:
+            _maps.popitem(last=False)
+    return made
 
 
 def _label_positions(class_ids: NDArray[np.int32], known: Sequence[ClassRow]) -> NDArray[np.int16]:
@@ -194,27 +216,39 @@ def _shown_names(
 
 
 def drawn_rows(label: NDArray[np.integer], picks: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """All rows up to `MOST_POINTS`; with more items, labeled rows, picks and a uniform sample of the others.
+    """All rows up to `MOST_POINTS`; with more items, picks, labeled rows, and others.
 
-    The sample is the beginning of one random order of the rows, so that a new label changes at most one other point.
+    Labeled rows are up to half of `SAMPLED_POINTS`, and more if the others are few. Both samples are the beginning of
+    one random order of the rows, so that a new label changes few other points.
     """
     if n <= MOST_POINTS:
         return np.arange(n)
-    drawn = np.zeros(n, np.bool_)
-    drawn[np.flatnonzero(label != NONE)[: MOST_POINTS // 2]] = True
+    order, drawn = _random_order(n), np.zeros(n, np.bool_)
+    labeled = np.flatnonzero(label != NONE)
+    most_labeled = max(SAMPLED_POINTS // 2, SAMPLED_POINTS - (n - len(labeled)))
+    if len(labeled) > most_labeled:
+        labeled = labeled[np.argpartition(_random_place(n)[labeled], most_labeled)[:most_labeled]]
+    drawn[labeled] = True
     drawn[picks] = True
-    order = _random_order(n)
-    others = order[: 2 * MOST_POINTS]
-    others = others[~drawn[others]]
-    if len(others) < MOST_POINTS:
-        others = order[~drawn[order]]
-    drawn[others[: MOST_POINTS - int(np.count_nonzero(drawn))]] = True
+    first = order[: 2 * SAMPLED_POINTS]
+    others = first[(label[first] == NONE) & ~drawn[first]]
+    if len(others) < SAMPLED_POINTS:
+        others = order[(label[order] == NONE) & ~drawn[order]]
+    drawn[others[: max(0, SAMPLED_POINTS - int(np.count_nonzero(drawn)))]] = True
     return np.flatnonzero(drawn)
 
 
 @lru_cache(maxsize=2)
 def _random_order(n: int) -> NDArray[np.int32]:
     return np.random.default_rng(0).permutation(n).astype(np.int32)
+
+
+@lru_cache(maxsize=2)
+def _random_place(n: int) -> NDArray[np.int32]:
+    """(n,) the place of each row in `_random_order`."""
+    place = np.empty(n, np.int32)
+    place[_random_order(n)] = np.arange(n, dtype=np.int32)
+    return place
 
 
 def _rows(item_ids: Sequence[int], found: RoundPredictions) -> NDArray[np.int64]:

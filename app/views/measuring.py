@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from app.views.figures.charts import wilson
 from app.views.forecasts import Forecast, forecast
@@ -27,14 +28,16 @@ from storage.rounds.log import RoundLog, RoundRow
 
 FEWEST_PER_CLASS = 10  # labeled test items of a class before its accuracy is shown
 MOST_TESTS = 20_000
+Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A share of correct predictions with its 95 % Wilson interval."""
+    """A share of correct predictions with its 95 % Wilson interval; over groups where whole groups were drawn."""
 
     correct: int
     n: int
+    effective: float | None = None  # `effective_size`; None: the items were drawn one by one
 
     @property
     def value(self) -> float:
@@ -42,7 +45,13 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return wilson(self.correct, self.n)
+        size = self.n if self.effective is None else self.effective
+        return wilson(self.value * size, size)
+
+    @classmethod
+    def of(cls, correct: NDArray[np.bool_], groups: NDArray[np.int64] | None) -> Share:
+        size = None if groups is None else effective_size(correct, groups)
+        return cls(correct=int(correct.sum()), n=len(correct), effective=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +76,13 @@ class Measurement:
     per_class: tuple[tuple[str, Share], ...]  # of the newest round, classes with enough test items
     n_left_out: int  # rounds without predictions of all of the items
     correct: NDArray[np.bool_]  # (k, rounds) of each labeled test item in each of `rounds`
+    groups: NDArray[np.int64] | None = None  # (k,) of each labeled test item, where whole groups were drawn
+    divided: bool = False  # groups are on both sides
+
+    @property
+    def n_groups(self) -> int:
+        """Of the labeled test items, where whole groups were drawn; else 0."""
+        return 0 if self.groups is None else len(np.unique(self.groups))
 
     @property
     def newest(self) -> MeasuredRound | None:
@@ -76,7 +92,33 @@ class Measurement:
         """How many labels an accuracy of `target` takes; None while there are too few rounds or test items."""
         usable = [place for place, row in enumerate(self.rounds) if row.inductive]
         labels = np.array([self.rounds[place].n_labeled for place in usable], np.int64)
-        return forecast(labels, self.correct[:, usable], target)
+        return forecast(labels, self.correct[:, usable], target, groups=self.groups)
+
+
+def effective_size(correct: NDArray[np.bool_], groups: NDArray[np.int64]) -> float:
+    """The size of a simple random sample that is as exact as this one from whole groups; its Wilson interval has the
+    level 95 % (`python -m experiments.interval_coverage`).
+
+    Items of a group are right or wrong together. With n_g items of each group, c_g of them correct, p = sum c_g / n:
+
+        variance   k / (k - 1) sum_g (c_g - p n_g)^2 / n^2        ratio estimate, for any dependence within groups
+        k          n^2 / sum_g n_g^2                              groups of unequal size count as fewer
+        size       p (1 - p) / variance (1.96 / t)^2, at most n   t: Student's 97.5 % quantile, k - 1 degrees
+
+    Where all predictions are right, or all are wrong, the size before the factor is k.
+    """
+    n = len(correct)
+    if n == 0:
+        return 0.0
+    _, group = np.unique(groups, return_inverse=True)
+    size, right = np.bincount(group).astype(np.float64), np.bincount(group, correct)
+    k = max(2.0, n * n / float((size**2).sum()))
+    p = float(right.sum()) / n
+    found = k
+    if 0 < p < 1:
+        variance = k / (k - 1) * float(((right - p * size) ** 2).sum()) / n**2
+        found = min(float(n), p * (1 - p) / variance) if variance > 0 else float(n)
+    return max(1.0, found * (Z / float(stats.t.ppf(0.975, k - 1))) ** 2)
 
 
 def half_width(n_items: int, expected: float = 0.5) -> float:
@@ -105,12 +147,13 @@ def measure(store: Store, project_id: int) -> Measurement | None:
     labels = _effective(items.class_ids[at], known)
     rows = [row for row in reversed(RoundLog(store, project_id).list()) if row.status == "finished"]
     rows = [row for row in rows if row.replay_of is None and row.metrics.get("has_model")]
+    groups = np.unique(np.array(items.groups), return_inverse=True)[1][at] if items.groups else None
     measured, columns = [], []
     for row in rows if len(at) else ():
         stored = _stored(store, row, items.item_ids[at])
         if stored is not None:
             columns.append(_effective(stored.class_ids, known) == labels)
-            measured.append(_measured(row, columns[-1], stored.inductive))
+            measured.append(_measured(row, Share.of(columns[-1], groups), stored.inductive))
     correct = np.stack(columns, 1) if columns else np.zeros((len(at), 0), np.bool_)
     return Measurement(
         n_drawn=len(items.item_ids),
@@ -118,9 +161,11 @@ def measure(store: Store, project_id: int) -> Measurement | None:
         n_waiting=int(items.waiting.sum()),
         n_skipped=int(items.skipped.sum()),
         rounds=tuple(measured),
-        per_class=_per_class(labels, columns[-1], known) if columns else (),
+        per_class=_per_class(labels, columns[-1], known, groups) if columns else (),
         n_left_out=(len(rows) - len(measured)) if len(at) else 0,
         correct=correct,
+        groups=groups,
+        divided=items.divided,
     )
 
 
@@ -131,6 +176,7 @@ def as_dict(found: Measurement, forecast: Forecast | None) -> dict[str, Any]:
         "n_labeled": found.n_labeled,
         "n_waiting": found.n_waiting,
         "n_skipped": found.n_skipped,
+        "n_groups": found.n_groups,
         "rounds": [
             {
                 "round_id": row.round_id,
@@ -151,13 +197,13 @@ def _share(share: Share) -> dict[str, Any]:
     return {"accuracy": share.value, "correct": share.correct, "n": share.n, "low": low, "high": high}
 
 
-def _measured(row: RoundRow, correct: NDArray[np.bool_], inductive: bool) -> MeasuredRound:
+def _measured(row: RoundRow, accuracy: Share, inductive: bool) -> MeasuredRound:
     return MeasuredRound(
         round_id=row.id,
         number=row.number,
         n_labeled=row.n_labeled,
         strategy=row.strategy,
-        accuracy=Share(correct=int(correct.sum()), n=len(correct)),
+        accuracy=accuracy,
         inductive=inductive,
     )
 
@@ -194,11 +240,14 @@ def _effective(class_ids: NDArray[np.int64], known: Sequence[ClassRow]) -> NDArr
 
 
 def _per_class(
-    labels: NDArray[np.int64], correct: NDArray[np.bool_], known: Sequence[ClassRow]
+    labels: NDArray[np.int64],
+    correct: NDArray[np.bool_],
+    known: Sequence[ClassRow],
+    groups: NDArray[np.int64] | None,
 ) -> tuple[tuple[str, Share], ...]:
     found = []
     for row in known:
         mine = labels == row.id
         if row.active and int(mine.sum()) >= FEWEST_PER_CLASS:
-            found.append((row.name, Share(correct=int(correct[mine].sum()), n=int(mine.sum()))))
+            found.append((row.name, Share.of(correct[mine], None if groups is None else groups[mine])))
     return tuple(found)

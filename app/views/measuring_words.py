@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.views.forecasts import FEWEST_ITEMS, FEWEST_ROUNDS, Forecast
 from app.views.measuring import Measurement, Share
 from app.views.text import count
+from storage.labeling.test_sets import Draw
 
 
 def percent(share: Share) -> str:
@@ -21,9 +22,29 @@ def progress_sentence(found: Measurement) -> str:
     return f"All {count(found.n_labeled, 'test item')} are labeled.{skipped}"
 
 
+def draw_sentence(draw: Draw) -> str:
+    """What was drawn, and how groups were treated."""
+    said = f"Drew {count(draw.n_items, 'test item')} from {draw.n_frame:,} (seed {draw.seed})."
+    if draw.n_test_groups:
+        return said + (
+            f" They come from {draw.n_test_groups:,} of {draw.n_groups:,} groups without a label; the other "
+            f"{count(draw.n_set_aside, 'item')} of these groups left the pool."
+        )
+    if draw.n_groups:
+        return said + f" Each of {draw.n_groups:,} groups has its share, so groups are on both sides."
+    return said
+
+
 def about_rounds(found: Measurement) -> list[str]:
     """What the curve does not show by itself."""
     lines = ["Every round is measured on the same test items, by the network alone. No round trained on them."]
+    if found.n_groups:
+        lines.append(
+            f"The test items come from {count(found.n_groups, 'whole group')} that no round trains on. The interval "
+            "counts groups, so it is wider than that of as many independent items."
+        )
+    if found.divided:
+        lines.append("Items of the same groups are trained on, so the accuracy on new groups may be lower.")
     early = sum(not row.inductive for row in found.rounds)
     if early:
         rounds = "1 round" if early == 1 else f"{early} rounds"

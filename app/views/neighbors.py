@@ -24,11 +24,13 @@ from storage.labeling.state_arrays import NO_ID, item_states
 
 FEWEST_DIRECTIONS, MOST_DIRECTIONS = 16, 64
 EXPLAINED = 0.99  # share of the variance that the directions hold, if `MOST_DIRECTIONS` suffice
-CANDIDATES = 200
+CANDIDATES = 200  # rows that are compared exactly for each item
+FEW_CANDIDATES = 64  # if the directions hold that share
 BLOCK = 32  # values in a block; its minimum stands for them
 SAMPLE = 4_096  # rows from which the principal directions are computed
 READ_ROWS = 8_192  # rows read at once, so that mapped memory can be given back in between
-MOST_READ = 25_000  # rows compared exactly before mapped memory is given back; each may hold a page of 4 kB
+READ_AROUND = 1 << 16  # bytes that the system maps when one row is read
+MOST_HELD = 1 << 25  # bytes of mapped memory that a search may hold
 KEPT_INDEXES = 3
 
 
@@ -38,13 +40,15 @@ class NeighborIndex:
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._embeddings = embeddings
         self._lock = Lock()
-        self._mean, self._basis = _principal_directions(embeddings)
+        self._mean, self._basis, explained = _principal_directions(embeddings)
+        self._candidates = FEW_CANDIDATES if explained else CANDIDATES
+        give_back(embeddings)
         self._labeled = np.zeros(len(embeddings), np.bool_)
         self._place = np.full(len(embeddings), -1, np.int32)  # row -> place in the arrays below, −1: not labeled
-        self._n = self._n_read = 0
-        self._rows = np.zeros(BLOCK, np.int64)
-        self._reduced = np.zeros((BLOCK, self._basis.shape[1]), np.float32)
-        self._squares = np.full(BLOCK, np.inf, np.float32)  # |reduced|²; inf beyond the rows in use
+        self._n = 0
+        self._rows = np.zeros(0, np.int64)
+        self._reduced = np.zeros((0, self._basis.shape[1] + 1), np.float32)  # last |reduced|²; inf beyond rows in use
+        self._reserve(BLOCK)
 
     def set_labeled(self, labeled: NDArray[np.bool_]) -> None:
         """Make the rows where `labeled` (n,) is true the ones that searches return."""
@@ -60,39 +64,45 @@ class NeighborIndex:
         with self._lock:
             if not self._n:
                 return [np.empty(0, np.int64) for _ in rows]
-            self._n_read += len(rows) * CANDIDATES
-            if self._n_read > MOST_READ:
-                give_back(self._embeddings)
-                self._n_read = 0
             return self._nearest(rows, limit)
 
     def _nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
-        asked = np.asarray(self._embeddings[rows], np.float32)
+        asked = self._read(rows)
         used = -(-self._n // BLOCK) * BLOCK  # whole blocks
-        scores = np.asarray(((asked - self._mean) @ self._basis) @ self._reduced[:used].T, np.float32)
-        scores *= -2
-        scores += self._squares[:used]
+        factors = np.ones((len(rows), self._reduced.shape[1]), np.float32)
+        factors[:, :-1] = -2 * ((asked - self._mean) @ self._basis)
+        scores = factors @ self._reduced[:used].T  # |b|² − 2 a·b: the squared distance up to |a|²
         own = self._place[rows]
         scores[np.flatnonzero(own >= 0), own[own >= 0]] = np.inf
-        places = _smallest(scores, CANDIDATES)
+        places = _smallest(scores, self._candidates)
         usable = np.isfinite(np.take_along_axis(scores, places, 1))
         near = self._rows[places]  # (m, candidates)
-        difference = self._embeddings[near] - asked[:, None]
+        difference = self._read(near.ravel()).reshape(*near.shape, -1) - asked[:, None]
         distances = np.where(usable, np.sqrt(np.square(difference).sum(2)), np.inf)
         order = np.lexsort((near, distances), axis=1)[:, :limit]
         return [near[k, best][usable[k, best]] for k, best in enumerate(order)]
+
+    def _read(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The embeddings of these rows; the memory of a large file is given back on the way."""
+        if self._embeddings.nbytes <= MOST_HELD:
+            return np.asarray(self._embeddings[rows], np.float32)
+        read = np.empty((len(rows), self._embeddings.shape[1]), np.float32)
+        for start in range(0, len(rows), step := MOST_HELD // READ_AROUND):
+            read[start : start + step] = self._embeddings[rows[start : start + step]]
+            give_back(self._embeddings)
+        return read
 
     def _add(self, rows: NDArray[np.int64]) -> None:
         self._reserve(self._n + len(rows))
         for start in range(0, len(rows), READ_ROWS):
             part = rows[start : start + READ_ROWS]
             places = slice(self._n, self._n + len(part))
-            self._reduced[places] = (self._embeddings[part] - self._mean) @ self._basis
-            self._squares[places] = np.square(self._reduced[places]).sum(1)
+            reduced = (self._embeddings[part] - self._mean) @ self._basis
+            self._reduced[places, :-1], self._reduced[places, -1] = reduced, np.square(reduced).sum(1)
             self._rows[places] = part
             self._place[part] = np.arange(places.start, places.stop)
             self._n += len(part)
-            if len(part) == READ_ROWS:
+            if min(len(part) * READ_AROUND, self._embeddings.nbytes) > MOST_HELD:
                 give_back(self._embeddings)
 
     def _remove(self, row: int) -> None:
@@ -100,8 +110,7 @@ class NeighborIndex:
         place, self._n = int(self._place[row]), self._n - 1
         last = int(self._rows[self._n])
         self._rows[place], self._reduced[place] = last, self._reduced[self._n]
-        self._squares[place] = self._squares[self._n]
-        self._squares[self._n] = np.inf
+        self._reduced[self._n, -1] = np.inf
         self._place[last] = place
         self._place[row] = -1
 
@@ -112,11 +121,14 @@ class NeighborIndex:
         more = size - len(self._rows)
         self._rows = np.concatenate([self._rows, np.zeros(more, np.int64)])
         self._reduced = np.concatenate([self._reduced, np.zeros((more, self._reduced.shape[1]), np.float32)])
-        self._squares = np.concatenate([self._squares, np.full(more, np.inf, np.float32)])
+        self._reduced[-more:, -1] = np.inf
 
 
-def _principal_directions(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(e,) mean and (e, d) orthonormal directions of a sample of the rows, largest variance first.
+def _principal_directions(
+    embeddings: NDArray[np.float32],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], bool]:
+    """(e,) mean and (e, d) orthonormal directions of a sample of the rows, largest variance first, and whether they
+    hold the share `EXPLAINED` of it.
 
     The last layer of a classifier has little variance outside a few directions. Where it does not, the most directions
     are used and the search may miss some of the nearest rows.
@@ -125,11 +137,12 @@ def _principal_directions(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.f
     sample = np.asarray(embeddings[:: max(1, -(-n // SAMPLE))], np.float64)
     mean = sample.mean(0) if len(sample) else np.zeros(e)
     if e <= FEWEST_DIRECTIONS:
-        return mean.astype(np.float32), np.eye(e, dtype=np.float32)
+        return mean.astype(np.float32), np.eye(e, dtype=np.float32), True
     variances, directions = np.linalg.eigh((sample - mean).T @ (sample - mean))
     share = np.cumsum(variances[::-1]) / max(variances.sum(), np.finfo(np.float64).tiny)
     count = int(np.clip(np.searchsorted(share, EXPLAINED) + 1, FEWEST_DIRECTIONS, min(e, MOST_DIRECTIONS)))
-    return mean.astype(np.float32), np.ascontiguousarray(directions[:, ::-1][:, :count], np.float32)
+    basis = np.ascontiguousarray(directions[:, ::-1][:, :count], np.float32)
+    return mean.astype(np.float32), basis, bool(share[count - 1] >= EXPLAINED)
 
 
 def _smallest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
@@ -172,11 +185,8 @@ def nearest_labeled(
         return {}
     states = item_states(store, found.round.project_id)
     class_of = found.values_in(states, "class_id", NO_ID)
-    class_of = np.where(
-        found.values_in(states, "held_out", True), class_of.dtype.type(NO_ID), class_of
-    )  # no test labels
     if labels is None:
-        index.set_labeled(class_of != NO_ID)
+        index.set_labeled((class_of != NO_ID) & ~found.values_in(states, "held_out", True))  # no test labels
     else:
         labeled = np.zeros(len(found.item_ids), np.bool_)
         rows = found.rows(np.fromiter(labels, np.int64, len(labels)))

@@ -78,12 +78,15 @@ class RoundPredictions:
 
     def values_in(self, states: ItemStates, name: str, missing: Any) -> NDArray[Any]:
         """(n,) the values of the array `name` of `states` for each row, `missing` for items that were deleted."""
+        return self.of_rows(states, getattr(states, name), missing)
+
+    def of_rows(self, states: ItemStates, values: NDArray[Any], missing: Any) -> NDArray[Any]:
+        """(n,) of `values`, which has one entry per item of `states`, those of each row."""
         if states.generation not in self._positions:
             n = len(self.item_ids)
             first = n <= states.n_items and np.array_equal(states.item_ids[:n], self.item_ids)
             self._positions.clear()
             self._positions[states.generation] = None if first else states.positions(self.item_ids).astype(np.int32)
-        values: NDArray[Any] = getattr(states, name)
         at = self._positions[states.generation]
         if at is None:  # the rows are the first items, in their order
             return values[: len(self.item_ids)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.live.results import read_result
-from app.views.predictions import RoundPredictions, predictions_of
+from app.views.neighbors import nearest_labeled
+from app.views.predictions import RoundPredictions, newest_predictions, predictions_of
+from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling import agreement
-from storage.labeling.labeled_items import items_to_hide, undecided_labels
+from storage.labeling.labeled_items import UNDECIDED, items_to_hide, undecided_labels, undecided_until
 from storage.projects import class_rows, classes
-from storage.rounds.log import RoundLog
+from storage.rounds.log import RoundLog, RoundRow
 
+SUSPECTED = 0.5  # trust below which a label is more likely wrong than right, as in `core.labels.trust`
 CONFLICT = 0.9  # least confidence of a prediction that contradicts a label
 
 
@@ -28,6 +32,8 @@ class Case:
     labels: dict[int, int]
     prediction: int | None = None
     confidence: float | None = None
+    trust: float | None = None  # probability that the label is right, by predictions without it
+    influence: float | None = None  # of the label: negative where it raises the loss of the whole pool
 
 
 def cases(store: Store, project_id: int, reviewer: int | None = None) -> list[Case]:
@@ -55,16 +61,17 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
     rounds = [row for row in rounds if row.metrics.get("has_model") and row.replay_of is None]
     counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
     conflicting: list[Case] = []
-    labels = [(one.item_id, one.class_id, one.first_sequence) for one in undecided_labels(store, project_id)]
-    left = np.array(labels, np.int64).reshape(-1, 3)
+    oldest = min((row.label_sequence for row in rounds), default=0)  # it has used all labels up to this one
+    left = undecided_labels(store, project_id, after=oldest) if rounds else np.empty(0, UNDECIDED)
     for row in rounds:  # newest first
-        is_unused = row.label_sequence < left[:, 2]
+        is_unused = row.label_sequence < left["first_sequence"]
         unused, left = left[is_unused], left[~is_unused]
         found = predictions_of(store, row) if len(unused) else None
         if found is not None:
-            conflicting += _contradicted(found, unused[:, 0], unused[:, 1], counts_as)
-    known = {one.item_id for one in conflicting}
-    conflicting += [one for one in suspected(store, project_id) if one.item_id not in known]
+            conflicting += _contradicted(found, unused["item_id"], unused["class_id"], counts_as)
+    by_item = {one.item_id: one for one in conflicting}
+    by_item |= {one.item_id: one for one in [*suspected(store, project_id), *doubted(store, project_id)]}
+    conflicting = list(by_item.values())
     return sorted(conflicting, key=lambda one: -(one.confidence or 0.0))
 
 
@@ -75,7 +82,8 @@ def suspected(store: Store, project_id: int) -> list[Case]:
     if found is None or not found.suspects:
         return []
     counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
-    given = {label.item_id: label.class_id for label in undecided_labels(store, project_id)}
+    labels = undecided_labels(store, project_id)
+    given = dict(zip(labels["item_id"].tolist(), labels["class_id"].tolist(), strict=True))
     return [
         Case(
             item_id=one.item_id,
@@ -87,6 +95,60 @@ def suspected(store: Store, project_id: int) -> list[Case]:
         for one in found.suspects
         if given.get(one.item_id) == counts_as.get(one.class_id, one.class_id)
     ]
+
+
+def doubted(store: Store, project_id: int) -> list[Case]:
+    """Labels that the newest round found more likely wrong than right (`core.labels.trust`), with or without an
+    encoder, as long as nobody has labeled the item since or decided about it."""
+    log = RoundLog(store, project_id)
+    row = next((one for one in log.list() if one.status == "finished" and one.replay_of is None), None)
+    found = predictions_of(store, row) if row is not None else None
+    if row is None or found is None:
+        return []
+    try:
+        weights, beliefs = log.arrays(row.id, "label_weights"), log.arrays(row.id, "label_beliefs")
+    except NotFound:  # a round without such a check
+        return []
+    counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
+    item_ids = np.asarray(log.arrays(row.id, "item_ids"))
+    influence = _influence(log, row, len(item_ids))
+    rows = np.flatnonzero(np.asarray(weights) < SUSPECTED)
+    given = undecided_until(store, project_id, item_ids[rows].tolist(), row.label_sequence)
+    cases_ = []
+    for at in rows:
+        item_id, best = int(item_ids[at]), int(np.asarray(beliefs[at]).argmax())
+        predicted = counts_as.get(found.column_classes[best], found.column_classes[best])
+        if predicted != given.get(item_id, predicted):
+            cases_.append(
+                Case(
+                    item_id=item_id,
+                    kind="conflict",
+                    labels={0: given[item_id]},
+                    prediction=predicted,
+                    confidence=float(beliefs[at][best]),
+                    trust=float(weights[at]),
+                    influence=float(influence[at]) if np.isfinite(influence[at]) else None,
+                )
+            )
+    return cases_
+
+
+def nearest_classes(store: Store, project_id: int, case: Case, limit: int = 5) -> list[int]:
+    """The classes of the labeled items that are nearest to the item of a case, nearest first."""
+    found = newest_predictions(store, project_id)
+    if found is None:
+        return []
+    counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
+    near = nearest_labeled(store, found, [case.item_id], limit=limit).get(case.item_id, [])
+    return [counts_as.get(one.class_id, one.class_id) for one in near]
+
+
+def _influence(log: RoundLog, row: RoundRow, n_items: int) -> NDArray[np.float32]:
+    """(n,) of suspected labels, NaN elsewhere."""
+    found = np.full(n_items, np.nan, np.float32)
+    with contextlib.suppress(NotFound):
+        found[np.asarray(log.arrays(row.id, "candidate_rows"))] = log.arrays(row.id, "label_influence")
+    return found
 
 
 def _contradicted(

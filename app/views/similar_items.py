@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Timer
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 from app.views.predictions import RoundPredictions, give_back
 
 BLOCK = 16_384  # rows that are compared at once
+MOST_HELD = 1 << 25  # bytes of the features of a large pool in memory at a time
+MOST_KEPT_ROWS = 200_000  # of a pool whose features stay in memory between searches
+IDLE_SECONDS = 30.0
 MOST = 500
+PLACES = 32  # values in a block of `largest`
 KEPT = 3
 MOST_COMPARED = 10_000  # items whose neighborhoods are computed: each is compared with each
 NEAREST = 10
@@ -25,34 +29,81 @@ _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = Order
 _lock = Lock()
 
 
-def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Up to `MOST` ids of `among`, most similar first, after the item itself; empty without its features."""
+def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Up to `MOST` item ids of the rows where `among` (n,) is true, most similar first, after the item itself; empty
+    without its features."""
     own = found.row(item_id)
     if own is None or found.embeddings is None:
         return np.empty(0, np.int64)
-    rows = found.rows(among)
-    ids, rows = among[rows >= 0], rows[rows >= 0]
-    scores = similarities(found, own)[rows]
-    scores[ids == item_id] = np.inf
-    nearest = np.argpartition(-scores, MOST)[:MOST] if len(ids) > MOST else np.arange(len(ids))
-    return ids[nearest[np.lexsort((ids[nearest], -scores[nearest]))]]
+    scores = np.where(among, similarities(found, own), np.float32(-np.inf))
+    scores[own] = np.inf if among[own] else -np.inf
+    rows = largest(scores, MOST)
+    rows = rows[scores[rows] > -np.inf]
+    ids = found.item_ids[rows]
+    return ids[np.lexsort((ids, -scores[rows]))]
+
+
+def largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The places of the `count` largest of `values` (n,), or of all if there are fewer, in any order.
+
+    They lie in the `count` blocks with the largest maxima, so that most values are compared once.
+    """
+    n_blocks = len(values) // PLACES
+    if n_blocks <= count:
+        return np.argpartition(values, -count)[-count:] if len(values) > count else np.arange(len(values))
+    whole = n_blocks * PLACES  # a block has every n_blocks-th value; the last values belong to none
+    blocks = np.argpartition(values[:whole].reshape(PLACES, n_blocks).max(0), -count)[-count:]
+    places = (blocks[:, None] + n_blocks * np.arange(PLACES)).ravel()
+    places = np.concatenate([places, np.arange(whole, len(values))])
+    best: NDArray[np.int64] = places[np.argpartition(values[places], -count)[-count:]]
+    return best
 
 
 def similarities(found: RoundPredictions, row: int) -> NDArray[np.float32]:
     """(n,) cosines of all rows of a round with one row; 0 for rows without length."""
     embeddings = found.embeddings
     assert embeddings is not None
-    lengths = _lengths_of(found)
     asked = np.asarray(embeddings[row], np.float32)
+    asked = asked / max(float(np.linalg.norm(asked)), 1e-12)
     scores = np.empty(len(embeddings), np.float32)
     for start in range(0, len(embeddings), BLOCK):
         scores[start : start + BLOCK] = embeddings[start : start + BLOCK] @ asked
-    give_back(embeddings)
-    scale = lengths * max(float(np.linalg.norm(asked)), 1e-12)
-    return np.asarray(np.divide(scores, scale, out=np.zeros_like(scores), where=lengths > 0), np.float32)
+        _give_back_often(embeddings, start)
+    if len(embeddings) <= MOST_KEPT_ROWS:
+        _give_back_later(embeddings)
+    scores *= _inverse_lengths(found)
+    return scores
 
 
-def _lengths_of(found: RoundPredictions) -> NDArray[np.float32]:
+def _give_back_often(embeddings: NDArray[np.float32], start: int) -> None:
+    """Return the memory of the mapped features of a large pool on the way, so that a part of them is held at a time."""
+    row = embeddings[0].nbytes
+    if len(embeddings) > MOST_KEPT_ROWS and (
+        start * row // MOST_HELD != (start + BLOCK) * row // MOST_HELD or start + BLOCK >= len(embeddings)
+    ):
+        give_back(embeddings)
+
+
+_waiting: tuple[Timer, NDArray[np.float32]] | None = None
+
+
+def _give_back_later(embeddings: NDArray[np.float32]) -> None:
+    """Return the memory of the mapped features when no one has searched for IDLE_SECONDS: reading their pages again
+    costs twice as much as comparing them."""
+    global _waiting
+    timer = Timer(IDLE_SECONDS, give_back, (embeddings,))
+    timer.daemon = True
+    with _lock:
+        before, _waiting = _waiting, (timer, embeddings)
+    if before is not None:
+        before[0].cancel()
+        if before[1] is not embeddings:
+            give_back(before[1])
+    timer.start()
+
+
+def _inverse_lengths(found: RoundPredictions) -> NDArray[np.float32]:
+    """(n,) one over the length of each row; 0 for rows without length."""
     embeddings, key = found.embeddings, id(found.embeddings)
     assert embeddings is not None
     with _lock:
@@ -60,12 +111,12 @@ def _lengths_of(found: RoundPredictions) -> NDArray[np.float32]:
         if kept is not None and kept[0].embeddings is embeddings:
             _lengths.move_to_end(key)
             return kept[1]
-    parts = [
-        np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float32))
-        for start in range(0, len(embeddings), BLOCK)
-        if len(block := np.asarray(embeddings[start : start + BLOCK], np.float32))
-    ]
-    lengths = np.concatenate(parts) if parts else np.empty(0, np.float32)
+    lengths = np.empty(len(embeddings), np.float32)
+    for start in range(0, len(embeddings), BLOCK):
+        block = np.asarray(embeddings[start : start + BLOCK], np.float32)
+        lengths[start : start + BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float32))
+        _give_back_often(embeddings, start)
+    np.divide(1, lengths, out=lengths, where=lengths > 0)
     with _lock:
         _lengths[key] = (found, lengths)  # the round is kept with it, so the id stays its own
         while len(_lengths) > KEPT:
@@ -93,8 +144,7 @@ def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
         kept = _neighborhoods.get(key)
     if kept is not None and kept[0].embeddings is embeddings:
         return kept[1]
-    lengths = _lengths_of(found)
-    unit = np.asarray(embeddings, np.float32) / np.maximum(lengths, 1e-12)[:, None]
+    unit = np.asarray(embeddings, np.float32) * _inverse_lengths(found)[:, None]
     n, k = len(unit), min(NEAREST, len(unit) - 1)
     mean, best, partner = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.int64)
     for start in range(0, n, PAIR_BLOCK):

@@ -123,7 +123,7 @@ def _rarely_predicted(
 def _contradicted(n: int, n_labels: int) -> str:
     if n < max(SUSPECT_AT_LEAST, SUSPECT_SHARE * n_labels):
         return ""
-    return f"{n:,} of {count(n_labels, 'label')} contradict a confident prediction. Check them in Review."
+    return f"{n:,} of {count(n_labels, 'label')} disagree with a prediction made without them. Check them in Review."
 
 
 def _differing(n: int, n_twice: int) -> str:

@@ -87,6 +87,18 @@ def clear_grid_set() -> None:
     st.session_state.pop("grid_set", None)
 
 
+def send_like(item_id: int) -> None:
+    """Make the grid show the items of the open project that are most similar to this one."""
+    clear_grid_set()
+    st.session_state["grid_like"] = (project().id, item_id)
+
+
+def like_to_show() -> int | None:
+    """The item whose like the grid is to show, once."""
+    found = st.session_state.pop("grid_like", None)
+    return found[1] if found is not None and found[0] == project().id else None
+
+
 def open_item(item_id: int) -> None:
     """Make the labeling card show this item of the open project next."""
     st.session_state["open_item"] = (project().id, item_id)

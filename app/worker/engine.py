@@ -1,7 +1,7 @@
 """The engine of background work: DBOS Transact, which keeps workflows and their finished steps in a database.
 
-Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a PostgreSQL store it lives in that database
-under the schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
+Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a PostgreSQL store it uses that database,
+schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
 names of artifacts, never arrays or pickles.
 
 The engine stores the worker of each running workflow (`executor_id`). The `workers` table of the store says which
@@ -24,7 +24,7 @@ from storage.database.store import Store
 from storage.system.file_lock import file_lock
 
 NAME = "winnow"
-VERSION = "2"  # raise it when a workflow's steps change: workers run only workflows of their own version
+VERSION = "4"  # raise it when a workflow's steps change: workers run only workflows of their own version
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
 STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")

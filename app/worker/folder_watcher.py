@@ -32,6 +32,7 @@ from storage.importing import watches
 from storage.importing.run import ImportOptions, run_import
 from storage.importing.watch_folder import Arrival, FolderScanner, SettledFiles
 from storage.importing.watches import FileRow, Outcome, WatchRow
+from storage.importing.windows.kept import kept_windows
 from storage.media import shared as shared_media
 from storage.projects.projects import get_project
 from storage.rounds import candidate_buffer
@@ -42,6 +43,7 @@ from storage.system.file_lock import try_lock
 LOG = logging.getLogger("winnow.watching")
 FILES_AT_ONCE = 128
 SETTLE_SECONDS = 5.0
+FIRST_WINDOW = " 00:00:00.000-"  # in the name of a recording's first window; the others share its outcome
 SCAN_SECONDS = 2.0
 
 
@@ -106,18 +108,21 @@ def _exclusive(store: Store, project_id: int) -> Iterator[bool]:
 
 def import_arrivals(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> None:
     """Import the files and store the outcome of each."""
-    options = ImportOptions(labels=watch.labels, classes="add", skip_problems=True)
+    windows = kept_windows(get_project(store, watch.project_id))
+    options = ImportOptions(labels=watch.labels, classes="add", skip_problems=True, windows=windows)
     done = run_import(store, watch.project_id, SettledFiles(Path(watch.folder), arrivals), options)
     outcomes: dict[str, tuple[Outcome, str]] = {}
     for outcome, listed in (("duplicate", done.duplicates), ("unreadable", done.unreadable), ("refused", done.refused)):
         outcomes |= {name: (outcome, reason) for name, reason in listed}  # type: ignore[misc]
+    recordings = {name.rpartition(FIRST_WINDOW)[0]: found for name, found in outcomes.items()}
     files = []
     for arrival in arrivals:
-        result, reason = outcomes.get(arrival.entry.name, ("taken", ""))
+        name = arrival.entry.name
+        result, reason = outcomes.get(name) or recordings.get(name) or ("taken", "")
         files.append(
             FileRow(
                 path=arrival.path,
-                name=arrival.entry.name,
+                name=name,
                 n_bytes=arrival.n_bytes,
                 mtime_ns=arrival.mtime_ns,
                 outcome=result,

@@ -46,20 +46,36 @@ def with_encoder(config: RoundConfig, encoder: Encoder) -> RoundConfig:
     return dataclasses.replace(config, encoder=EncoderConfig(name=encoder.name, identity=encoder.identity))
 
 
-def resolve_encoder(config: RoundConfig, home: Path, kind: MediaKind) -> RoundConfig:
-    """The settings of preset `encoder` with the encoder that the name stands for; others are returned as they are."""
-    if config.preset != "encoder":
-        return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, identity=""))
+def resolve_encoder(
+    config: RoundConfig, home: Path, kind: MediaKind, preferred: tuple[str, str] = ("", "")
+) -> RoundConfig:
+    """The settings with the encoder that the name stands for. The preset `encoder` needs one, `auto` compares one with
+    training from scratch where there is one, and all others have none. `preferred` is the name and the identity of the
+    encoder that was best in an audition: it is the one of the name `auto` while it is installed."""
     name = config.encoder.name
+    if config.preset not in ("auto", "encoder") or (config.preset == "auto" and name == "none"):
+        return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, identity=""))
     if name == "none":
         raise InvalidInput("The preset encoder needs an encoder, and the settings say none. Choose another preset.")
-    found = default_encoder(home, kind) if name == "auto" else encoder_named(home, name, kind)
+    if name == "auto":
+        found = _preferred(home, kind, *preferred) or default_encoder(home, kind)
+    else:
+        found = encoder_named(home, name, kind)
+    if found is None and config.preset == "auto":
+        return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, identity=""))
     if found is None:
         raise NotFound(
             f"There is no encoder for {kind} items yet. Add one: python -m app encoders add FOLDER, "
             "or choose another preset."
         )
     return with_encoder(config, found)
+
+
+def _preferred(home: Path, kind: MediaKind, name: str, identity: str) -> Encoder | None:
+    if name not in available(home, kind):
+        return None
+    found = encoder_named(home, name, kind)
+    return found if found.identity == identity else None
 
 
 def encoder_of(config: EncoderConfig, home: Path) -> Encoder | None:

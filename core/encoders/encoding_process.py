@@ -1,7 +1,7 @@
 """The process that runs an encoder: onnxruntime with limits on time and memory.
 
-Started by `core.encoders.runner` as `python -m core.encoders.encoding_process`. Whatever a network does to this process
-- a loop without end, memory without end, a crash in native code - the parent goes on.
+Started by `core.encoders.runner` as `python -m core.encoders.encoding_process`. An endless
+loop, excessive memory or a crash in native code ends this process and not its parent.
 
     in    one JSON line of settings; then requests: a JSON line [[shape, dtype], ...] and the bytes of these arrays,
           each the windows of one item (k, ...)

@@ -1,7 +1,7 @@
 """Runs an encoder in a process with limits (`core.encoders.encoding_process`), from the parent's side.
 
-An item that the network fails on, or whose process the limits end, is given a sentence instead of features, and the
-others go on in a new process. When the first items of a process all end it, the encoder itself is refused.
+An item that the network fails on, or whose process the limits end, gets a message instead of features, and the
+others are encoded in a new process. When the first items of a process all end it, the encoder itself is refused.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def out_of_fold(
     """(n, C) probabilities of each row of z (n, r) by the head that did not see its label; NaN for items that are alone
     in their class. Folds hold the same share of each class."""
     found = np.full((len(labels), n_classes), np.nan)
-    folds = _folds(labels, seed)
+    folds = class_folds(labels, seed)
     for fold in range(FOLDS):
         inside, outside = folds == fold, folds != fold
         classes = np.unique(labels[outside])
@@ -77,7 +77,7 @@ def out_of_fold(
     return found
 
 
-def _folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def class_folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """(n,) the fold of each item, FOLDS for items that are alone in their class: always outside."""
     rng, folds, dealt = np.random.default_rng(seed), np.full(len(labels), FOLDS), 0
     for label in np.unique(labels):

@@ -3,7 +3,8 @@
     z = unit(S V^T (x - mean)),   S = diag(min(1, (v_m / v_j)^1/2)),   m = C/2
     W = argmin  sum_i w_i CE(y_i, softmax(W z_i)) / sum_i w_i  +  penalty/2 |W|^2
 
-1. labeled rows i with weights w_i = 1 / (labels of its class), the sum of all being 1
+1. labeled rows i with weights w_i = t_i / (sum of t of its class), the sum of all being 1; t_i = 1, or the trust in
+   the label
 2. all rows: unlabeled ones enter with targets from label spreading over nearest neighbors
    (`core.similarity.spreading`), together with SPREAD_WEIGHT times the weight of the labels, each in proportion to its
    certainty
@@ -163,10 +164,11 @@ def fit_softmax(
     return np.asarray(found.x).reshape(n_classes, r)
 
 
-def label_weights(labels: NDArray[np.int64], balance: bool) -> Rows:
-    """(L,) weights of labeled rows with sum 1; with `balance` every class that has labels gets the same share."""
-    counts = np.bincount(labels)
-    weights = 1.0 / counts[labels] if balance else np.ones(len(labels))
+def label_weights(labels: NDArray[np.int64], balance: bool, trust: Rows | None = None) -> Rows:
+    """(L,) weights of labeled rows with sum 1, in proportion to `trust` (L,) (`core.labels.trust`); with `balance`
+    every class that has labels gets the same share."""
+    own = np.ones(len(labels)) if trust is None else trust
+    weights = own / np.bincount(labels, own)[labels] if balance else own
     return np.asarray(weights / weights.sum())
 
 
@@ -182,10 +184,12 @@ def fit_head(
     n_classes: int,
     config: HeadConfig | None = None,
     prepared: Prepared | None = None,
+    trust: NDArray[np.floating] | None = None,
 ) -> Head:
     """The head of a pool: features (n, d), labels (n,) class positions, UNLABELED where there is none.
 
-    `prepared` is `prepare(features, n_classes, config)` of the same features where it is at hand.
+    `prepared` is `prepare(features, n_classes, config)` of the same features where it is at hand; `trust` (n,) are the
+    weights of labels among those of their class (`core.labels.trust`), equal ones by default.
     """
     config = config or HeadConfig()
     labeled = labels != UNLABELED
@@ -196,16 +200,23 @@ def fit_head(
     targets = np.full(len(labels), UNLABELED)
     targets[labeled] = positions
     W = np.zeros((n_classes, pool.z.shape[1]))
-    W[classes] = fit_weights(pool, targets, len(classes), config)
+    W[classes] = fit_weights(pool, targets, len(classes), config, trust)
     offsets = np.full(n_classes, NEVER)
     offsets[classes] = 0.0
     return Head(pool.space, W, offsets)
 
 
-def fit_weights(pool: Prepared, labels: NDArray[np.int64], n_classes: int, config: HeadConfig) -> Rows:
+def fit_weights(
+    pool: Prepared,
+    labels: NDArray[np.int64],
+    n_classes: int,
+    config: HeadConfig,
+    trust: NDArray[np.floating] | None = None,
+) -> Rows:
     """W (C, r) by the three steps of the module's docstring; every class has a label."""
     given = np.flatnonzero(labels != UNLABELED)
-    one_hot, own = np.eye(n_classes)[labels[given]], label_weights(labels[given], config.balance)
+    trusted = None if trust is None else np.asarray(trust, np.float64)[given]
+    one_hot, own = np.eye(n_classes)[labels[given]], label_weights(labels[given], config.balance, trusted)
     W = fit_softmax(pool.z[given], one_hot, own, config.penalty)
     others = pool.rows[labels[pool.rows] == UNLABELED]
     if pool.affinity is None or not len(others):
@@ -217,7 +228,7 @@ def fit_weights(pool: Prepared, labels: NDArray[np.int64], n_classes: int, confi
         weights = np.concatenate([own, share * certain / max(float(certain.sum()), 1e-12)])
         return fit_softmax(z, np.concatenate([one_hot, targets]), weights, config.penalty, start, 1e-7)
 
-    W = fit(spread_labels(pool.affinity, labels, n_classes, SPREAD)[others], SPREAD_WEIGHT, W)
+    W = fit(spread_labels(pool.affinity, labels, n_classes, SPREAD, trust)[others], SPREAD_WEIGHT, W)
     for _ in range(config.self_training):
         P = softmax(SHARPENING * (pool.z[others] @ W.T), axis=1)
         W = fit(aligned(P, config.alignment), 1.0, W)

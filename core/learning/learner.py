@@ -23,7 +23,7 @@ from core.learning.methods.simclr import pretrain
 from core.learning.methods.step import Batch, Losses, Method, Step
 from core.learning.networks.registry import NetworkShape, fresh_network
 from core.learning.precision import autocast, loss_scaler
-from core.learning.sampling import Shuffled, in_shares
+from core.learning.sampling import Shuffled, by_trust, in_shares
 from core.learning.schedule import learning_rate_at, optimizer_of, set_rate
 from core.learning.tensor_files import load_into, named_tensors
 from core.media.feeds import Feed, on_device
@@ -48,6 +48,7 @@ class TrainingData:
     unlabeled: NDArray[np.int64]  # rows that training may use, including labeled ones
     prior: NDArray[np.float32]  # (n_classes,)
     n_steps: int
+    trust: NDArray[np.floating] | None = None  # (m,) in the labels; None: the same in all
 
 
 class Learner:
@@ -62,7 +63,9 @@ class Learner:
         self.state: dict[str, Tensor] = {}
         self.step = 0
         self.sums = torch.zeros(len(MEASURED), device=runtime.device)
-        drawn_labeled = in_shares(data.labels, data.prior) if config.balance else np.arange(len(data.labeled))
+        drawn_labeled = by_trust(data.trust, len(data.labeled))
+        if config.balance:
+            drawn_labeled = drawn_labeled[in_shares(data.labels[drawn_labeled], data.prior)]
         self._labeled = Shuffled(drawn_labeled, runtime.seed_for("labeled order"))
         self._unlabeled = Shuffled(data.unlabeled, runtime.seed_for("unlabeled order"))
         self._step_seed = runtime.seed_for("training steps")

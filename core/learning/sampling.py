@@ -26,6 +26,16 @@ class Shuffled:
         return chosen
 
 
+RESOLUTION = 10  # of the trust in a label
+
+
+def by_trust(trust: NDArray[np.floating] | None, n_labels: int) -> NDArray[np.int64]:
+    """Positions of labels, each in proportion to its trust (m,) in steps of 1 / RESOLUTION; each once without."""
+    if trust is None or (trust >= 1).all():
+        return np.arange(n_labels)
+    return np.repeat(np.arange(n_labels), np.maximum(np.rint(RESOLUTION * trust), 1).astype(np.int64))
+
+
 def in_shares(labels: NDArray[np.int64], prior: NDArray[np.float32]) -> NDArray[np.int64]:
     """Positions of labels (m,), each at least once, repeated so that the classes have the shares of `prior` (C,).
 

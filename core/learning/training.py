@@ -61,12 +61,14 @@ def train(  # noqa: PLR0913 - one call with all inputs of training
     checkpoint_dir: Path | None = None,
     warm_start: TrainedModel | None = None,
     held_out: HeldOut | None = None,
+    trust: NDArray[np.floating] | None = None,
     report: Report = ignore,
 ) -> TrainedModel:
     """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
 
     With `checkpoint_dir` the state is saved there after every epoch, and a call with the same data, settings and seed
-    continues from it to the same weights as an uninterrupted run. The labels of `held_out` are read for the reported
+    continues from it to the same weights as an uninterrupted run. A label is drawn in proportion to its `trust` (n,)
+    among those of its class (`core.labels.trust`). The labels of `held_out` are read for the reported
     accuracy alone: neither the weights nor the temperature depend on them. Processes that torchrun started and that
     have joined (`core.learning.distributed.join`) call it with the same arguments and share every batch. TrainingFailed
     when there is nothing to learn from or the loss stops being a number.
@@ -80,10 +82,12 @@ def train(  # noqa: PLR0913 - one call with all inputs of training
     config = dataclasses.replace(config, bank_views=bank_size(config, len(rows)))
     shape = NetworkShape(name=config.network, channels=inputs.shape[2], n_classes=n_classes)
     data = _training_data(inputs, labels, n_classes, rows, config, runtime, report)
+    if trust is not None:
+        data = dataclasses.replace(data, trust=trust[data.labeled])
     learner = Learner(shape, data, config, runtime)
     if previous is not None:
         learner.start_from(named_tensors(previous.network))
-    run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime))
+    run = _Run(learner, inputs, held_out, report, checkpoint_dir, _fingerprint(inputs, labels, config, runtime, trust))
     resumed = run.resume()
     if config.pretrain_steps and previous is None and not resumed:
         learner.pretrain_without_labels(report)
@@ -149,13 +153,21 @@ def label_notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows:
     return tuple(notes)
 
 
-def _fingerprint(inputs: Inputs, labels: NDArray[np.int64], config: TrainingConfig, runtime: Runtime) -> str:
+def _fingerprint(
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    config: TrainingConfig,
+    runtime: Runtime,
+    trust: NDArray[np.floating] | None,
+) -> str:
     """A hash that is equal for runs with the same result."""
     digest = hashlib.sha256(f"{to_json(config)};{runtime.seed};{inputs.key};{World.current().size}".encode())
     digest.update(to_json(inputs.augmentation).encode())
     digest.update("".join(inputs.names).encode())
     digest.update(np.ascontiguousarray(labels).tobytes())
     digest.update(inputs.readable.tobytes())
+    if trust is not None:
+        digest.update(np.ascontiguousarray(trust).tobytes())
     return digest.hexdigest()
 
 

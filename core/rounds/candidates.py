@@ -22,21 +22,26 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from core.acquisition.strategies.bico import GRAPH_FEATURES, HEAD_ROWS
 from core.config import to_json
 from core.errors import InvalidInput
 from core.kernels import landmarks
 from core.kernels.nystrom import KernelFeatures, Scope
+from core.learning.head import SPREAD, prepare
 from core.learning.training import nothing_to_learn
 from core.media.inputs import Inputs
 from core.media.views import views, views_key
 from core.rounds.context import Landmarks, StageContext
+from core.rounds.encoding import features_of, fitted_rows
 from core.rounds.outputs import CandidateFeatures, FittedKernel, Predictions, PropagatedLabels
 from core.rows import LazyRows, SomeRows
-from core.similarity.diffusion import diffusion_features
+from core.similarity.diffusion import diffusion_features, resolvent_features
 from core.similarity.graph import SimilarityGraph, graph_rows
-from core.types import UNLABELED, Report, SelectionRequest
+from core.types import UNLABELED, PoolSnapshot, Report, SelectionRequest
 
 VIEW_SEED = 0  # the views of an item are the same in every round, so that their features are computed once
+
+PROJECTED = 64  # dimensions of the stand-in for embeddings before the first model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +175,25 @@ def similarity_features(
     return made
 
 
+def head_similarity(
+    context: StageContext, inputs: Inputs, rows: NDArray[np.int64]
+) -> Callable[[], NDArray[np.float32]] | None:
+    """() -> (len(rows), q) diffusion features of the graph over which the head spreads labels, computed at the first
+    call; None where that graph is too large or does not hold all candidates: strategies then make one of theirs."""
+    fitted = fitted_rows(context, inputs)
+    if not context.config.head.neighbors or len(fitted) > HEAD_ROWS or not np.isin(rows, fitted).all():
+        return None
+
+    @cache
+    def made() -> NDArray[np.float32]:
+        pool = prepare(features_of(inputs, fitted), context.snapshot.n_classes, context.config.head)
+        assert pool.affinity is not None
+        found = resolvent_features(pool.affinity, GRAPH_FEATURES, SPREAD, context.report)
+        return found[np.searchsorted(fitted, rows)]
+
+    return made
+
+
 def flat_inputs(inputs: Inputs, rows: NDArray[np.int64]) -> Callable[[], NDArray[np.float32]]:
     """() -> (len(rows), d) network inputs of the candidates as vectors."""
     return lambda: np.asarray(inputs.clean.take(rows), np.float32).reshape(len(rows), -1)
@@ -211,11 +235,38 @@ def selection_request(
         seed=context.runtime.seed_for("select"),
         view_features=view_features(context, inputs, features.fitted.kernel, rows) if features is not None else None,
         view_probabilities=np.asarray(by_view[:, rows]) if by_view is not None else None,
-        similarity_features=similarity_features(labels.graph, rows, context.report),
+        similarity_features=head_similarity(context, inputs, rows)
+        if inputs.encoder
+        else similarity_features(labels.graph, rows, context.report),
         inputs=flat_inputs(inputs, rows),
         region=region,
         region_share=context.region_share,
         windows=snapshot.windows[rows] if snapshot.windows is not None else None,
         has_model=predictions.has_model,
+        temperature=predictions.temperature,
     )
     return request, notes
+
+
+def with_labels(
+    probabilities: NDArray[np.float32], snapshot: PoolSnapshot, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """The probabilities, one-hot on labeled rows."""
+    labels = snapshot.labels[rows]
+    given = np.flatnonzero(labels != UNLABELED)
+    probabilities[given] = 0.0
+    probabilities[given, labels[given]] = 1.0
+    return probabilities
+
+
+def project(
+    inputs: Inputs, rows: NDArray[np.int64], context: StageContext, size_to: int = PROJECTED
+) -> NDArray[np.float32]:
+    """(len(rows), size_to) random projection of the inputs: distances without a model, for the first map."""
+    size = int(np.prod(inputs.shape))
+    axes = context.runtime.numpy_generator("projection").normal(size=(size, size_to)).astype(np.float32)
+    projected = np.empty((len(rows), size_to), np.float32)
+    for start in range(0, len(rows), 1024):
+        block = rows[start : start + 1024]
+        projected[start : start + 1024] = inputs.clean.take(block).reshape(len(block), size) @ axes / np.sqrt(size)
+    return projected

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from core.config import RoundConfig
 from core.encoders.folders import Encoder
 from core.learning.training import TrainedModel
+from core.rounds.approach.evidence import PastRound
 from core.rounds.embedding_map import PreviousMap
 from core.runtime import Runtime
 from core.similarity.graph import NewItems, SimilarityGraph
@@ -39,6 +40,15 @@ class Previous:
     load_model: Callable[[], TrainedModel | None] = _nothing
     load_landmarks: Callable[[], Landmarks | None] = _nothing
     load_map: Callable[[], PreviousMap | None] = _nothing
+    load_past: Callable[[], tuple[PastRound, ...]] = tuple  # rounds of the preset `auto`, in their order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """The way that the round does not use, but trains to be compared with (`core.rounds.approach`)."""
+
+    config: RoundConfig
+    encoder: Encoder | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +67,11 @@ class StageContext:
     graph: SimilarityGraph | None = None  # of an earlier round on the same items; None: it is built
     test_items: NewItems | None = None  # of `graph`
     encoder: Encoder | None = None  # whose features the round uses; None: a network is trained from scratch
+    rival: Rival | None = None
     checkpoints: Path | None = None  # folder of training checkpoints
     report: Report = ignore
+
+    @property
+    def encoding(self) -> Encoder | None:
+        """The encoder whose features the round computes, whether it or its rival uses them."""
+        return self.encoder or (self.rival.encoder if self.rival is not None else None)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.encoders.pool import EncodedPool, encode_pool
+from core.errors import InvalidInput
 from core.learning.calibration import Calibration, calibrate
 from core.learning.head import Prepared, fit_head, fit_space, prepare
 from core.learning.models import TrainedModel
@@ -24,7 +25,7 @@ from core.learning.networks.registry import NetworkShape
 from core.learning.training import label_notes
 from core.media.inputs import Inputs
 from core.rounds.context import StageContext
-from core.rounds.outputs import EncodedBlock, EncodedFeatures, NoCommon, TrainingResult
+from core.rounds.outputs import EncodedBlock, EncodedFeatures, LabelTrust, NoCommon, TrainingResult
 from core.types import UNLABELED, Progress, Rows
 
 MOST_ROWS = 20_000  # that a head is fitted on: labeled items, and evenly spaced ones of a larger pool
@@ -32,22 +33,22 @@ ENCODE_ROWS = 2_000  # that are worth a unit of their own
 
 
 def encoder_is_used(context: StageContext) -> bool:
-    """Whether the round has an encoder."""
-    return context.encoder is not None
+    """Whether the round or its rival has an encoder."""
+    return context.encoding is not None
 
 
 def encode_items(context: StageContext) -> EncodedFeatures:
     """Features of all items; items that are in the cache are not encoded again."""
-    assert context.encoder is not None
+    assert context.encoding is not None
     hashes = context.snapshot.hashes
-    return EncodedFeatures(pool=encode_pool(hashes, context.read, context.encoder, context.cache, context.report))
+    return EncodedFeatures(pool=encode_pool(hashes, context.read, context.encoding, context.cache, context.report))
 
 
 def encode_rows(context: StageContext, common: NoCommon, start: int, stop: int) -> EncodedBlock:
     """Features of the items from `start` to `stop`."""
-    assert context.encoder is not None
+    assert context.encoding is not None
     hashes = context.snapshot.hashes[start:stop]
-    found = encode_pool(hashes, context.read, context.encoder, context.cache, context.report)
+    found = encode_pool(hashes, context.read, context.encoding, context.cache, context.report)
     return EncodedBlock(features=found.rows.take(np.arange(len(hashes))), notes=found.notes)
 
 
@@ -60,10 +61,10 @@ def join_encoded(context: StageContext, common: NoCommon, blocks: Sequence[Encod
 def cached_pool(context: StageContext, features: NDArray[np.float32], notes: tuple[str, ...]) -> EncodedPool:
     """A pool whose features (n, width) are known, through the cache. Rows without features are not put into it: an item
     whose bytes were missing is tried again in the next round."""
-    assert context.encoder is not None
+    assert context.encoding is not None
     hashes, readable = context.snapshot.hashes, np.isfinite(features[:, 0])
     names = [name if fine else f"without {name}" for name, fine in zip(hashes, readable, strict=True)]
-    rows = context.cache.rows(context.encoder.feature_key, names, lambda positions: features[list(positions)])
+    rows = context.cache.rows(context.encoding.feature_key, names, lambda positions: features[list(positions)])
     return EncodedPool(rows=rows, readable=readable, notes=notes)
 
 
@@ -87,6 +88,8 @@ def encoded_inputs(context: StageContext, encoded: EncodedFeatures) -> Inputs:
     """The features in the place of network inputs."""
     assert context.encoder is not None
     snapshot, pool, encoder = context.snapshot, encoded.pool, context.encoder
+    if not (pool.readable & ~snapshot.held_out).any():
+        raise InvalidInput(f"The encoder {encoder.description.shown} gives no features. {' '.join(pool.notes)}".strip())
     rows = FeatureRows(pool.rows)
     return Inputs(
         kind=snapshot.kind, config=context.config.media, clean=rows, sources=rows, mean=np.zeros(1, np.float32),
@@ -112,15 +115,16 @@ def fitted_rows(context: StageContext, inputs: Inputs) -> NDArray[np.int64]:
     return np.union1d(usable[labeled], spaced)
 
 
-def train_head(context: StageContext, inputs: Inputs) -> TrainingResult:
-    """The head of the round's labels, calibrated by cross-validation of these labels."""
+def train_head(context: StageContext, inputs: Inputs, trust: LabelTrust | None = None) -> TrainingResult:
+    """The head of the round's labels, weighted by trust, calibrated by cross-validation of these labels."""
     began = time.perf_counter()
     snapshot, config = context.snapshot, context.config
     rows = fitted_rows(context, inputs)
     features, labels = features_of(inputs, rows), snapshot.labels[rows]
     context.report(Progress("train", 0, 2, "head"))
     pool: Prepared = prepare(features, snapshot.n_classes, config.head)
-    head = fit_head(features, labels, snapshot.n_classes, config.head, pool)
+    weights = None if trust is None else np.asarray(trust.weights)[rows]
+    head = fit_head(features, labels, snapshot.n_classes, config.head, pool, weights)
     context.report(Progress("train", 1, 2, "calibration"))
     given = np.flatnonzero(labels != UNLABELED)
     z = pool.z[given]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from core.config import RoundConfig
 from core.encoders.pool import EncodedPool
 from core.kernels.nystrom import KernelFeatures
 from core.learning.training import TrainedModel
@@ -32,6 +33,33 @@ class EncodedBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Approach:
+    """How a round of the preset `auto` is trained: with its encoder or from scratch."""
+
+    config: RoundConfig  # the settings of the round from here on
+    rival: RoundConfig | None  # of the other way, where it is trained too
+    note: str  # why, for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothPredictions:
+    """The classes that both ways predict, in rounds that train both."""
+
+    classes: NDArray[np.int32]  # (n, 2) by the encoder and from scratch; -1 for labeled and unreadable items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTrust:
+    """How far the labels of the round can be trusted (`core.labels.trust`)."""
+
+    weights: NDArray[np.float32]  # (n,) of labels in training and propagation; 1 on rows without a label
+    belief: NDArray[np.float32]  # (n, C) about the true classes of labeled rows; 0 on others
+    wrong_share: float  # estimated
+    n_checked: int  # labels that were predicted without themselves
+    graph: SimilarityGraph | None = None  # that propagation uses again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
     """The model of the round, or the sentence that says why there is none yet."""
 
@@ -47,6 +75,7 @@ class Predictions:
     embeddings: NDArray[np.float32]  # (n, e)
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C)
     has_model: bool = True
+    temperature: float = 1.0  # of the calibration that is in the probabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +125,8 @@ class Batch:
 
     selection: Selection
     candidate_rows: NDArray[np.int64]  # (m,) ascending
-    notes: tuple[str, ...] = ()  # about the candidates
+    notes: tuple[str, ...] = ()  # about the candidates, and about labels that may be wrong
+    label_influence: NDArray[np.float32] | None = None  # (m,) of suspected labels, NaN elsewhere; None: no suspects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

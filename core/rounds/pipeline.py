@@ -7,19 +7,20 @@ the same stages as durable steps (`app.rounds.workflows`), and simulations run t
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from core.config import Preset, RoundConfig, preset
+from core.config import RoundConfig
 from core.encoders.folders import Encoder
 from core.learning.training import TrainedModel, predict
 from core.media.inputs import Inputs
+from core.rounds.approach.deciding import settled
+from core.rounds.approach.presets import settle_preset
 from core.rounds.context import Previous, StageContext
-from core.rounds.outputs import Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
+from core.rounds.outputs import Approach, Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
 from core.rounds.simulation_plan import INDUCTIVE
 from core.rounds.stage import Outputs, Stage, run_stages
 from core.rounds.stages import STAGES, measured_rows
@@ -41,7 +42,7 @@ def run_round(  # noqa: PLR0913 - one call with all inputs of a round
     """The result of a whole round, computed in this process."""
     context = StageContext(
         snapshot=snapshot,
-        config=resolve_preset(config, runtime),
+        config=settle_preset(config, runtime),
         read=read,
         cache=cache,
         runtime=runtime,
@@ -51,7 +52,7 @@ def run_round(  # noqa: PLR0913 - one call with all inputs of a round
     )
     outputs = Outputs()
     seconds = run_timed(STAGES, context, outputs)
-    return round_result(context, outputs, seconds)
+    return round_result(settled(context, outputs.find(Approach)), outputs, seconds)
 
 
 def run_timed(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outputs) -> dict[str, float]:
@@ -78,32 +79,6 @@ def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, flo
         metrics=measure(context, outputs.get(Inputs), training, labels) | {"seconds": seconds},
         notes=round_notes(context, outputs.get(Inputs), training, labels, batch),
     )
-
-
-def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
-    """The settings with `auto` replaced by the preset for this device; strategy, media, seed and the settings that were
-    changed by name stay."""
-    if config.preset != "auto":
-        return config
-    named = preset("auto", runtime.device.type, config.seed)
-    selection = dataclasses.replace(
-        config.selection,
-        n_views=named.selection.n_views,
-        proxy=named.selection.proxy,
-        uncertainty_power=named.selection.uncertainty_power,
-    )
-    name: Preset = "paper" if runtime.is_cuda else "laptop"
-    kernel = config.kernel
-    if kernel.network == preset("auto").kernel.network:  # another one was chosen
-        kernel = dataclasses.replace(kernel, network=named.kernel.network)
-    resolved = dataclasses.replace(
-        config, preset=name, training=named.training, selection=selection, similarity=named.similarity,
-        augmentation=named.augmentation, kernel=kernel,
-    )  # fmt: skip
-    for section, field in (changed.split(".") for changed in config.changed):
-        kept = {field: getattr(getattr(config, section), field)}
-        resolved = dataclasses.replace(resolved, **{section: dataclasses.replace(getattr(resolved, section), **kept)})
-    return resolved
 
 
 def measure(

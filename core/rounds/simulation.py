@@ -23,10 +23,22 @@ from core.encoders.folders import Encoder
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
+from core.rounds.approach.deciding import settled
+from core.rounds.approach.evidence import PastRound
+from core.rounds.approach.past_files import load_past, save_past
+from core.rounds.approach.presets import is_open, resolve_preset, settle_preset
 from core.rounds.candidates import choose_candidates
 from core.rounds.context import Landmarks, Previous, StageContext
-from core.rounds.outputs import Batch, CandidateFeatures, EncodedFeatures, PropagatedLabels, TrainingResult
-from core.rounds.pipeline import held_out_results, resolve_preset, run_timed
+from core.rounds.outputs import (
+    Approach,
+    Batch,
+    BothPredictions,
+    CandidateFeatures,
+    EncodedFeatures,
+    PropagatedLabels,
+    TrainingResult,
+)
+from core.rounds.pipeline import held_out_results, run_timed
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rounds.stage import Outputs, needed
 from core.rounds.stages import PREPARE, STAGES
@@ -62,14 +74,16 @@ def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
     return replace(pool, hashes=hashes, truth=pool.truth[mask], test=pool.test[mask])
 
 
-def answers(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
+def answers(pool: LabeledPool, plan: Plan, seed: int, look: int = 0) -> NDArray[np.int64]:
     """(n,) the oracle's label of each item: the truth, or for `wrong_share` of them another class. It depends on the
-    item's hash and the seed alone, so all strategies get the same label for an item."""
+    item's hash, the seed and the number of earlier answers for the item (`look`), so all strategies get the same first
+    label, and a second look is an independent draw."""
     given = pool.truth.copy()
     if plan.wrong_share == 0 or len(pool.class_names) < 2:
         return given
+    again = f":look {look}" if look else ""
     for row, name in enumerate(pool.hashes):
-        digest = hashlib.sha256(f"{seed}:oracle:{name}".encode()).digest()
+        digest = hashlib.sha256(f"{seed}:oracle:{name}{again}".encode()).digest()
         if int.from_bytes(digest[:4], "little") / 2**32 < plan.wrong_share:
             shift = 1 + int.from_bytes(digest[4:8], "little") % (len(pool.class_names) - 1)
             given[row] = (given[row] + shift) % len(pool.class_names)
@@ -77,7 +91,7 @@ def answers(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
 
 
 def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[np.int64]) -> PoolSnapshot:
-    """The pool as a project would hold it after the oracle labeled the rows `labeled`."""
+    """The pool as a project would hold it after the rows `labeled` got the labels `given` (n,)."""
     labels = np.full(len(pool.hashes), UNLABELED, np.int64)
     labels[labeled] = given[labeled]
     return PoolSnapshot(
@@ -92,11 +106,38 @@ def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[
     )
 
 
+class Oracle:
+    """The labels that a simulated annotator has given: the newest counts, and two equal ones confirm each other."""
+
+    def __init__(self, pool: LabeledPool, plan: Plan, seed: int) -> None:
+        self.pool, self.plan, self.seed = pool, plan, seed
+        self.labels = np.full(len(pool.hashes), UNLABELED, np.int64)
+        self.confirmed = np.zeros(len(pool.hashes), np.bool_)
+        self._answers: list[NDArray[np.int64]] = []
+        self._looks = np.zeros(len(pool.hashes), np.int64)
+
+    def label(self, rows: NDArray[np.int64]) -> None:
+        """Answer for these rows, for rows with a label once more."""
+        for row in rows.tolist():
+            look = int(self._looks[row])
+            while len(self._answers) <= look:
+                self._answers.append(answers(self.pool, self.plan, self.seed, len(self._answers)))
+            answer = self._answers[look][row]
+            self.confirmed[row] = look > 0 and answer == self.labels[row]
+            self.labels[row] = answer
+            self._looks[row] += 1
+
+    def snapshot(self) -> PoolSnapshot:
+        """The pool as a project would hold it now."""
+        given = np.flatnonzero(self.labels != UNLABELED)
+        return replace(snapshot_with(self.pool, self.labels, given), confirmed=self.confirmed.copy())
+
+
 class _Kept:
-    """What the rounds of a trial have in common: the pool as inputs, its similarity graph, and its kernel features."""
+    """What the rounds of a trial that are trained in the same way have in common: the pool as inputs, its similarity
+    graph, and its kernel features."""
 
     def __init__(self) -> None:
-        self.encoded: EncodedFeatures | None = None
         self.inputs: Inputs | None = None
         self.graph: SimilarityGraph | None = None
         self.test_items: NewItems | None = None
@@ -110,7 +151,6 @@ class _Kept:
         """Add the outputs that are the same as in the rounds before."""
         if self.inputs is None:
             return
-        outputs.add(EncodedFeatures, self.encoded)
         outputs.add(Inputs, self.inputs)
         rows = choose_candidates(context, self.inputs).rows
         if self._features is not None and self._rows is not None and np.array_equal(rows, self._rows):
@@ -118,13 +158,47 @@ class _Kept:
 
     def keep(self, context: StageContext, outputs: Outputs) -> None:
         """Keep inputs, features, and the graph if it holds all items; in larger pools it depends on the labels."""
-        self.inputs, self.encoded = outputs.get(Inputs), outputs.find(EncodedFeatures)
+        self.inputs = outputs.get(Inputs)
         if outputs.has(PropagatedLabels) and int(self.inputs.readable.sum()) <= MAX_ITEMS:
             self.graph = outputs.get(PropagatedLabels).graph
             self.test_items = outputs.get(PropagatedLabels).test_items
         found = outputs.find(CandidateFeatures) if outputs.has(CandidateFeatures) else None
         if found is not None and found is not self._features:
             self._features, self._rows = found, choose_candidates(context, self.inputs).rows
+
+
+class _State:
+    """What a trial keeps from round to round."""
+
+    def __init__(self) -> None:
+        self.encoded: EncodedFeatures | None = None
+        self.past: list[PastRound] = []  # of the preset `auto`
+        self._kept = {True: _Kept(), False: _Kept()}
+
+    def of(self, context: StageContext) -> _Kept:
+        """What rounds with an encoder, or those without, have in common."""
+        return self._kept[context.encoder is not None]
+
+    def landmarks(self) -> Landmarks | None:
+        return self._kept[False].landmarks()
+
+
+def approach_note(outputs: Outputs) -> tuple[str, ...]:
+    found = outputs.find(Approach) if outputs.has(Approach) else None
+    return (found.note,) if found is not None else ()
+
+
+def past_round(context: StageContext, outputs: Outputs) -> PastRound:
+    """A round of the preset `auto` as later ones read it."""
+    snapshot, both = context.snapshot, outputs.find(BothPredictions)
+    return PastRound(
+        n_labels=int(snapshot.labeled.sum()),
+        encoder=context.encoding.identity if context.encoding is not None else "",
+        uses_encoder=context.encoder is not None,
+        class_names=snapshot.class_names,
+        item_ids=snapshot.item_ids if both is not None else None,
+        classes=both.classes if both is not None else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,36 +218,46 @@ class Trial:
 
     def run(self, done: Sequence[RoundRecord] = (), report: Report = ignore) -> Iterator[RoundRecord]:
         """The records after `done`, one for each round, as they are known."""
-        pool, given, labeled = self._begin()
+        pool, oracle = self._begin()
         row_of = {name: row for row, name in enumerate(pool.hashes)}
         model = self._model_after(done)
         done = done if model is not None or not self._is_warm else ()
-        kept = _Kept()
+        state = _State()
+        state.past = self._past_of(done)
+        done = done if not is_open(self.config) or len(state.past) == len(done) else ()
+        state.past = state.past[: len(done)]
         for number in range(self.plan.rounds + 1):
             if number < len(done):
                 record = done[number]
             else:
-                context = self._context(snapshot_with(pool, given, labeled), model, report, kept)
-                record, model = self._round(number, context, pool, kept)
+                context = self._context(oracle.snapshot(), model, report, state)
+                record, model = self._round(number, context, pool, state)
                 yield record
-            labeled = np.concatenate([labeled, np.array([row_of[name] for name in record.picks], np.int64)])
+            oracle.label(np.array([row_of[name] for name in record.picks], np.int64))
 
     def train_start(self, report: Report = ignore) -> None:
         """Train the model of the initial labels into `start_file`, for every strategy of this seed."""
-        pool, given, labeled = self._begin()
-        context = self._context(snapshot_with(pool, given, labeled), None, report, _Kept())
-        self._train(0, context, Outputs(), {})
+        _, oracle = self._begin()
+        context, outputs = self._context(oracle.snapshot(), None, report, _State()), Outputs()
+        run_timed(needed(STAGES, Approach), context, outputs)
+        context = settled(context, outputs.find(Approach))
+        self._train(0, context, outputs, {})
+        if context.rival is not None and self.start_file is not None:
+            self._compare(0, context, outputs)
 
     def fit_pool(self, report: Report = ignore) -> None:
         """Compute the kernel features of the pool into the cache, for every trial that reads them."""
-        pool, given, labeled = self._begin()
-        context = self._context(snapshot_with(pool, given, labeled), None, report, _Kept())
-        run_timed(needed(STAGES, CandidateFeatures), context, Outputs())
+        _, oracle = self._begin()
+        context = self._context(oracle.snapshot(), None, report, _State())
+        wanted = EncodedFeatures if is_open(self.config) else CandidateFeatures
+        run_timed(needed(STAGES, wanted), context, Outputs())
 
-    def _begin(self) -> tuple[LabeledPool, NDArray[np.int64], NDArray[np.int64]]:
-        """The pool, the oracle's label of each item, and the rows labeled at first."""
+    def _begin(self) -> tuple[LabeledPool, Oracle]:
+        """The pool, and the oracle after the first labels."""
         pool = thinned(self.pool, self.plan, self.seed)
-        return pool, answers(pool, self.plan, self.seed), initial_rows(pool, self.plan, self.seed)
+        oracle = Oracle(pool, self.plan, self.seed)
+        oracle.label(initial_rows(pool, self.plan, self.seed))
+        return pool, oracle
 
     @property
     def _is_warm(self) -> bool:
@@ -192,16 +276,28 @@ class Trial:
             (self.folder / f"{number - 2}.safetensors").unlink(missing_ok=True)
 
     def _round(
-        self, number: int, context: StageContext, pool: LabeledPool, kept: _Kept
+        self, number: int, context: StageContext, pool: LabeledPool, state: _State
     ) -> tuple[RoundRecord, TrainedModel]:
         """Train, measure, and choose the next batch unless this is the last round."""
         outputs = Outputs()
+        if state.encoded is not None:
+            outputs.add(EncodedFeatures, state.encoded)
+        began = run_timed(needed(STAGES, Approach), context, outputs)
+        context = settled(context, outputs.find(Approach))
+        kept = state.of(context)
+        context = replace(context, graph=kept.graph, test_items=kept.test_items)
         kept.begin(context, outputs)
-        seconds = {PREPARE.name: 0.0}
+        seconds = {PREPARE.name: 0.0} | began
         model = self._train(number, context, outputs, seconds)
         wanted = (PropagatedLabels, Batch) if number < self.plan.rounds else (PropagatedLabels,)
         seconds |= run_timed(needed(STAGES, *wanted), context, outputs)
         kept.keep(context, outputs)
+        state.encoded = outputs.find(EncodedFeatures)
+        if outputs.find(Approach) is not None:
+            seconds |= self._compare(number, context, outputs)
+            state.past.append(past_round(context, outputs))
+            if self.folder is not None:
+                save_past(state.past[-1], self.folder / f"{number}.past.npz")
         self._keep(number, model)
         return self._record(number, pool, context, outputs, seconds), model
 
@@ -243,11 +339,30 @@ class Trial:
             wrong_guesses=int((predicted[picks] != pool.truth[picks]).sum()),
             seconds={stage: round(taken, 3) for stage, taken in seconds.items()},
             picks=tuple(pool.hashes[row] for row in picks),
-            notes=selection.notes if selection is not None else (),
+            notes=(*approach_note(outputs), *(selection.notes if selection is not None else ())),
         )
 
-    def _context(self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report, kept: _Kept) -> StageContext:
-        config = resolve_preset(self.config, self.runtime)
+    def _compare(self, number: int, context: StageContext, outputs: Outputs) -> dict[str, float]:
+        """Train the other way where it is due, into `outputs`; that of the initial labels is trained once and read."""
+        shared = self.start_file.with_suffix(".past.npz") if number == 0 and self.start_file is not None else None
+        if shared is not None and shared.exists() and context.rival is not None:
+            classes = load_past(shared).classes
+            outputs.add(BothPredictions, BothPredictions(classes=classes) if classes is not None else None)
+            return {}
+        seconds = run_timed(needed(STAGES, BothPredictions), context, outputs)
+        if shared is not None and outputs.find(BothPredictions) is not None:
+            save_past(past_round(context, outputs), shared)
+        return seconds
+
+    def _past_of(self, done: Sequence[RoundRecord]) -> list[PastRound]:
+        """The rounds before, as far as the folder has them."""
+        files = [self.folder / f"{number}.past.npz" for number in range(len(done))] if self.folder is not None else []
+        return [load_past(file) for file in files if file.exists()]
+
+    def _context(
+        self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report, state: _State
+    ) -> StageContext:
+        config = settle_preset(self.config, self.runtime)
         config = replace(config, selection=replace(config.selection, batch_size=self.plan.batch))
         model = last if self._is_warm else None
         return StageContext(
@@ -257,10 +372,11 @@ class Trial:
             cache=self.cache,
             runtime=self.runtime,
             previous=Previous(
-                class_names=snapshot.class_names, load_model=lambda: model, load_landmarks=kept.landmarks
+                class_names=snapshot.class_names,
+                load_model=lambda: model,
+                load_landmarks=state.landmarks,
+                load_past=lambda: tuple(state.past),
             ),
-            graph=kept.graph,
-            test_items=kept.test_items,
             encoder=self.encoder,
             checkpoints=self.folder,
             report=report,

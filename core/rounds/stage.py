@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from core.errors import InvalidInput
+from core.rounds.approach.deciding import settled
 from core.rounds.context import StageContext
+from core.rounds.outputs import Approach
 
 Output = TypeVar("Output")
 Common = TypeVar("Common")
@@ -103,9 +105,12 @@ def run_stage(stage: Stage[Output], context: StageContext, outputs: Outputs) -> 
 
 def run_stages(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outputs) -> Iterator[Stage[Any]]:
     """Run the stages in order and add their outputs; yields each stage after it has run or was skipped. A stage whose
-    output is there already, from an earlier round on the same items, is not run again."""
+    output is there already, from an earlier round on the same items, is not run again. After the stage "decide" the
+    stages run with the settings that it chose."""
     for stage in stages:
         if not outputs.has(stage.gives):
+            if outputs.has(Approach):
+                context = settled(context, outputs.find(Approach))
             outputs.add(stage.gives, run_stage(stage, context, outputs))
             yield stage
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 TITLES: dict[str, str] = {
     "snapshot": "Snapshot",
     "encode": "Encode",
+    "decide": "Decide",
     "prepare": "Prepare",
+    "check": "Check labels",
     "train": "Train",
     "predict": "Predict",
     "propagate": "Propagate",
     "features": "Features",
     "select": "Select",
     "map": "Map",
+    "rival": "Second model",
     "finish": "Finish",
 }
 NAMES: tuple[str, ...] = tuple(TITLES)

@@ -1,13 +1,16 @@
 """The stages of a round, written once: their functions and the list that every caller runs.
 
     encode     features of all items by a pretrained encoder         shared by workers in units of rows
+    decide     the encoder or training from scratch, where the preset `auto` has both
     prepare    network inputs of all items, or the features of the encoder in their place
+    check      how far each label can be trusted
     train      a model, where there is anything to learn from
     predict    probabilities and embeddings of all rows              shared by workers in units of rows
     propagate  label propagation over the similarity graph
     features   kernel features of the candidate rows                 shared by workers in units of rows
     select     the next batch
     map        two-dimensional points, starting from the last map
+    rival      predictions of the other way, in some rounds of the preset `auto`
 
 A new stage is a function, the frozen dataclass it returns (`core.rounds.outputs`), a record here with its place in
 `STAGES`, and its name and title in `core.rounds.stage_names`. An array, a scalar or a nested dataclass in the output is
@@ -30,14 +33,18 @@ from core.acquisition import catalog, registry
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, predict, train
 from core.media.inputs import Inputs, prepare
+from core.rounds.approach.deciding import as_stage, both_classes, decide_approach, is_undecided, rival_context
 from core.rounds.candidates import (
     choose_candidates,
     features_are_read,
     fit_kernel,
     kernel_features,
+    project,
     selection_request,
     why_no_model,
+    with_labels,
 )
+from core.rounds.checking import check_labels, labels_are_checked, look_again, trust_notes
 from core.rounds.context import StageContext
 from core.rounds.embedding_map import MapRequest, embed
 from core.rounds.encoding import (
@@ -51,25 +58,27 @@ from core.rounds.encoding import (
     train_head,
 )
 from core.rounds.outputs import (
+    Approach,
     Batch,
+    BothPredictions,
     CandidateFeatures,
     EncodedBlock,
     EncodedFeatures,
     FeatureBlock,
     FittedKernel,
+    LabelTrust,
     MapPoints,
     NoCommon,
     Predictions,
     PropagatedLabels,
     TrainingResult,
 )
-from core.rounds.stage import Split, Stage, check_order
+from core.rounds.stage import Outputs, Split, Stage, check_order, run_stages
 from core.rounds.stage_names import TITLES
 from core.similarity.graph import build_similarity_graph, connect_new_items
 from core.similarity.propagation import extended, propagate_labels
-from core.types import UNLABELED, PoolSnapshot, Progress, Report, Selection
+from core.types import UNLABELED, PoolSnapshot, Selection
 
-PROJECTED = 64  # dimensions of the stand-in for embeddings before the first model
 PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of their own
 
 
@@ -86,12 +95,12 @@ def prepare_inputs(context: StageContext, encoded: EncodedFeatures | None = None
     return dataclasses.replace(made, augmentation=config.augmentation)
 
 
-def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
+def train_model(context: StageContext, inputs: Inputs, trust: LabelTrust | None = None) -> TrainingResult:
     """The model of this round, or the reason why there is nothing to learn from yet."""
     if reason := why_no_model(context, inputs):
         return TrainingResult(model=None, why_no_model=reason)
     if inputs.encoder:
-        return train_head(context, inputs)
+        return train_head(context, inputs, trust)
     snapshot = context.snapshot
     known = measured_rows(snapshot, inputs)
     model = train(
@@ -103,6 +112,7 @@ def train_model(context: StageContext, inputs: Inputs) -> TrainingResult:
         checkpoint_dir=context.checkpoints,
         warm_start=model_to_continue(context, inputs),
         held_out=(known, snapshot.held_out_labels[known]),
+        trust=None if trust is None else np.asarray(trust.weights),
         report=context.report,
     )
     return TrainingResult(model=model)
@@ -153,6 +163,7 @@ def predict_rows(
         probabilities=with_labels(found.probabilities, context.snapshot, rows),
         embeddings=found.embeddings,
         view_probabilities=found.view_probabilities,
+        temperature=float(model.temperature),
     )
 
 
@@ -166,21 +177,27 @@ def join_predictions(
         embeddings=np.concatenate([block.embeddings for block in blocks]),
         view_probabilities=np.concatenate(views, axis=1) if views else None,
         has_model=training.model is not None,
+        temperature=blocks[0].temperature,
     )
 
 
-def propagate(context: StageContext, inputs: Inputs, predictions: Predictions) -> PropagatedLabels:
+def propagate(
+    context: StageContext, inputs: Inputs, predictions: Predictions, trust: LabelTrust | None = None
+) -> PropagatedLabels:
     """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Test items are not in the
     graph and keep their predictions; what propagation gives for them as new items is returned beside."""
     snapshot, config = context.snapshot, context.config.similarity
-    report = _as_stage("propagate", context.report)
+    report = as_stage("propagate", context.report)
     graph, new = context.graph, context.test_items
+    if graph is None and trust is not None:
+        graph = trust.graph
     if graph is None:
         graph = build_similarity_graph(inputs, snapshot.labels, snapshot.held_out, config, report)
     before = predictions.probabilities
     if graph is None or not predictions.has_model:
         return PropagatedLabels(probabilities=before, graph=graph)
-    after = propagate_labels(graph, before, snapshot.labels, config.reach)
+    weights = None if trust is None else np.asarray(trust.weights)
+    after = propagate_labels(graph, before, snapshot.labels, config.reach, weights)
     if new is None:
         new = connect_new_items(inputs, graph, snapshot.held_out, report)
     return PropagatedLabels(
@@ -190,15 +207,6 @@ def propagate(context: StageContext, inputs: Inputs, predictions: Predictions) -
         test_items=new,
         test_probabilities=extended(graph, new, before[new.rows], after[graph.rows], config.reach),
     )
-
-
-def _as_stage(name: str, report: Report) -> Report:
-    """Progress under the name of this stage, whatever name the computation uses."""
-
-    def renamed(progress: Progress) -> None:
-        report(dataclasses.replace(progress, stage=name))
-
-    return renamed
 
 
 def compute_features(context: StageContext, inputs: Inputs) -> CandidateFeatures:
@@ -222,46 +230,32 @@ def join_features(
     return CandidateFeatures(features=np.concatenate([block.features for block in blocks]), fitted=fitted)
 
 
-def with_labels(
-    probabilities: NDArray[np.float32], snapshot: PoolSnapshot, rows: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """The probabilities, one-hot on labeled rows."""
-    labels = snapshot.labels[rows]
-    given = np.flatnonzero(labels != UNLABELED)
-    probabilities[given] = 0.0
-    probabilities[given, labels[given]] = 1.0
-    return probabilities
-
-
-def project(inputs: Inputs, rows: NDArray[np.int64], context: StageContext) -> NDArray[np.float32]:
-    """(len(rows), PROJECTED) random projection of the inputs: distances without a model, for the first map."""
-    size = int(np.prod(inputs.shape))
-    axes = context.runtime.numpy_generator("projection").normal(size=(size, PROJECTED)).astype(np.float32)
-    projected = np.empty((len(rows), PROJECTED), np.float32)
-    for start in range(0, len(rows), 1024):
-        block = rows[start : start + 1024]
-        projected[start : start + 1024] = inputs.clean.take(block).reshape(len(block), size) @ axes / np.sqrt(size)
-    return projected
-
-
 def select_batch(
     context: StageContext,
     inputs: Inputs,
     predictions: Predictions,
     labels: PropagatedLabels,
     features: CandidateFeatures | None,
+    trust: LabelTrust | None = None,
 ) -> Batch:
     """The next batch: as many items as the settings say, or as can be chosen. `features` is None in rounds that do not
     read them."""
     candidates = choose_candidates(context, inputs)
+    influence = None
     request, notes = selection_request(context, inputs, predictions, labels, features)
     if request is None:
         empty, strategy = np.empty(0, np.int64), context.config.selection.strategy
         chosen = Selection(item_ids=empty, scores=empty.astype(np.float32), strategy=strategy)
     else:
         chosen = registry.select(request, context.config.selection, context.report)
+        chosen, influence = look_again(context, request, chosen, trust, candidates.rows)
     selection = dataclasses.replace(chosen, notes=(*chosen.notes, *notes))
-    return Batch(selection=selection, candidate_rows=candidates.rows, notes=candidates.notes)
+    return Batch(
+        selection=selection,
+        candidate_rows=candidates.rows,
+        notes=(*candidates.notes, *trust_notes(trust)),
+        label_influence=influence,
+    )
 
 
 def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> MapPoints:
@@ -276,6 +270,17 @@ def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> M
     return MapPoints(
         points=embed(request, context.config.map, seed=context.runtime.seed_for("map"), report=context.report)
     )
+
+
+def predict_both(
+    context: StageContext, encoded: EncodedFeatures | None, inputs: Inputs, predictions: Predictions
+) -> BothPredictions:
+    """Train the way that the round does not use, by the same stages, and keep the classes that both predict."""
+    outputs = Outputs()
+    outputs.add(EncodedFeatures, encoded)
+    for _ in run_stages((PREPARE, CHECK, TRAIN, PREDICT), rival_context(context), outputs):
+        pass
+    return both_classes(context, predictions, outputs.get(Predictions), inputs.readable & outputs.get(Inputs).readable)
 
 
 ENCODE: Stage[EncodedFeatures] = Stage(
@@ -295,11 +300,27 @@ ENCODE: Stage[EncodedFeatures] = Stage(
         join=join_encoded,
     ),
 )
+DECIDE: Stage[Approach] = Stage(
+    name="decide",
+    title=TITLES["decide"],
+    needs=(EncodedFeatures,),
+    gives=Approach,
+    run=decide_approach,
+    is_read=is_undecided,
+)
 PREPARE: Stage[Inputs] = Stage(
     name="prepare", title=TITLES["prepare"], needs=(EncodedFeatures,), gives=Inputs, run=prepare_inputs
 )
+CHECK: Stage[LabelTrust] = Stage(
+    name="check",
+    title=TITLES["check"],
+    needs=(Inputs,),
+    gives=LabelTrust,
+    run=check_labels,
+    is_read=labels_are_checked,
+)
 TRAIN: Stage[TrainingResult] = Stage(
-    name="train", title=TITLES["train"], needs=(Inputs,), gives=TrainingResult, run=train_model
+    name="train", title=TITLES["train"], needs=(Inputs, LabelTrust), gives=TrainingResult, run=train_model
 )
 PREDICT: Stage[Predictions] = Stage(
     name="predict",
@@ -320,7 +341,7 @@ PREDICT: Stage[Predictions] = Stage(
 PROPAGATE: Stage[PropagatedLabels] = Stage(
     name="propagate",
     title=TITLES["propagate"],
-    needs=(Inputs, Predictions),
+    needs=(Inputs, Predictions, LabelTrust),
     gives=PropagatedLabels,
     run=propagate,
 )
@@ -344,13 +365,23 @@ FEATURES: Stage[CandidateFeatures] = Stage(
 SELECT: Stage[Batch] = Stage(
     name="select",
     title=TITLES["select"],
-    needs=(Inputs, Predictions, PropagatedLabels, CandidateFeatures),
+    needs=(Inputs, Predictions, PropagatedLabels, CandidateFeatures, LabelTrust),
     gives=Batch,
     run=select_batch,
 )
 MAP: Stage[MapPoints] = Stage(
     name="map", title=TITLES["map"], needs=(Predictions, Batch), gives=MapPoints, run=draw_map
 )
+RIVAL: Stage[BothPredictions] = Stage(
+    name="rival",
+    title=TITLES["rival"],
+    needs=(EncodedFeatures, Inputs, Predictions),
+    gives=BothPredictions,
+    run=predict_both,
+    is_read=lambda context, encoded, inputs, predictions: context.rival is not None and predictions.has_model,
+)
 
-STAGES: tuple[Stage[Any], ...] = (ENCODE, PREPARE, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP)
+STAGES: tuple[Stage[Any], ...] = (
+    ENCODE, DECIDE, PREPARE, CHECK, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP, RIVAL,
+)  # fmt: skip
 check_order(STAGES)

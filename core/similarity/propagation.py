@@ -7,6 +7,9 @@ the label. The propagated prediction Q_i is the expected contribution of walks f
     T_ij = w_ij exp(-(d_ij / (reach * typical))^4)
     Q    = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled items
 
+A label with trust t (`core.labels.trust`) absorbs a walk with probability t only; otherwise the walk goes on to a
+neighbor: Q = t y + (1 - t) T Q / T 1.
+
 The edge weights w_ij are those of `SimilarityGraph.weights`, with rows scaled to sum 1. Short edges are followed almost
 surely; edges about as long as the pool's typical distance are almost never followed. Isolated wrong predictions in a
 cluster of right ones are corrected, labels spread over their clusters, and items without near neighbors keep the
@@ -46,33 +49,48 @@ def transition_matrix(graph: SimilarityGraph, reach: float) -> csr_matrix:
 
 
 def propagated(
-    transitions: csr_matrix, predictions: NDArray[np.floating], labels: NDArray[np.int64]
+    transitions: csr_matrix,
+    predictions: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    trust: NDArray[np.floating] | None = None,
 ) -> NDArray[np.float64]:
     """(m, C) Q from T (m, m), P (m, C) and class positions (m,), UNLABELED where there is none; by fixed-point
-    iteration until no probability changes by TOLERANCE."""
+    iteration until no probability changes by TOLERANCE. `trust` (m,) is the probability that a label absorbs a walk."""
     labeled = np.flatnonzero(labels != UNLABELED)
     one_hot = np.eye(predictions.shape[1])[labels[labeled]]
-    stopping = 1.0 - np.asarray(transitions.sum(1)).ravel()
-    stopped = stopping[:, None] * predictions
+    leaving = np.asarray(transitions.sum(1)).ravel()
+    stopped = (1.0 - leaving)[:, None] * predictions
+    absorbing = np.ones(len(labeled)) if trust is None else np.asarray(trust, np.float64)[labeled]
+    absorbing = np.where(leaving[labeled] > 0, absorbing, 1.0)[:, None]  # a walk that cannot go on ends at the label
+    passing = (1.0 - absorbing) / np.maximum(leaving[labeled], 1e-300)[:, None]
     Q = np.array(predictions, np.float64)
     Q[labeled] = one_hot
     for _ in range(MAX_ITERATIONS):
         before = Q
-        Q = transitions @ before + stopped
-        Q[labeled] = one_hot
+        walked = transitions @ before
+        Q = walked + stopped
+        Q[labeled] = absorbing * one_hot + passing * walked[labeled]
         if np.abs(Q - before).max() < TOLERANCE:
             break
     return Q
 
 
 def propagate_labels(
-    graph: SimilarityGraph, probabilities: NDArray[np.float32], labels: NDArray[np.int64], reach: float
+    graph: SimilarityGraph,
+    probabilities: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    reach: float,
+    trust: NDArray[np.floating] | None = None,
 ) -> NDArray[np.float32]:
-    """(n, C) predictions of the whole pool: propagated on the rows of the graph, unchanged elsewhere."""
+    """(n, C) predictions of the whole pool: propagated on the rows of the graph, unchanged elsewhere and on labeled
+    rows. `trust` (n,) as in `propagated`."""
     rows = graph.rows
-    Q = propagated(transition_matrix(graph, reach), probabilities[rows], labels[rows])
+    own = None if trust is None else trust[rows]
+    Q = propagated(transition_matrix(graph, reach), probabilities[rows], labels[rows], own)
     result = np.array(probabilities, np.float32)
     result[rows] = Q / Q.sum(1, keepdims=True)
+    given = rows[labels[rows] != UNLABELED]
+    result[given] = np.eye(probabilities.shape[1], dtype=np.float32)[labels[given]]
     return result
 
 

@@ -4,8 +4,8 @@
     S    = D^-1/2 A D^-1/2,   D = diag(A 1)
     F    = (I - alpha S)^-1 Y
 
-Symbols: x rows of length 1 (n, r); Y one column per class (n, C), the labeled rows with weight 1 / (labels of the
-class); alpha the share of mass that moves on at each step.
+Symbols: x rows of length 1 (n, r); Y one column per class (n, C), the labeled rows with equal shares of their class, or
+shares in proportion to the trust in them; alpha the share of mass that moves on at each step.
 
 Departures and details
 - Class mass normalization (Zhu et al., 2003): each column of F is divided by its sum before rows are normalized, so
@@ -72,20 +72,28 @@ def solve_spreading(S: csr_matrix, Y: Rows, alpha: float) -> Rows:
     return F
 
 
-def spread_labels(S: csr_matrix, labels: NDArray[np.int64], n_classes: int, alpha: float) -> Rows:
+def spread_labels(
+    S: csr_matrix,
+    labels: NDArray[np.int64],
+    n_classes: int,
+    alpha: float,
+    trust: NDArray[np.floating] | None = None,
+) -> Rows:
     """(n, C) distributions over classes: the given label on labeled rows, spread labels elsewhere.
 
-    `labels` (n,) are class positions, UNLABELED where there is none.
+    `labels` (n,) are class positions, UNLABELED where there is none; with `trust` (n,) a label has this share of the
+    mass of a trusted one.
     """
     labeled = np.flatnonzero(labels != UNLABELED)
     given = labels[labeled]
-    counts = np.bincount(given, minlength=n_classes)
+    mass = np.ones(len(labeled)) if trust is None else np.asarray(trust, np.float64)[labeled]
+    counts = np.bincount(given, mass, minlength=n_classes)
     Y = np.zeros((len(labels), n_classes))
-    Y[labeled, given] = 1.0 / counts[given]
+    Y[labeled, given] = mass / counts[given]
     F = np.maximum(solve_spreading(S, Y, alpha), 0.0)
     F /= np.maximum(F.sum(0), 1e-300)
-    mass = F.sum(1, keepdims=True)
-    spread: Rows = np.where(mass > 0, F / np.maximum(mass, 1e-300), 1.0 / n_classes)
+    reached = F.sum(1, keepdims=True)
+    spread: Rows = np.where(reached > 0, F / np.maximum(reached, 1e-300), 1.0 / n_classes)
     spread[labeled] = np.eye(n_classes)[given]
     return spread
 

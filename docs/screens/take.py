@@ -149,7 +149,7 @@ def show_projects(page: Page, server: Server, project: ProjectRow) -> None:
 def show_compare(page: Page, server: Server, project: ProjectRow) -> None:
     """The card that compares strategies, for the newest round."""
     open_screen(page, server, project, "train", ".st-key-card-rounds")
-    page.get_by_role("button", name="Compare", exact=True).first.click()
+    page.locator(".st-key-card-rounds").get_by_role("button", name="Compare", exact=True).first.click()
     page.wait_for_selector(".winnow-picks img")
     at_rest(page)
     page.wait_for_timeout(1_500)

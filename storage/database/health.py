@@ -1,4 +1,4 @@
-"""The check of a large SQLite store in the background, and why the last automatic backup failed: both for the screen.
+"""The background check of a large SQLite store, and why the last automatic backup failed, for the screens.
 
 Opening a store checks files up to `checks.CHECK_LIMIT_BYTES`. A larger one is checked here by a thread, on a connection
 of its own, while people already work.

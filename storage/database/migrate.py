@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -28,8 +29,9 @@ def scripts() -> ScriptDirectory:
     return ScriptDirectory.from_config(config)
 
 
+@cache
 def head() -> str:
-    """The version that this code writes."""
+    """The version that this code writes. Finding it loads every migration."""
     revision = scripts().get_current_head()
     assert revision is not None
     return revision
@@ -92,14 +94,18 @@ def _alone(engine: Engine) -> Iterator[Connection]:
             connection.commit()
 
 
+# One statement for all tables: the inspector of SQLAlchemy sends one or more for each, and parses every type.
+COLUMNS = {
+    "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'",
+    "postgresql": "SELECT table_name, column_name FROM information_schema.columns "
+    "WHERE table_schema = current_schema()",
+}
+
+
 def missing_parts(engine: Engine) -> list[str]:
     """Tables and columns that this code needs and the store lacks, as text."""
     with engine.connect() as connection:
-        found = {
-            (schema_and_table[1], column["name"])
-            for schema_and_table, columns in inspect(connection).get_multi_columns().items()
-            for column in columns
-        }
+        found = {(table, column) for table, column in connection.execute(text(COLUMNS[connection.dialect.name]))}
     tables = {table for table, _ in found}
     missing = []
     for table in METADATA.sorted_tables:

@@ -1,4 +1,4 @@
-"""Make the store what a backup holds. Works on a damaged store too, and loses no label that is given meanwhile.
+"""Restore the store from a backup. This works on a damaged store too, and loses no label that is given meanwhile.
 
 The backup is checked and brought to this version in a copy first. Then no other process can write until the restore is
 complete: SQLite's lock files, or EXCLUSIVE locks on all tables of PostgreSQL, are held from the safety backup to the

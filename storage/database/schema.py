@@ -273,6 +273,7 @@ class Pick(Table):
     score: Mapped[float]
     reason: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.types.PickReason
     hindsight: Mapped[dict[str, Any]] = mapped_column(default=dict)  # what the next round measured about it
+    look_after: Mapped[int | None]  # of a second look: the newest label event that the round used
 
 
 class Artifact(Table):

@@ -92,11 +92,16 @@ class Store:
     def read(self) -> Iterator[Connection]:
         """A read-only connection with one consistent snapshot for the length of the block."""
         self._follow_file()
-        with self._reader.connect() as connection:
-            if not self.is_sqlite:
-                connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            with connection.begin():
-                yield connection
+        try:
+            with self._reader.connect() as connection:
+                if not self.is_sqlite:
+                    connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+                with connection.begin():
+                    yield connection
+        except OperationalError as error:
+            if (sentence := _lost_connection(error, self.url)) is None:
+                raise
+            raise StoreUnusable(sentence) from error
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -178,7 +183,11 @@ def explained(error: OperationalError, url: str) -> str | None:
         return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
     if getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT:
         return f"Another writer kept the database busy for {WAIT_SECONDS:.0f} s, so nothing was saved. Try again."
-    if error.connection_invalidated or "connection" in text:
+    return _lost_connection(error, url)
+
+
+def _lost_connection(error: OperationalError, url: str) -> str | None:
+    if error.connection_invalidated or "connection" in str(error.orig).lower():
         return (
             f"The database at {locations.shown(url)} closed the connection before it answered: {error.orig} Try again."
         )

@@ -63,12 +63,15 @@ def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
     labels = _labels(rows, fields, pseudo, kinds)
     votes = _votes(chunk, fields["id"], kinds, labels)
     if chunk.others:
-        fits = [one.kept(rows.options.contested) for one in votes]
-        rows.n_left_out += fits.count(False)
-        kept, kinds, labels, votes = (list(compress(ones, fits)) for ones in (kept, kinds, labels, votes))
-        if not kept:
-            return None
-        fields = fields_of(kept)
+        distinct_votes = {id(one): one for one in votes}
+        left_out = {key for key, one in distinct_votes.items() if not one.kept(rows.options.contested)}
+        if left_out:
+            fits = [id(one) not in left_out for one in votes]
+            rows.n_left_out += fits.count(False)
+            kept, kinds, labels, votes = (list(compress(ones, fits)) for ones in (kept, kinds, labels, votes))
+            if not kept:
+                return None
+            fields = fields_of(kept)
     given = [kind not in ("truth", "pseudo", "none") for kind in kinds]
     values: dict[str, Column | None] = dict.fromkeys(COLUMNS)
     values |= {name: fields[name] for name in ITEM_COLUMNS}

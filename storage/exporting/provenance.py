@@ -1,14 +1,19 @@
-"""Where an export came from: the newest finished round with its settings and model, and a digest of the rows."""
+"""Where an export came from: the newest finished round with its settings and model, a digest of the rows, and
+suggestions that were labels."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Connection, select
+from sqlalchemy.orm import aliased
+
 from core.errors import NotFound
+from storage.database.schema import LabelEvent, Round
 from storage.database.store import Store
 from storage.rounds.log import RoundLog
 from storage.rounds.names import round_names
@@ -58,3 +63,26 @@ def _encoder(settings: Mapping[str, Any]) -> dict[str, str] | None:
     """Name and identity (the hash of its files) of the encoder that these settings of a round name."""
     about = settings.get("encoder") or {}
     return {"name": about["name"], "identity": about["identity"]} if about.get("identity") else None
+
+
+def repeated_labels(connection: Connection, sequences: Sequence[int]) -> Sequence[int]:
+    """Those of the events whose suggestion, stored with a confidence of 100 %, was a label of the item.
+
+    Earlier versions showed the label of an item as the suggestion of a round that had used the label.
+    """
+    earlier, used_by = aliased(LabelEvent), aliased(Round)
+    was_used = (
+        select(earlier.sequence)
+        .join(used_by, used_by.project_id == earlier.project_id)
+        .where(
+            earlier.item_id == LabelEvent.item_id,
+            earlier.kind.in_(("label", "decide")),
+            earlier.sequence < LabelEvent.sequence,
+            used_by.status == "finished",
+            used_by.label_sequence >= earlier.sequence,
+            used_by.finished_at <= LabelEvent.stored_at,
+        )
+        .exists()
+    )
+    query = select(LabelEvent.sequence).where(LabelEvent.sequence.in_(sequences), was_used)
+    return connection.execute(query).scalars().all()

@@ -11,20 +11,20 @@ is the note of its label, else the notes on the item.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, or_, select, true
-from sqlalchemy.orm import aliased
 
 from core.errors import InvalidInput, NotFound
 from storage.database.bulk import chunks
 from storage.database.schema import Annotator, CurrentLabel, Item, ItemName, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
 from storage.database.tables.recordings import Recording
+from storage.exporting.provenance import repeated_labels
 from storage.exporting.reasons import PICK_COLUMNS, PickColumns, pick_selected
 from storage.exporting.votes import CONTESTED, VOTE_COLUMNS, Contested, votes_of
 from storage.labeling.browsing.item_browser import note_texts
@@ -35,7 +35,7 @@ from storage.rounds.log import RoundLog
 
 TABLES = ("csv", "jsonl", "parquet")  # formats that can have rows without a label
 Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity", "raven"]
-CHUNK = 5_000
+CHUNK = 10_000
 OTHER_COLUMNS = (
     "label", "annotator", "at", "kind", "event", "sequence", "seconds", "suggestion", "suggested_label",
     "suggested_confidence", "note",
@@ -165,12 +165,17 @@ class ExportRows:
 
     def class_names(self) -> list[str]:
         """The active classes in their order, then inactive ones that items still have."""
-        active = [row.name for row in class_rows.rows_in(self.connection, self.project_id) if row.active]
-        of_project = Item.project_id == self.project_id
-        used = select(ItemState.class_id).join(Item, Item.id == ItemState.item_id).where(of_project).distinct()
-        known = select(Item.truth_class_id).where(of_project).distinct()
-        ids = {*self.connection.execute(used).scalars(), *self.connection.execute(known).scalars()} - {None}
-        return list(dict.fromkeys([*active, *sorted(self.counts_as[one] for one in ids)]))
+        known = class_rows.rows_in(self.connection, self.project_id)
+        active = [row.name for row in known if row.active]
+        inactive = [row.id for row in known if not row.active]
+        if not inactive:
+            return active
+        labeled = select(ItemState.class_id).where(ItemState.project_id == self.project_id)
+        of_tests = select(Item.truth_class_id).where(Item.project_id == self.project_id)
+        used = self.connection.execute(labeled.where(ItemState.class_id.in_(inactive)).distinct()).scalars().all()
+        tested = self.connection.execute(of_tests.where(Item.truth_class_id.in_(inactive)).distinct()).scalars().all()
+        names = sorted(self.counts_as[one] for one in {*used, *tested} if one is not None)
+        return list(dict.fromkeys([*active, *names]))
 
     def __iter__(self) -> Iterator[ExportItem]:
         for chunk in self.chunks():
@@ -194,7 +199,7 @@ class ExportRows:
             fields = fields_of(rows)
             item_ids = fields["id"]
             self.picks.prepare(fields["reason"])
-            self.repeated = self._repeated_labels(item_ids)
+            self.repeated = self._repeated_labels(zip(fields["sequence"], fields["suggested_confidence"], strict=True))
             notes = note_texts(self.connection, self.project_id, item_ids[0], item_ids[-1])
             about = (self._names(item_ids), self._others(item_ids), self._pseudo_labels(fields), notes)
             yield Chunk(rows, fields, *about)
@@ -260,8 +265,8 @@ class ExportRows:
             if pseudo_label is None or self.pseudo_labels is None:
                 return values | UNLABELED if self.options.unlabeled else None
             label, confidence = pseudo_label
-            told = {"label": label, "confidence": confidence, "round": self.pseudo_labels.number}
-            return values | told | {"source": "pseudo"}
+            predicted = {"label": label, "confidence": confidence, "round": self.pseudo_labels.number}
+            return values | predicted | {"source": "pseudo"}
         values |= self._event(row)
         given = self.given[row.class_id]
         values["label_given"] = given if given != values["label"] else None
@@ -287,47 +292,32 @@ class ExportRows:
     def _others(self, item_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
         """item id -> current labels other than the one that counts, oldest first.
 
-        The query selects a range of the primary key. It may contain items of other projects, which are ignored.
+        The query selects a range of the primary key, which may contain items of other projects.
         """
-        query = (
-            select(CurrentLabel.item_id, *_event_columns())
-            .join(LabelEvent, LabelEvent.sequence == CurrentLabel.sequence)
-            .join(Annotator, Annotator.id == CurrentLabel.annotator_id)
+        other = (
+            select(CurrentLabel.sequence, CurrentLabel.project_id)
             .join(ItemState, ItemState.item_id == CurrentLabel.item_id)
-            .where(
-                CurrentLabel.item_id.between(item_ids[0], item_ids[-1]),
-                CurrentLabel.sequence != ItemState.sequence,
-            )
-            .order_by(CurrentLabel.sequence)
+            .where(CurrentLabel.item_id.between(item_ids[0], item_ids[-1]), CurrentLabel.sequence != ItemState.sequence)
         )
+        own = [sequence for sequence, project_id in self.connection.execute(other) if project_id == self.project_id]
         found: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        for row in self.connection.execute(query):
-            found[row.item_id].append(self._event(row))
+        for sequences in chunks(sorted(own)):
+            query = (
+                select(LabelEvent.item_id, *_event_columns())
+                .join(Annotator, Annotator.id == LabelEvent.annotator_id)
+                .where(LabelEvent.sequence.in_(sequences))
+                .order_by(LabelEvent.sequence)
+            )
+            rows = self.connection.execute(query).all()
+            self.repeated |= self._repeated_labels((row.sequence, row.suggested_confidence) for row in rows)
+            for row in rows:
+                found[row.item_id].append(self._event(row))
         return found
 
-    def _repeated_labels(self, item_ids: Sequence[int]) -> set[int]:
-        """Sequences of the events whose stored suggestion was a label of the item, shown with a confidence of 100 %.
-
-        Earlier versions showed the label of an item as the suggestion of a round that had used the label.
-        """
-        earlier, used_by = aliased(LabelEvent), aliased(Round)
-        was_used = (
-            select(earlier.sequence)
-            .join(used_by, used_by.project_id == earlier.project_id)
-            .where(
-                earlier.item_id == LabelEvent.item_id,
-                earlier.kind.in_(("label", "decide")),
-                earlier.sequence < LabelEvent.sequence,
-                used_by.status == "finished",
-                used_by.label_sequence >= earlier.sequence,
-                used_by.finished_at <= LabelEvent.stored_at,
-            )
-            .exists()
-        )
-        query = select(LabelEvent.sequence).where(
-            LabelEvent.item_id.between(item_ids[0], item_ids[-1]), LabelEvent.suggested_confidence >= CERTAIN, was_used
-        )
-        return set(self.connection.execute(query).scalars())
+    def _repeated_labels(self, events: Iterable[tuple[int | None, float | None]]) -> set[int]:
+        """Sequences of those events whose stored suggestion was a label of the item (`provenance.repeated_labels`)."""
+        certain = [one for one, confidence in events if one is not None and (confidence or 0.0) >= CERTAIN]
+        return {one for part in chunks(certain) for one in repeated_labels(self.connection, part)}
 
     def _names(self, item_ids: Sequence[int]) -> dict[int, list[str]]:
         query = (

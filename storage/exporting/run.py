@@ -160,8 +160,8 @@ class _Export:
 
     def _content(self) -> dict[str, Any]:
         """The options; of a list of items their number."""
-        told = {name: value for name, value in asdict(self.options).items() if name != "overwrite"}
-        return told | {"items": len(self.options.items) if self.options.items is not None else None}
+        options = {name: value for name, value in asdict(self.options).items() if name != "overwrite"}
+        return options | {"items": len(self.options.items) if self.options.items is not None else None}
 
     def _write_rows(self, rows: ExportRows, report: Report) -> None:
         for item in rows if self.weights is None else self.weights.chosen(rows):

@@ -24,16 +24,17 @@ from storage.importing.reading import CLASS_FOLDERS, Findings, Question
 from storage.importing.sources import Entry, GivenLabel, Source, type_of
 from storage.importing.splits import HELD_OUT as HELD_OUT_NAMES
 from storage.importing.splits import GivenSplit
-from storage.importing.windows.lengths import estimated_seconds, size_of
+from storage.importing.windows.lengths import cut_sentence, estimated_seconds, is_stated, size_of
 from storage.importing.zip_reader import BadEntry
 from storage.media.types import HEAD_BYTES, refusal
-from storage.media.windows import SUGGEST_SECONDS
+from storage.media.windows import SUGGEST_SECONDS, WindowOptions
 from storage.projects import classes
 
 ClassRule = Literal["ask", "add", "match"]
 ValidationUse = Literal["hold-out", "pool"]
 POOL = GivenSplit("train", "train")
 LISTED = 200
+PRECISION = 1_000_000  # parts of a second in which windows are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Verdict:
     split: str = ""
     problem: str = ""
     about_class: bool = False  # the file is fine; its class is the question
-    seconds: float = 0.0  # of a sound, estimated
+    seconds: float = 0.0  # of a sound
+    rough: bool = False  # the seconds are estimated from the size
 
 
 @dataclass(slots=True)
@@ -68,6 +70,9 @@ class Preview:
     problems: list[Verdict] = field(default_factory=list)
     n_long: int = 0  # sounds that are better cut into windows
     longest_seconds: float = 0.0  # estimated
+    n_recordings: int = 0  # sounds that are cut into windows
+    n_windows: int = 0
+    cut: str = ""  # what becomes of recordings, one sentence; empty without windows
     found: Findings = field(default_factory=Findings)
 
     @property
@@ -128,27 +133,28 @@ class ClassRules:
 
 def verdict_on(source: Source, entry: Entry, rules: ClassRules | None, look: bool = True, kind: str = "") -> Verdict:
     """What will happen to `entry`. `look` opens it for its first bytes; without `rules`, labels are ignored."""
-    problem, seconds = entry.problem, 0.0
+    problem, seconds, rough = entry.problem, 0.0, False
     if look and not problem:
-        problem, seconds = _type_problem(source, entry, kind)
+        problem, seconds, rough = _type_problem(source, entry, kind)
     about_class = False
     if not problem and rules is not None:
         problem = next((why for one in entry.labels if one.label and (why := rules.decide(one.label)[1])), "")
         about_class = bool(problem)
-    return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class, seconds)
+    return Verdict(entry.name, entry.row, entry.label, entry.split.name, problem, about_class, seconds, rough)
 
 
-def preview(
+def preview(  # noqa: PLR0913 (one parameter for each option)
     source: Source,
     rules: ClassRules | None = None,
     *,
     look: bool = True,
     kind: str = "",
     validation: ValidationUse = "hold-out",
+    windows: WindowOptions | None = None,
     report: Report = ignore,
 ) -> Preview:
     """Counts and the first verdicts of `source`; nothing is written. `kind` is the project's: audio or image."""
-    seen = Preview(source.description)
+    seen, rough = Preview(source.description), False
     fine: set[tuple[GivenLabel, ...]] = set()  # labels that were decided without a problem
     hints = SplitHints()
     for entry in entries_of(source, validation):
@@ -168,9 +174,14 @@ def preview(
             if entry.span is None:
                 seen.n_long += verdict.seconds > SUGGEST_SECONDS
                 seen.longest_seconds = max(seen.longest_seconds, verdict.seconds)
+                if windows is not None and verdict.seconds > windows.seconds:
+                    seen.n_recordings += 1
+                    seen.n_windows += windows.n_windows(round(verdict.seconds * PRECISION), PRECISION)
+                    rough |= verdict.rough
         _count(seen, entry, hints)
         if seen.n_entries % 512 == 0:
             report(Progress("preview", seen.n_entries, 0))
+    seen.cut = cut_sentence(seen.n_recordings, seen.n_windows, windows, rough) if windows is not None else ""
     _conclude(seen, source, rules, hints)
     return seen
 
@@ -261,20 +272,22 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     )
 
 
-def _type_problem(source: Source, entry: Entry, kind: str) -> tuple[str, float]:
-    """Why the entry is not imported ("" when it is), and the estimated length of a sound."""
+def _type_problem(source: Source, entry: Entry, kind: str) -> tuple[str, float, bool]:
+    """Why the entry is not imported ("" when it is), the length of a sound, and whether that is estimated."""
     assert entry.place is not None
     place = entry.place
     try:
         head = source.head(place, HEAD_BYTES)
     except (OSError, BadEntry, NotFound) as problem:
-        return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}.", 0.0
+        return f"It cannot be read: {getattr(problem, 'strerror', None) or problem}.", 0.0, False
     media_type = type_of(head)
     if media_type is None:
-        return refusal(head), 0.0
+        return refusal(head), 0.0, False
     if problem_text := wrong_kind(media_type, kind):
-        return problem_text, 0.0
-    return "", estimated_seconds(head, media_type, size_of(place)) if media_type.startswith("audio/") else 0.0
+        return problem_text, 0.0, False
+    if not media_type.startswith("audio/"):
+        return "", 0.0, False
+    return "", estimated_seconds(head, media_type, size_of(place)), not is_stated(media_type)
 
 
 def wrong_kind(media_type: str, kind: str) -> str:

@@ -41,6 +41,7 @@ from storage.importing.runs import finish, light_collector, running, start
 from storage.importing.sources import CellPlace, Entry, FilePlace, KeptPlace, PackedPlace, Place, Source
 from storage.importing.splits import GivenSplit
 from storage.importing.windows.cutting import is_recording, problem_of, windows_of
+from storage.importing.windows.kept import keep_windows
 from storage.importing.windows.lengths import suggestion
 from storage.importing.zip_reader import BadEntry
 from storage.labeling.groups import both_sides_warning
@@ -112,6 +113,8 @@ def run_import(
     run = start(store, project_id, source.description, asdict(options), seen.new_classes)
     run.labels_from, run.warnings = seen.found.labels_from, seen.found.warnings
     rules = None if rules is None else ClassRules.of_project(store, project_id, options.classes)
+    if options.windows is not None and project.kind == "audio":
+        keep_windows(store, project_id, options.windows)
     importer = _Importer(store, project_id, project.kind, source, options)
     try:
         with running(store, run.run_id):

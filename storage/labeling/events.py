@@ -79,8 +79,8 @@ class LabelEventRow:
 class _Batch:
     """What the events of a batch are validated against, read once."""
 
-    def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput]) -> None:
-        self.project_id = project_id
+    def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput], may_edit: bool) -> None:
+        self.project_id, self.may_edit = project_id, may_edit  # editors may undo skips of others
         named = [event.undoes for event in events if event.undoes is not None and _is_uuid(event.undoes)]
         self.known = _stored(connection, [event.uuid for event in events])
         self.targets = _stored(connection, named)
@@ -136,7 +136,7 @@ class _Batch:
         target = self.targets.get(event.undoes or "")
         if target is None or target.project_id != self.project_id:
             return "The action to undo is not stored."
-        if target.annotator_id != annotator:
+        if target.annotator_id != annotator and not (self.may_edit and target.kind == "skip"):
             return "Only the annotator who did this can undo it."
         if target.kind == "undo":
             return "An undo cannot be undone. Label the item again."
@@ -170,9 +170,9 @@ def apply_events(
         project = row_in(connection, project)
     events = [checked(event) for event in events]
     project_id = project.id
-    batch = _Batch(connection, project_id, events)
-    refusal = _annotator_refusal(connection, project, annotator)
     undecided = roles.refusal_in(connection, project_id, "edit")  # review decisions are for editors
+    batch = _Batch(connection, project_id, events, may_edit=not undecided)
+    refusal = _annotator_refusal(connection, project, annotator)
     answers, rows = [], []
     for event in events:
         reason = "" if event.uuid in batch.known else refusal or batch.refusal(event, annotator)

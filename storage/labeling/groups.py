@@ -2,12 +2,18 @@
 
 The group of an item is the one its source named; that of a window is its recording unless the source named another one.
 Items without either are groups of their own.
+
+Test groups: a drawn test set keeps groups apart where there are enough of them. It takes whole groups at random, as
+many as hold the wanted items 1.25 times on average and FEWEST_TEST_GROUPS at least. There are enough where this is at
+most a third of the groups without a label, and these are FEWEST_GROUPS or more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 from sqlalchemy import ColumnElement, Integer, case, cast, func, select
 
 from storage.database.bulk import chunks
@@ -16,11 +22,29 @@ from storage.database.store import Store
 from storage.database.tables.recordings import Recording
 
 SHOWN = 5
+FEWEST_GROUPS, FEWEST_TEST_GROUPS = 24, 8
+SPARE = 1.25
+MOST_SHARE = 1 / 3  # of the groups
 
 
 def group_column() -> ColumnElement[str]:
     """The group of an item; NULL for items without one."""
     return case((Item.group_name != "", Item.group_name), else_=Item.recording_sha256)
+
+
+def n_test_groups(n_groups: int, n_items: int, wanted: int) -> int:
+    """How many of `n_groups` groups with `n_items` items become test groups for `wanted` test items; 0: not enough."""
+    if n_groups < FEWEST_GROUPS:
+        return 0
+    number = max(FEWEST_TEST_GROUPS, math.ceil(SPARE * wanted * n_groups / max(n_items, 1)))
+    return number if number <= MOST_SHARE * n_groups else 0
+
+
+def choose_groups(groups: Sequence[str], wanted: int, rng: np.random.Generator) -> set[str]:
+    """Test groups for `wanted` test items, from the group of each item; empty where there are not enough."""
+    names = sorted(set(groups))
+    number = n_test_groups(len(names), len(groups), wanted)
+    return {names[at] for at in rng.choice(len(names), number, replace=False)}
 
 
 def groups_of(store: Store, project_id: int, item_ids: Sequence[int]) -> list[str]:

@@ -177,6 +177,16 @@ def item_names(store: Store, project_id: int, item_ids: Sequence[int]) -> dict[i
         }
 
 
+def item_ids_by_hash(store: Store, project_id: int, hashes: Sequence[str]) -> dict[str, int]:
+    """SHA-256 -> item id, for those that are items of the project."""
+    found: dict[str, int] = {}
+    with store.read() as connection:
+        for chunk in chunks(list(hashes)):
+            query = select(Item.sha256, Item.id).where(Item.project_id == project_id, Item.sha256.in_(chunk))
+            found.update({row.sha256: row.id for row in connection.execute(query)})
+    return found
+
+
 def first_pick_rounds(store: Store, project_id: int) -> dict[int, int]:
     """item id -> the number of the first round that picked it; replays do not count."""
     query = (

@@ -6,7 +6,7 @@ Class ids are those that the labels count as (`storage.projects.class_rows`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from storage.projects.class_rows import effective_ids
 from storage.projects.projects import row_in
 
 NO_ID = 0  # no class, no annotator
+UNDECIDED = np.dtype([("item_id", np.int64), ("class_id", np.int64), ("first_sequence", np.int64)])
 
 
 def counting_classes(store: Store, project_id: int, item_ids: Sequence[int] | None = None) -> dict[int, int]:
@@ -116,21 +117,22 @@ def item_files(store: Store, project_id: int) -> list[tuple[str, str]]:
         return [(row.sha256, row.name) for row in connection.execute(query)]
 
 
-@dataclass(frozen=True, slots=True)
-class UndecidedLabel:
-    item_id: int
-    class_id: int
-    first_sequence: int  # of the first label that anyone gave the item, undone or not
+def undecided_labels(store: Store, project_id: int, after: int = 0) -> NDArray[np.void]:
+    """(n,) item_id, class_id and first_sequence of the labeled items of a project without a review decision.
 
-
-def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
-    """The labeled items of a project without a review decision, test items left out: a test label that is changed
-    because a model disagrees would no longer measure it."""
+    `first_sequence` is that of the first label that anyone gave the item, undone or not; items where it is not larger
+    than `after` are left out. So are test items: a test label that is changed because a model disagrees would no longer
+    measure it.
+    """
+    is_label = LabelEvent.kind.in_(("label", "decide"))
     first = (
         select(LabelEvent.item_id, func.min(LabelEvent.sequence).label("sequence"))
-        .where(LabelEvent.project_id == project_id, LabelEvent.kind.in_(("label", "decide")))
+        .where(LabelEvent.project_id == project_id, LabelEvent.sequence > after, is_label)
         .group_by(LabelEvent.item_id)
         .subquery()
+    )
+    earlier = select(LabelEvent.sequence).where(
+        LabelEvent.item_id == ItemState.item_id, LabelEvent.sequence <= after, is_label
     )
     query = (
         select(ItemState.item_id, ItemState.class_id, first.c.sequence)
@@ -139,9 +141,30 @@ def undecided_labels(store: Store, project_id: int) -> list[UndecidedLabel]:
         .where(ItemState.project_id == project_id, ItemState.class_id.is_not(None), ~ItemState.decided)
         .where(~Item.held_out)
     )
+    query = query.where(~earlier.exists()) if after else query
     with store.read() as connection:
         counts_as = effective_ids(connection, project_id)
-        return [UndecidedLabel(row.item_id, counts_as[row.class_id], row.sequence) for row in connection.execute(query)]
+        with connection.execute(query) as result:
+            tuples: Any = result.cursor
+            found = np.fromiter(tuples, UNDECIDED)
+    given, places = np.unique(found["class_id"], return_inverse=True)
+    found["class_id"] = np.array([counts_as[one] for one in given.tolist()], np.int64)[places]
+    return found
+
+
+def undecided_until(store: Store, project_id: int, item_ids: Sequence[int], label_sequence: int) -> dict[int, int]:
+    """item id -> class id, of those among `item_ids` whose counting label is not newer than `label_sequence` and was
+    not decided in review; test items are left out."""
+    query = (
+        select(ItemState.item_id, ItemState.class_id)
+        .join(Item, Item.id == ItemState.item_id)
+        .where(ItemState.project_id == project_id, ItemState.class_id.is_not(None), ~ItemState.decided, ~Item.held_out)
+        .where(ItemState.sequence <= label_sequence)
+    )
+    with store.read() as connection:
+        counts_as = effective_ids(connection, project_id)
+        parts = (connection.execute(query.where(ItemState.item_id.in_(part))) for part in chunks(item_ids))
+        return {row.item_id: counts_as[row.class_id] for rows in parts for row in rows}
 
 
 def last_labeled_project(store: Store) -> int | None:

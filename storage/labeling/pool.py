@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Select, func, select, text
 
 from core.errors import NotFound
 from core.types import PoolSnapshot
-from storage.database.bulk import chunks
 from storage.database.schema import NOT_OK, NOT_QUEUED, Item, ItemState, LabelEvent, Pick, Project, Round
 from storage.database.store import Store, now
 from storage.labeling import item_rows, projections, queue, snapshots
@@ -102,25 +101,6 @@ class Pool:
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
             queue.put_first(connection, self.project_id, item_ids)
-
-    def send_to_queue(self, item_ids: Sequence[int], *, annotator: int) -> int:
-        """Serve those of the items that wait before all others, in this order; returns their number.
-
-        Skips of this annotator are undone first, so that these items wait again.
-        """
-        with self.store.write() as connection:
-            projects.touch(connection, self.project_id)
-            skips = [row for part in chunks(item_ids) for row in connection.execute(self._own_skips(annotator, part))]
-            undo = [
-                LabelInput(uuid=str(uuid.uuid4()), item_id=row.item_id, kind="undo", undoes=row.uuid) for row in skips
-            ]
-            apply_events(connection, self.project_id, undo, annotator)
-            waiting: set[int] = set()
-            for part in chunks(item_ids):
-                query = select(ItemState.item_id).where(ItemState.item_id.in_(part), ItemState.waiting)
-                waiting.update(connection.execute(query.where(ItemState.project_id == self.project_id)).scalars())
-            queue.put_first(connection, self.project_id, [one for one in item_ids if one in waiting])
-        return len(waiting)
 
     # Labeling
 
@@ -302,12 +282,6 @@ class Pool:
         """The annotator's actions that are not undone, newest first."""
         mine = self._events().where(LabelEvent.annotator_id == annotator, LabelEvent.kind != "undo", ~is_undone())
         return mine.order_by(LabelEvent.sequence.desc())
-
-    def _own_skips(self, annotator: int, item_ids: Sequence[int]) -> Select[*tuple[Any, ...]]:
-        """Skips of the annotator that are not undone, for the items that are skipped."""
-        skipped = select(ItemState.item_id).where(ItemState.item_id.in_(item_ids), ItemState.skipped)
-        mine = self._events().where(LabelEvent.annotator_id == annotator, LabelEvent.kind == "skip", ~is_undone())
-        return mine.where(LabelEvent.item_id.in_(skipped))
 
     def _events(self) -> Select[*tuple[Any, ...]]:
         return select(LabelEvent.__table__).where(LabelEvent.project_id == self.project_id)

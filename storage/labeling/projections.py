@@ -6,7 +6,8 @@ Counting label  the newest `decide`; else the class that most annotators give, m
 Skipped         the newest `label`, `skip` or `decide` on the item is a `skip`
 Flagged         the newest `flag` or `unflag` is a `flag`
 Waiting         readable, not skipped, not decided, fewer current labels than the project requires, and not held out
-                unless the item belongs to a test set (`storage.labeling.test_sets`)
+                unless the item belongs to a test set (`storage.labeling.test_sets`). An item that a round picked for a
+                second look waits as well until it is labeled, skipped or decided after that.
 
 Undone events (`storage.labeling.undo`) are ignored. `derive` implements these rules for one item. `refresh_states`
 writes the result for the items of a change, in the same transaction; `rebuild` writes it for the whole project and
@@ -21,10 +22,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, or_, select, update
 
 from storage.database.bulk import chunks
-from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent, Project
+from storage.database.schema import NOT_QUEUED, CurrentLabel, Item, ItemState, LabelEvent, Pick, Project
 from storage.labeling import queue
 from storage.labeling.undo import without_undone
 from storage.projects.class_rows import effective_ids
@@ -40,6 +41,7 @@ class DerivedState:
     skipped: bool = False
     flagged: bool = False
     sequence: int | None = None
+    looked: int = 0  # sequence of the newest label, skip or decision
 
     @property
     def n_labels(self) -> int:
@@ -68,6 +70,7 @@ def derive(events: Sequence[Any], effective: Mapping[int, int]) -> DerivedState:
         skipped="decision" in newest and newest["decision"].kind == "skip",
         flagged="flag" in newest and newest["flag"].kind == "flag",
         sequence=counts.sequence if counts is not None else None,
+        looked=newest["decision"].sequence if "decision" in newest else 0,
     )
 
 
@@ -165,6 +168,9 @@ def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> Non
     which = (ItemState.project_id == project_id, ItemState.waiting != waits)
     connection.execute(update(ItemState).where(*which).values(waiting=waits, revision=_revision(project_id)))
     queue.delete_cursors(connection, project_id)
+    looks = select(Pick.item_id).join(Item, Item.id == Pick.item_id)
+    looks = looks.where(Item.project_id == project_id, Pick.look_after.is_not(None))
+    refresh_states(connection, project_id, connection.execute(looks).scalars().all())
 
 
 def _revision(project_id: int) -> Any:
@@ -199,8 +205,9 @@ def _events_by_item(connection: Connection, condition: Any) -> dict[int, list[An
 
 
 def _state_query(project_id: int) -> Select[*tuple[Any, ...]]:
+    look = select(func.max(Pick.look_after)).where(Pick.item_id == Item.id).scalar_subquery()
     return (
-        select(ItemState.__table__, Item.held_out, Item.test_set_id, Item.condition)
+        select(ItemState.__table__, Item.held_out, Item.test_set_id, Item.condition, look.label("look_after"))
         .join(Item, Item.id == ItemState.item_id)
         .where(ItemState.project_id == project_id)
     )
@@ -213,7 +220,7 @@ def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any,
         values = {
             "waiting": row.condition == "ok"
             and not ((row.held_out and row.test_set_id is None) or state.skipped or state.decided)
-            and state.n_labels < wanted,
+            and (state.n_labels < wanted or (row.look_after is not None and state.looked <= row.look_after)),
             "n_labels": state.n_labels,
             "class_id": state.class_id,
             "decided": state.decided,

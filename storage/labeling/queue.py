@@ -10,7 +10,7 @@ Cursor    see `schema.QueueCursor`: with several labels per item, a search start
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -73,16 +73,28 @@ def put_first(connection: Connection, project_id: int, item_ids: Sequence[int]) 
     unique = list(dict.fromkeys(item_ids))
     lowest = min(_lowest_rank(connection, project_id, waiting) for waiting in (True, False))
     first = min(lowest, 0) - len(unique)
+    set_ranks(connection, project_id, {item_id: first + place for place, item_id in enumerate(unique)})
+
+
+def ranks_of(connection: Connection, project_id: int, item_ids: Sequence[int]) -> dict[int, int]:
+    """item id -> rank."""
+    return {item_id: rank for rank, _, item_id in _places(connection, project_id, item_ids)}
+
+
+def set_ranks(connection: Connection, project_id: int, ranks: Mapping[int, int]) -> None:
+    """Give these items these ranks."""
+    if not ranks:
+        return
     table = ItemState.__table__.c
     statement = (
         update(ItemState)
         .where(table.item_id == bindparam("which"), table.project_id == project_id)
         .values(queue_rank=bindparam("rank"))
     )
-    rows = [{"which": item_id, "rank": first + place} for place, item_id in enumerate(unique)]
-    if rows:
-        connection.execute(statement, rows)
-        connection.execute(delete(QueueCursor).where(QueueCursor.project_id == project_id, QueueCursor.queued))
+    connection.execute(statement, [{"which": item_id, "rank": rank} for item_id, rank in ranks.items()])
+    stale = delete(QueueCursor).where(QueueCursor.project_id == project_id)
+    all_queued = max(ranks.values()) < NOT_QUEUED
+    connection.execute(stale.where(QueueCursor.queued) if all_queued else stale)
 
 
 def waiting_items(project_id: int) -> Select[int]:

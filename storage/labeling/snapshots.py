@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Integer, case, func, select, type_coerce
 
 from core.types import UNLABELED, PoolSnapshot
+from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState, LabelEvent, Project
 from storage.labeling import projections
 from storage.labeling.groups import group_column
+from storage.labeling.undo import without_undone
 from storage.projects import class_rows
 
 NO_CLASS = 0
@@ -59,7 +61,41 @@ def take(connection: Connection, project_id: int, moment: Moment | None = None) 
     if past:
         _set_past(connection, project_id, moment, columns, counts_as)
     found = _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
+    looked = confirmed_items(connection, project_id, moment.label_sequence, counts_as)
+    found = replace(found, confirmed=np.isin(found.item_ids, looked) if len(looked) else None)
     return _with_groups(connection, project_id, found)
+
+
+def confirmed_items(
+    connection: Connection, project_id: int, label_sequence: int, effective: dict[int, int]
+) -> NDArray[np.int64]:
+    """(m,) items whose label was decided in review, or given at least twice, up to a moment: by two annotators, or by
+    one who labeled the item again and gave the same class. Undone events do not count."""
+    several = (
+        select(LabelEvent.item_id)
+        .where(
+            LabelEvent.project_id == project_id,
+            LabelEvent.sequence <= label_sequence,
+            LabelEvent.kind.in_(("label", "decide")),
+        )
+        .group_by(LabelEvent.item_id)
+        .having((func.count() > 1) | (func.max(case((LabelEvent.kind == "decide", 1), else_=0)) == 1))
+    )
+    found = []
+    for block in chunks(list(connection.execute(several).scalars())):
+        query = (
+            select(LabelEvent.__table__)
+            .where(LabelEvent.item_id.in_(block), LabelEvent.sequence <= label_sequence)
+            .order_by(LabelEvent.item_id, LabelEvent.sequence)
+        )
+        for item_id, events in groupby(connection.execute(query), key=lambda row: row.item_id):
+            given = [one for one in without_undone(list(events)) if one.kind in ("label", "decide")]
+            state = projections.derive(given, effective)
+            counts = effective.get(state.class_id or NO_CLASS, state.class_id)
+            same = sum(effective.get(one.class_id, one.class_id) == counts for one in given)
+            if state.decided or same > 1:
+                found.append(item_id)
+    return np.array(found, np.int64)
 
 
 def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:

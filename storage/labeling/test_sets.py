@@ -2,14 +2,16 @@
 
 Frame     the readable items of the pool without a label. Skipped items and items that someone has on screen at the
           moment are left out: these may show a suggestion.
-Draw      a simple random sample of the frame; with groups (as imported, else the recording of a window), each group
-          gets its share of the sample (proportional allocation, largest remainders), drawn at random.
+Draw      a simple random sample of the frame. With groups (as imported, else the recording of a window) it is a random
+          sample from whole groups that no label touches, where there are enough of them (`storage.labeling.groups`):
+          all other items of these groups leave the pool, so that no group is on both sides. Otherwise each group gets
+          its share of the sample (proportional allocation, largest remainders), drawn at random.
 Labels    labels that were given in random order can be part of the sample instead: `random_labels`. No label is used
           that a round has seen.
 Then      the items are test items for good: no round trains on them or picks them. They wait at the front of the queue,
           and nobody sees a prediction of them or their nearest items until they have labeled them.
 
-The seed, the size of the frame and the number of groups are stored with the test set.
+The seed, the size of the frame and the numbers of groups are stored with the test set.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +33,11 @@ from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState, LabelEvent, Lease, Round
 from storage.database.store import Store, now
 from storage.labeling import projections, queue
+from storage.labeling.groups import FEWEST_GROUPS, FEWEST_TEST_GROUPS, choose_groups, group_column
 from storage.projects import audit, projects, roles
 
 MOST_ITEMS = 100_000
+GroupUse = Literal["auto", "groups", "shares"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class Draw:
     n_frame: int  # items of the pool it was drawn from
     n_labels: int = 0  # items that came with a label which was given in random order
     n_groups: int = 0  # 0: the items have no groups
+    n_test_groups: int = 0  # 0: items were drawn, not groups
+    n_set_aside: int = 0  # other items of the test groups, which left the pool
     n_open: int = 0  # items left out because someone had them on screen
     seed: int = 0
 
@@ -66,6 +72,8 @@ class OwnTestItems:
     class_ids: NDArray[np.int64]  # of the label that counts, as given; 0 without one
     waiting: NDArray[np.bool_]
     skipped: NDArray[np.bool_]
+    groups: tuple[str, ...] = ()  # of each item, where whole groups were drawn
+    divided: bool = False  # items of the same groups are in the pool
 
     @property
     def labeled(self) -> NDArray[np.bool_]:
@@ -78,28 +86,43 @@ class Frame:
 
     item_ids: NDArray[np.int64]  # without a label
     groups: tuple[str, ...]  # of each of them; empty without groups
+    whole: NDArray[np.bool_]  # those of groups that have no label and are on nobody's screen
     random_labels: NDArray[np.int64]  # items whose labels were given in random order and that no round has used
     n_open: int
     n_rounds: int  # finished rounds
 
+    @property
+    def n_whole_groups(self) -> int:
+        return len({self.groups[at] for at in np.flatnonzero(self.whole)}) if self.groups else 0
+
 
 def draw_test_set(
-    store: Store, project_id: int, n_items: int, *, n_labels: int = 0, seed: int | None = None
+    store: Store,
+    project_id: int,
+    n_items: int,
+    *,
+    n_labels: int = 0,
+    by: GroupUse = "auto",
+    seed: int | None = None,
 ) -> TestSetRow:
-    """Draw `n_items` test items, up to `n_labels` of them among the labels that were given in random order."""
+    """Draw `n_items` test items, up to `n_labels` of them among the labels that were given in random order. `by`:
+    from whole groups, from every group, or from whole groups where there are enough of them and no label is used."""
     require(0 < n_items <= MOST_ITEMS, f"{n_items:,} test items were requested; use 1 to {MOST_ITEMS:,}.")
     require(n_labels >= 0, f"{n_labels} labels were requested; use 0 or more.")
     seed = secrets.randbits(31) if seed is None else seed
     with store.write() as connection:
         projects.touch(connection, project_id)
         frame = frame_in(connection, project_id)
+        rng = np.random.default_rng([seed, project_id])
+        apart = _test_groups(frame, n_items, rng, by) if not n_labels or by == "groups" else set()
+        if apart:
+            return _store_groups(connection, project_id, frame, apart, (n_items, seed, rng))
         n_old = min(n_labels, len(frame.random_labels), n_items)
         if n_items - n_old > len(frame.item_ids):
             raise InvalidInput(
                 f"{n_items:,} test items were requested, and {len(frame.item_ids):,} items without a label can be "
                 f"drawn ({frame.n_open:,} more are on someone's screen). Draw fewer, or import more."
             )
-        rng = np.random.default_rng([seed, project_id])
         old = rng.choice(frame.random_labels, n_old, replace=False)
         new = choose_items(frame.item_ids, n_items - n_old, rng, frame.groups)
         draw = Draw(
@@ -111,6 +134,52 @@ def draw_test_set(
             seed=seed,
         )
         return _store(connection, project_id, draw, [*new.tolist(), *old.tolist()])
+
+
+def _test_groups(frame: Frame, n_items: int, rng: np.random.Generator, by: GroupUse) -> set[str]:
+    """The groups to draw; empty: items of every group."""
+    if by == "shares" or not frame.groups:
+        require(by != "groups", "The items have no groups. Import them with a column group, or draw items.")
+        return set()
+    chosen = choose_groups([frame.groups[at] for at in np.flatnonzero(frame.whole)], n_items, rng)
+    require(
+        bool(chosen) or by != "groups",
+        f"Whole groups cannot be drawn: {n_items:,} test items take at least {FEWEST_TEST_GROUPS} groups, at most a "
+        f"third of those without a label, which are {frame.n_whole_groups:,} (at least {FEWEST_GROUPS} are needed). "
+        "Draw fewer items, or items of every group.",
+    )
+    return chosen
+
+
+def _store_groups(
+    connection: Connection,
+    project_id: int,
+    frame: Frame,
+    apart: set[str],
+    wanted: tuple[int, int, np.random.Generator],
+) -> TestSetRow:
+    """Draw from these groups, each in proportion to its size; their other items leave the pool."""
+    n_items, seed, rng = wanted
+    inside = np.array([one in apart for one in frame.groups])
+    groups = [frame.groups[at] for at in np.flatnonzero(inside)]
+    items = choose_items(frame.item_ids[inside], min(n_items, int(inside.sum())), rng, groups).tolist()
+    of_groups = select(Item.id, group_column()).where(Item.project_id == project_id, ~Item.held_out)
+    named = [row[0] for row in connection.execute(of_groups) if (row[1] or f"item {row[0]}") in apart]
+    rest = sorted(set(named) - set(items))
+    draw = Draw(
+        n_items=len(items),
+        n_frame=int(frame.whole.sum()),
+        n_groups=frame.n_whole_groups,
+        n_test_groups=len(apart),
+        n_set_aside=len(rest),
+        n_open=frame.n_open,
+        seed=seed,
+    )
+    for block in chunks(rest):
+        connection.execute(update(Item).where(Item.id.in_(block)).values(held_out=True))
+    projections.refresh_states(connection, project_id, rest)
+    projections.mark_changed(connection, project_id, rest)
+    return _store(connection, project_id, draw, items)
 
 
 def choose_items(
@@ -152,11 +221,14 @@ def frame_in(connection: Connection, project_id: int) -> Frame:
     ).scalar_one()
     free = [row.id for row in rows if row.class_id is None and row.n_labels == 0 and not row.skipped]
     usable = np.array(sorted(one for one in free if one not in open_now), np.int64)
-    group_of = {row.id: row.group_name or row.recording_sha256 or "" for row in rows}
-    groups = tuple(group_of[one] for one in usable.tolist())
+    group_of = {row.id: row.group_name or row.recording_sha256 or f"item {row.id}" for row in rows}
+    has_groups = any(row.group_name or row.recording_sha256 for row in rows)
+    groups = tuple(group_of[one] for one in usable.tolist()) if has_groups else ()
+    touched = {group_of[row.id] for row in rows if row.class_id is not None or row.n_labels or row.id in open_now}
     return Frame(
         item_ids=usable,
-        groups=groups if any(groups) else (),
+        groups=groups,
+        whole=np.array([one not in touched for one in groups], np.bool_),
         random_labels=_random_labels(connection, project_id, rows) if not n_rounds else np.empty(0, np.int64),
         n_open=len(free) - len(usable),
         n_rounds=int(n_rounds),
@@ -191,19 +263,24 @@ def list_test_sets(store: Store, project_id: int) -> list[TestSetRow]:
 
 def own_test_items(store: Store, project_id: int) -> OwnTestItems:
     """The items of all test sets, with the label that counts now."""
+    columns = (ItemState.class_id, ItemState.waiting, ItemState.skipped, group_column().label("group"))
     query = (
-        select(Item.id, Item.test_set_id, ItemState.class_id, ItemState.waiting, ItemState.skipped)
+        select(Item.id, Item.test_set_id, *columns)
         .join(ItemState, ItemState.item_id == Item.id)
         .where(Item.project_id == project_id, Item.held_out, Item.test_set_id.is_not(None))
         .order_by(Item.id)
     )
     with store.read() as connection:
         rows = connection.execute(query).all()
+        about = connection.execute(select(TestSet.about).where(TestSet.project_id == project_id)).scalars().all()
+    by_group = any(one.get("n_test_groups") for one in about)
     return OwnTestItems(
         item_ids=np.array([row.id for row in rows], np.int64),
         class_ids=np.array([row.class_id or 0 for row in rows], np.int64),
         waiting=np.array([row.waiting for row in rows], np.bool_),
         skipped=np.array([row.skipped for row in rows], np.bool_),
+        groups=tuple(row.group or f"item {row.id}" for row in rows) if by_group else (),
+        divided=any(one.get("n_groups") and not one.get("n_test_groups") for one in about),
     )
 
 

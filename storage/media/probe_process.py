@@ -2,8 +2,7 @@
 
 Started by `storage.media.probe_pool` as `python -m storage.media.probe_process`. One JSON line in is a batch of jobs,
 one or more lines out are lists of replies. Before a decoder runs, the replies so far are sent and an alarm and a CPU
-limit are set: whatever a hostile file does to this process, the parent knows which file it was and has all earlier
-replies.
+limit are set. If a hostile file ends this process, the parent can tell which file it was and has all earlier replies.
 
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
                         move  the file is temporary: move it into the media folder, or delete it when it is refused

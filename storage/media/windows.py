@@ -23,6 +23,8 @@ from core.errors import InvalidInput
 from core.limits import Limits
 from storage.media.wav import PCM, Sliceable, WavLayout, header_bytes, wav_header, wav_layout
 
+SHORTEST, LONGEST = 0.05, 600.0  # seconds of a window
+SHORTEST_HOP, LONGEST_HOP = 0.01, 86_400.0  # seconds from one window to the next
 LEAST_SHARE = 0.1  # of a window: a rest of the recording that is shorter is left out
 SUGGEST_SECONDS = 60.0  # files longer than this are better cut into windows
 KEPT_BITS = {"PCM_S8": 16, "PCM_U8": 16, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32}
@@ -53,10 +55,10 @@ class WindowOptions:
     hop: float = 0.0  # 0: one window after the other
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and 0.05 <= self.seconds <= 600):
-            raise InvalidInput(f"Windows of {self.seconds:g} s are not supported; use 0.05 to 600 s.")
-        if self.hop and not (math.isfinite(self.hop) and 0.01 <= self.hop <= 86_400):
-            raise InvalidInput(f"A hop of {self.hop:g} s is not supported; use 0.01 s or more.")
+        if not (math.isfinite(self.seconds) and SHORTEST <= self.seconds <= LONGEST):
+            raise InvalidInput(f"Windows of {self.seconds:g} s are not supported; use {SHORTEST:g} to {LONGEST:g} s.")
+        if self.hop and not (math.isfinite(self.hop) and SHORTEST_HOP <= self.hop <= LONGEST_HOP):
+            raise InvalidInput(f"A hop of {self.hop:g} s is not supported; use {SHORTEST_HOP:g} s or more.")
 
     @property
     def step(self) -> float:

@@ -42,6 +42,7 @@ class ProjectSettings:
     kernel_network: str = ""  # empty: the preset's
     media: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `MediaConfig` as JSON; empty: the preset's
     changes: dict = field(default_factory=dict)  # type: ignore[type-arg]  # "training.method" -> "mixmatch"
+    windows: dict = field(default_factory=dict)  # type: ignore[type-arg]  # `WindowOptions` of the last cut; empty: none
     extra: dict = field(default_factory=dict)  # type: ignore[type-arg]  # small JSON values; `from_dict` checks the class
 
     def __post_init__(self) -> None:

@@ -3,7 +3,9 @@
 The rounds are compared on items that were test items with a known label in both, so the difference is paired. Its
 interval is that of Bonett and Price (2012): with b and c items that only one of the rounds predicts correctly among n,
     p1 = (b + 1) / (n + 2),  p2 = (c + 1) / (n + 2),  (p2 - p1) +- z sqrt((p1 + p2 - (p2 - p1)^2) / (n + 2)),
-and the p-value is that of the exact test of McNemar. Predictions are those that the rounds stored.
+and the p-value is that of the exact test of McNemar. Test items are compared by the predictions that the accuracy of a
+round is measured on: those of the network alone, which both rounds stored; rounds of earlier versions did not, and are
+compared by the predictions that they show.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import InvalidInput
+from core.errors import InvalidInput, NotFound
 from core.types import UNLABELED
 from storage.database.store import Store
 from storage.projects import class_rows, classes
@@ -78,12 +80,14 @@ def compare_rounds(store: Store, project_id: int, first: RoundRow, second: Round
     open_items = ~a.labeled[at_a] & ~b.labeled[at_b]
     before, after = a.predicted[at_a], b.predicted[at_b]
     truth = b.truth[at_b][test]
+    both = (a.alone, b.alone) if a.alone is not None and b.alone is not None else (a.predicted, b.predicted)
+    measured_before, measured_after = both[0][at_a][test], both[1][at_b][test]
     n_changed, changes = _changes(before[open_items], after[open_items], class_names)
     return RoundDiff(
         first=title_of(first, names),
         second=title_of(second, names),
-        accuracy=paired_accuracy(before[test] == truth, after[test] == truth) if test.any() else None,
-        per_class=_per_class(truth, before[test], after[test], class_names),
+        accuracy=paired_accuracy(measured_before == truth, measured_after == truth) if test.any() else None,
+        per_class=_per_class(truth, measured_before, measured_after, class_names),
         n_compared=int(open_items.sum()),
         n_changed=n_changed,
         changes=changes,
@@ -134,6 +138,23 @@ class _RoundResults:
         self.labeled = labels != UNLABELED
         self.truth = np.where(self.is_test, columns[held_out_labels], 0)
         self.predicted = columns[_most_probable(log.arrays(row.id, "probabilities"))]
+        self.alone = self._alone(log, row, columns)  # (n,) with the predictions of the network alone for test items
+
+    def _alone(self, log: RoundLog, row: RoundRow, columns: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """None where the round did not store them for all of its test items with a known label."""
+        try:
+            items = np.asarray(log.arrays(row.id, "test_item_ids"))
+            predicted = columns[_most_probable(log.arrays(row.id, "test_predictions"))]
+        except NotFound:
+            return None
+        order = np.argsort(self.item_ids)
+        places = np.minimum(np.searchsorted(self.item_ids, items, sorter=order), len(order) - 1)
+        rows = order[places]
+        if not np.array_equal(self.item_ids[rows], items) or not np.isin(np.flatnonzero(self.is_test), rows).all():
+            return None
+        found = self.predicted.copy()
+        found[rows] = predicted
+        return found
 
 
 def _most_probable(probabilities: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -27,7 +27,7 @@ from core.errors import Conflict, InvalidInput, NotFound
 from core.types import Progress, Selection
 from storage.database.schema import Artifact, ItemState, Pick, Round, RoundProgress
 from storage.database.store import Store, now
-from storage.labeling import queue, snapshots
+from storage.labeling import projections, queue, snapshots
 from storage.labeling.item_rows import PickRow, pick_query
 from storage.projects import projects, roles
 from storage.rounds.artifacts import ArtifactRef, ArtifactUnreadable
@@ -185,9 +185,11 @@ class RoundLog:
             self._refuse_ended(row)
             for kind, ref in refs.items():
                 self._add_artifact(connection, round_id, kind, ref)
-            picks = _pick_rows(round_id, selection)
+            picks = _pick_rows(round_id, selection, row.label_sequence)
             if picks:
                 connection.execute(insert(Pick), picks)
+                looks = [pick["item_id"] for pick in picks if pick["look_after"] is not None]
+                projections.refresh_states(connection, self.project_id, looks)
                 queue.put_first(connection, self.project_id, [pick["item_id"] for pick in picks])
             every = list(dict.fromkeys([*selection.notes, *notes, *more]))
             self._set(connection, round_id, status="finished", finished_at=now(), metrics=clean, notes=every, stage="")
@@ -324,8 +326,9 @@ def _config(text: str) -> RoundConfig:
     return from_json(RoundConfig, text)
 
 
-def _pick_rows(round_id: int, selection: Selection) -> list[dict[str, Any]]:
-    """One row for each pick, with its reason where the strategy gave one."""
+def _pick_rows(round_id: int, selection: Selection, label_sequence: int) -> list[dict[str, Any]]:
+    """One row for each pick, with its reason where the strategy gave one. A second look is one at a label up to
+    `label_sequence`: an item that was labeled since then does not wait again."""
     reasons = [finite(dataclasses.asdict(reason))[0] for reason in selection.reasons] or [{}] * len(selection.item_ids)
     scores = np.asarray(selection.scores, dtype=np.float64)
     if len(scores) != len(selection.item_ids) or len(reasons) != len(selection.item_ids):
@@ -342,6 +345,7 @@ def _pick_rows(round_id: int, selection: Selection) -> list[dict[str, Any]]:
             "score": float(score),
             "reason": reason,
             "hindsight": {},
+            "look_after": label_sequence if reason.get("second_look") else None,
         }
         for position, (item_id, score, reason) in enumerate(zip(selection.item_ids, scores, reasons, strict=True), 1)
     ]

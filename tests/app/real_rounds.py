@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from app.cli.main import main
@@ -37,13 +39,26 @@ def quick_settings(seed: int = 0, steps: int = 12, **media: object) -> RoundConf
 
 def run_round_here(store: Store, project_id: int, config: RoundConfig) -> RoundRow:
     """The steps of a worker, one after the other, without the engine."""
+    return run_here(store, project_id, round_requests.request_round(store, project_id, config=config))
+
+
+def run_here(store: Store, project_id: int, requested: RoundRow) -> RoundRow:
+    """The same for a round that was requested."""
     log = RoundLog(store, project_id)
-    row = log.start(round_requests.request_round(store, project_id, config=config).id)
+    row = log.start(requested.id)
     results: dict[str, Stored] = {}
     for name in steps.ORDER:
         result = steps.perform(name, StoredRound(store, row, results, ignore))
         results[name] = result.to_dict()
     return log.get(row.id)
+
+
+@contextmanager
+def copied_store(template: Path, home: Path) -> Iterator[Store]:
+    """The store in `home`, made as a copy of `template`: tests of a module share a round that is run once."""
+    shutil.copytree(template, home)
+    with Store.open(home=home) as store:
+        yield store
 
 
 def import_clips(folder: Path, name: str = "digits") -> list[Path]:

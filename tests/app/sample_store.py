@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 
 import numpy as np
 import soundfile
@@ -25,6 +26,7 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 RATE = 16_000
 
 
+@cache
 def clip(seed: int, seconds: float = 0.64) -> bytes:
     """A voice-like sound: harmonics of a gliding tone under an envelope, with a little noise."""
     rng = np.random.default_rng(seed)
@@ -40,6 +42,7 @@ def clip(seed: int, seconds: float = 0.64) -> bytes:
     return out.getvalue()
 
 
+@cache
 def picture(seed: int, size: int = 96) -> bytes:
     """A gray picture with a few strokes."""
     rng = np.random.default_rng(seed)
@@ -83,15 +86,22 @@ def add_items(store: Store, project: ProjectRow, contents: Sequence[tuple[str, b
     return ids
 
 
-def audio_project(store: Store, name: str = "Spoken digits", n: int = 40, **settings: object) -> ProjectRow:
+def audio_project(
+    store: Store, name: str = "Spoken digits", n: int = 40, *, seed: int | None = None, **settings: object
+) -> ProjectRow:
+    """Projects have different clips unless `seed` is given: what is drawn for one project then serves the others."""
     made = create_project(store, name, "audio", DIGITS, settings=ProjectSettings(**settings), guidelines=GUIDELINES)
-    add_items(store, made, [(f"clip_{i:03d}.wav", clip(made.id * 1000 + i)) for i in range(n)])
+    first = made.id * 1000 if seed is None else seed
+    add_items(store, made, [(f"clip_{i:03d}.wav", clip(first + i)) for i in range(n)])
     return made
 
 
-def image_project(store: Store, name: str = "Handwritten digits", n: int = 30, **settings: object) -> ProjectRow:
+def image_project(
+    store: Store, name: str = "Handwritten digits", n: int = 30, *, seed: int | None = None, **settings: object
+) -> ProjectRow:
     made = create_project(store, name, "image", DIGITS, settings=ProjectSettings(**settings))
-    add_items(store, made, [(f"digit_{i:03d}.png", picture(made.id * 1000 + i)) for i in range(n)])
+    first = made.id * 1000 if seed is None else seed
+    add_items(store, made, [(f"digit_{i:03d}.png", picture(first + i)) for i in range(n)])
     return made
 
 

@@ -9,22 +9,37 @@ import os
 import subprocess
 import sys
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from app.cli.main import main
+from app.jobs.embeddings import add_embeddings
+from app.jobs.operations import keep_embeddings
+from app.jobs.requests import EmbeddingsRequest
+from app.rounds import requests as round_requests
 from app.rounds.round_model import open_round_model
+from app.rounds.stored_audition import preferred_encoder, stored_audition
+from app.rounds.stored_round import past_rounds
+from app.rounds.timing import estimates
+from app.simulation.settings import apply_changes
 from core.config import EncoderConfig, preset
+from core.encoders.folders import encoders_folder
 from core.errors import InvalidInput, NotFound
+from core.types import ignore
 from storage.database.store import Store
 from storage.exporting.provenance import round_provenance
 from storage.projects.projects import list_projects
 from storage.rounds.encoded_features import read_features
-from tests.app.real_rounds import import_clips, run_round_here
+from storage.rounds.log import RoundLog
+from tests.app.real_rounds import import_clips, run_here, run_round_here
 from tests.core.encoders import tiny
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +63,8 @@ def add(tmp_path, *options: str, **changes) -> int:
     return main(["encoders", "add", str(folder), *options])
 
 
-def test_a_round_with_an_encoder_predicts_files_and_says_what_became_of_its_encoder(store, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_round_with_an_encoder_predicts_files_and_reports_a_changed_or_removed_encoder(store, tmp_path, capsys):
     paths = import_clips(tmp_path / "clips")
     assert add(tmp_path) == 0
     project = list_projects(store)[0]
@@ -104,6 +120,34 @@ def test_embeddings_from_elsewhere_are_used_by_a_round(store, tmp_path, capsys):
     row = run_round_here(store, list_projects(store)[0].id, settings("mine"))
     assert row.status == "finished", row.error
     assert any("1 of 24 items have no features of the encoder mine" in note for note in row.notes)
+
+    capsys.readouterr()
+    assert main(["summarize", "digits", str(tmp_path / "few"), "--items", "4", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["encoder"], summary["kernel"], summary["items"]) == ("mine", None, 4)
+    assert [one["model"] for one in summary["accuracy"]] == ["encoder"]
+
+
+def test_an_upload_of_embeddings_is_one_table_with_its_keys(store, tmp_path):
+    paths = import_clips(tmp_path / "clips")
+    project = list_projects(store)[0]
+    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32))
+    (tmp_path / "v.txt").write_text("".join(f"{path.name}\n" for path in paths[:3]))
+
+    def upload(name: str, *files: str) -> Path:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for file in files:
+                archive.write(tmp_path / "v.txt" if file.endswith(".txt") else tmp_path / "v.npy", file)
+        return tmp_path / name
+
+    source = upload("a.zip", "../x/v.npy", "other.txt")
+    request = EmbeddingsRequest(project_id=project.id, source=str(source), name="given")
+    done = keep_embeddings(store, request, ignore)
+    assert (done["items"], done["of"], done["n_missing"]) == (3, 24, 21) and paths[3].name in done["missing"]
+    with pytest.raises(InvalidInput, match="needs its keys beside it"):
+        add_embeddings(store, project, upload("b.zip", "v.npy"), "second")
+    with pytest.raises(InvalidInput, match="has 2 files of embeddings"):
+        add_embeddings(store, project, upload("c.zip", "v.npy", "w.npy", "v.txt"), "second")
 
 
 def test_a_bad_folder_is_refused_and_nothing_is_kept(store, tmp_path, capsys):
@@ -173,3 +217,55 @@ def test_an_encoder_is_fetched_from_a_hub_onnx_and_json_only(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["name"] == "tiny"
     assert not any("run_me.py" in path for path in Hub.asked)
+
+
+def automatic():
+    """The preset `auto` with as little training as possible."""
+    changes = {
+        "training.steps": 4, "training.labeled_batch": 6, "training.unlabeled_batch": 6, "training.bank_views": 0,
+        "training.predict_views": 0, "selection.n_views": 0, "selection.batch_size": 3, "map.n_neighbors": 500,
+    }  # fmt: skip
+    return apply_changes(preset("auto"), changes)
+
+
+def test_the_preset_auto_decides_and_says_why_and_a_replay_gives_the_same(store, tmp_path, capsys):
+    import_clips(tmp_path / "clips")
+    assert add(tmp_path) == 0
+    project = list_projects(store)[0]
+    row = run_round_here(store, project.id, automatic())
+    assert row.status == "finished", row.error
+    settled = row.metrics["settings"]
+    assert (settled["preset"], settled["encoder"]["identity"]) == ("laptop", "")  # the encoder is a random projection
+    note = row.metrics["approach"]["note"]
+    assert note in row.notes and note.startswith("Automatic: training from scratch: ")
+    assert note.endswith("in cross-validation on 18 labels.")
+    assert {"encode", "decide", "train", "rival"} <= set(row.metrics["seconds"])
+    seconds = estimates.estimate(store, project.id, automatic())
+    assert seconds.source == "last round" and seconds.seconds["rival"] == row.metrics["seconds"]["rival"]
+    assert past_rounds(RoundLog(store, project.id), row.id)[0].classes.shape == (24, 2)
+    again = run_round_here(store, project.id, automatic())
+    assert again.metrics["settings"]["preset"] == "laptop" and "rival" in again.metrics["seconds"]
+    replay = run_here(store, project.id, round_requests.request_replay(store, project.id, row.id))
+    assert replay.metrics["replay"]["same"] and replay.metrics["settings"] == settled
+
+    capsys.readouterr()
+    assert main(["encoders", "audition", "digits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["rows"]] == ["tiny", "none"] and found["best"] == "tiny"
+    assert all(one["n"] == 18 and one["low"] <= one["right"] / 18 <= one["high"] for one in found["rows"])
+    assert main(["encoders", "audition", "digits"]) == 0
+    assert "auto compares this one with training from scratch" in capsys.readouterr().out
+    project = list_projects(store)[0]
+    assert stored_audition(project) == found  # not computed again: the seconds are the same
+    assert preferred_encoder(project) == ("tiny", found["identity"])
+    assert main(["encoders", "remove", "tiny"]) == 0
+    nodes = [helper.make_node(*one) for one in (("Neg", ["x"], ["n"]), ("Sqrt", ["n"], ["r"]), ("Sqrt", ["x"], ["s"]))]
+    nodes += [helper.make_node("Add", ["r", "s"], ["t"]), helper.make_node("MatMul", ["t", "W"], ["y"])]
+    broken = tiny.model(nodes, {"W": tiny.weights()}, ["batch", tiny.WINDOW], ["batch", tiny.WIDTH])
+    tiny.write(encoders_folder(store.home) / "broken", broken, name="broken")
+    silent = run_round_here(store, project.id, automatic())
+    assert silent.metrics["settings"]["preset"] == "laptop" and "rival" not in silent.metrics["seconds"]
+    assert silent.metrics["approach"]["note"] == "Automatic: training from scratch: encoder broken gives no features."
+    assert main(["encoders", "remove", "broken"]) == 0
+    without = run_round_here(store, project.id, automatic())
+    assert without.metrics["settings"]["preset"] == "laptop" and "approach" not in without.metrics

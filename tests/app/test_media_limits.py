@@ -86,6 +86,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_import_display_and_rounds_give_the_same_answer(name):
     kind, make, limits, accepted = CASES[name]
@@ -116,6 +117,7 @@ def test_a_lying_header_gives_the_length_that_was_decoded():
     assert previews.analyze(data).seconds == pytest.approx(len(samples) / rate)
 
 
+@pytest.mark.slow
 def test_eight_channels_at_192_khz_are_refused_before_they_fill_the_memory(tmp_path):
     """590 s of silence are below 1 MB of FLAC and 906 million samples."""
     path = tmp_path / "wide.flac"

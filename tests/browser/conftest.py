@@ -129,7 +129,8 @@ def own_server(folder: Path) -> Iterator[Server]:
 def chromium() -> Iterator[Browser]:
     require_chromium()
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS, timeout=2 * SLOW)
+        flags = [*CHROMIUM_FLAGS, "--renderer-process-limit=1"]  # tabs of a context share a process, see `open_anchor`
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=2 * SLOW)
         yield opened
         opened.close()
 
@@ -142,8 +143,8 @@ def require_chromium() -> None:
 
 
 @dataclass
-class WorkerContext:
-    """One person before one project, with as many tabs as wanted."""
+class AnnotatorBrowser:
+    """The browser of one annotator, for one project, with any number of tabs."""
 
     server: Server
     store: Store
@@ -180,13 +181,20 @@ class WorkerContext:
         self.context.remove_listener("request", self.listener)
         self.context.set_offline(False)
         for page in self.context.pages:
-            page.close()
+            if not page.url.endswith(HEALTH_PATH):
+                page.close()
         self.context.clear_cookies()
 
     def events(self, kind: str | None = "label") -> list[LabelEventRow]:
         """What is stored for this person in this project, oldest first."""
         found = self.pool.recent(self.person.id, 10_000)[::-1]
         return [event for event in found if kind is None or event.kind == kind]
+
+
+def open_anchor(context: BrowserContext, server: Server) -> None:
+    """A small page that stays open, and with it the process of the context's tabs. A tab in a new process takes half as
+    much CPU time again, because everything that Streamlit loads is parsed and compiled anew."""
+    context.new_page().goto(server.url + HEALTH_PATH)
 
 
 def wait_for_card(page: Page) -> None:
@@ -231,7 +239,7 @@ REMEMBER = """([selector, attribute]) => {
 
 
 def remember(page: Page, selector: str, attribute: str) -> Callable[[], list[str]]:
-    """Gives what tells the values that `attribute` of anything like `selector` has taken since, repeats left out."""
+    """A function that returns the values which `attribute` of a matching element has taken since, without repeats."""
     page.evaluate(REMEMBER, [selector, attribute])
     return lambda: page.evaluate("() => window.remembered")
 
@@ -279,10 +287,10 @@ def seats(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
 
 @pytest.fixture
 def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list[BrowserContext]]) -> Iterator[Any]:
-    """`desks(project, name, **context options)` seats someone before a project; all leave when the test ends."""
-    taken: list[WorkerContext] = []
+    """`desks(project, name, **context options)` gives an annotator a browser context until the test ends."""
+    taken: list[AnnotatorBrowser] = []
 
-    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> WorkerContext:
+    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> AnnotatorBrowser:
         options.setdefault("viewport", {"width": 1280, "height": 800})
         free = seats.setdefault(repr(sorted(options.items())), [])
         used = [desk.context for desk in taken]
@@ -292,11 +300,12 @@ def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list
             # Playwright's own calls count as gestures; only real keys and clicks shall.
             context.add_init_script("delete Navigator.prototype.userActivation")
             context.set_default_timeout(SLOW)
+            open_anchor(context, server)
             free.append(context)
         person = annotator_named(store, name)
         ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
         context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
-        desk = WorkerContext(server, store, project, person, context)
+        desk = AnnotatorBrowser(server, store, project, person, context)
         desk.listener = lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None
         context.on("request", desk.listener)
         taken.append(desk)
@@ -316,10 +325,10 @@ _numbers = iter(range(1, 1_000_000))
 
 @pytest.fixture
 def audio(store: Store) -> ProjectRow:
-    """A fresh audio project with 24 short clips and ten classes."""
-    return sample_store.audio_project(store, f"Spoken digits {next(_numbers)}", 24)
+    """A fresh audio project with 24 short clips, the same in every test, and ten classes."""
+    return sample_store.audio_project(store, f"Spoken digits {next(_numbers)}", 24, seed=0)
 
 
 @pytest.fixture
 def images(store: Store) -> ProjectRow:
-    return sample_store.image_project(store, f"Handwritten digits {next(_numbers)}", 30)
+    return sample_store.image_project(store, f"Handwritten digits {next(_numbers)}", 30, seed=0)

@@ -94,8 +94,10 @@ class Handler(BaseHTTPRequestHandler):
     def _problem(self, asked: dict[str, str], grant: dict[str, str] | None) -> str:
         """Why no token is given; empty when one is."""
         basic = self.headers.get("authorization", "").removeprefix("Basic ")
-        told = base64.b64decode(basic).decode() if basic else f"{asked.get('client_id')}:{asked.get('client_secret')}"
-        if told != f"{CLIENT_ID}:{CLIENT_SECRET}":
+        credentials = (
+            base64.b64decode(basic).decode() if basic else f"{asked.get('client_id')}:{asked.get('client_secret')}"
+        )
+        if credentials != f"{CLIENT_ID}:{CLIENT_SECRET}":
             return "another client"
         if grant is None or asked.get("redirect_uri") != grant["redirect_uri"]:
             return "an unknown code"

@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from sqlalchemy import update
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -15,7 +15,7 @@ from app.web.routes.media import media_path
 from core.config import RoundConfig
 from storage.database.schema import Round
 from storage.rounds.log import RoundLog
-from tests.browser.conftest import at_rest, saved
+from tests.browser.conftest import SLOW, at_rest, saved
 
 
 def status(address: str, **headers: str) -> int:
@@ -77,3 +77,28 @@ def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images,
     page.keyboard.press("1")
     saved(page)
     assert len(other.events()) == 1
+
+
+def test_a_screen_opened_by_its_address_loads_its_pictures_when_the_session_begins(server, chromium, images):
+    """The page asks for pictures when it is drawn, which may be before the cookie of the session is there."""
+    context = chromium.new_context()
+    context.set_default_timeout(SLOW)
+    page = context.new_page()
+    page.goto(f"{server.url}/label", wait_until="domcontentloaded")
+    expect(page.get_by_text("Who is labeling?")).to_be_visible()
+    expect(page.get_by_text("Page not found")).to_have_count(0)
+    held: list[Route] = []
+    begun = False
+    page.route("**/api/session", lambda route: route.continue_() if begun else held.append(route))
+    page.goto(f"{server.url}/data?project={images.id}", wait_until="domcontentloaded")
+    page.get_by_role("textbox").first.fill("Ana Koller")
+    with page.expect_response(lambda answer: answer.status == 401 and "/api/media/" in answer.url):
+        page.keyboard.press("Enter")
+    begun = True
+    while held:
+        held.pop().continue_()
+    page.wait_for_function(
+        """() => { const all = [...document.querySelectorAll("img[src*='/api/media/']")];
+        return all.length > 0 && all.every((one) => one.naturalWidth > 0); }"""
+    )
+    context.close()

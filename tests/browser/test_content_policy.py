@@ -41,8 +41,11 @@ def test_no_screen_violates_the_policy(server: Server, store: Store, chromium: B
     ticket = tickets.issue(tickets.signing_key(server.home), annotator_named(store, "Ana Koller").id, 3600)
     context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
     page = context.new_page()
-    told: list[str] = []
-    page.on("console", lambda message: told.append(message.text) if "Content Security Policy" in message.text else None)
+    violations: list[str] = []
+    page.on(
+        "console",
+        lambda message: violations.append(message.text) if "Content Security Policy" in message.text else None,
+    )
     answer = page.goto(f"{server.url}/?project={project.id}", wait_until="domcontentloaded")
     assert answer is not None and "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["x-frame-options"] == "DENY"
@@ -55,7 +58,7 @@ def test_no_screen_violates_the_policy(server: Server, store: Store, chromium: B
         at_rest(page)
         found[screen] = page.evaluate("window.violations")
     context.close()
-    assert found == {screen: [] for screen in READY} and told == []
+    assert found == {screen: [] for screen in READY} and violations == []
 
 
 def test_a_map_drawn_with_webgl_does_not_violate_the_policy(server: Server, store: Store, chromium: Browser):

@@ -18,7 +18,7 @@ from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project
 from tests.app import sample_store
-from tests.browser.conftest import WorkerContext, at_rest, eventually
+from tests.browser.conftest import AnnotatorBrowser, at_rest, eventually
 from tests.storage import made_media
 
 HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
@@ -50,7 +50,7 @@ def upload(page: Page, files: Any) -> None:
     """Into the drop zone of the project whose name is on screen, as soon as it takes files."""
     at_rest(page)
     page.wait_for_selector(".drop[data-ready='yes']")
-    page.locator("input.files").set_input_files(files)
+    page.locator("input.files").first.set_input_files(files)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_written(desks, store, audio):
+def test_a_project_is_created_and_its_files_are_previewed_before_anything_is_written(desks, store, audio):
     """Names of files, classes and projects are shown as they are, and nothing is fetched."""
     desk, title = desks(audio), f"Garden {next(_numbers)} {HOSTILE}"
     page = desk.tab("data")
@@ -102,14 +102,14 @@ def test_a_project_is_made_and_its_files_are_looked_through_before_anything_is_w
     names = sorted(item.name for item in Pool(store, made.id).items())
     assert names == ["<img src=x onerror=alert(1)>.wav", "one.wav"]
     expect(page.locator(".st-key-card-import .winnow-heading")).to_contain_text("2 items, 0 test items")
-    eventually(page, lambda: list((desk.server.home / "uploads").iterdir()), [])  # removed after the end is told
+    eventually(page, lambda: list((desk.server.home / "uploads").iterdir()), [])  # removed after the end is reported
     at_rest(page)
     done.get_by_role("button", name="Dismiss").click()
     expect(done).to_have_count(0)
     assert desk.outside == []
 
 
-def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
+def test_an_import_shows_its_progress_and_can_be_cancelled(desks, store, many):
     desk = desks(create_project(store, f"Stopped {next(_numbers)}", "audio", ["a", "b"]))
     page = desk.tab("data")
     page.get_by_text("On the server", exact=True).click()
@@ -135,13 +135,13 @@ def test_an_import_shows_its_progress_and_stops_when_told(desks, store, many):
     assert len(list(many.iterdir())) == N_MANY
 
 
-def editor(desk: WorkerContext) -> tuple[Page, Locator, Locator]:
+def editor(desk: AnnotatorBrowser) -> tuple[Page, Locator, Locator]:
     page = desk.tab("data")
     card = page.locator(".st-key-card-classes")
     return page, card, card.locator(".winnow-chip")
 
 
-def test_classes_are_added_renamed_merged_retired_and_brought_back(desks, audio, store):
+def test_classes_are_added_renamed_merged_retired_and_restored(desks, audio, store):
     """With a name that is markup and an address."""
     desk = desks(audio)
     desk.pool.label(desk.pool.items()[0].id, desk.classes[1].id, annotator=desk.person.id)
@@ -265,7 +265,7 @@ def test_a_kaggle_folder_is_mapped_before_it_is_imported(desks, store, tmp_path)
     assert [row.name for row in list_classes(store, project.id)] == ["cat", "dog"]
 
 
-def test_a_lone_container_folder_is_asked_about_in_the_preview(desks, store, tmp_path):
+def test_the_preview_asks_whether_a_lone_folder_is_a_class(desks, store, tmp_path):
     """The import is possible once the question is answered, and the files have no label."""
     files = {f"audio/{number}.wav": sample_store.clip(900 + number) for number in range(2)}
     root = made_media.write_files(tmp_path / "in", files)

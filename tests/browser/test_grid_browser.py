@@ -170,7 +170,7 @@ def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(desks, mixed):
         page.keyboard.press("[")
 
 
-def test_what_was_found_is_queued_held_out_exported_and_deleted(desks, mixed, store, server):
+def test_found_items_are_queued_made_test_items_exported_and_deleted(desks, mixed, store, server):
     project, items = mixed
     desk = desks(project)
     page = desk.grid_tab()
@@ -183,6 +183,10 @@ def test_what_was_found_is_queued_held_out_exported_and_deleted(desks, mixed, st
     act("queue")
     expect(page.locator(".message")).to_contain_text("1 item moved to the front of the queue")
     assert desk.pool.first_in_queue()[0] == items[15]
+    before = desk.pool.prioritized(items)
+    page.locator(".message").get_by_role("button", name="Undo").click()
+    expect(page.locator(".message")).to_contain_text("1 item moved back")
+    assert desk.pool.prioritized(items) == before - {items[15]}
     page.locator(".search").fill("_018")
     eventually(page, lambda: found(page, items), [18])
     act("test")

@@ -218,7 +218,7 @@ def test_classes_renamed_merged_or_retired_while_on_screen(desks, audio, store):
     assert second != third
 
 
-def test_an_archived_project_and_a_removed_person_are_told_and_nothing_is_half_stored(desks, audio, images, store):
+def test_labels_in_an_archived_project_or_of_a_removed_person_are_refused_with_a_message(desks, audio, images, store):
     """The card shows the reason, and no event is stored."""
     desk = desks(audio, "Leaving Person")
     page = desk.label_tab()

@@ -132,7 +132,7 @@ def test_with_many_classes_a_name_is_searched_and_typing_labels_nothing(desks, s
     assert [(event.kind, event.class_id) for event in desk.events(None)] == [("label", desk.classes[17].id)]
 
 
-def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, audio):
+def test_undo_goes_back_over_any_number_of_items_and_over_a_reload(desks, audio):
     desk = desks(audio)
     page = desk.label_tab()
     shown = []
@@ -150,7 +150,7 @@ def test_undo_goes_back_over_items_as_far_as_wanted_and_over_a_reload(desks, aud
     page.reload()
     wait_for_card(page)
     page.keyboard.press("u")
-    held.pop().continue_()  # what was done before the reload is told only now
+    held.pop().continue_()  # what was done before the reload is answered only now
     page.wait_for_selector(f".screen[data-item-id='{shown[1]}']")
     page.keyboard.press("u")
     page.wait_for_selector(f".screen[data-item-id='{shown[0]}']")
@@ -179,7 +179,7 @@ def test_back_shows_the_label_given_and_a_key_changes_it(desks, audio):
     assert current_item(page) == second
 
 
-def test_skip_and_flag_can_be_taken_back_and_the_time_to_decide_is_measured(desks, audio):
+def test_skips_and_flags_can_be_undone_and_the_time_to_decide_is_measured(desks, audio):
     desk = desks(audio)
     page = desk.label_tab()
     first = current_item(page)

@@ -77,7 +77,7 @@ def test_a_phone_shows_the_card_and_a_two_column_pad_without_overlap(desks, audi
     eventually(grid, lambda: grid.evaluate(OVERFLOW), 0)
 
 
-def test_the_card_says_where_the_work_stands_and_why_the_item_is_shown(desks, audio, store):
+def test_the_card_shows_the_progress_and_why_the_item_is_shown(desks, audio, store):
     picks = sample_store.finish_round(store, audio)
     desk = desks(audio)
     page = desk.label_tab()
@@ -85,8 +85,8 @@ def test_the_card_says_where_the_work_stands_and_why_the_item_is_shown(desks, au
     expect(page.locator(".batch")).to_have_text("1 of 10 in this batch · then round 2 starts automatically")
     expect(page.locator(".project")).to_have_text("0 of 24 labeled")
     why = page.locator(".reasons")
-    told = "Its label is expected to help the model most with all the other clips. It stands for 41 similar clips."
-    expect(why.locator(".sentence")).to_have_text(told)
+    sentence = "Its label is expected to help the model most with all the other clips. It stands for 41 similar clips."
+    expect(why.locator(".sentence")).to_have_text(sentence)
     expect(why.locator(".numbers dl")).to_be_hidden()
     why.locator(".numbers summary").click()
     for number in ("1 of 10 in round 1", "Bilevel coreset", "1.284 → 1.241"):

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from app.rounds.stage_outputs import open_array
 from app.views.figures.charts import LIGHT, class_colors
 from storage.labeling.pool import Pool
+from storage.labeling.projections import shuffle_of
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import style_class
 from storage.rounds import comparisons
@@ -67,10 +68,10 @@ def colors(page: Page) -> dict[int, str]:
     return {point["id"]: point["color"] for name in ("not labeled", "labeled") for point in traces[name]}
 
 
-def choose_coloring(page: Page, coloring: str, told: str) -> None:
-    """The legend says `told` then. Two colorings may share a legend: what is drawn is waited for besides."""
+def choose_coloring(page: Page, coloring: str, legend: str) -> None:
+    """The legend says `legend` then. Two colorings may share a legend: what is drawn is waited for besides."""
     page.get_by_role("radio", name=coloring, exact=True).click()
-    expect(page.locator(".winnow-legend")).to_contain_text(told)
+    expect(page.locator(".winnow-legend")).to_contain_text(legend)
 
 
 def places(page: Page, *traces: str) -> dict[tuple[int, str], float]:
@@ -110,7 +111,7 @@ def lasso(page: Page, first: int, last: int) -> None:
     page.mouse.up()
 
 
-def test_colors_say_what_is_guessed_labeled_sure_asked_for_and_by_whom(mapped, store):
+def test_colors_show_predictions_labels_confidence_rounds_and_annotators(mapped, store):
     desk, page, items = mapped
     palette, guess = class_colors(10), {item: k % 10 for k, item in enumerate(items)}
     expect(page.get_by_role("radio", name="Prediction", exact=True)).to_be_checked()
@@ -233,8 +234,9 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
     side.get_by_role("button", name="Label these in the grid").click()
     page.wait_for_url("**/grid?**")
     expect(page.locator(".tile")).to_have_count(2)
-    shown = "all => all.map((one) => Number(one.dataset.itemId)).sort((a, b) => a - b)"  # the grid has its own order
-    eventually(page, lambda: page.locator(".tile").evaluate_all(shown), open_items)
+    shown = "all => all.map((one) => Number(one.dataset.itemId))"  # of equal confidence: in the order of the queue
+    shuffled = sorted(open_items, key=lambda one: shuffle_of(desk.pool.item(one).sha256))
+    eventually(page, lambda: page.locator(".tile").evaluate_all(shown), shuffled)
     page.keyboard.press("Control+a")
     page.keyboard.press(desk.classes[5].key)
     saved(page)
@@ -280,3 +282,21 @@ def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, s
     search.fill("there is no such item")
     search.press("Enter")
     expect(page.get_by_text("No item of this round has this name or number.")).to_be_visible()
+
+
+def test_a_point_of_the_map_and_a_card_open_the_grid_by_likeness(mapped):
+    desk, page, items = mapped
+    page.mouse.click(*spot(page, items[20]))
+    expect(page.get_by_role("button", name="More like this")).to_be_visible()
+    at_rest(page)
+    page.get_by_role("button", name="More like this").click()
+    expect(page.locator(".similar .words")).to_have_text(re.compile("^Most similar to .+ first.$"))
+    own = Pool(desk.pool.store, desk.project.id).item(items[20]).name
+    expect(page.locator(".similar .words")).to_contain_text(own)
+    page.locator(".similar button").click()
+    expect(page.locator(".similar")).to_be_hidden()
+
+    card = desk.label_tab()
+    card.get_by_role("button", name="More like this").click()
+    expect(card.locator(".similar .words")).to_have_text(re.compile("^Most similar to .+ first.$"))
+    expect(card.locator(".tile").first).to_be_visible()

@@ -76,7 +76,7 @@ def test_the_import_form_suggests_windows_and_cuts_the_recording(desks, store, a
     upload(page, [{"name": "long.flac", "mimeType": "audio/flac", "buffer": flac(90)}])
     page.get_by_role("button", name="Preview import").click()
     expect(page.get_by_text(re.compile("1 file is longer than 60 s"))).to_be_visible()
-    page.get_by_text("Cut recordings into windows", exact=True).click()
+    page.get_by_text("Cut recordings into windows", exact=True).first.click()
     at_rest(page)
     page.get_by_role("button", name="Preview import").click()
     page.get_by_role("button", name="Import 1 file").click()

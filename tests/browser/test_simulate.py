@@ -40,7 +40,7 @@ def fill(page: Page, label: str, value: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_a_simulation_is_asked_for_reloaded_worked_on_read_cancelled_and_removed(desks, store):
+def test_a_simulation_is_requested_run_shown_cancelled_and_removed(desks, store):
     project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
     desk = desks(project)
     page = desk.tab("train")

@@ -100,7 +100,7 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(c
     page.context.close()
 
 
-def test_a_newcomer_is_led_through_four_steps_once(chromium, start, kept):
+def test_a_new_user_is_offered_a_tour_of_four_steps_once(chromium, start, kept):
     page = person_at(chromium, start, kept, "Newcomer")
     page.goto(start.url)
     page.get_by_role("button", name="Start the tour").click()

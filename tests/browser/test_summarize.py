@@ -19,7 +19,7 @@ _numbers = itertools.count()  # a new name when the test is tried again
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_summary_is_asked_for_measured_and_downloaded(desks, store):
+def test_a_summary_is_requested_measured_and_downloaded(desks, store):
     drawn = draw_project(store, 36, n_held_out=9, name=f"Shapes to summarize {next(_numbers)}")
     drawn.label(drawn.item_ids[9:])
     page = desks(get_project(store, drawn.project_id)).tab("export")

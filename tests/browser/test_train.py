@@ -8,14 +8,14 @@ import re
 from playwright.sync_api import expect
 
 from core.types import Progress
-from storage.projects.projects import create_project, get_project, update_project
+from storage.projects.projects import change_settings, create_project, get_project, update_project
 from storage.rounds import comparisons
 from storage.rounds.log import RoundLog
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually, serious
 
 
-def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, store):
+def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(desks, audio, store):
     desk = desks(audio)
     page = desk.tab("train")
     start = page.get_by_role("button", name="Start round")
@@ -28,11 +28,11 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
     page.get_by_text("Start the next round automatically").click()
     expect(page.get_by_role("switch")).not_to_be_checked()
 
-    def told() -> tuple[int, bool]:
+    def stored_settings() -> tuple[int, bool]:
         kept = get_project(store, audio.id).settings
         return kept.batch_size, kept.automatic_rounds
 
-    eventually(page, told, (5, False))
+    eventually(page, stored_settings, (5, False))
     at_rest(page)
     settings = get_project(store, audio.id).settings
     update_project(store, audio.id, settings=dataclasses.replace(settings, seed=7, preset="smoke"))
@@ -54,9 +54,9 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
         log.progress(row.id, Progress("train", step, 80, metrics={"loss": 2.0 - step / 40}))
     expect(page.locator("[aria-current='step']")).to_have_text("Train")
     expect(page.get_by_text("40 of 80 training steps · 0 labels")).to_be_visible()
-    expect(page.locator(".winnow-time-left")).to_have_text(re.compile("^Train: .*Whole round: about .* left$"))
+    expect(page.locator(".winnow-time-left")).to_have_text(re.compile("^Train: .*Whole round: .* left$"))
     expect(page.locator(".winnow-measures tr")).to_have_text(re.compile("Loss.*1.000"))
-    expect(page.locator(".winnow-stage-done")).to_have_text(["✓ Snapshot", "✓ Prepare"])
+    expect(page.locator(".winnow-stage-done")).to_have_text(["✓ Snapshot", "✓ Prepare", "✓ Check labels"])
     expect(page.locator(".st-key-loss-line path.js-line")).to_have_count(1)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
@@ -71,7 +71,7 @@ def test_a_round_is_set_up_watched_cancelled_and_its_failure_told(desks, audio, 
     assert desk.outside == []
 
 
-def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_compared(desks, audio, store):
+def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compared(desks, audio, store):
     desk = desks(audio)
     first = finish_round(store, audio, [3, 9], accuracy=0.7)
     for item, answer in zip(RoundLog(store, audio.id).picks(first.id), (3, 0), strict=True):
@@ -123,3 +123,31 @@ def test_finished_rounds_tell_what_they_bought_and_can_be_opened_replayed_and_co
     expect(card.locator("tbody tr")).to_have_count(3)  # still open beside the running round
     card.get_by_role("button", name="Close").click()
     expect(card).to_have_count(0)
+
+
+def test_encoders_are_listed_on_data_and_compared_on_train(desks, images, store):
+    """The table that a comparison leaves; `tests/app/test_encoder_rounds.py` runs one."""
+    row = {"seconds": 4.2, "problem": "", "n": 40}
+    rows = [
+        {"name": "efficientnet-lite0", "title": "EfficientNet-lite0", "identity": "a" * 64, "right": 28, "low": 0.55,
+         "high": 0.82, **row},
+        {"name": "none", "title": "no encoder", "identity": "", "right": 15, "low": 0.24, "high": 0.53, **row},
+    ]  # fmt: skip
+    found = {"key": "k", "n_labels": 40, "best": "efficientnet-lite0", "identity": "a" * 64, "rows": rows}
+    change_settings(store, images.id, {"extra": {"audition": found}})
+    desk = desks(images)
+    page = desk.tab("train")
+    card = page.locator(".st-key-card-audition")
+    expect(card).to_contain_text("Encoders compared")
+    expect(card.locator("tbody tr")).to_have_text(
+        [re.compile(r"EfficientNet-lite0\s*70 % \(55 to 82\).*auto compares this one"), re.compile("no encoder.*38 %")]
+    )
+    expect(card.get_by_role("button", name="Compare")).to_be_visible()
+    at_rest(page)
+    assert serious(page) == []
+    data = desk.tab("data")
+    expect(data.locator(".st-key-card-encoders")).to_contain_text("efficientnet-lite0")
+    data.get_by_text("Embeddings from elsewhere").click()
+    expect(data.get_by_role("button", name="Read embeddings")).to_be_disabled()
+    at_rest(data)
+    assert serious(data) == []

@@ -30,7 +30,7 @@ def arrive(path: Path, whole: bytes) -> None:
     draft.replace(path)
 
 
-def test_a_folder_is_watched_from_collect_and_told_about(desks, store, watcher, tmp_path):
+def test_a_folder_is_watched_from_the_data_screen_which_shows_its_counts(desks, store, watcher, tmp_path):
     project = create_project(store, "A stream of pictures", "image", ["a", "b"])
     (tmp_path / "first.png").write_bytes(picture(1))
     page = desks(project).tab("data")

@@ -10,6 +10,7 @@ import pytest
 
 from core.config import (
     AugmentationConfig,
+    LabelsConfig,
     RoundConfig,
     SelectionConfig,
     SimilarityConfig,
@@ -54,7 +55,9 @@ STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, be
 
 
 def test_a_preset_stored_by_version_0_1_is_read_as_the_same_preset():
-    assert from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text()) == preset("laptop")
+    unchecked = LabelsConfig(weigh=False, second_looks=False)  # labels were not checked then
+    stored = from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text())
+    assert stored == dataclasses.replace(preset("laptop"), labels=unchecked)
 
 
 def test_a_paper_round_stored_by_version_0_1_keeps_the_settings_it_had():

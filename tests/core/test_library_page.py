@@ -18,6 +18,7 @@ def test_the_page_has_its_five_examples():
     assert len(EXAMPLES) == 5 and all("assert" in code for code in EXAMPLES.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", EXAMPLES)
 def test_an_example_runs(title: str, tmp_path: Path):
     path = tmp_path / "example.py"

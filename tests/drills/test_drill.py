@@ -16,8 +16,8 @@ SEED = 17
 @pytest.mark.timeout(1_500)
 def test_thirty_seconds_of_faults_lose_and_double_no_acknowledged_label(capsys):
     result = run_drill(Options(seconds=30, seed=SEED))
-    told = {name: result[name] for name in ("lost", "doubled", "inconsistencies")}
-    assert told == {"lost": 0, "doubled": 0, "inconsistencies": []}, result
+    found = {name: result[name] for name in ("lost", "doubled", "inconsistencies")}
+    assert found == {"lost": 0, "doubled": 0, "inconsistencies": []}, result
     assert result["acknowledged"] > 0
     assert result["rounds_finished"] > 0
     assert sum(result["faults"].values()) >= 5, result["faults"]

@@ -1,4 +1,4 @@
-"""What is left after a drill, compared with what the annotators were told."""
+"""What is left after a drill, compared with the answers that the annotators received."""
 
 from __future__ import annotations
 

@@ -41,6 +41,16 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{EXPORTING}/test_counts.py",
         f"{LABELING}/test_event_limits.py",
     ),
-    "storage/exporting/run.py": (f"{EXPORTING}/test_run.py", f"{EXPORTING}/test_interrupted.py"),
-    "app/rounds/workflows.py": ("tests/app/rounds",),
+    "storage/exporting/run.py": (
+        f"{EXPORTING}/test_run.py",
+        f"{EXPORTING}/test_columns.py",
+        f"{EXPORTING}/test_contested.py",
+        f"{EXPORTING}/test_datasets.py",
+        f"{EXPORTING}/test_recordings.py",
+        f"{EXPORTING}/test_weights.py",
+        f"{EXPORTING}/test_arrays.py",
+        f"{EXPORTING}/test_verify.py",
+        f"{EXPORTING}/test_interrupted.py",
+    ),
+    "app/rounds/workflows.py": ("tests/app/rounds/test_durable_steps.py",),  # the others run it in worker processes
 }

@@ -4,7 +4,8 @@ Kinds   comparison   < becomes <= and >=, == becomes !=, in becomes not in
         arithmetic   + and -, * and /, & and | are exchanged
         sign         -x becomes x, ~x becomes x
         constant     a number plus one, True and False exchanged; default arguments and fields are among them
-        condition    the condition of an if, a while or a comprehension is negated
+        condition    the condition of an if or a while is negated
+        filter       the condition of a comprehension is negated
         not          a `not` is removed
         boolean      and, or are exchanged
 
@@ -15,8 +16,9 @@ them.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -64,10 +66,18 @@ def mutants_of(source: str) -> list[Mutant]:
     found = []
     for place, node in enumerate(_nodes(ast.parse(source))):
         for kind, after, change in _changes(node):
-            line, column = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-            before = ast.unparse(node).splitlines()[0][:60] if not isinstance(node, ast.comprehension) else "if"
+            shown = node.ifs[0] if isinstance(node, ast.comprehension) else node  # a comprehension has no line itself
+            line, column = getattr(shown, "lineno", 0), getattr(shown, "col_offset", 0)
+            before = ast.unparse(shown).splitlines()[0][:60]
+            kind = "filter" if shown is not node else kind
             found.append(Mutant(f"{line}:{column} {kind} [{before}] -> {after}", kind, line, place, change))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.name))
+    found.sort(key=lambda mutant: (mutant.line, mutant.name))
+    times: Counter[str] = Counter()
+    for place, mutant in enumerate(found):  # equal changes of one expression, such as of both parts of a < b < c
+        times[mutant.name] += 1
+        if times[mutant.name] > 1:
+            found[place] = replace(mutant, name=f"{mutant.name} ({times[mutant.name]})")
+    return found
 
 
 def _nodes(tree: ast.AST) -> list[ast.AST]:

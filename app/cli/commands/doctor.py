@@ -187,7 +187,9 @@ def browser() -> Finding:
         return Finding("browser", "ok", webbrowser.get().name)
     except webbrowser.Error:
         advice = "Open the printed address in a browser on your own machine. For access from there set WINNOW_HOST."
-        return Finding("browser", "warning", "none was found on this machine", advice)
+        return Finding(
+            "browser", "warning", "none can be opened from here: none is installed, or there is no display", advice
+        )
 
 
 def _place() -> Locations:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HUB = "hf:"
 encoders = typer.Typer(
-    help="Pretrained encoders: list, add, check, remove.", no_args_is_help=True, rich_markup_mode=None
+    help="Pretrained encoders: list, add, check, compare, remove.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -119,6 +119,17 @@ def _show_checked(checked: CheckedEncoder, did: str, as_json: bool) -> None:
         f"{1_000 * checked.seconds_per_window:.1f} ms a window, license {about.license}, identity {identity[:12]}."
     )
     show(values, as_json, text)
+
+
+@encoders.command("audition")
+def audition(project: Project, as_json: Json = False) -> None:
+    """Compare every encoder of this store, and none, by cross-validation on the labels of a project."""
+    from app.jobs.audition import audition as run
+    from app.views.cards.audition_table import audition_lines
+
+    with open_store() as store, progress_bar("Audition") as report:
+        found = run(store, find_project(store, project), report)
+    show(found, as_json, "\n".join(audition_lines(found)))
 
 
 @encoders.command("remove")

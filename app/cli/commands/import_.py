@@ -43,6 +43,7 @@ def _words(seen: Preview) -> str:
         f"{seen.n_entries:,} entries, {seen.n_problems:,} with problems, {seen.n_test:,} test items, "
         f"{seen.n_validation:,} validation items, {seen.n_unlabeled:,} without a label."
     ]
+    lines += [f"{seen.cut}."] if seen.cut else []
     lines += _reading_words(seen.found)
     if seen.splits:
         lines.append("Splits: " + ", ".join(f"{name} {count:,}" for name, count in seen.splits.items()) + ".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -82,13 +82,17 @@ def test_items(
     show(asdict(done), as_json, f"{done.moved:,} items moved, {done.unchanged:,} were there already.")
 
 
-def measure_(
+def measure_(  # noqa: PLR0913 (one parameter for each option)
     project: Project,
     draw: Annotated[int | None, typer.Option(help="Draw this many test items from the pool first.")] = None,
     width: Annotated[
         float | None, typer.Option(help="Draw as many as an interval of this many points on each side takes.")
     ] = None,
     labels: Annotated[int, typer.Option(help="Of them, at most this many with labels given in random order.")] = 0,
+    by: Annotated[
+        Literal["auto", "groups", "shares"],
+        typer.Option(help="From whole groups, from every group, or from whole groups where there are enough."),
+    ] = "auto",
     target: Annotated[float, typer.Option(help="Estimate the labels for this accuracy, in percent.")] = 95.0,
     as_json: Json = False,
 ) -> None:
@@ -105,8 +109,8 @@ def measure_(
         found = find_project(store, project)
         number = draw if width is None else needed_items(width / 100)
         if number is not None:
-            made = draw_test_set(store, found.id, number, n_labels=labels)
-            tell(f"Drew {made.draw.n_items:,} test items from {made.draw.n_frame:,} (seed {made.draw.seed}).")
+            made = draw_test_set(store, found.id, number, n_labels=labels, by=by)
+            tell(words.draw_sentence(made.draw))
         seen = measure(store, found.id)
     if seen is None:
         show({}, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")

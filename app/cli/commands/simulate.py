@@ -102,7 +102,7 @@ def chosen_encoder(command: SimulationCommand, config: RoundConfig, out: Path) -
     wanted = command.encoder
     if wanted == "auto" and config.encoder.name != "auto":
         wanted = config.encoder.name  # given as a setting
-    if wanted == "none" or (wanted == "auto" and command.preset != "encoder"):
+    if wanted == "none" or (wanted == "auto" and command.preset not in ("auto", "encoder")):
         name = dataclasses.replace(config.encoder, name="none" if wanted == "none" else "auto")
         return dataclasses.replace(config, encoder=name)
     require(
@@ -118,11 +118,16 @@ def chosen_encoder(command: SimulationCommand, config: RoundConfig, out: Path) -
         found = add_encoder(out, Path(wanted)).encoder
     else:
         named = default_encoder(home, kind) if wanted == "auto" else encoder_named(home, wanted, kind)
+        if named is None and command.preset == "auto":
+            return config
         require(named is not None, f"There is no encoder for {kind}. Add one: python -m app encoders add FOLDER")
         assert named is not None
         found = named
         if command.project is None:
             place_encoder(out, found.name, {path.name: path for path in found.folder.iterdir() if path.is_file()})
     require(found.description.kind == kind, f"The encoder {found.name} is one for {found.description.kind}.")
-    named_preset = dataclasses.replace(preset("encoder"), media=config.media, kernel=config.kernel)
+    compares = wanted == "auto" and command.preset == "auto"
+    named_preset = dataclasses.replace(
+        preset("auto" if compares else "encoder"), media=config.media, kernel=config.kernel
+    )
     return with_encoder(change_settings(named_preset, command.settings), found)

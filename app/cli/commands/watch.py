@@ -1,4 +1,4 @@
-"""`python -m app watch`: serve a watched folder from the command line, and say how it stands."""
+"""`python -m app watch`: serve a watched folder from the command line, and print its state."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from core.errors import NotFound
 from core.types import Progress
 from storage.database.store import Store
 from storage.importing import watches
+from storage.importing.windows.kept import window_sentence
+from storage.media.windows import WindowOptions
+from storage.projects.projects import get_project
 
 
 def follow(store: Store, project_id: int, as_json: bool) -> int:
@@ -40,7 +43,7 @@ def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
     refused = [[name, reason] for name, reason, _ in watches.newest(store, project_id, "refused", 200)]
     watch: dict[str, Any] = {
         "folder": row.folder, "status": row.status, "problem": row.problem, "buffer_size": row.buffer_size,
-        "files_refused": refused,
+        "windows": get_project(store, project_id).settings.windows, "files_refused": refused,
     } | {str(outcome): n for outcome, n in counts.items()}  # fmt: skip
     show(watch, as_json, lambda: words(watch))
     return 0
@@ -52,5 +55,7 @@ def words(watch: dict[str, Any]) -> str:
         f"imported, {watch['duplicate']:,} duplicates, {watch['unreadable']:,} unreadable, "
         f"{watch['refused']:,} rejected."
     ]
+    if watch["windows"]:
+        lines.append(window_sentence(WindowOptions(**watch["windows"])))
     lines += [f"Problem: {watch['problem']}"] if watch["problem"] else []
     return "\n".join([*lines, *(f"  {name!r} rejected: {reason}" for name, reason in watch["files_refused"][:20])])

@@ -1,7 +1,8 @@
 """How long a round will take, stage by stage: by this project's last rounds, else by a stated rule.
 
 The rule is for two CPU cores and says so on the screen; `benchmarks/scaling.py` measures its numbers again. One
-finished round of the project replaces it.
+finished round of the project replaces it. What is computed once per item (inputs, features of an encoder or a kernel)
+is expected for new items only.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from core.rounds.stage_names import NAMES
 from core.types import MediaKind
 from storage.database.store import Store
 from storage.labeling.item_rows import count_items
-from storage.projects.projects import ProjectRow, get_project
+from storage.labeling.pool import Pool
+from storage.projects.projects import ProjectRow, get_project, list_projects
 from storage.rounds.log import RoundLog, RoundRow
 
-ENCODER_PER_ITEM = {"encode": 2e-2, "train": 1e-3, "predict": 1e-4, "select": 1e-3, "map": 1e-3}  # with an encoder
+ENCODE_PER_ITEM: dict[MediaKind, float] = {"image": 0.02, "audio": 0.05}  # until a round of the store has encoded some
+HEAD_PER_ITEM = {"train": 1e-3, "predict": 1e-4, "select": 1e-3}  # of the features of an encoder
+CACHED = ("encode", "prepare", "features")  # computed once per item: a later round computes those of new items
+LEAST_SHARE = 0.05  # of the seconds of a cached stage, also without new items: reading and sharing
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
 PER_PAIR = 1.6e-6  # of the similarity graph: two clips of 32 frames, warped (3.1e-6 of CPU time, two threads)
 PAIRS_OF_CLIP, GRAPH_CLIPS, GRAPH_FRAMES = 200, 30_000, 32  # limits of the graph, as `core.similarity` has them
@@ -35,6 +40,8 @@ FIXED_SHARE = 0.3  # of a step, whatever the batch
 USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
 PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
+LANDMARK_WORK = 0.75  # of all pairs of landmarks: half of a symmetric matrix in tiles, and its root
+LEAST_ENCODED = 50  # items of a round whose rate of encoding is used
 GRAPH_START = 1.0  # loading the compiled comparison, once per worker
 MOST_RECORDS, MOST_ROWS = 64, 5_000  # finished rounds whose phases are kept in memory, and rows read of each
 MAP_START = 4.0  # loading and compiling umap's descent, once per worker
@@ -58,18 +65,45 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
     """For a round with these settings in this project now."""
     n_items = count_items(store, project_id)
     past = _comparable(store, project_id, config)
-    if past is None:
-        return Estimate(_by_rule(config, n_items, get_project(store, project_id).kind), "rule")
-    known = past.metrics["seconds"]
-    growth = n_items / max(int(past.metrics.get("n_items", n_items)), 1)
+    if not past:
+        return by_rule(store, get_project(store, project_id), config)
+    newest, first = past[0], past[-1]
+    known = newest.metrics["seconds"]
+    growth = n_items / _n_items(newest, n_items)
     scaled = {stage: float(known.get(stage, 0.0)) * growth for stage in NAMES}
-    scaled["train"] = float(known.get("train", 0.0)) * _steps(config, n_items) / max(_steps_of(past, n_items), 1)
+    if config.preset != "encoder":
+        scaled["train"] = float(known.get("train", 0.0)) * _steps(config, n_items) / max(_steps_of(newest, n_items), 1)
+    n_new = max(n_items - _n_items(newest, n_items), 0)
+    for stage in CACHED:  # the first round computed all of its items
+        all_seconds = float(first.metrics["seconds"].get(stage, 0.0))
+        again = float(known.get(stage, 0.0)) if newest.id != first.id else LEAST_SHARE * all_seconds
+        scaled[stage] = min(again, all_seconds) + n_new * all_seconds / _n_items(first, n_items)
+    scaled["rival"] = growth * _second_model(store, project_id, newest)
     return Estimate(scaled, "last round")
 
 
+def _second_model(store: Store, project_id: int, past: RoundRow) -> float:
+    """Seconds of the second model of a round of the preset `auto` (`core.rounds.approach.decision`): the head in every
+    round, training from scratch when the labels have doubled since it was last trained."""
+    known = float(past.metrics["seconds"].get("rival", 0.0))
+    if not past.metrics.get("approach"):
+        return 0.0
+    if not past.metrics["settings"]["encoder"]["identity"]:
+        return known
+    rounds = [row for row in RoundLog(store, project_id).list() if row.metrics.get("approach")]
+    trained = next((row for row in rounds if row.metrics["seconds"].get("rival")), None)
+    if trained is None or Pool(store, project_id).counts().labeled < 2 * int(trained.metrics["n_labeled"]):
+        return 0.0
+    return float(trained.metrics["seconds"]["rival"])
+
+
 def by_rule(store: Store, project: ProjectRow, config: RoundConfig) -> Estimate:
-    """The same by the rule alone, which compares any two settings."""
-    return Estimate(_by_rule(config, count_items(store, project.id), project.kind), "rule")
+    """The same by the rule alone, which compares any two settings. The rate of an encoder is a measured one as soon as
+    a round of any project has encoded items of this kind with it."""
+    seconds = _by_rule(config, count_items(store, project.id), project.kind)
+    if config.preset == "encoder" and (rate := _encoding_rate(store, project.kind, config)) is not None:
+        seconds["encode"] = rate * count_items(store, project.id)
+    return Estimate(seconds, "rule")
 
 
 def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dict[str, float]:
@@ -79,10 +113,35 @@ def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dic
 def expected(store: Store, project_id: int, config: RoundConfig) -> Expected:
     """What a running round is compared with: the estimate, and the phases of the round it is based on."""
     found = estimate(store, project_id, config)
-    past = _comparable(store, project_id, config) if found.source == "last round" else None
-    if past is None:
-        return Expected(found.seconds)
-    return Expected(found.seconds, True, _recorded_phases(store, project_id, past.id))
+    past = _comparable(store, project_id, config) if found.source == "last round" else []
+    shares = {"features": _feature_shares(config, count_items(store, project_id))}
+    if not past:
+        return Expected(found.seconds, shares=shares)
+    return Expected(found.seconds, True, _recorded_phases(store, project_id, past[0].id), shares)
+
+
+def _feature_shares(config: RoundConfig, n_items: int) -> dict[str, float]:
+    """The work of the two phases, in kernel entries: among landmarks, and of items against landmarks."""
+    n_landmarks = min(config.kernel.n_landmarks, n_items)
+    return {
+        "landmarks": LANDMARK_WORK * n_landmarks**2,
+        "features": float(min(n_items, config.selection.max_candidates) * n_landmarks),
+    }
+
+
+def _encoding_rate(store: Store, kind: MediaKind, config: RoundConfig) -> float | None:
+    """Seconds of an item in the newest round of any project that encoded at least LEAST_ENCODED with this encoder."""
+    for project in list_projects(store):
+        if project.kind != kind:
+            continue
+        for row in RoundLog(store, project.id).list():
+            seconds = float(row.metrics.get("seconds", {}).get("encode", 0.0)) if row.status == "finished" else 0.0
+            if seconds and row.config.preset == "encoder" and row.config.encoder.name == config.encoder.name:
+                phases = _recorded_phases(store, project.id, row.id).get("encode", ())
+                n_encoded = max((phase.total for phase in phases), default=0)
+                if n_encoded >= LEAST_ENCODED:
+                    return seconds / n_encoded
+    return None
 
 
 def _recorded_phases(store: Store, project_id: int, round_id: int) -> Mapping[str, Sequence[Phase]]:
@@ -96,19 +155,23 @@ def _recorded_phases(store: Store, project_id: int, round_id: int) -> Mapping[st
     return _phases[key]
 
 
-def _comparable(store: Store, project_id: int, config: RoundConfig) -> RoundRow | None:
-    """The newest finished round with the same network, method, kernel, strategy and input size."""
+def _comparable(store: Store, project_id: int, config: RoundConfig) -> list[RoundRow]:
+    """The finished rounds with the same network or encoder, method, kernel, strategy and input size, newest first."""
     project_kind = get_project(store, project_id).kind
 
     def kind(one: RoundConfig) -> tuple[object, ...]:
         training, kernel = one.training, one.kernel
         proxy = (kernel.network, kernel.n_landmarks, one.selection.strategy, one.selection.proxy)
-        return training.network, training.method, *proxy, one.media.input_shape(project_kind)
+        encoder = one.encoder.name if one.preset == "encoder" else None
+        return training.network, training.method, *proxy, one.media.input_shape(project_kind), encoder
 
-    for row in RoundLog(store, project_id).list():
-        if row.status == "finished" and row.metrics.get("seconds") and kind(row.config) == kind(config):
-            return row
-    return None
+    rows = [row for row in RoundLog(store, project_id).list() if row.status == "finished"]
+    return [row for row in rows if row.metrics.get("seconds") and kind(row.config) == kind(config)]
+
+
+def _n_items(row: RoundRow, default: int) -> int:
+    """The items that a round was about."""
+    return max(int(row.metrics.get("n_items", default)), 1)
 
 
 def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, float]:
@@ -122,14 +185,15 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
     n_landmarks = min(config.kernel.n_landmarks, n_items)
     picks, n_views = config.selection.batch_size, config.selection.n_views
     seconds = {stage: PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
+    seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     if config.preset == "encoder":
-        return seconds | {stage: ENCODER_PER_ITEM.get(stage, 0.0) * n_items for stage in NAMES}
+        head = {stage: per_item * n_items for stage, per_item in HEAD_PER_ITEM.items()}
+        return seconds | head | {"encode": ENCODE_PER_ITEM[kind] * n_items, "prepare": 0.0}
     seconds["train"] = _steps(config, n_items) * per_step
     seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
         seconds["features"] = candidates * n_landmarks * per_entry
     seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * per_entry)
-    seconds["map"] = MAP_START + min(n_items, config.map.max_points) * PER_POINT
     return seconds
 
 
@@ -159,4 +223,4 @@ def _steps(config: RoundConfig, n_items: int) -> int:
 
 
 def _steps_of(row: RoundRow, n_items: int) -> int:
-    return _steps(row.config, int(row.metrics.get("n_items", n_items)))
+    return _steps(row.config, _n_items(row, n_items))

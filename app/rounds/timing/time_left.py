@@ -8,8 +8,12 @@
     round     plus the expected seconds of later steps, times the speed: measured over expected seconds of the finished
               steps of this round, with ACCURATE_SECONDS added to both so that short steps say little
 
-Until a phase has MIN_SECONDS, its expected seconds count, where a finished round measured them. The text of a row is
-never read. Only rows enter, so every page process shows the same.
+Until a phase has MIN_SECONDS, its expected seconds count, where a finished round measured them. Without such a round,
+later phases of a step take their share of the work (`Expected.shares`). The text of a row is never read. Only rows
+enter, so every page process shows the same.
+
+A step that takes less than STATED_SECONDS in all is over before a number helps, and has too few rows for one: its time
+left is said to be short (`is_short`).
 """
 
 from __future__ import annotations
@@ -22,11 +26,12 @@ from statistics import median
 from core.rounds.stage_names import NAMES
 from storage.rounds.log import FINISHED, START, ProgressRow
 
+STATED_SECONDS = 30.0  # of a step in all, or left of a round: below, no number is stated
 MIN_SECONDS = 5.0  # of a phase before its rate is used
 MIN_ROWS, MIN_UNITS = 3, 3
 FEW_UNITS = 20  # below, the mean rate is used
 BLENDED, BLENDED_SECONDS = 0.2, 15.0  # of an expected phase, share of its units and time until its rate alone counts
-LEAST_BLENDED = 8.0  # seconds, also of a short phase
+LEAST_BLENDED = 12.0  # seconds, also of a short phase
 MIN_GAP = 0.3  # seconds between the rows of a pair
 MOST_ROWS = 40  # that enter a rate: 780 pairs
 SHORTEST_SECONDS = 20.0  # of the rows that enter a rate; else half of the phase
@@ -67,6 +72,8 @@ def _rate(rows: Sequence[tuple[float, int]]) -> float | None:
     counted = rows[-1][1] - rows[0][1]
     if seconds < MIN_SECONDS or len(rows) < MIN_ROWS or counted < MIN_UNITS:
         return None
+    if rows[-1][1] - rows[0][1] < FEW_UNITS and (later := _after_first_unit(rows)):
+        return later
     window = max(seconds / 2, SHORTEST_SECONDS)
     newer = [row for row in rows if row[0] >= rows[-1][0] - window]
     steps = len(newer) - 1
@@ -76,6 +83,13 @@ def _rate(rows: Sequence[tuple[float, int]]) -> float | None:
     if found <= 0.0:  # few units, or most pairs count none: each takes longer than the time between rows
         found = counted / seconds
     return found if found > 0.0 else None
+
+
+def _after_first_unit(rows: Sequence[tuple[float, int]]) -> float | None:
+    """The mean rate without the first unit, which includes what is computed once; None before there are enough."""
+    began = next((row for row in rows if row[1] > rows[0][1]), rows[-1])
+    seconds, counted = rows[-1][0] - began[0], rows[-1][1] - began[1]
+    return counted / seconds if counted >= MIN_UNITS - 1 and seconds > MIN_GAP else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +103,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a round is expected to take: seconds of each step, and the phases that an earlier round recorded."""
+    """What a round is expected to take: seconds of each step, the phases that an earlier round recorded, and the shares
+    of the phases in the work of a step, in their order."""
 
     seconds: Mapping[str, float]
     is_measured: bool = False
     phases: Mapping[str, Sequence[Phase]] = field(default_factory=dict)
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,7 @@ class TimeLeft:
     total: int = 0
     stage_seconds: float | None = None  # None before there is anything to go by
     round_seconds: float | None = None
+    is_short: bool = False  # the step takes less than STATED_SECONDS in all
 
 
 def time_left(rows: Sequence[ProgressRow], expected: Expected, at: datetime) -> TimeLeft:
@@ -119,7 +136,8 @@ def time_left(rows: Sequence[ProgressRow], expected: Expected, at: datetime) -> 
     later = NAMES[NAMES.index(current.name) + 1 :]
     total = (usual if stage is None else stage) + speed * sum(expected.seconds.get(name, 0.0) for name in later)
     counted = current.phases[-1] if current.phases else Phase("", 0, ((0.0, 0),))
-    return TimeLeft(current.name, counted.rows[-1][1], counted.total, stage, total)
+    short = stage is not None and current.seconds + waited + stage < STATED_SECONDS
+    return TimeLeft(current.name, counted.rows[-1][1], counted.total, stage, total, short)
 
 
 def _passed(step: Step, known: float, waited: float) -> float:
@@ -188,6 +206,11 @@ def _left_in_step(step: Step, expected: Expected, speed: float) -> float | None:
         return later + _blended(now, left, speed * before.seconds * now.total / before.total)
     if left is None:
         return max(usual, OVERRUN * step.seconds) if expected.is_measured else None
+    shares = expected.shares.get(step.name, {})
+    if shares.get(now.name):
+        names = list(shares)
+        later = sum(shares[name] for name in names[names.index(now.name) + 1 :]) / shares[now.name]
+        return left + later * (now.seconds + left)
     return left if now.name == step.name else max(left, usual)  # else a preparation, with the main part to come
 
 

@@ -23,6 +23,15 @@ SENTENCES = {
 }
 
 
+def second_look_sentence(kind: str) -> str:
+    """About a pick that has a label already."""
+    it = "clip" if kind == "audio" else "picture"
+    return (
+        f"A second look: this {it} has a label that may be wrong, and looking again is worth more than a new {it}. "
+        "Your answer counts, whichever it is."
+    )
+
+
 def pick_sentence(strategy: str, kind: str, stands_for: int | None = None) -> str:
     """One sentence about a pick, and a second one about the items that it represents, if there are several."""
     it, them = ("clip", "clips") if kind == "audio" else ("picture", "pictures")

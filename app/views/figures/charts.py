@@ -57,7 +57,7 @@ def class_colors(n: int) -> list[str]:
     return [*CLASS_COLORS[:n], *hexes]
 
 
-def wilson(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """The 95 % Wilson interval of a share, as shares; (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
@@ -100,6 +100,7 @@ class CurvePoint:
     correct: int
     n: int
     strategy: str
+    interval: tuple[float, float] | None = None  # 95 %; None: Wilson's
 
     @property
     def share(self) -> float:
@@ -107,10 +108,10 @@ class CurvePoint:
 
 
 def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 250) -> go.Figure:
-    """Percent correct over labels used, with the 95 % Wilson interval of each point as a band."""
+    """Percent correct over labels used, with the 95 % interval of each point as a band."""
     look = tokens(dark)
     x = [point.labels for point in points]
-    bounds = [wilson(point.correct, point.n) for point in points]
+    bounds = [point.interval or wilson(point.correct, point.n) for point in points]
     figure = go.Figure(layout=base_layout(dark, height))
     if len(points) > 1:
         upper, lower = [100 * high for _, high in bounds], [100 * low for low, _ in bounds]

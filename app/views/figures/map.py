@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from app.views.figures.charts import base_layout, class_colors, fade, tokens
+from app.views.figures.map_extent import MapExtent
 from app.views.map_layers import NONE, MapLayers
 from app.views.text import figure_text
 
@@ -23,13 +24,18 @@ RAMPS = ("Confidence", "Round")
 OTHER_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
 FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
-MANY_ITEMS = 50_000  # above, the density of all items lies below the points
-DENSITY_CELLS, DENSITY_OPACITY = 160, 0.55
+DENSITY_OPACITY = 0.7
 DOT_SIZES = ((3_000, 6.0), (20_000, 4.5))  # up to so many points; more have the smallest size
 SMALLEST_DOT = 3.0
-DOT_OPACITY = 0.8
+DOT_OPACITY, DOT_OPACITY_ON_DENSITY = 0.8, 0.65
+WIDEST = 1.8  # width of the map over its height
+NUMBER_PLACES = {
+    "top right": (1, 1), "bottom right": (1, -1), "top left": (-1, 1), "bottom left": (-1, -1),
+    "middle right": (1.2, 0), "middle left": (-1.2, 0), "top center": (0, 1.2), "bottom center": (0, -1.2),
+}  # fmt: skip
+NUMBER_OFFSET, RING_SIZE = 16.0, 14.0  # pixels: of a number from the middle of its ring, and around a ring
+NUMBER_SIZE = np.array([18.0, 14.0])  # pixels that a number takes
 UNFADED = {"marker": {"opacity": 1}}  # a click opens an item and does not fade the others
-MARGIN = 0.07  # of the extent, on each side
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
 
@@ -39,14 +45,14 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
     circles, triangles = picks_last(found, found.drawn[~labeled]), picks_last(found, found.drawn[labeled])
-    if found.n_items > MANY_ITEMS:
-        figure.add_trace(_density(found.points, look.muted))
+    if found.extent.density is not None:
+        figure.add_trace(_density(found.extent, look.muted))
     few = len(found.drawn) <= FEW_POINTS
     dots, painted = (go.Scatter, _named) if few else (go.Scattergl, _scaled)
     figure.add_trace(
         dots(
             **_at(found, circles),
-            marker=painted(found, coloring, circles, dark) | _dot(len(found.drawn)),
+            marker=painted(found, coloring, circles, dark) | _dot(found),
             unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
@@ -59,42 +65,46 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
         rows = found.other_picks.get(name, np.empty(0, np.int64))
         symbol = OTHER_SYMBOLS[k % len(OTHER_SYMBOLS)]
         marker = {"symbol": symbol, "size": 15, "color": look.muted, "line": {"width": 2}}
-        figure.add_trace(go.Scatter(**_at(found, rows), marker=marker, unselected=UNFADED, name=name))
+        figure.add_trace(dots(**_at(found, rows), marker=marker, unselected=UNFADED, name=name))
     if len(found.picks):
         at = _at(found, found.picks) | {"mode": "markers+text"}
         ring = {"symbol": "circle-open", "size": 20, "color": look.accent, "line": {"width": 2.5, "color": look.accent}}
-        order = [f"<b>{place}</b>" for place in range(1, len(found.picks) + 1)]
-        font = {"color": look.text, "size": 12}
-        rings = go.Scatter(**at, marker=ring, text=order, textposition="top right", textfont=font, name="picked")
+        order = [str(place) for place in range(1, len(found.picks) + 1)]
+        font: dict[str, object] = {"color": look.text, "size": 12, "weight": "bold"}
+        if few:
+            font["shadow"] = f"0 0 3px {look.surface}, 0 0 3px {look.surface}"  # readable above points
+        beside = number_positions(found.points[found.picks], found.extent)
+        rings = dots(**at, marker=ring, text=order, textposition=beside, textfont=font, name="picked")
         figure.add_trace(rings.update(unselected=UNFADED | {"textfont": {"color": look.text}}))
     bar = {"bgcolor": "rgba(0,0,0,0)", "color": look.muted, "activecolor": look.accent}
     figure.update_layout(dragmode="pan", margin=NO_MARGIN, uirevision="map", modebar=bar)
     figure.update_layout(newselection={"line": {"color": look.accent, "width": 1.5}})
-    x, y = frame(found.points)
-    figure.update_xaxes(visible=False, range=x)
-    figure.update_yaxes(visible=False, range=y, scaleanchor="x")
+    figure.update_xaxes(visible=False, range=found.extent.x)
+    figure.update_yaxes(visible=False, range=found.extent.y, scaleanchor="x")
     return figure
 
 
-def _dot(n_drawn: int) -> dict[str, object]:
-    """The look of a point: smaller where there are many, so that clusters do not become one area."""
-    size = next((size for most, size in DOT_SIZES if n_drawn <= most), SMALLEST_DOT)
+def _dot(found: MapLayers) -> dict[str, object]:
+    """The look of a point: smaller where there are many, so that clusters do not become one area, and where the density
+    of all items lies below."""
+    if found.extent.density is not None:
+        return {"size": SMALLEST_DOT, "opacity": DOT_OPACITY_ON_DENSITY, "line": {"width": 0}}
+    size = next((size for most, size in DOT_SIZES if len(found.drawn) <= most), SMALLEST_DOT)
     return {"size": size, "opacity": DOT_OPACITY, "line": {"width": 0}}
 
 
-def _density(points: NDArray[np.float32], color: str) -> go.Heatmap:
+def _density(extent: MapExtent, color: str) -> go.Heatmap:
     """The number of items in each cell of a grid over all items, on a logarithmic scale; empty cells are clear."""
-    (left, right), (low, high) = frame(points)
-    inside = np.isfinite(points).all(1)
-    counts, xs, ys = np.histogram2d(
-        points[inside, 0], points[inside, 1], DENSITY_CELLS, range=[[left, right], [low, high]]
-    )
-    z = np.where(counts.T > 0, np.log1p(counts.T), np.nan)
+    assert extent.density is not None
+    z = np.where(extent.density > 0, np.log1p(extent.density.astype(np.float32)), np.float32(np.nan))
     scale = [[0.0, fade(color, 0.05)], [1.0, fade(color, DENSITY_OPACITY)]]
-    centers = [(edges[1:] + edges[:-1]) / 2 for edges in (xs, ys)]
-    return go.Heatmap(
-        x=centers[0], y=centers[1], z=z, colorscale=scale, showscale=False, hoverinfo="skip", name="density"
-    )
+    x, y = (_centers(ends, n) for ends, n in ((extent.x, z.shape[1]), (extent.y, z.shape[0])))
+    return go.Heatmap(x=x, y=y, z=z, colorscale=scale, showscale=False, hoverinfo="skip", name="density")
+
+
+def _centers(ends: tuple[float, float], n: int) -> NDArray[np.float64]:
+    edges = np.linspace(*ends, n + 1)
+    return np.asarray((edges[1:] + edges[:-1]) / 2, np.float64)
 
 
 def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,11 +112,32 @@ def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
 
 
+def number_positions(picks: NDArray[np.float32], extent: MapExtent) -> list[str]:
+    """Where the number of each pick stands, so that numbers of near picks do not overlap: of the eight places around a
+    ring, the first that is free of earlier numbers and of other rings, else the one with the fewest of them. On the map
+    as it is first shown."""
+    (left, right), (low, high) = extent.x, extent.y
+    pixels = picks.astype(np.float64) * (HEIGHT / max(high - low, (right - left) / WIDEST, 1e-9))
+    names, around = list(NUMBER_PLACES), NUMBER_OFFSET * np.array(list(NUMBER_PLACES.values()))
+    numbers = np.empty((0, 2))
+    chosen: list[str] = []
+    for row, at in enumerate(pixels):
+        centers = at + around  # (8, 2)
+        rings = np.delete(pixels, row, axis=0)
+        on_rings = np.linalg.norm(centers[:, None] - rings[None], axis=2) < RING_SIZE
+        on_numbers = (np.abs(centers[:, None] - numbers[None]) < NUMBER_SIZE).all(2)
+        best = int((on_rings.sum(1) + on_numbers.sum(1)).argmin())
+        numbers = np.vstack([numbers, centers[best]])
+        chosen.append(names[best])
+    return chosen
+
+
 def mark_open_item(figure: go.Figure, found: MapLayers, row: int, *, dark: bool) -> None:
     """Add a ring around the point of the open item."""
     marker = {"symbol": "circle-open", "size": 28, "color": tokens(dark).text, "line": {"width": 2}}
     at = {"x": found.points[[row], 0], "y": found.points[[row], 1], "customdata": found.item_ids[[row]]}
-    figure.add_trace(go.Scatter(**at, mode="markers", marker=marker, unselected=UNFADED, name="open", hoverinfo="skip"))
+    dots = go.Scatter if len(found.drawn) <= FEW_POINTS else go.Scattergl
+    figure.add_trace(dots(**at, mode="markers", marker=marker, unselected=UNFADED, name="open", hoverinfo="skip"))
 
 
 def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:
@@ -116,17 +147,6 @@ def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[f
         path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
         line = {"color": look.accent, "width": 1.5, "dash": "5px,4px"}
         figure.add_shape(type="path", path=path, line=line, fillcolor=fade(look.accent, 0.12), layer="below")
-
-
-def frame(points: NDArray[np.float32]) -> tuple[list[float], list[float]]:
-    """The range of both axes: all points with a margin. It does not depend on labels, picks or colors, so points keep
-    their place when these change."""
-    if not len(points):
-        return [-1.0, 1.0], [-1.0, 1.0]
-    low, high = points.min(0).astype(float), points.max(0).astype(float)
-    margin = np.maximum(MARGIN * (high - low), MARGIN * max(float((high - low).max()), 1e-3))
-    ends = np.stack([low - margin, high + margin], 1)
-    return ends[0].tolist(), ends[1].tolist()
 
 
 def _at(found: MapLayers, rows: NDArray[np.int64]) -> dict[str, object]:

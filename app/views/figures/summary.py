@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from app.views.figures.charts import base_layout, tokens
 
-MODELS = {"kernel": "kernel features", "network": "trained network"}
-SHAPES = {"kernel": "circle", "network": "diamond"}
+MODELS = {"kernel": "kernel features", "encoder": "encoder features", "network": "trained network"}
+SHAPES = {"kernel": "circle", "encoder": "circle", "network": "diamond"}
 LINES = ("all labeled items", "random, same size", "summary")  # from the bottom up
 APART = 0.2  # between two models on one line
 

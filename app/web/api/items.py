@@ -23,9 +23,10 @@ from storage.labeling.item_rows import ItemRow
 from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.pool import ItemFilter, Pool
 from storage.media.types import EXTENSIONS
+from storage.media.windows import LONGEST, LONGEST_HOP, SHORTEST, SHORTEST_HOP, WindowOptions
 from storage.projects import class_rows, roles
 from storage.projects.classes import list_classes
-from storage.projects.projects import get_project
+from storage.projects.projects import ProjectRow, get_project
 
 router = APIRouter(tags=["items"])
 _CONTENT = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in sorted(EXTENSIONS)}
@@ -84,15 +85,21 @@ def item_media(project: Id, item: Id, request: Request) -> Response:
 
 @router.post("/projects/{project}/items", status_code=202)
 def add_items(
-    project: Id, files: list[UploadFile], labels: Annotated[Literal["ignore", "given", "hidden"], Form()] = "ignore"
+    project: Id,
+    files: list[UploadFile],
+    labels: Annotated[Literal["ignore", "given", "hidden"], Form()] = "ignore",
+    window_seconds: Annotated[float | None, Form(ge=SHORTEST, le=LONGEST, allow_inf_nan=False)] = None,
+    hop_seconds: Annotated[float | None, Form(ge=SHORTEST_HOP, le=LONGEST_HOP, allow_inf_nan=False)] = None,
 ) -> models.Job:
     """Upload up to 1,000 files and import them in a background job. Files that are already there are not added again.
 
-    With `labels` given or hidden, the folder in a file's name is its class (`dog/bark.wav`).
+    With `labels` given or hidden, the folder in a file's name is its class (`dog/bark.wav`). With `window_seconds`,
+    recordings that are longer become items of this length, one every `hop_seconds` (default: one after the other).
     """
     store = resources.store()
     row = get_project(store, project)
     roles.check(store, project, "edit")
+    windows = _windows(row, window_seconds, hop_seconds)
     names = [file.filename or "" for file in files]
     require(len(set(names)) == len(names), f"{len(names) - len(set(names))} files have the name of another file.")
     upload = uuid.uuid4().hex
@@ -101,7 +108,7 @@ def add_items(
         require((file.size or 0) <= most, f"{name[:80]} has {file.size or 0:,} bytes; the limit is {most:,}.")
         uploads.add_file(upload, file.file, name)
     source = uploads.finish_upload(upload)
-    options = ImportOptions(labels=labels, classes="add", skip_problems=True, limits=limits_from())
+    options = ImportOptions(labels=labels, classes="add", skip_problems=True, limits=limits_from(), windows=windows)
     request = ImportRequest(source=str(source), project=row.name, options=options)
     home = resources.locations().home
     return shown_job(jobs.start(home, f"Import into {row.name}", request, row.id, uses=source))
@@ -118,6 +125,12 @@ def shown_items(project: int, rows: list[ItemRow], request: Request) -> list[mod
         label = None if class_id is None else names.get(class_id)
         shown.append(models.Item.model_validate(row).model_copy(update={"class_id": class_id, "label": label}))
     return shown
+
+
+def _windows(project: ProjectRow, seconds: float | None, hop: float | None) -> WindowOptions | None:
+    require(seconds is not None or hop is None, "hop_seconds needs window_seconds: the length of a window.")
+    require(seconds is None or project.kind == "audio", "Only recordings have windows; this project has pictures.")
+    return None if seconds is None else WindowOptions(seconds=seconds, hop=hop or 0.0)
 
 
 def _pool(project: int) -> Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -11,17 +12,20 @@ from pydantic import Field
 from app.views import measuring
 from app.web import resources
 from app.web.api.models import Id, Received, Returned
-from storage.labeling.test_sets import MOST_ITEMS, TestSetRow, draw_test_set, list_test_sets
+from storage.labeling.test_sets import MOST_ITEMS, GroupUse, TestSetRow, draw_test_set, list_test_sets
 from storage.projects.projects import get_project
 
 router = APIRouter(tags=["measuring"])
 
 
 class NewTestSet(Received):
-    """`n_labels`: how many of the items may come with a label that was given in random order."""
+    """`n_labels`: how many of the items may come with a label that was given in random order. `by`: from whole groups
+    (the rest of them leaves the pool), from every group in proportion (shares), or from whole groups where there are
+    enough of them (auto)."""
 
     n_items: Annotated[int, Field(ge=1, le=MOST_ITEMS)]
     n_labels: Annotated[int, Field(ge=0, le=MOST_ITEMS)] = 0
+    by: GroupUse = "auto"
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
 
 
@@ -33,6 +37,8 @@ class TestSet(Returned):
     n_frame: int = Field(description="Items of the pool that it was drawn from.")
     n_labels: int
     n_groups: int
+    n_test_groups: int = Field(description="Whole groups it was drawn from; 0: from every group.")
+    n_set_aside: int = Field(description="Other items of these groups, which left the pool.")
     seed: int
 
 
@@ -40,7 +46,7 @@ class Accuracy(Returned):
     accuracy: float
     correct: int
     n: int
-    low: float = Field(description="Lower end of the 95 % Wilson interval.")
+    low: float = Field(description="Lower end of the 95 % interval (Wilson; over groups where they were drawn).")
     high: float
 
 
@@ -69,6 +75,7 @@ class Measurement(Returned):
     n_labeled: int
     n_waiting: int
     n_skipped: int
+    n_groups: int = Field(description="Whole groups that the test items come from; 0: items were drawn.")
     rounds: list[RoundAccuracy] = Field(description="On the same items, oldest first.")
     per_class: list[ClassAccuracy] = Field(description="Of the newest round; classes with at least 10 items.")
     forecast: LabelForecast | None = Field(description="null: too few rounds or test items.")
@@ -78,7 +85,8 @@ class Measurement(Returned):
 def draw(project: Id, new: NewTestSet) -> TestSet:
     """Draw random items of the pool as test items. They are labeled without suggestions and never trained on."""
     get_project(resources.store(), project)
-    return _shown(draw_test_set(resources.store(), project, new.n_items, n_labels=new.n_labels, seed=new.seed))
+    made = draw_test_set(resources.store(), project, new.n_items, n_labels=new.n_labels, by=new.by, seed=new.seed)
+    return _shown(made)
 
 
 @router.get("/projects/{project}/test-sets")
@@ -101,14 +109,4 @@ def accuracy(
 
 
 def _shown(row: TestSetRow) -> TestSet:
-    draw = row.draw
-    return TestSet(
-        id=row.id,
-        drawn_at=row.drawn_at,
-        drawn_by=row.drawn_by,
-        n_items=draw.n_items,
-        n_frame=draw.n_frame,
-        n_labels=draw.n_labels,
-        n_groups=draw.n_groups,
-        seed=draw.seed,
-    )
+    return TestSet(id=row.id, drawn_at=row.drawn_at, drawn_by=row.drawn_by, **asdict(row.draw))

@@ -9,6 +9,7 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from core.config import Preset
+from storage.exporting.rows import Format
 from storage.labeling.item_rows import State
 
 LARGEST_ID = 2**62
@@ -148,6 +149,10 @@ class Item(Returned):
     skipped: bool
     flagged: bool
     waiting: bool
+    recording_sha256: str | None = Field(description="Of a window: the SHA-256 of its recording; else null.")
+    first_frame: int | None = Field(description="Of a window: its first frame in the recording.")
+    last_frame: int | None = Field(description="Of a window: its last frame in the recording, included.")
+    group_name: str = Field(description="Items of one group stay on one side of random splits.")
 
 
 class ItemQuery(Received):
@@ -298,7 +303,9 @@ class Job(Returned):
 
 
 class NewExport(Received):
-    format: Literal["csv", "jsonl", "parquet", "folders", "label-studio"] = "csv"
+    """`audacity` and `raven` write one file of labeled spans for each recording, and the table as CSV."""
+
+    format: Format = "csv"
     pseudo_above: Annotated[float, Field(ge=0, le=1)] | None = None
     held_out: bool = False
     media: bool = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import APIRouter, Form, Request, UploadFile
 from pydantic import Field
@@ -22,6 +23,7 @@ from app.web.routes import exports, uploads
 from core.config import require
 from core.errors import Conflict, Forbidden, NotFound
 from core.limits import limits_from
+from storage.labeling.item_rows import item_ids_by_hash
 from storage.labeling.labeled_items import items_to_hide
 from storage.projects import roles
 from storage.projects.projects import get_project
@@ -84,12 +86,17 @@ def export_model(project: Id, new: NewModel) -> models.Job:
 def predict_files(
     project: Id,
     files: list[UploadFile],
+    request: Request,
     round: Annotated[str, Form(max_length=200)] = "",
     all_probabilities: Annotated[bool, Form()] = False,
 ) -> models.Job:
-    """Predict up to 1,000 uploaded files with the model of a round, in a background job. They do not become items."""
+    """Predict up to 1,000 uploaded files with the model of a round, in a background job. They do not become items.
+
+    A file with the bytes of an item whose predictions are hidden from the caller is refused, and all others with it.
+    """
     number = _check(project, round or None)
     require(len(files) <= MOST_FILES, f"{len(files):,} files were sent; the limit is {MOST_FILES:,} for one request.")
+    _check_copies(project, files, request)
     upload, most = uuid.uuid4().hex, limits_from().max_file_bytes
     for file in files:
         name = file.filename or ""
@@ -167,6 +174,30 @@ def _start(project: int, number: int, what: str, wanted: dict[str, Any], uses: P
 def _hidden(project: int, request: Request) -> set[int]:
     found: list[int] = items_to_hide(resources.store(), project, request.state.token.annotator_id).tolist()
     return set(found)
+
+
+def _check_copies(project: int, files: list[UploadFile], request: Request) -> None:
+    """Refuse files whose bytes are those of an item that the caller must label without its prediction."""
+    hidden = _hidden(project, request)
+    if not hidden:
+        return
+    names = {_digest(file.file): file.filename or "" for file in files}
+    copies = item_ids_by_hash(resources.store(), project, list(names))
+    refused = sorted(names[sha256] for sha256, item_id in copies.items() if item_id in hidden)
+    if refused:
+        raise Forbidden(
+            f"{len(refused):,} of {len(files):,} files are copies of items that have no visible predictions until you "
+            f"have labeled them, such as {refused[0][:80]}. Leave them out."
+        )
+
+
+def _digest(stream: BinaryIO) -> str:
+    """The SHA-256 of a stream, which is read from its begin afterwards."""
+    digest = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    stream.seek(0)
+    return digest.hexdigest()
 
 
 def _shown(row: dict[str, Any], hidden: set[int]) -> FilePrediction:

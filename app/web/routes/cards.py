@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.live.current import current_predictions, live_state
-from app.views.cards.pick_sentences import pick_sentence
+from app.views.cards.pick_sentences import pick_sentence, second_look_sentence
 from app.views.neighbors import nearest_labeled
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
 from app.views.strategy_names import strategy_title
@@ -45,6 +45,7 @@ LONGEST_DECISION = 120.0  # seconds; longer times are breaks
 STAGES_UNDER_WAY = {
     "snapshot": "taking a snapshot",
     "prepare": "preparing",
+    "check": "checking labels",
     "train": "training",
     "predict": "predicting",
     "features": "computing features",
@@ -71,8 +72,20 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
         blind = project.settings.is_blind and item.id not in own
         card["suggestion"] = suggestion(item.id, annotator, project.settings, current, known, blind=blind)
         card["nearest"] = near.get(item.id, [])
-        made.append(card if not item.held_out else _blind(card))
+        card = card if not item.held_out else _blind(card)
+        made.append(card | {"why": f"{card['why']} {heard(item, project.settings)}".strip()})
     return made
+
+
+def heard(item: ItemRow, settings: ProjectSettings) -> str:
+    """Which channel the model is given, where it is not what the card shows and plays; else empty."""
+    channel, channels = int(settings.media.get("audio_channel", 0)), item.channels or 1
+    if not 1 <= channel <= channels or channels == 1:
+        return ""
+    return (
+        f"The model is given channel {channel} of {channels} alone. The picture shows the mean of all channels, and "
+        "all of them are played."
+    )
 
 
 def _blind(card: dict[str, Any]) -> dict[str, Any]:
@@ -83,9 +96,10 @@ def _blind(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
-    """The card with this annotator's current label and note."""
+    """The card with this annotator's current label and note. A second look does not show the label it is about."""
     own = pool.own_state(card["item_id"], annotator)
-    return card | {"mine": own.class_id, "note": own.note}
+    looks_again = card["pick"] is not None and card["pick"]["second_look"]
+    return card | {"mine": None if looks_again else own.class_id, "note": own.note}
 
 
 def _card(
@@ -98,6 +112,7 @@ def _card(
         pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks}
         pick |= {"strategy": strategy, "strategy_title": strategy_title(strategy)}
         pick |= {name: item.pick.reason.get(name) for name in PICK_NUMBERS}
+        pick["second_look"] = bool(item.pick.reason.get("second_look")) and item.waiting
     return {
         "item_id": item.id,
         "name": item.name,
@@ -121,12 +136,14 @@ def _card(
 def _why(pick: dict[str, Any] | None, queued: bool, found: RoundPredictions | None, kind: str) -> str:
     """Why the item is shown, for people who know nothing about the method."""
     noun = "clip" if kind == "audio" else "picture"
+    if pick is not None and pick["second_look"]:
+        return second_look_sentence(kind)
     if pick is not None:
         return pick_sentence(pick["strategy"], kind, pick["stands_for"])
     if queued:
         return f"An annotator moved this {noun} to the front of the queue."
     if found is None:
-        return f"Until the first round, {noun}s come in random order."
+        return f"Until a round has finished, {noun}s come in random order."
     return (
         f"Round {found.round.number} did not pick this {noun}; it comes in random order. The next round uses its label."
     )

@@ -46,6 +46,16 @@ def integers(given: Body, name: str) -> list[int]:
     return values
 
 
+def pairs(given: Body, name: str) -> dict[int, int]:
+    """A list of [key, value], both whole numbers, without repeated keys."""
+    values = given.get(name)
+    if not isinstance(values, list) or not all(isinstance(one, list) and len(one) == 2 for one in values):
+        raise InvalidInput(f"{name} must be a list of pairs.")
+    if not all(is_integer(value) for one in values for value in one):
+        raise InvalidInput(f"{name} must be pairs of whole numbers.")
+    return dict(values)
+
+
 def number(given: Body, name: str) -> float | None:
     value = given.get(name)
     if value is None:

@@ -20,15 +20,16 @@ from app.web.routes.tiles import TileQuery, found_items
 from core.errors import InvalidInput
 from storage.exporting.rows import TABLES, ExportOptions, Format
 from storage.labeling.browsing.item_browser import MARKS, SHOWS, ItemQuery, Mark, Show, query_choices
+from storage.labeling.browsing.requeue import Sent, send_to_queue, take_back
 from storage.labeling.held_out import HeldOutMove, move_to_pool, move_to_test
-from storage.labeling.pool import Pool
 from storage.labeling.state_arrays import NO_ID
 from storage.projects.deletion import plan_deletion
 from storage.projects.projects import ProjectRow, get_project
 
 Answer = dict[str, Any]
-ACTIONS = ("queue", "test", "pool", "export", "plan-delete", "delete")
+ACTIONS = ("queue", "take-back", "test", "pool", "export", "plan-delete", "delete")
 MOST_TILES = 240
+MOST_UNDONE = 20_000  # items of one action that can be undone
 
 
 def give_tiles(project: int, annotator: int, body: Body) -> Answer:
@@ -81,11 +82,13 @@ def act(project: int, annotator: int, body: Body) -> Answer:
     """Do something with items; the answer has a `message` for people."""
     store = resources.store()
     row, action = get_project(store, project), fields.choice(body, "action", ACTIONS, "")
+    if action == "take-back":
+        return _taken_back(project, annotator, body)
     item_ids = _item_ids(row, annotator, body)
     if not item_ids:
         raise InvalidInput("No item is selected.")
     if action == "queue":
-        return {"message": _queued(project, annotator, item_ids)}
+        return _queued(project, annotator, item_ids)
     if action in ("test", "pool"):
         move = move_to_test if action == "test" else move_to_pool
         return {"message": _moved(move(store, project, item_ids), action)}
@@ -110,11 +113,27 @@ def _item_ids(project: ProjectRow, annotator: int, body: Body) -> list[int]:
     return ids
 
 
-def _queued(project: int, annotator: int, item_ids: list[int]) -> str:
-    done = Pool(resources.store(), project).send_to_queue(item_ids, annotator=annotator)
-    rest = len(item_ids) - done
-    left = f" {count(rest, 'item')} cannot be served: labeled, skipped by others, test items or unreadable."
-    return f"{count(done, 'item')} moved to the front of the queue.{left if rest else ''}"
+def _queued(project: int, annotator: int, item_ids: list[int]) -> Answer:
+    sent = send_to_queue(resources.store(), project, item_ids, annotator=annotator)
+    rest = len(item_ids) - sent.n_waiting
+    parts = [f"{count(sent.n_waiting, 'item')} moved to the front of the queue."]
+    if sent.skipped:
+        parts.append(
+            f"{count(len(sent.skipped), 'item')} {'was' if len(sent.skipped) == 1 else 'were'} skipped before."
+        )
+    if rest:
+        parts.append(f"{count(rest, 'item')} cannot be served: labeled, test items or unreadable.")
+    undo = {
+        "ranks": [[one, rank] for one, rank in sent.ranks.items()],
+        "skipped": [[one, n_labels] for one, n_labels in sent.skipped.items()],
+    }
+    return {"message": " ".join(parts)} | ({"undo": undo} if 0 < sent.n_waiting <= MOST_UNDONE else {})
+
+
+def _taken_back(project: int, annotator: int, body: Body) -> Answer:
+    sent = Sent(ranks=fields.pairs(body, "ranks"), skipped=fields.pairs(body, "skipped"))
+    done = take_back(resources.store(), project, sent, annotator=annotator)
+    return {"message": f"{count(done, 'item')} moved back."}
 
 
 def _moved(done: HeldOutMove, action: str) -> str:

@@ -1,7 +1,7 @@
 """Media over our own route: `/api/media/{project}/{item}/{sha256}/{part}`.
 
-An address names the item and the full hash of its bytes, so a clip can never be taken for another, and what was fetched
-be cached. Only people with a session get an answer; an item of another project, another hash or another part is
+An address names the item and the full hash of its bytes, so one clip is never served for another, and responses can be
+cached. Only people with a session get an answer; an item of another project, another hash or another part is
 "not found". Content types come from an allow-list, and a response can neither run a script nor be read as another type.
 Drawings are made in limited child processes (`app.views.previews.pool`); nothing is decoded in this process.
 
@@ -22,37 +22,25 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-import anyio
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from app.rounds import media_settings
 from app.views.previews import drawing as previews
-from app.views.previews.pool import WINDOW_PART, PreviewBusy, PreviewFailed
-from app.web import resources, tickets
-from app.web.access import SESSION_COOKIE
+from app.views.previews.pool import WINDOW_PART
+from app.web import resources
 from app.web.routes.byte_ranges import ranged
+from app.web.routes.media_endpoints import HEADERS, media_endpoint, not_found
 from core.config import MediaConfig, to_json
-from core.errors import NotFound, WinnowError
+from core.errors import WinnowError
 from storage.labeling.item_rows import ItemRow
-from storage.labeling.pool import Pool
 from storage.media.checks import noticing
 from storage.media.contents import RecordingFile
 from storage.media.types import EXTENSIONS, NOT_PLAYED, media_kind
 from storage.media.windows import cut_plain
 from storage.projects.projects import get_project
-from storage.projects.roles import Actor, acting_as
 
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "private, max-age=604800, immutable",
-    "Content-Disposition": "inline",
-    "Vary": "Cookie",
-}
-THREADS = anyio.CapacityLimiter(16)  # of its own, so that requests that wait for a drawing delay no label
 PARTS = {
     "audio": ("file", "spectrogram.png", "sound.flac", "sound.json", "thumb.png", "model.png"),
     "image": ("file", "picture.png", "thumb.png", "model.png", "notes.json"),
@@ -81,66 +69,31 @@ def model_path(item: ItemRow, media: MediaConfig) -> str:
 
 def media_routes() -> list[Route]:
     return [
-        Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"]),
-        Route("/api/preview/{project:int}/{item:int}", preview, methods=["GET"]),
+        Route("/api/media/{project:int}/{item:int}/{sha256}/{part}", media_endpoint(serve), methods=["GET", "HEAD"]),
+        Route("/api/preview/{project:int}/{item:int}", media_endpoint(preview), methods=["GET"]),
     ]
 
 
-async def preview(request: Request) -> Response:
-    return await anyio.to_thread.run_sync(_preview, request, limiter=THREADS)
-
-
-def _preview(request: Request) -> Response:
+def preview(request: Request, item: ItemRow, annotator: int) -> Response:
     """The small picture of an item, for those who know its number alone, such as a point of the map."""
-    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
-    if ticket is None:
-        return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
-    with acting_as(Actor(ticket.annotator_id)):
-        try:
-            item = Pool(resources.store(), request.path_params["project"]).item(request.path_params["item"])
-        except (NotFound, OverflowError):
-            return _not_found()
     return RedirectResponse(media_path(item, "thumb.png"), status_code=302, headers={"Cache-Control": "no-store"})
 
 
-async def serve(request: Request) -> Response:
-    return await anyio.to_thread.run_sync(_serve, request, limiter=THREADS)
-
-
-def _serve(request: Request) -> Response:
-    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
-    if ticket is None:
-        return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
-    with acting_as(Actor(ticket.annotator_id)):
-        return _answer(request)
-
-
-def _answer(request: Request) -> Response:
-    names = request.path_params
-    try:
-        item = Pool(resources.store(), names["project"]).item(names["item"])
-    except (NotFound, OverflowError):
-        return _not_found()
+def serve(request: Request, item: ItemRow, annotator: int) -> Response:
+    sha256, part = request.path_params["sha256"], request.path_params["part"]
     kind = media_kind(item.media_type)
-    if item.sha256 != names["sha256"] or item.media_type not in EXTENSIONS or names["part"] not in PARTS[kind]:
-        return _not_found()
-    drawn = names["part"]
-    if drawn == "model.png":
+    if item.sha256 != sha256 or item.media_type not in EXTENSIONS or part not in PARTS[kind]:
+        return not_found()
+    drawn = part
+    if part == "model.png":
         drawn = f"{previews.MODEL_PART}{to_json(_media(item.project_id))}"
     tag = f'"{item.sha256}-{_short(drawn)}-{previews.VERSION}"'
     if tag in [given.strip() for given in request.headers.get("if-none-match", "").split(",")]:
         return Response(status_code=304, headers={**HEADERS, "ETag": tag})
-    try:
-        content = right_content(item)
-        if names["part"] != "file":
-            return _drawn(item, drawn, tag, request)
-        return _sent(item, content, request, {**HEADERS, "ETag": tag})
-    except PreviewFailed as error:
-        return JSONResponse({"error": f"The file cannot be drawn. {error}"}, status_code=422)
-    except PreviewBusy as error:
-        return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "2"})
-    except (WinnowError, OSError) as error:
-        return JSONResponse({"error": str(error)}, status_code=404)
+    content = right_content(item)
+    if part != "file":
+        return _drawn(item, drawn, tag, request)
+    return _sent(item, content, request, {**HEADERS, "ETag": tag})
 
 
 def file_response(item: ItemRow, request: Request) -> Response:
@@ -246,7 +199,3 @@ def _short(part: str) -> str:
 
 def _settings_hash(settings: str) -> str:
     return hashlib.sha256(settings.encode()).hexdigest()[:16]
-
-
-def _not_found() -> Response:
-    return JSONResponse({"error": "There is no such item here."}, status_code=404)

@@ -1,4 +1,4 @@
-"""Redirects from screen addresses of earlier versions, for bookmarks and links."""
+"""Redirects of screen addresses, for bookmarks and links: those of earlier versions, and `/label`, the start page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
-RENAMED = {"/learn": "/train", "/collect": "/data", "/deliver": "/export"}
+RENAMED = {"/label": "/", "/learn": "/train", "/collect": "/data", "/deliver": "/export"}
 
 
 def old_address_routes() -> list[Route]:

@@ -6,8 +6,8 @@ part    strip.json     the length of the recording, where the window is, labeled
         context.png    its spectrogram
         context.wav    its sound
 
-Access, headers and errors are those of `app.web.routes.media`. In a blind project the strip shows the annotator's own
-labels alone. Predictions are shown where suggestions are always shown, and never that of the window itself.
+Access, headers and errors are those of `app.web.routes.media_endpoints`. In a blind project the strip shows only the
+annotator's own labels. Predictions are shown where suggestions are always shown, and never that of the window itself.
 """
 
 from __future__ import annotations
@@ -15,27 +15,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.views.predictions import newest_predictions
 from app.views.previews import drawing as previews
-from app.views.previews.pool import PreviewBusy, PreviewFailed
-from app.web import resources, tickets
-from app.web.access import SESSION_COOKIE
+from app.web import resources
 from app.web.routes.byte_ranges import ranged
-from app.web.routes.media import HEADERS, THREADS, draw_window, right_content, window_sound
-from core.errors import NotFound, WinnowError
+from app.web.routes.media import draw_window, right_content, window_sound
+from app.web.routes.media_endpoints import HEADERS, media_endpoint, not_found
 from storage.exporting.span_tables import LabeledSpan, merged
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.labeled_items import own_classes
-from storage.labeling.pool import Pool
 from storage.projects import class_rows, classes
 from storage.projects.projects import get_project
 from storage.projects.recordings import RecordingRow, WindowState, get_recording, windows_of
-from storage.projects.roles import Actor, acting_as
 
 CONTEXT_SECONDS = 5.0  # before and after a window
 COLUMNS = 600  # places of the strip at which predictions are shown
@@ -51,44 +46,18 @@ def recording_path(item: ItemRow) -> str | None:
 
 
 def recording_routes() -> list[Route]:
-    return [Route("/api/recordings/{project:int}/{item:int}/{sha256}/{part}", serve, methods=["GET", "HEAD"])]
+    path = "/api/recordings/{project:int}/{item:int}/{sha256}/{part}"
+    return [Route(path, media_endpoint(serve), methods=["GET", "HEAD"])]
 
 
-async def serve(request: Request) -> Response:
-    return await anyio.to_thread.run_sync(_serve, request, limiter=THREADS)
-
-
-def _serve(request: Request) -> Response:
-    ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
-    if ticket is None:
-        return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401)
-    with acting_as(Actor(ticket.annotator_id)):
-        return _answer(request, ticket.annotator_id)
-
-
-def _answer(request: Request, annotator: int) -> Response:
-    names = request.path_params
-    try:
-        item = Pool(resources.store(), names["project"]).item(names["item"])
-    except (NotFound, OverflowError):
-        return _not_found()
-    if item.sha256 != names["sha256"] or item.recording_sha256 is None or names["part"] not in PARTS:
-        return _not_found()
-    try:
-        recording = get_recording(resources.store(), item.project_id, item.recording_sha256)
-        if names["part"] == "strip.json":
-            return JSONResponse(strip(item, recording, annotator), headers=CHANGING)
-        return _context(item, recording, names["part"], request)
-    except PreviewFailed as error:
-        return JSONResponse({"error": f"The recording cannot be drawn. {error}"}, status_code=422)
-    except PreviewBusy as error:
-        return JSONResponse({"error": str(error)}, status_code=503, headers={"Retry-After": "2"})
-    except (WinnowError, OSError) as error:
-        return JSONResponse({"error": str(error)}, status_code=404)
-
-
-def _not_found() -> Response:
-    return JSONResponse({"error": "There is no such window here."}, status_code=404)
+def serve(request: Request, item: ItemRow, annotator: int) -> Response:
+    sha256, part = request.path_params["sha256"], request.path_params["part"]
+    if item.sha256 != sha256 or item.recording_sha256 is None or part not in PARTS:
+        return not_found()
+    recording = get_recording(resources.store(), item.project_id, item.recording_sha256)
+    if part == "strip.json":
+        return JSONResponse(strip(item, recording, annotator), headers=CHANGING)
+    return _context(item, recording, part, request)
 
 
 def context_frames(item: ItemRow, recording: RecordingRow) -> tuple[int, int]:

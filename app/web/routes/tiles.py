@@ -71,7 +71,8 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
         at = int(matches.states.positions(np.array([query.like]))[0])
         if at >= 0 and matches.states.held_out[at] and matches.states.waiting[at]:  # a test item is labeled blind
             return FoundItems(matches, wanted, np.empty(0, np.int32), orders.predicted)
-        order = matches.states.positions(most_similar(predictions, query.like, matches.states.item_ids[wanted]))
+        among = predictions.of_rows(matches.states, wanted, False)
+        order = matches.states.positions(most_similar(predictions, query.like, among))
         return FoundItems(matches, wanted, order[order >= 0][:MOST_SIMILAR].astype(np.int32), orders.predicted)
     return FoundItems(matches, wanted, orders.order(query.order, pool.first_in_queue()), orders.predicted)
 

@@ -35,8 +35,8 @@ def archived_projects() -> None:
 
 def _archived(row: ProjectRow) -> None:
     counts = Pool(resources.store(), row.id).counts()
-    told, verb = st.columns([3, 1], vertical_alignment="center")
-    with told:
+    text, verb = st.columns([3, 1], vertical_alignment="center")
+    with text:
         theme.muted(f"{visible(row.name)} · {counts.labeled:,} of {count(counts.total, 'item')} labeled")
     if verb.button("Restore", key=f"restore-project-{row.id}", width="stretch"):
         projects.restore_project(resources.store(), row.id)

@@ -19,7 +19,7 @@ from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
 from app.web.screens.import_reading import show_findings, with_reading, with_windows
 from app.web.screens.job_list import follow, job_list
-from app.web.screens.settings import model_inputs
+from app.web.screens.settings import encoders, model_inputs
 from app.web.server_folders import find_on_server
 from app.web.widgets.uploads import uploads
 from core.config import from_dict
@@ -70,6 +70,7 @@ def render() -> None:
         job_list(project.id, "Import", _import_sentence)
         with theme.card("model-inputs"):
             model_inputs.section(project)
+        encoders.section(project)
         watch_folder.section(project, server_folders_allowed())
     with right:
         if st.button("New project", icon=":material/add:", key="new-project-button", width="stretch"):
@@ -206,8 +207,8 @@ def _source(project: projects.ProjectRow) -> Path | None:
 def _way(project_id: int) -> str:
     """ "Upload", or "On the server" where that is allowed."""
     ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
-    told = "Upload files from this computer, or read them from a folder on the server."
-    return st.segmented_control("Source", ways, default="Upload", key=f"way-{project_id}", help=told) or "Upload"
+    help_text = "Upload files from this computer, or read them from a folder on the server."
+    return st.segmented_control("Source", ways, default="Upload", key=f"way-{project_id}", help=help_text) or "Upload"
 
 
 def _uploaded(source: Path) -> bool:
@@ -246,14 +247,16 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: Previe
     held_out = f"including {count(seen['n_test'], 'test item')}"
     held_out += f" and {count(seen['n_validation'], 'validation item')}" if seen["n_validation"] else ""
     theme.figure(f"{good:,}", "files can be imported", held_out)
+    if seen["cut"]:
+        theme.muted(seen["cut"])
     if seen["labels"]:
         few = ", ".join(f"{name} {n:,}" for name, n in list(seen["labels"].items())[:12])
         theme.muted(f"Labels: {few}{' …' if len(seen['labels']) > 12 else ''}")
     asked = show_findings(seen)
     if seen["n_problems"]:
         st.warning(f"{count(seen['n_problems'], 'file')} will be skipped:")
-        told = [(markup(one["name"]), markup(one["problem"])) for one in seen["problems"][:SHOWN_PROBLEMS]]
-        lines = [f"<li><strong>{name}</strong> {problem}</li>" for name, problem in told]
+        problems = [(markup(one["name"]), markup(one["problem"])) for one in seen["problems"][:SHOWN_PROBLEMS]]
+        lines = [f"<li><strong>{name}</strong> {problem}</li>" for name, problem in problems]
         more = seen["n_problems"] - SHOWN_PROBLEMS
         rest = f'<li class="winnow-muted">and {more:,} more</li>' if more > 0 else ""
         st.html(f'<ul class="winnow-problems">{"".join(lines)}{rest}</ul>')

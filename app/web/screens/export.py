@@ -98,13 +98,13 @@ def _contested(project: ProjectRow) -> Contested:
         f"Annotators chose different classes for {count(n, 'item')}, and nobody has decided. Decide in Review, or "
         "choose what happens to contested items."
     )
-    told = "Items with different labels and no decision in Review."
+    help_text = "Items with different labels and no decision in Review."
     chosen = st.radio(
         "Contested items",
         list(CONTESTED_WORDS),
         format_func=CONTESTED_WORDS.__getitem__,
         key="export-contested",
-        help=told,
+        help=help_text,
     )
     return chosen or "keep"
 
@@ -120,8 +120,8 @@ def _least_confidence(project: ProjectRow) -> float | None:
     )
     if not wanted:
         return None
-    told = "Predictions below this confidence are left out."
-    return st.slider("Minimum confidence", 0.5, 1.0, 0.95, 0.01, key="export-above", help=told)
+    help_text = "Predictions below this confidence are left out."
+    return st.slider("Minimum confidence", 0.5, 1.0, 0.95, 0.01, key="export-above", help=help_text)
 
 
 def holds(found: ExportCounts) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.views.text import count
-from app.web import state, theme
+from app.views.text import count, visible
+from app.web import resources, state, theme
 from app.web.widgets.grid_tiles import grid_tiles
+from storage.labeling.pool import Pool
 
 
 def render() -> None:
@@ -17,7 +18,12 @@ def render() -> None:
         with st.container(key="grid-set", horizontal=True, vertical_alignment="center"):
             theme.heading(chosen[1], count(len(chosen[0]), "item"))
             st.button("Show all items", on_click=state.clear_grid_set, key="grid-all")
-    wanted = grid_tiles(here, items=chosen[0] if chosen else None, key=f"grid-{here.project.id}-{here.annotator.id}")
+    like = state.like_to_show()
+    named = Pool(resources.store(), here.project.id).items_by_id([like]) if like is not None else []
+    similar = {"item_id": named[0].id, "name": visible(named[0].name)} if named else None
+    wanted = grid_tiles(
+        here, items=chosen[0] if chosen else None, like=similar, key=f"grid-{here.project.id}-{here.annotator.id}"
+    )
     if wanted == "grid-all":
         state.clear_grid_set()
         st.rerun()

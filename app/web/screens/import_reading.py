@@ -16,7 +16,8 @@ from core.errors import InvalidInput, WinnowError
 from storage.importing.preview import ValidationUse
 from storage.importing.reading import NO_TABLE, FolderUse, ReadingOptions, SplitUse
 from storage.importing.run import ImportOptions
-from storage.media.windows import WindowOptions
+from storage.importing.windows.kept import kept_windows
+from storage.media.windows import LONGEST, SHORTEST, WindowOptions
 from storage.projects.projects import ProjectRow
 
 FOLDER_WORDS: dict[FolderUse, str] = {"auto": "Automatic", "classes": "Class names", "ignore": "No labels"}
@@ -40,11 +41,11 @@ def with_reading(
         with first:
             folders = _choice("Folder names", FOLDER_WORDS, f"folders-{project_id}", "Whether folder names are labels.")
         with second:
-            told = "Whether folders called train, val or test are splits."
-            splits = _choice("Split folders", SPLIT_WORDS, f"splits-{project_id}", told)
+            help_text = "Whether folders called train, val or test are splits."
+            splits = _choice("Split folders", SPLIT_WORDS, f"splits-{project_id}", help_text)
         with third:
-            told = "What to do with items that the source calls validation data."
-            validation = _choice("Validation items", VALIDATION_WORDS, f"validation-{project_id}", told)
+            help_text = "What to do with items that the source calls validation data."
+            validation = _choice("Validation items", VALIDATION_WORDS, f"validation-{project_id}", help_text)
         reading = _table(ReadingOptions(folders=folders, splits=splits), project_id, found or {}, base)
         reading = _columns(reading, project_id, found or {})
     return dataclasses.replace(options, reading=reading, validation=validation)
@@ -52,33 +53,46 @@ def with_reading(
 
 def with_windows(options: ImportOptions, project: ProjectRow) -> ImportOptions:
     """`options` with windows where the user wants recordings to be cut; for audio projects."""
+    return dataclasses.replace(options, windows=choose_windows(project, f"{project.id}"))
+
+
+def choose_windows(project: ProjectRow, place: str) -> WindowOptions | None:
+    """Whether recordings are cut, and how: at first as the project did the last time. `place` is part of the keys."""
     if project.kind != "audio":
-        return options
-    cut = st.checkbox("Cut recordings into windows", key=f"windows-{project.id}", help=WINDOWS_HELP)
+        return None
+    before = kept_windows(project)
+    cut = st.checkbox("Cut recordings into windows", before is not None, key=f"windows-{place}", help=WINDOWS_HELP)
     if not cut:
-        return options
+        return None
+    first_seconds = before.seconds if before else 5.0
     first, second = st.columns(2)
     with first:
         seconds = st.number_input(
-            "Window (s)", 0.05, 600.0, 5.0, 0.5, key=f"window-seconds-{project.id}", help="Length of a window."
+            "Window (s)",
+            SHORTEST,
+            LONGEST,
+            first_seconds,
+            0.5,
+            key=f"window-seconds-{place}",
+            help="Length of a window.",
         )
     with second:
         hop = st.number_input(
             "Hop (s)",
             0.05,
             3600.0,
-            float(seconds),
+            before.step if before and before.seconds == seconds else float(seconds),
             0.5,
-            key=f"window-hop-{project.id}-{seconds}",
+            key=f"window-hop-{place}-{seconds}",
             help="Seconds from the start of one window to the next. Smaller than the window: they overlap.",
         )
     theme.muted("A window may contain several classes. Label the most prominent one, or give the project classes such "
                 "as mixed and none of these.")  # fmt: skip
-    return dataclasses.replace(options, windows=WindowOptions(seconds=float(seconds), hop=float(hop)))
+    return WindowOptions(seconds=float(seconds), hop=float(hop))
 
 
-def _choice(title: str, words: Mapping[Any, str], key: str, told: str) -> Any:
-    return st.selectbox(title, list(words), format_func=words.__getitem__, key=key, help=told)
+def _choice(title: str, words: Mapping[Any, str], key: str, help_text: str) -> Any:
+    return st.selectbox(title, list(words), format_func=words.__getitem__, key=key, help=help_text)
 
 
 def _table(reading: ReadingOptions, project_id: int, found: Mapping[str, Any], base: Path | None) -> ReadingOptions:
@@ -134,11 +148,11 @@ def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any])
         taken = found["columns"].get(what)
         names = {"": f"{AUTOMATIC} ({taken})" if taken else AUTOMATIC} | {name: name for name in found["column_names"]}
         with place:
-            told = f"The table's column with the {what}."
+            help_text = f"The table's column with the {what}."
             key = f"{what}-column-{project_id}-{found['tables'][0]}"
             if st.session_state.get(key, "") not in names:
                 del st.session_state[key]
-            chosen[f"{what}_column"] = _choice(f"{what.capitalize()} column", names, key, told)
+            chosen[f"{what}_column"] = _choice(f"{what.capitalize()} column", names, key, help_text)
     return dataclasses.replace(reading, **chosen)
 
 

@@ -52,8 +52,8 @@ def _rows(
 
 def _row(view: JobView, sentence: Callable[[JobView], str], ended: str) -> None:
     home, job = resources.locations().home, view.job
-    told, side = st.columns([6, 1], vertical_alignment="center")
-    with told:
+    text, side = st.columns([6, 1], vertical_alignment="center")
+    with text:
         theme.heading(visible(job.title), "running" if view.status == "running" else ended or WORDS[view.status])
         if view.status == "running":
             st.progress(view.done / view.total if view.total else 0.0)

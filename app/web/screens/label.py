@@ -13,5 +13,8 @@ def render() -> None:
     assert here.project is not None
     item = state.item_to_open()
     wanted = label_card(here, open_item=item, key=f"label-{here.project.id}-{here.annotator.id}")
+    if wanted is not None and wanted.startswith("like:"):
+        state.send_like(int(wanted.removeprefix("like:")))
+        st.switch_page(st.session_state["pages"]["grid"])
     if wanted in st.session_state["pages"]:
         st.switch_page(st.session_state["pages"][wanted])

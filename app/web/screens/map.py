@@ -47,6 +47,8 @@ def _layers(
 
 
 def render() -> None:
+    if st.session_state.pop("map-leaves", False):
+        st.switch_page(st.session_state["pages"]["grid"])
     project, store = state.project(), resources.store()
     done = [row for row in RoundLog(store, project.id).list() if row.status == "finished" and row.replay_of is None]
     if not done:
@@ -288,10 +290,17 @@ def point(found: MapLayers, row: int) -> None:
     also = [strategy_title(name) for name, rows in found.other_picks.items() if row in rows]
     if also:
         theme.muted(f"Also picked by {', '.join(also)}")
+    st.button("More like this", key="map-like", on_click=_like, args=(item.id,))
     if found.held_out[row]:
         theme.muted("Test item: used only for evaluation, never labeled or picked.")
         return
     label_here(found, row, pool)
+
+
+def _like(item_id: int) -> None:
+    """In a callback: the selection may be cleared along with the click, and the button is then not drawn again."""
+    state.send_like(item_id)
+    st.session_state["map-leaves"] = True
 
 
 def label_here(found: MapLayers, row: int, pool: Pool) -> None:

@@ -76,6 +76,6 @@ def _names(found: MapLayers, rows: list[int]) -> dict[int, str]:
             parts.append(f"· labeled {visible(found.class_names[found.label[row]])}")
         elif found.predicted[row] != NONE:
             predicted = visible(found.class_names[found.predicted[row]])
-            parts.append(f"· predicted {predicted}, {100 * found.confidence[row]:.0f} %")
+            parts.append(f"· predicted {predicted}, {100 * found.confidence[row]:.0f}\u00a0%")
         texts[item.id] = " ".join(part for part in parts if part)
     return texts

@@ -33,7 +33,7 @@ def render() -> None:
         else:
             theme.heading("Nothing to review")
             theme.muted("Items appear here when annotators choose different classes, or when a model that was trained "
-                        "without the label predicts another class with at least 90 % confidence.")  # fmt: skip
+                        "without the label predicts another class with confidence.")  # fmt: skip
             if project.settings.labels_per_item == 1:
                 theme.muted("Each item is labeled by one annotator. You can change this under Data.")
             theme.next_step("Continue labeling", "label", "review-to-label")
@@ -61,6 +61,8 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     if case.prediction is not None:
         said.append(("Model", case.prediction, f", {100 * (case.confidence or 0):.0f} %"))
     st.html(_said([(who, names.get(class_id, "?") + sure) for who, class_id, sure in said]))
+    for line in evidence(case, known):
+        theme.muted(line)
     options = list(dict.fromkeys([*case.labels.values(), *([case.prediction] if case.prediction is not None else [])]))
     options += [row.id for row in known if row.active and row.id not in options]
     chosen = st.selectbox(
@@ -88,6 +90,23 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
             theme.muted(f"{past.at:%Y-%m-%d %H:%M} UTC · {who} {KINDS.get(past.kind, past.kind)}{what}{note}"[:300])
 
 
+def evidence(case: Case, known: list[ClassRow]) -> list[str]:
+    """Why a label is suspected: the prediction without it, its influence, and the nearest labeled items."""
+    if case.kind != "conflict":
+        return []
+    lines = []
+    if case.trust is not None:
+        lines.append(f"Predicted without this label, it is right with a probability of about {100 * case.trust:.0f} %.")
+    if case.influence is not None:
+        effect = "raises" if case.influence < 0 else "lowers"
+        lines.append(f"More weight on this label {effect} the expected loss on the whole pool.")
+    names = {row.id: row.name for row in known}
+    near = [names.get(one, "?") for one in review_cases.nearest_classes(resources.store(), state.project().id, case)]
+    if near:
+        lines.append(f"Nearest labeled items: {', '.join(visible(name) for name in near)}.")
+    return lines
+
+
 def _said(lines: list[tuple[str, str]]) -> str:
     """One line per annotator and class."""
     parts = [f"<li><span>{markup(who)}:</span> <strong>{markup(what)}</strong></li>" for who, what in lines]
@@ -107,9 +126,9 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
         theme.figure(f"{100 * found.share_equal:.0f} %", "of items with full agreement")
     names = {row.id: row.name for row in known}
     lowest_first = sorted((value, one) for one, value in found.per_class.items() if value is not None)
-    lines = [{"class": visible(names.get(one, "?")), "alpha": round(value, 3)} for value, one in lowest_first]
+    lines = [{"Class": visible(names.get(one, "?")), "Alpha": round(value, 3)} for value, one in lowest_first]
     if lines:
-        two_digits = {"alpha": st.column_config.NumberColumn(format="%.2f")}
+        two_digits = {"Alpha": st.column_config.NumberColumn(format="%.2f")}
         st.dataframe(lines, hide_index=True, key="agreement-classes", column_config=two_digits)
 
 
@@ -117,14 +136,14 @@ def people_card(project_id: int) -> None:
     theme.heading("Annotators")
     lines = [
         {
-            "annotator": visible(row.name),
-            "labels": row.n_labels,
-            "seconds per label": round(row.median_seconds, 1) if row.median_seconds is not None else None,
+            "Annotator": visible(row.name),
+            "Labels": row.n_labels,
+            "Seconds per label": round(row.median_seconds, 1) if row.median_seconds is not None else None,
         }
         for row in annotator_statistics(resources.store(), project_id)
     ]
     if lines:
-        one_digit = {"seconds per label": st.column_config.NumberColumn(format="%.1f")}
+        one_digit = {"Seconds per label": st.column_config.NumberColumn(format="%.1f")}
         st.dataframe(lines, hide_index=True, key="people", column_config=one_digit)
     else:
         theme.muted("No labels yet.")

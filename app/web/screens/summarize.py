@@ -43,9 +43,9 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
     """Size, format and options; starts the job."""
     columns = st.columns([1, 1, 1, 1], vertical_alignment="bottom")
     with columns[0]:
-        told = "Set the size as a number of items or as a percentage of the labeled items."
+        help_text = "Set the size as a number of items or as a percentage of the labeled items."
         units = ["items", "%"]
-        unit = st.segmented_control("Unit", units, default="items", key="summary-unit", help=told) or "items"
+        unit = st.segmented_control("Unit", units, default="items", key="summary-unit", help=help_text) or "items"
     size: float
     with columns[1]:
         if unit == "items":
@@ -53,17 +53,19 @@ def wishes(project: ProjectRow, n_labeled: int) -> None:
             usual = min(largest, max(2, n_labeled // 10))
             size = st.number_input("Size", 1, largest, usual, key="summary-items", help="Items in the summary.")
         else:
-            told = "Size as a percentage of the labeled items."
-            size = st.number_input("Size in percent", 0.1, 100.0, 10.0, key="summary-percent", help=told)
+            help_text = "Size as a percentage of the labeled items."
+            size = st.number_input("Size in percent", 0.1, 100.0, 10.0, key="summary-percent", help=help_text)
     with columns[2]:
-        told, words = "File format of the summary.", FORMATS.__getitem__
-        chosen = st.selectbox("Format", list(FORMATS), format_func=words, key="summary-format", help=told)
-    told = "Each item gets a weight for training. Without weights, all items count the same."
-    weighted = st.checkbox("Weighted items", True, key="summary-weighted", help=told)
+        help_text, words = "File format of the summary.", FORMATS.__getitem__
+        chosen = st.selectbox("Format", list(FORMATS), format_func=words, key="summary-format", help=help_text)
+    help_text = "Each item gets a weight for training. Without weights, all items count the same."
+    weighted = st.checkbox("Weighted items", True, key="summary-weighted", help=help_text)
     found = newest_predictions(resources.store(), project.id)
     has_model = found is not None and bool(found.round.metrics.get("has_model"))
-    told = "Selects items for the network of the newest round as well as for the kernel features."
-    joint = st.checkbox("Include the trained network", False, key="summary-joint", disabled=not has_model, help=told)
+    help_text = "Selects items for the network of the newest round as well as for the kernel features."
+    joint = st.checkbox(
+        "Include the trained network", False, key="summary-joint", disabled=not has_model, help=help_text
+    )
     theme.muted("Items are selected for softmax regression on the kernel features" + ("" if has_model else " (and for "
                 "the network after the first round with a model)") + ". Accuracy is measured on test items; without "
                 "test items, a fifth of the labeled items is set aside.")  # fmt: skip

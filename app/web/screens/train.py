@@ -25,6 +25,7 @@ from app.views.learning_progress import (
 from app.views.strategy_names import strategy_title
 from app.views.text import count, markup, plain
 from app.web import resources, state, theme
+from app.web.screens.rounds.audition import audition_card
 from app.web.screens.rounds.comparison import comparison_card
 from app.web.screens.rounds.history import round_history, version_card
 from app.web.screens.rounds.measure import measure_card
@@ -42,7 +43,7 @@ from storage.rounds.workers import WorkerRow
 
 MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # more classes have a table of the most frequent confusions
 PRESET_WORDS = {
-    "auto": "Automatic: chosen for this machine",
+    "auto": "Automatic: encoder or from scratch",
     "encoder": "Encoder: pretrained, seconds a round",
     "laptop": "Laptop: minutes on 2 cores",
     "paper": "Paper: WideResNet-28-10, requires a GPU",
@@ -65,6 +66,7 @@ def render() -> None:
     found = learning_progress(resources.store(), project.id)
     if found.rounds:
         results(found)
+    audition_card(project)
     measure_card(project)
     warnings_card(project)
     round_history(project.id)
@@ -81,8 +83,8 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     counts = Pool(store, project.id).counts()
     theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {counts.waiting:,} unlabeled")
     if newest is not None and newest.round.status in ("failed", "cancelled"):
-        told = newest.round.error or "The previous model and picks stay in use."
-        st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(told)}")
+        message = newest.round.error or "The previous model and picks stay in use."
+        st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(message)}")
     if not counts.total:
         theme.muted("This project has no items yet. Import files, then label a few.")
         theme.next_step("Import files", "data", "train-to-data")
@@ -90,8 +92,8 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
         theme.muted("Nothing is labeled yet. A round can pick a first batch; a model needs labels of two classes.")
         theme.next_step("Label the first items", "label", "train-to-label")
     go = _fields(project, nothing=not counts.waiting)
-    told = "A round starts as soon as all items of a batch are labeled."
-    st.toggle("Start the next round automatically", help=told, **_setting(project, "automatic_rounds"))
+    help_text = "A round starts as soon as all items of a batch are labeled."
+    st.toggle("Start the next round automatically", help=help_text, **_setting(project, "automatic_rounds"))
     advanced.section(project)
     _cost(project, settings.strategy, counts.labeled)
     if go:
@@ -147,7 +149,7 @@ def _cost(project: projects.ProjectRow, strategy: str, n_labeled: int) -> None:
     source = "based on the last round" if found.source == "last round" else "on a 2-core CPU"
     first = " The first batch is picked without a model." if n_labeled == 0 else ""
     about = f"{catalog.entry(strategy).description} " if strategy in catalog.names() else ""
-    theme.muted(f"{about}Estimated {duration(found.total)} {source}.{first}")
+    theme.muted(f"{about}Estimated time: {duration(found.total)}, {source}.{first}")
 
 
 def results(found: LearningProgress) -> None:

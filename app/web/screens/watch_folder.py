@@ -6,13 +6,15 @@ import streamlit as st
 
 from app.views.text import count, markup, plain
 from app.web import resources, theme
+from app.web.screens.import_reading import choose_windows
 from app.web.server_folders import find_on_server
 from core.errors import WinnowError
 from storage.database.store import now
 from storage.importing import watches
 from storage.importing.item_writer import LabelUse
 from storage.importing.watches import WatchRow
-from storage.projects.projects import ProjectRow
+from storage.importing.windows.kept import keep_windows, kept_windows, window_sentence
+from storage.projects.projects import ProjectRow, get_project
 
 LABEL_WORDS: dict[LabelUse, str] = {
     "ignore": "Ignore",
@@ -55,8 +57,8 @@ def choose(project: ProjectRow, before: WatchRow | None) -> None:
     columns = st.columns(2)
     with columns[0]:
         words, key = LABEL_WORDS.__getitem__, f"watch-labels-{project.id}"
-        told = "How to use the names of subfolders as labels."
-        labels = st.selectbox("Subfolder names", list(LABEL_WORDS), format_func=words, key=key, help=told)
+        help_text = "How to use the names of subfolders as labels."
+        labels = st.selectbox("Subfolder names", list(LABEL_WORDS), format_func=words, key=key, help=help_text)
     with columns[1]:
         size = st.number_input(
             "Candidate pool size", 100, 100_000, before.buffer_size if before else watches.BUFFER_SIZE,
@@ -64,9 +66,11 @@ def choose(project: ProjectRow, before: WatchRow | None) -> None:
             help="Rounds pick from the most informative items, at most this many, so that a round costs the same "
             "however many files arrive.",
         )  # fmt: skip
+    windows = choose_windows(project, f"watch-{project.id}")
     if st.button("Start watching", key="watch-start", disabled=not folder.strip()):
         try:
             path = find_on_server(folder, resources.import_roots())
+            keep_windows(resources.store(), project.id, windows)
             watches.start(
                 resources.store(), project.id, path, watches.WatchOptions(labels=labels, buffer_size=int(size))
             )
@@ -88,6 +92,8 @@ def arrived(project_id: int, watch: WatchRow) -> None:
     """The folder, the counts of its files, and the rejected files."""
     store = resources.store()
     theme.muted(f"{watch.folder} · {_state(watch)}")
+    if (windows := kept_windows(get_project(store, project_id))) is not None:
+        theme.muted(window_sentence(windows))
     if watch.problem:
         st.warning(plain(watch.problem))
     counts = watches.counts(store, project_id)
@@ -95,9 +101,9 @@ def arrived(project_id: int, watch: WatchRow) -> None:
     theme.figure(f"{counts['taken']:,}", "files imported", more)
     if counts["refused"]:
         theme.muted(f"{count(counts['refused'], 'file')} rejected:")
-        told = watches.newest(store, project_id, "refused", SHOWN_REFUSALS)
-        lines = [f"<li><strong>{markup(name)}</strong> {markup(reason)}</li>" for name, reason, _ in told]
-        rest = counts["refused"] - len(told)
+        refused = watches.newest(store, project_id, "refused", SHOWN_REFUSALS)
+        lines = [f"<li><strong>{markup(name)}</strong> {markup(reason)}</li>" for name, reason, _ in refused]
+        rest = counts["refused"] - len(refused)
         lines += [f'<li class="winnow-muted">and {rest:,} more</li>'] if rest > 0 else []
         st.html(f'<ul class="winnow-problems">{"".join(lines)}</ul>')
 

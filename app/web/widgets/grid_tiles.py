@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app.web.state import Here
 from app.web.widgets.bundle import widget
 
 SHARED = (
-    "shared.css", "keys.js", "full_names.js", "progress.js", "class_pad.js", "selection.js", "grid_filters.js",
-    "grid_preview.js", "grid_actions.js",
+    "shared.css", "mounting.js", "keys.js", "full_names.js", "progress.js", "class_pad.js", "selection.js",
+    "grid_filters.js", "grid_preview.js", "grid_actions.js",
 )  # fmt: skip
 
 
-def grid_tiles(here: Here, *, items: Sequence[int] | None, key: str) -> str | None:
-    """Mount it over all items, or only `items`; gives where the person asked to go: the name of a screen, or
-    `label:<item id>` for an item to open."""
+def grid_tiles(
+    here: Here, *, items: Sequence[int] | None, key: str, like: Mapping[str, Any] | None = None
+) -> str | None:
+    """Mount it over all items, or only `items`, first with those most similar to the item `like`. Gives where the
+    person asked to go: the name of a screen, or `label:<item id>` for an item to open."""
     assert here.project is not None
     result = widget("grid_tiles", *SHARED)(
         key=key,
@@ -24,6 +27,7 @@ def grid_tiles(here: Here, *, items: Sequence[int] | None, key: str) -> str | No
             "annotator_id": here.annotator.id,
             "project_id": here.project.id,
             "kind": here.project.kind,
+            "like": dict(like) if like is not None else None,
             "items": list(items) if items is not None else None,
         },
         on_go_change=lambda: None,

@@ -11,8 +11,8 @@ from app.web.state import Here
 from app.web.widgets.bundle import widget
 
 SHARED = (
-    "shared.css", "keys.js", "full_names.js", "progress.js", "player.js", "zoom.js", "deck.js", "class_pad.js",
-    "note_sheet.js", "label_view.js", "recording_strip.js",
+    "shared.css", "mounting.js", "keys.js", "full_names.js", "progress.js", "player.js", "zoom.js", "deck.js",
+    "class_pad.js", "note_sheet.js", "label_view.js", "recording_strip.js",
 )  # fmt: skip
 
 

@@ -104,9 +104,19 @@ def head_features(request: SelectionRequest, rows: RowArray) -> NDArray[np.float
     return joined
 
 
+def uncalibrated(probabilities: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
+    """(n, C) what softmax(logits / temperature) is at temperature 1. The weights of the expected loss are those of the
+    head itself, with which they were chosen and measured (docs/benchmark.md)."""
+    if temperature == 1.0:
+        return probabilities
+    raised = np.asarray(probabilities, np.float64) ** temperature
+    return np.asarray(raised / raised.sum(1, keepdims=True), np.float32)
+
+
 def head_weights(request: SelectionRequest, config: SelectionConfig, rows: RowArray) -> NDArray[np.float64]:
     """(len(rows),) u: the weights of rows in the expected loss; equal when no unlabeled row is uncertain."""
-    uncertainty = margin_uncertainty(torch.from_numpy(request.probabilities[rows])).clamp_min(0.0).double().numpy()
+    probabilities = uncalibrated(request.probabilities[rows], request.temperature)
+    uncertainty = margin_uncertainty(torch.from_numpy(probabilities)).clamp_min(0.0).double().numpy()
     weights: NDArray[np.float64] = np.where(request.labeled[rows], 0.0, uncertainty**config.uncertainty_power)
     return weights if weights.any() else np.ones(len(rows))
 

@@ -10,7 +10,8 @@ Departures and details
 - The paper drops input features of its linear classifier. A request carries embeddings and predictions, so the linear
   classifier is recovered from them: the least-squares map from embeddings (with a constant) to log-probabilities over
   all rows, with a small ridge. For a linear head on its embeddings this is the head itself.
-- The probability 0.75, the three draws and the majority were not checked against the paper's text.
+- The probability 0.75, the three draws and the majority are those of the authors' published code and settings
+  (github.com/sanketx/AL-foundation-models), which cluster the embeddings of the unsure items in the same way.
 - When there are fewer unsure candidates than picks, those with the smallest margins join them.
 - Before the first model the items nearest to the centers of k-means, the paper's initialization.
 """

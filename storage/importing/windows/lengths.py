@@ -9,7 +9,7 @@ import os
 
 from storage.importing.sources import CellPlace, FilePlace, PackedPlace, Place
 from storage.media.wav import wav_layout
-from storage.media.windows import SUGGEST_SECONDS
+from storage.media.windows import SUGGEST_SECONDS, WindowOptions
 
 BYTES_PER_SECOND = {"audio/mpeg": 16_000, "audio/ogg": 16_000, "audio/aiff": 176_400, "audio/flac": 80_000}
 
@@ -50,6 +50,20 @@ def estimated_seconds(head: bytes, media_type: str, n_bytes: int) -> float:
         if rate and n_frames:
             return n_frames / rate
     return n_bytes / BYTES_PER_SECOND[media_type] if media_type in BYTES_PER_SECOND else 0.0
+
+
+def is_stated(media_type: str) -> bool:
+    """Whether a file of this type states its length; else it is estimated."""
+    return media_type in ("audio/wav", "audio/flac")
+
+
+def cut_sentence(n_recordings: int, n_windows: int, windows: WindowOptions, rough: bool) -> str:
+    """What an import with windows makes: "3 recordings → 2,160 windows of 5 s"."""
+    if not n_recordings:
+        return f"No sound is longer than {windows.seconds:g} s: nothing is cut"
+    files = "1 recording" if n_recordings == 1 else f"{n_recordings:,} recordings"
+    made = "1 window" if n_windows == 1 else f"{n_windows:,} windows"
+    return f"{files} → {'about ' if rough else ''}{made} of {windows.seconds:g} s"
 
 
 def suggestion(n_long: int, longest: float) -> str:

@@ -61,6 +61,7 @@ def test_an_encoder_that_cannot_be_read_is_a_problem_with_advice(home):
     assert found.status == "problem" and "mine" in found.found and "encoders add" in found.advice
 
 
+@pytest.mark.slow
 def test_a_taken_port_a_full_disk_and_no_browser_get_advice(home, monkeypatch):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

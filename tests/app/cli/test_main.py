@@ -155,7 +155,7 @@ def test_export_leaves_out_contested_items_on_request(sounds, home, tmp_path, ca
     assert main(["export", "animals", str(tmp_path / "out"), f"--contested={rule}", "--json"]) == 0
     done = result(capsys)
     assert (done["rows"], done["contested"], done["contested_left_out"]) == (rows, rows - 2, 3 - rows)
-    assert main(["export", "animals", str(tmp_path / "told"), f"--contested={rule}"]) == 0
+    assert main(["export", "animals", str(tmp_path / "text"), f"--contested={rule}"]) == 0
     assert ("Contested rows: 1 (" if rule == "keep" else "Contested items left out: 1.") in capsys.readouterr().out
 
 
@@ -221,7 +221,7 @@ def test_every_problem_is_one_sentence_and_an_exit_code(sounds, tmp_path, monkey
         (ModuleNotFoundError("no", name="espeak"), "espeak is missing"),
     ],
 )
-def test_what_nobody_expected_is_a_sentence_too(home, monkeypatch, capsys, problem, words):
+def test_an_unexpected_error_is_a_sentence_too(home, monkeypatch, capsys, problem, words):
     def fail() -> Store:
         raise problem
 
@@ -234,7 +234,7 @@ def test_what_nobody_expected_is_a_sentence_too(home, monkeypatch, capsys, probl
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_round_is_asked_for_and_followed_until_it_ends(sounds, home, monkeypatch, capsys):
+def test_a_round_is_requested_and_followed_until_it_ends(sounds, home, monkeypatch, capsys):
     """The worker's part is played here: nothing else happens between asking and following."""
     assert main(["round", "animals", "--no-wait", "--json"]) == 0
     asked = result(capsys)

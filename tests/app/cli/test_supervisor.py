@@ -21,6 +21,8 @@ from storage.database.locations import Locations
 from storage.database.store import Store
 from tests.free_ports import free_port
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 SERVER = """
@@ -73,9 +75,9 @@ def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_r
     thread.join(180)
     assert codes == [0]
     wait_for(lambda: not running(server) and not running(second))
-    told = capsys.readouterr()
-    assert told.out == f"Winnow is ready at http://127.0.0.1:{run.place.port}\n"
-    assert "The worker stopped and restarts in 1 s" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == f"Winnow is ready at http://127.0.0.1:{run.place.port}\n"
+    assert "The worker stopped and restarts in 1 s" in printed.err
     assert list((run.store.home / "backups").glob("*daily*"))
 
 
@@ -83,8 +85,8 @@ def test_a_server_that_cannot_start_is_a_sentence_and_a_code(made_run, capsys):
     run, _ = made_run
     run.server.command = [sys.executable, "-c", "import sys; sys.exit(3)"]
     assert run.run() == 1
-    told = capsys.readouterr()
-    assert told.out == "" and "stopped with code 3" in told.err and "server.log" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "" and "stopped with code 3" in printed.err and "server.log" in printed.err
 
 
 def test_a_taken_port_is_refused_before_anything_starts():

@@ -28,6 +28,8 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import create_project, get_project, list_projects
 from tests.storage.made_media import wav, write_files
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
@@ -81,7 +83,7 @@ def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(hom
     done = ended(home, job)
     assert (done.status, done.error) == ("finished", "") and done.result is not None
     assert (done.result["imported"], done.result["n_refused"]) == (1, 1)
-    wait_for(lambda: not upload.exists(), "the upload is still there")  # removed after the end is told
+    wait_for(lambda: not upload.exists(), "the upload is still there")  # removed after the end is reported
     target = home / "exports" / "two.zip"
     target.parent.mkdir()
     job = jobs.start(home, "Export", ExportRequest(project_id=2, target=str(target)), 2, makes=target)

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,22 +52,48 @@ def home(tmp_path, monkeypatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
-def digits(home, tmp_path, capsys) -> list[Path]:
-    """A project of real clips with a finished round; the clips as files."""
-    paths = import_clips(tmp_path / "clips")
-    with Store.open(home=home) as store:
+@pytest.fixture(scope="module")
+def made_digits(tmp_path_factory) -> tuple[Path, list[Path]]:
+    """A store with a project of real clips and a finished round, and the clips as files."""
+    folder = tmp_path_factory.mktemp("digits")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WINNOW_HOME", str(folder / "home"))
+        paths = import_clips(folder / "clips")
+    with Store.open(home=folder / "home") as store:
         run_round_here(store, get_project(store, "digits").id, quick_settings())
-    capsys.readouterr()
+    return folder / "home", paths
+
+
+@pytest.fixture
+def digits(made_digits, home) -> list[Path]:
+    template, paths = made_digits
+    shutil.copytree(template, home)
     return paths
 
 
-@pytest.fixture
-def shapes(home) -> str:
+@pytest.fixture(scope="module")
+def exported(made_digits, tmp_path_factory) -> Path:
+    """The exported model of that round, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WINNOW_HOME", str(made_digits[0]))
+        assert main(["model", "export", "digits", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made_shapes(tmp_path_factory) -> Path:
+    home = tmp_path_factory.mktemp("shapes") / "home"
     with Store.open(home=home) as store:
         drawn = draw_project(store, 30, n_held_out=6)
         drawn.label(drawn.item_ids[6:18])
         run_round_here(store, drawn.project_id, quick_settings(image_size=16, image_fit="crop"))
+    return home
+
+
+@pytest.fixture
+def shapes(made_shapes, home) -> str:
+    shutil.copytree(made_shapes, home)
     return "shapes"
 
 
@@ -141,9 +168,8 @@ def varied_pictures(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_predict_py_gives_winnows_predictions_of_clips_without_winnow_and_torch(digits, tmp_path):
-    assert main(["model", "export", "digits", str(tmp_path / "model")]) == 0
-    compare("digits", tmp_path / "model", [*digits, *varied_clips(tmp_path / "varied")], tmp_path)
+def test_predict_py_gives_winnows_predictions_of_clips_without_winnow_and_torch(digits, exported, tmp_path):
+    compare("digits", exported, [*digits, *varied_clips(tmp_path / "varied")], tmp_path)
 
 
 def test_predict_py_gives_winnows_predictions_of_pictures_without_winnow_and_torch(shapes, tmp_path):
@@ -151,6 +177,7 @@ def test_predict_py_gives_winnows_predictions_of_pictures_without_winnow_and_tor
     compare(shapes, tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "media",
     [
@@ -174,6 +201,7 @@ def test_predict_py_follows_the_rounds_own_media_settings(home, tmp_path, media)
     compare("digits", tmp_path / "model", [*paths[:4], *varied_clips(tmp_path / "varied")], tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "media",
     [
@@ -191,10 +219,10 @@ def test_predict_py_follows_the_size_and_fit_of_pictures(home, tmp_path, media):
     compare("shapes", tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)
 
 
-def test_predict_py_names_unreadable_files_and_does_the_rest(digits, tmp_path):
-    assert main(["model", "export", "digits", str(tmp_path / "model")]) == 0
+def test_predict_py_names_unreadable_files_and_does_the_rest(made_digits, exported, tmp_path):
+    digits = made_digits[1]
     (tmp_path / "bad.wav").write_bytes(b"RIFF no sound")
-    found, _, output = standalone(tmp_path / "model", [tmp_path / "bad.wav", digits[0]], tmp_path)
+    found, _, output = standalone(exported, [tmp_path / "bad.wav", digits[0]], tmp_path)
     assert list(found) == [str(digits[0])] and f"{tmp_path / 'bad.wav'} cannot be read" in output
 
 
@@ -224,12 +252,10 @@ def test_model_json_says_where_the_model_came_from(digits, tmp_path, home):
     assert props["round"] == "1" and json.loads(props["classes"])["names"] == ["0", "1", "2"]
 
 
-def test_the_accuracy_is_that_of_the_exported_network_on_the_test_files(digits, tmp_path):
-    folder = tmp_path / "model"
-    assert main(["model", "export", "digits", str(folder)]) == 0
-    about = json.loads((folder / "model.json").read_text())
-    test = [path for path in digits if path.name.startswith("dov")]
-    found, classes, _ = standalone(folder, test, tmp_path)
+def test_the_accuracy_is_that_of_the_exported_network_on_the_test_files(made_digits, exported, tmp_path):
+    about = json.loads((exported / "model.json").read_text())
+    test = [path for path in made_digits[1] if path.name.startswith("dov")]
+    found, classes, _ = standalone(exported, test, tmp_path)
     right = sum(classes[int(np.argmax(found[str(path)]))] == path.name.split("-")[1] for path in test)
     accuracy = about["test_accuracy"]
     assert (accuracy["correct"], accuracy["n"], accuracy["value"]) == (right, 6, right / 6)
@@ -238,17 +264,15 @@ def test_the_accuracy_is_that_of_the_exported_network_on_the_test_files(digits, 
     assert np.asarray(about["confusion"]).sum(1).tolist() == [2, 2, 2]
 
 
-def test_the_card_has_front_matter_and_a_confusion_picture(digits, tmp_path):
-    folder = tmp_path / "model"
-    assert main(["model", "export", "digits", str(folder)]) == 0
-    card = (folder / "README.md").read_text()
+def test_the_card_has_front_matter_and_a_confusion_picture(exported):
+    card = (exported / "README.md").read_text()
     _, front, body = card.split("---\n", 2)
     values = yaml.safe_load(front)
     assert values["pipeline_tag"] == "audio-classification" and values["library_name"] == "onnx"
-    accuracy = json.loads((folder / "model.json").read_text())["test_accuracy"]["value"]
+    accuracy = json.loads((exported / "model.json").read_text())["test_accuracy"]["value"]
     assert values["model-index"][0]["results"][0]["metrics"][0]["value"] == pytest.approx(accuracy, abs=1e-4)
     assert "![Confusion matrix of the test items](confusion.png)" in body
-    with Image.open(folder / "confusion.png") as picture:
+    with Image.open(exported / "confusion.png") as picture:
         assert picture.format == "PNG" and min(picture.size) > 100
 
 
@@ -277,11 +301,11 @@ def test_a_job_exports_a_model_as_a_zip_file(digits, home, tmp_path):
     assert main(["verify", str(tmp_path / "out")]) == 0
 
 
-def test_two_exports_of_a_round_are_equal(digits, tmp_path):
-    for name in ("a", "b"):
-        assert main(["model", "export", "digits", str(tmp_path / name)]) == 0
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+def test_two_exports_of_a_round_are_equal(digits, exported, tmp_path):
+    assert main(["model", "export", "digits", str(tmp_path / "again")]) == 0
+    assert {path.name for path in exported.iterdir()} == {path.name for path in (tmp_path / "again").iterdir()}
+    for path in exported.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
 
 
 def test_a_round_without_a_model_is_refused_with_what_to_do(home, tmp_path, capsys):
@@ -295,7 +319,7 @@ def test_a_round_without_a_model_is_refused_with_what_to_do(home, tmp_path, caps
     assert not (tmp_path / "model").exists()
 
 
-def test_pictures_of_a_round_that_stored_no_normalization_are_normalized_alike(shapes, home, tmp_path):
+def test_pictures_of_a_round_that_stored_no_normalization_are_normalized_the_same_way(shapes, home, tmp_path):
     """Rounds of older versions: mean and scale are computed again from the round's items."""
     assert main(["model", "export", shapes, str(tmp_path / "new")]) == 0
     with Store.open(home=home) as store, store.write() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.jobs.predicting import NearestLabeled, PredictOptions, predict_files
 from core.errors import Cancelled, Conflict, NotFound
 from core.types import Progress
 from storage.database.store import Store
-from tests.app.real_rounds import quick_settings, run_round_here
+from tests.app.real_rounds import copied_store, quick_settings, run_round_here
 from tests.round_pools import Drawn, draw_project, picture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,14 +32,23 @@ def home(tmp_path, monkeypatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
-def shapes(home, monkeypatch) -> Drawn:
-    monkeypatch.setattr(predicting, "BLOCK", 4)
-    with Store.open(home=home) as store:
+@pytest.fixture(scope="module")
+def made_shapes(tmp_path_factory) -> tuple[Path, Drawn]:
+    """A store with a finished round, run once."""
+    template = tmp_path_factory.mktemp("shapes") / "home"
+    with Store.open(home=template) as store:
         drawn = draw_project(store, 24, n_held_out=3)
         drawn.label(drawn.item_ids[3:15])
         run_round_here(store, drawn.project_id, quick_settings(image_size=16))
-        yield drawn
+    return template, drawn
+
+
+@pytest.fixture
+def shapes(made_shapes, home, monkeypatch) -> Iterator[Drawn]:
+    monkeypatch.setattr(predicting, "BLOCK", 4)
+    template, drawn = made_shapes
+    with copied_store(template, home) as store:
+        yield drawn.in_store(store)
 
 
 @pytest.fixture

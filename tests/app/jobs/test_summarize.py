@@ -14,7 +14,7 @@ from app.jobs.summarize import _context
 from app.rounds.requests import round_config
 from app.views.figures.summary import summary_figure
 from core.learning.training import save_model
-from core.rounds.pipeline import resolve_preset
+from core.rounds.approach.presets import resolve_preset
 from core.rounds.stages import prepare_inputs, train_model
 from core.runtime import Runtime
 from core.types import Selection, ignore
@@ -113,7 +113,7 @@ def test_without_held_out_items_a_stated_part_of_the_labels_is_set_aside(home, t
     assert "31 items was requested; only 30 labeled items can be in it" in capsys.readouterr().err
 
 
-def test_what_cannot_be_summarized_is_said_in_one_sentence(home, tmp_path, capsys):
+def test_data_that_cannot_be_summarized_gets_a_message(home, tmp_path, capsys):
     with Store.open(home=home) as store:
         drawn = draw_project(store, 12)
         for asked, sentence in ((["-n", "2"], "Nothing is labeled yet"), ([], "Set the size"), (

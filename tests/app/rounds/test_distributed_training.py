@@ -27,8 +27,8 @@ def test_two_processes_started_by_torchrun_leave_one_model(sqlite_store, tmp_pat
     drawn.label(drawn.item_ids[:9])
     row = round_requests.request_round(sqlite_store, drawn.project_id, config=quick_config())
     results = {"snapshot": steps.take_snapshot(StoredRound(sqlite_store, row, {}, ignore)).to_dict()}
-    results["encode"] = steps.perform("encode", StoredRound(sqlite_store, row, results, ignore)).to_dict()
-    results["prepare"] = steps.perform("prepare", StoredRound(sqlite_store, row, results, ignore)).to_dict()
+    for stage in ("encode", "prepare", "check"):
+        results[stage] = steps.perform(stage, StoredRound(sqlite_store, row, results, ignore)).to_dict()
     seen: list[Progress] = []
     of = StoredRound(sqlite_store, row, results, seen.append)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -12,7 +12,7 @@ from app.rounds import learning_settings, media_settings
 from app.rounds import requests as round_requests
 from core.config import MediaConfig, RoundConfig, from_json, preset, to_json
 from core.errors import InvalidInput
-from core.rounds.pipeline import resolve_preset
+from core.rounds.approach.presets import resolve_preset
 from core.runtime import Runtime
 from storage.importing.open import open_source
 from storage.importing.run import run_import

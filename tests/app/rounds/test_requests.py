@@ -21,11 +21,13 @@ from tests.app.worker_processes import quick_config
 from tests.round_pools import Drawn, draw_project
 
 
-def finish(drawn: Drawn, item_ids: list[int], **metrics) -> int:
+def finish(drawn: Drawn, item_ids: list[int], config: RoundConfig | None = None, encoded: int = 0, **metrics) -> int:
     """A finished round with these picks, without having run one."""
     log = RoundLog(drawn.store, drawn.project_id)
-    row = log.request(quick_config())
+    row = log.request(config or quick_config())
     log.start(row.id)
+    if encoded:
+        log.progress(row.id, Progress("encode", encoded, encoded))
     log.finish(
         row.id,
         arrays={},
@@ -45,6 +47,7 @@ def drawn(sqlite_store) -> Drawn:
     return draw_project(sqlite_store, n_items=30, automatic_rounds=True)
 
 
+@pytest.mark.slow
 def test_asking_loads_no_torch():
     """The page process asks and follows; jobs run in another, spawned process."""
     code = (
@@ -77,7 +80,7 @@ def test_the_first_automatic_round_comes_with_a_batch_of_labels_and_the_next_wit
     assert [row.project_id for row in round_requests.request_automatic(store)] == [project_id]
 
 
-def test_nothing_is_asked_for_when_everything_is_labeled_or_automatic_rounds_are_off(drawn):
+def test_no_round_is_requested_when_everything_is_labeled_or_automatic_rounds_are_off(drawn):
     from storage.projects.projects import update_project
 
     finish(drawn, drawn.item_ids[10:12])
@@ -123,6 +126,30 @@ def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):
     assert measured.source == "last round"
     assert measured.seconds["train"] == pytest.approx(10.0) and measured.seconds["map"] == pytest.approx(4.0)
     assert estimates.estimate(store, project_id, RoundConfig()).source == "rule"  # another kind of round
+
+
+def test_what_is_computed_once_per_item_is_expected_for_new_items_only(drawn):
+    """Of an encoder round that encoded 15 items in 30 s, and another one of 20 items that encoded 5 in 10 s."""
+    store, project_id = drawn.store, drawn.project_id
+    config = preset("encoder")
+    assert estimates.estimate(store, project_id, config).source == "rule"
+    finish(drawn, drawn.item_ids[:2], config=config, seconds={"encode": 30.0, "train": 4.0}, n_items=15)
+    first = estimates.estimate(store, project_id, config)
+    assert first.source == "last round"
+    assert first.seconds["encode"] == pytest.approx(30 * 0.05 + 15 * 2.0) and first.seconds["train"] == 8.0
+    finish(drawn, drawn.item_ids[2:4], config=config, seconds={"encode": 1.0, "train": 4.0}, n_items=30)
+    assert estimates.estimate(store, project_id, config).seconds["encode"] == pytest.approx(1.0)
+
+
+def test_an_encoder_is_estimated_by_the_rate_that_another_project_measured(drawn):
+    config = preset("encoder")
+    by_rule = estimates.estimate(drawn.store, drawn.project_id, config).seconds["encode"]
+    other = draw_project(drawn.store, 4, name="other")
+    finish(other, other.item_ids[:1], config=config, seconds={"encode": 120.0}, n_items=60)
+    assert estimates.estimate(drawn.store, drawn.project_id, config).seconds["encode"] == by_rule, "it counted nothing"
+    finish(other, other.item_ids[1:2], config=config, encoded=60, seconds={"encode": 120.0}, n_items=60)
+    measured = estimates.estimate(drawn.store, drawn.project_id, config)
+    assert measured.source == "rule" and measured.seconds["encode"] == pytest.approx(2.0 * 30)
 
 
 def test_a_region_is_kept_as_an_artifact(drawn):

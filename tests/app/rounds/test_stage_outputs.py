@@ -19,6 +19,7 @@ from core.rounds.outputs import Batch, PropagatedLabels
 from core.rounds.stage import Stage, run_stage
 from core.rounds.stages import STAGES
 from core.types import PickReason, Selection
+from storage.rounds.artifacts import ArtifactUnreadable
 from tests.core.clusters import clusters, graph_of
 
 
@@ -62,6 +63,15 @@ def test_arrays_scalars_and_nested_records_survive_without_code_of_their_own(pla
     np.testing.assert_array_equal(back.counts, value.counts)
     assert back.counts.dtype == np.int64
     assert dataclasses.replace(back, counts=value.counts) == value
+
+
+def test_a_damaged_file_of_an_earlier_stage_is_named_with_what_to_do(place):
+    stored = put_output(place, PropagatedLabels(probabilities=np.ones((4, 3), np.float32)))
+    [path] = place.folder.folder.rglob("*.npy")
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(ArtifactUnreadable, match=r"an earlier stage of this round .* Start a new round"):
+        open_output(place, PropagatedLabels, stored)
 
 
 def test_empty_arrays_keep_their_shape(place):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +14,31 @@ from app.rounds.stored_round import find_artifact
 from storage.database.store import Store
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundLog, RoundRow
+from tests.app.real_rounds import copied_store
 from tests.app.rounds import test_similarity_rounds as tones
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-project = tones.project
+
+
+@pytest.fixture(scope="module")
+def made_round(tmp_path_factory) -> tuple[Path, int, RoundRow]:
+    """A store with a project and its first round, run once."""
+    template = tmp_path_factory.mktemp("first") / "home"
+    with Store.open(home=template) as store:
+        project_id = tones.make_project(store)
+        _, first = finished_round((store, project_id))
+    return template, project_id, first
+
+
+@pytest.fixture
+def project(made_round, tmp_path) -> Iterator[tuple[Store, int]]:
+    with copied_store(made_round[0], tmp_path / "home") as store:
+        yield store, made_round[1]
+
+
+@pytest.fixture
+def first(made_round) -> RoundRow:
+    return made_round[2]
 
 
 def finished_round(project: tuple[Store, int]) -> tuple[Store, RoundRow]:
@@ -45,8 +68,8 @@ def flip_a_byte(store: Store, ref: ArtifactRef) -> None:
     ("kind", "part"), [("model", "model"), ("map", "map"), ("kernel", "kernel"), ("probabilities", "predictions")]
 )
 @pytest.mark.parametrize("fault", ["flipped", "missing"])
-def test_a_round_starts_without_what_it_cannot_read_and_names_the_round(project, kind, part, fault):
-    store, first = finished_round(project)
+def test_a_round_starts_without_what_it_cannot_read_and_names_the_round(project, first, kind, part, fault):
+    store, _ = project
     ref = artifact(store, first, kind)
     if fault == "flipped":
         flip_a_byte(store, ref)
@@ -59,8 +82,7 @@ def test_a_round_starts_without_what_it_cannot_read_and_names_the_round(project,
     assert f"of round {first.number} cannot be read" in note
 
 
-def test_a_model_of_another_program_is_refused_and_the_round_trains_anew(project, tmp_path, monkeypatch):
-    _, first = finished_round(project)
+def test_a_model_of_another_program_is_refused_and_the_round_trains_anew(project, first, tmp_path, monkeypatch):
     foreign = tmp_path / "foreign.safetensors"
     save_file({"weights": np.zeros(3, np.float32)}, foreign, {"winnow": "{}"})
     own = RoundLog.file

@@ -27,7 +27,8 @@ from storage.system.file_lock import file_lock
 from tests.app.worker_processes import Crew, Place, WorkerProcess, quick_config, until
 from tests.round_pools import Drawn, draw_project
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# Slow: every test starts worker processes.
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 PATIENCE = 180.0  # seconds; a busy machine is slow, not wrong
 
@@ -87,7 +88,7 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
     np.testing.assert_allclose(log.arrays(row.id, "probabilities"), pure.probabilities, atol=1e-5)
     np.testing.assert_allclose(log.arrays(row.id, "map"), pure.map_points, atol=1e-3)
     assert row.metrics["accuracy"] == pure.metrics["accuracy"]
-    assert set(row.metrics["seconds"]) == set(steps.ORDER) - {"encode", "finish"}
+    assert set(row.metrics["seconds"]) == set(steps.ORDER) - {"encode", "decide", "check", "rival", "finish"}
     assert Pool(drawn.store, drawn.project_id).batch().total == 4
     queue = drawn.pool.next_to_label(annotator=drawn.annotator, limit=4)
     assert [item.id for item in queue] == picks_of(drawn, row.id)  # the picks are served first, in their order
@@ -95,8 +96,7 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
     assert shown is not None and shown.interruptions == 0 and shown.curves["loss"]
 
 
-@pytest.mark.slow
-def test_a_round_killed_in_any_stage_goes_on_by_itself_and_gives_the_same_picks(drawn, crew):
+def test_a_round_killed_in_any_stage_resumes_and_gives_the_same_picks(drawn, crew):
     """Kill -9 at a random moment of every stage; each replay is compared with the undisturbed round."""
     worker, original = first_round(drawn, crew)
     worker.kill()
@@ -158,7 +158,6 @@ def stages_of_living(drawn: Drawn) -> list[str]:
     return [worker.stage for worker in workers.living_workers(drawn.store, 1.5)]
 
 
-@pytest.mark.slow
 def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew, tmp_path):
     """SIGSTOP ... SIGCONT, as a laptop that sleeps."""
     asked, gate = ask(drawn), tmp_path / "gate"
@@ -185,7 +184,6 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     assert ended(drawn, replay.id).metrics["replay"]["same"]
 
 
-@pytest.mark.slow
 def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_picks_stay(drawn, crew, tmp_path):
     """Every stage is held until it is cancelled: its progress reports end it."""
     worker, first = first_round(drawn, crew)
@@ -202,7 +200,7 @@ def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_pic
     assert picks_of(drawn, first.id) == before
 
 
-def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, crew):
+def test_a_round_that_has_not_started_is_cancelled_at_once_and_never_run(drawn, crew):
     asked = ask(drawn)
     assert round_requests.cancel_round(drawn.store, drawn.project_id, asked.id).status == "cancelled"
     worker, second = first_round(drawn, crew)
@@ -210,7 +208,6 @@ def test_a_round_nobody_has_started_is_cancelled_at_once_and_never_run(drawn, cr
     assert not worker.lines(f"round {asked.id}:")
 
 
-@pytest.mark.slow
 def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
     """A loss that is not a number; memory that is not there."""
     worker, first = first_round(drawn, crew)
@@ -243,7 +240,6 @@ def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_s
     assert row.status == "failed" and row.error.startswith("5 workers were lost in the stage prepare")
 
 
-@pytest.mark.slow
 def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_starts_it(drawn, crew, tmp_path):
     from storage.projects.projects import update_project
 
@@ -264,11 +260,10 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     second = ended(drawn, log_of(drawn).latest().id)
     assert second.status == "finished" and second.metrics["n_labeled"] == 12 + len(waiting)
     assert second.metrics["previous_round"] == row.id
-    told = [pick.hindsight for pick in log_of(drawn).picks(row.id)]
-    assert all(one["round"] == second.number and one["guess_was_wrong"] in (True, False) for one in told)
+    hindsight = [pick.hindsight for pick in log_of(drawn).picks(row.id)]
+    assert all(one["round"] == second.number and one["guess_was_wrong"] in (True, False) for one in hindsight)
 
 
-@pytest.mark.slow
 def test_a_round_survives_the_loss_of_the_engine_file(drawn, crew, tmp_path):
     asked = ask(drawn)
     worker = crew.start(place(drawn, gates={"train": tmp_path / "never there"}))

@@ -17,12 +17,14 @@ from app.simulation.report import labels_to_reach, reach_table, summarize, table
 from app.simulation.results import Question, ResultsFile, merge, read_results, record_from
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from app.simulation.trial_process import Task
-from core.config import preset
+from core.config import LabelsConfig, preset
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import Plan, RoundRecord
 from core.types import Progress
 from tests.app.worker_processes import quick_config, until
 from tests.round_pools import NAMES, picture
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -66,7 +68,7 @@ def question(data: Path, **changes) -> Question:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_simulation_killed_goes_on_from_its_records(data, tmp_path):
+def test_a_killed_simulation_resumes_from_its_records(data, tmp_path):
     """kill -9 after the first record: its processes go with it; the next run computes the rest, seeds in parallel, and
     its last line is JSON; a third run computes nothing. (That trials go on to the same end: tests/core.)"""
     out = tmp_path / "out"
@@ -184,7 +186,8 @@ def test_settings_are_changed_by_the_names_and_values_of_older_versions():
 
 
 def test_results_of_version_0_1_are_continued(data, tmp_path):
-    asked = question(data, config=preset("laptop"))
+    unchecked = LabelsConfig(weigh=False, second_looks=False)  # version 0.1 did not check labels
+    asked = question(data, config=dataclasses.replace(preset("laptop"), labels=unchecked))
     older = json.loads((Path(__file__).parents[2] / "core/stored_settings/laptop_0_1.json").read_text())
     stored = asked.to_dict() | {"config": older}
     (tmp_path / "results.json").write_text(

@@ -106,6 +106,7 @@ def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store):
     assert Question.from_dict(stored["question"]).project == project.id
 
 
+@pytest.mark.slow
 def test_pages_read_simulations_without_torch_or_the_engine():
     code = "import sys; import app.simulation.requests; assert not {'torch', 'dbos'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -24,7 +24,8 @@ from tests.app.simulation.test_requests import with_truth
 from tests.app.worker_processes import Place, crew_in, quick_config, until
 from tests.round_pools import draw_project
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# Slow: every test starts worker processes.
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 PATIENCE = 240.0
 ASKED = SimulationRequest(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
@@ -68,7 +69,6 @@ def computed(crew) -> Counter[str]:
     return Counter(line.split(": ", 1)[1] for line in crew.lines(" is there"))
 
 
-@pytest.mark.slow
 def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_once(sqlite_store, crew, tmp_path):
     """One machine: the heir finds the models of the killed and goes on after its last record."""
     project_id, gate = shapes(sqlite_store), tmp_path / "gate"
@@ -89,7 +89,6 @@ def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_onc
 
 
 @pytest.mark.postgres
-@pytest.mark.slow
 def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_same(postgres_url, tmp_path):
     """The other machine has no models of the killed: it computes that trial again, and the records stay as they are."""
     home, shared = tmp_path / "home", str(tmp_path / "artifacts")
@@ -115,7 +114,7 @@ def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_sa
         store.close()
 
 
-def test_one_is_cancelled_within_seconds_and_goes_on_after_its_records(sqlite_store, crew, tmp_path):
+def test_a_simulation_is_cancelled_within_seconds_and_resumes_after_its_records(sqlite_store, crew, tmp_path):
     project_id, gate = shapes(sqlite_store), tmp_path / "gate"
     asked = dataclasses.replace(ASKED, strategies=("uniform",), seeds=1)
     simulation_id = ask(sqlite_store, project_id, asked)
@@ -135,7 +134,7 @@ def test_one_is_cancelled_within_seconds_and_goes_on_after_its_records(sqlite_st
     assert set(computed(crew).values()) == {1}
 
 
-def test_a_round_goes_first_and_the_simulation_goes_on_behind_it(sqlite_store, crew, tmp_path):
+def test_a_round_takes_priority_and_the_simulation_resumes_after_it(sqlite_store, crew, tmp_path):
     records_gate, train_gate = tmp_path / "records", tmp_path / "train"
     drawn = draw_project(sqlite_store, 36, n_held_out=9)
     drawn.label(drawn.item_ids[9:15])
@@ -155,7 +154,7 @@ def test_a_round_goes_first_and_the_simulation_goes_on_behind_it(sqlite_store, c
     assert set(computed(crew).values()) == {1}
 
 
-def test_one_that_cannot_work_says_why(sqlite_store, crew):
+def test_a_simulation_that_cannot_run_says_why(sqlite_store, crew):
     project_id = shapes(sqlite_store)
     ask(sqlite_store, project_id, dataclasses.replace(ASKED, start=500, rounds=0))
     crew.start(Place(home=sqlite_store.home))
@@ -163,7 +162,7 @@ def test_one_that_cannot_work_says_why(sqlite_store, crew):
     assert one.status == "failed" and "500 initial labels were requested, but the pool has 27" in one.error
 
 
-def test_a_seed_that_kills_its_workers_is_given_up_with_a_sentence(sqlite_store, crew):
+def test_a_seed_that_kills_its_workers_fails_with_a_message(sqlite_store, crew):
     project_id = shapes(sqlite_store)
     simulation_id = ask(sqlite_store, project_id)
     for _ in range(MOST_LOST_WORKERS):
@@ -173,7 +172,7 @@ def test_a_seed_that_kills_its_workers_is_given_up_with_a_sentence(sqlite_store,
     assert one.status == "failed" and "5 workers were lost at seed 1" in one.error
 
 
-def test_one_whose_engine_file_is_lost_goes_on_from_its_records(sqlite_store, crew, tmp_path):
+def test_a_simulation_whose_engine_file_is_lost_resumes_from_its_records(sqlite_store, crew, tmp_path):
     project_id = shapes(sqlite_store)
     simulation_id = ask(sqlite_store, project_id, dataclasses.replace(ASKED, strategies=("margin",), seeds=1))
     worker = crew.start(Place(home=sqlite_store.home, records_gate=tmp_path / "never there"))

@@ -52,13 +52,13 @@ def test_names_in_html_are_escaped():
 def test_map_and_table_of_picks_hide_such_names(sqlite_store):
     project = sample_store.audio_project(sqlite_store, n=3)
     named = [("nine_1.wav", sample_store.clip(1)), ("plain.wav", sample_store.clip(2))]
-    told, plain = sample_store.add_items(sqlite_store, project, named)
+    revealing, plain = sample_store.add_items(sqlite_store, project, named)
     row = finished_rounds.finish_round(sqlite_store, project, [3, 4])
     layers = map_layers(sqlite_store, project.id, row.id)
-    items = (told, plain)
+    items = (revealing, plain)
     rows = np.array([layers.row_of(item) for item in items], np.int64)
     texts = dict(zip(items, hovers(layers, rows), strict=True))
-    assert texts[told].startswith(f"Item {told}<br>") and texts[plain].startswith("plain.wav<br>")
+    assert texts[revealing].startswith(f"Item {revealing}<br>") and texts[plain].startswith("plain.wav<br>")
     assert not any("nine_1" in name for name in layers.names.values())
-    assert [line["item"] for line in pick_table(sqlite_store, project.id, row.id)] == [f"Item {told}", "plain.wav"]
-    assert Pool(sqlite_store, project.id).item(told).name == "nine_1.wav"  # stored names stay
+    assert [line["item"] for line in pick_table(sqlite_store, project.id, row.id)] == [f"Item {revealing}", "plain.wav"]
+    assert Pool(sqlite_store, project.id).item(revealing).name == "nine_1.wav"  # stored names stay

@@ -148,13 +148,21 @@ def test_an_area_holds_the_points_inside_its_polygon():
     assert np.array_equal(within[clear], (distance < 0.7)[clear])
 
 
-def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks():
+@pytest.mark.parametrize("n_labeled", [0, 100, 150_000, 199_000, 200_000])
+def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks(n_labeled):
     """What is drawn is bounded; areas are resolved on all items."""
     label = np.full(200_000, -1)
-    label[:100] = 1
-    drawn = map_layers.drawn_rows(label, np.array([150_000, 7]), 200_000)
-    assert len(drawn) == map_layers.MOST_POINTS
-    assert np.isin([*range(100), 150_000], drawn).all()
+    label[:n_labeled] = 1
+    drawn = map_layers.drawn_rows(label, np.array([199_999, 7]), 200_000)
+    size = map_layers.SAMPLED_POINTS
+    assert len(drawn) == len(set(drawn.tolist())) and size <= len(drawn) <= size + 2 and 199_999 in drawn
+    shown = int((label[drawn] != -1).sum())
+    if n_labeled == 100:
+        assert np.isin(np.arange(100), drawn).all()
+    elif 0 < n_labeled < 200_000:
+        assert abs(shown - max(size // 2, size - (200_000 - n_labeled))) <= 2
+        thirds = np.histogram(drawn[label[drawn] != -1], 3, (0, n_labeled))[0]
+        assert thirds.min() > 0.28 * shown, "labeled items are a random sample, not the first ones"
 
 
 def test_names_cannot_become_markup_on_a_chart(sqlite_store):

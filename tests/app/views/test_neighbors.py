@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.views import neighbors
 from app.views.neighbors import CANDIDATES, NeighborIndex, _smallest, nearest_labeled
 from app.views.predictions import newest_predictions
 from storage.projects.projects import get_project
@@ -33,6 +34,7 @@ def test_the_answer_is_exact_on_small_pools(n, e, share):
     assert [one.tolist() for one in found] == [exact(embeddings, labeled, row, 3) for row in rows.tolist()]
 
 
+@pytest.mark.slow
 def test_large_pools_have_a_recall_of_at_least_95_percent():
     """Embeddings as a classifier gives them: classes, a few directions within them, and noise."""
     rng = np.random.default_rng(0)
@@ -49,6 +51,17 @@ def test_large_pools_have_a_recall_of_at_least_95_percent():
     meant = [exact(embeddings, labeled, int(row), 3) for row in rows]
     hits = sum(len(set(one.tolist()) & set(best)) for one, best in zip(found, meant, strict=True))
     assert hits / (3 * len(rows)) >= 0.95
+
+
+def test_embeddings_that_are_read_in_parts_give_the_same_answer(monkeypatch):
+    embeddings = np.random.default_rng(4).normal(size=(900, 6)).astype(np.float32)
+    labeled = np.arange(900) % 2 == 0
+    monkeypatch.setattr(neighbors, "READ_AROUND", 1_000)
+    monkeypatch.setattr(neighbors, "MOST_HELD", 7_000)  # seven rows at a time
+    index = NeighborIndex(embeddings)
+    index.set_labeled(labeled)
+    found = [one.tolist() for one in index.nearest(np.arange(20), 3)]
+    assert found == [exact(embeddings, labeled, row, 3) for row in range(20)]
 
 
 def test_an_updated_index_answers_as_a_new_one():

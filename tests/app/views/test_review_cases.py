@@ -67,7 +67,7 @@ def test_a_label_is_compared_only_with_a_round_that_did_not_use_it(sqlite_store)
 def test_a_changed_label_is_not_held_against_the_model_that_learned_the_old_one(sqlite_store):
     made = make_pool(sqlite_store, 2)
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
-    finished(made, [1, 1])  # repeats what it was told
+    finished(made, [1, 1])  # repeats the label it was trained on
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     assert cases(made.store, made.project_id) == []
 
@@ -86,4 +86,37 @@ def test_unsure_predictions_rounds_without_a_model_and_merged_classes_are_no_con
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     assert cases(made.store, made.project_id) == [conflict(made, 0, 0, 1)]
     merge_classes(made.store, made.project_id, made.classes[1], made.classes[0], by=made.ann)
+    assert cases(made.store, made.project_id) == []
+
+
+def test_labels_that_a_round_doubts_are_listed_until_someone_looks(sqlite_store):
+    made = make_pool(sqlite_store, 4)
+    for item, label in enumerate([0, 1, 2]):
+        made.pool.label(made.items[item], made.classes[label], annotator=made.ann)
+    log = RoundLog(made.store, made.project_id)
+    row = log.request(RoundConfig())
+    beliefs = np.array([[0.1, 0.8, 0.1], [0, 1, 0], [0.7, 0.1, 0.2], [0, 0, 0]], np.float32)
+    nobody = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    log.finish(
+        row.id,
+        arrays={
+            "item_ids": np.array(made.items, np.int64),
+            "probabilities": np.full((4, 3), 1 / 3, np.float32),
+            "label_weights": np.array([0.1, 1, 0.2, 1], np.float32),
+            "label_beliefs": beliefs,
+            "candidate_rows": np.array([0, 2, 3]),
+            "label_influence": np.array([-0.5, 0.25, np.nan], np.float32),
+        },
+        selection=nobody,
+        metrics={"has_model": True},
+    )
+    found = cases(made.store, made.project_id)
+    assert [(one.item_id, one.prediction) for one in found] == [
+        (made.items[0], made.classes[1]),
+        (made.items[2], made.classes[0]),
+    ]
+    assert [round(one.trust or 0, 3) for one in found] == [0.1, 0.2]
+    assert [one.influence for one in found] == [-0.5, 0.25]
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)  # looked again, and gave the same label
+    made.pool.apply([event(made.items[2], "decide", made.classes[2])], annotator=made.ann)
     assert cases(made.store, made.project_id) == []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from app.views import similar_items
 from app.views.predictions import RoundPredictions
-from app.views.similar_items import MOST, most_similar, neighborhoods
+from app.views.similar_items import MOST, largest, most_similar, neighborhoods
 
 
 def predictions(features: np.ndarray) -> RoundPredictions:
@@ -30,16 +31,39 @@ def test_the_order_is_that_of_the_cosine_for_every_block_size(monkeypatch):
     expected = found.item_ids[np.argsort(-cosines, kind="stable")][:MOST]
     for block in (7, 4_096):
         monkeypatch.setattr(similar_items, "BLOCK", block)
-        assert most_similar(found, int(found.item_ids[4]), found.item_ids).tolist() == expected.tolist()
-    some = found.item_ids[10:40]
-    within = [one for one in found.item_ids[np.argsort(-cosines, kind="stable")].tolist() if one in set(some.tolist())]
-    assert most_similar(found, int(found.item_ids[4]), some).tolist() == within
+        assert most_similar(found, int(found.item_ids[4]), np.ones(900, np.bool_)).tolist() == expected.tolist()
+    some = np.isin(np.arange(900), np.arange(10, 40))
+    ordered = np.argsort(-cosines, kind="stable")
+    within = found.item_ids[ordered[some[ordered]]]
+    assert most_similar(found, int(found.item_ids[4]), some).tolist() == within.tolist()
 
 
 def test_an_item_without_features_has_no_similar_ones():
     found = predictions(np.ones((4, 3), np.float32))
-    assert len(most_similar(found, 999, found.item_ids)) == 0
-    assert most_similar(found, 5, np.array([999], np.int64)).tolist() == []
+    assert len(most_similar(found, 999, np.ones(4, np.bool_))) == 0
+    assert most_similar(found, 5, np.zeros(4, np.bool_)).tolist() == []
+
+
+@pytest.mark.parametrize("kept_rows", [0, 1_000])
+def test_a_mapped_file_gives_the_order_of_the_array(tmp_path, monkeypatch, kept_rows):
+    features = np.random.default_rng(3).normal(size=(700, 5)).astype(np.float32)
+    np.save(tmp_path / "features.npy", features)
+    given: list[int] = []
+    monkeypatch.setattr(similar_items, "give_back", lambda array: given.append(len(array)))
+    for name, value in {"BLOCK": 64, "MOST_HELD": 4_000, "MOST_KEPT_ROWS": kept_rows}.items():
+        monkeypatch.setattr(similar_items, name, value)
+    expected = most_similar(predictions(features), 5 + 3 * 9, np.ones(700, np.bool_))
+    given.clear()
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert most_similar(predictions(mapped), 5 + 3 * 9, np.ones(700, np.bool_)).tolist() == expected.tolist()
+    assert len(given) >= 6 if not kept_rows else given == [700], "a large pool gives memory back on the way"
+
+
+@pytest.mark.parametrize("n", [1, 499, 500, 501, 32 * 500, 32 * 501 + 17, 40_003])
+def test_the_largest_values_are_those_of_a_full_sort(n):
+    values = np.random.default_rng(n).normal(size=n).astype(np.float32)
+    values[: n // 5] = -np.inf
+    assert sorted(values[largest(values, 500)].tolist()) == sorted(values.tolist())[-500:]
 
 
 def test_outliers_and_near_duplicates_are_those_of_all_pairs(monkeypatch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from app.views.cards.strategy_comparison import compare_picks
 from app.views.figures.charts import confusion
-from app.views.figures.map import MANY_ITEMS, hovers, map_figure
+from app.views.figures.map import NUMBER_PLACES, hovers, map_figure, number_positions
+from app.views.figures.map_extent import CELLS, MANY_ITEMS, map_extent
 from app.views.map_layers import MapLayers
 from app.views.text import figure_text
 from core.config import RoundConfig
@@ -52,11 +55,11 @@ def test_overlap_classes_and_distances_of_each_strategy(finished):
 
 
 def layers(n: int, row, class_names=("a",)) -> MapLayers:
-    none = np.full(n, -1, np.int16)
+    none, points = np.full(n, -1, np.int16), np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32)
     return MapLayers(
         round=row, class_names=class_names, class_ids=(1,), class_colors=("#4477AA",), item_ids=np.arange(1, n + 1),
         names={k: f'say "{k}"' for k in range(min(n, 50))},
-        points=np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32),
+        points=points, extent=map_extent(points),
         predicted=np.zeros(n, np.int16), confidence=np.full(n, 0.5, np.float32), label=none,
         label_round=none.astype(np.int32), annotator=none, annotator_names=(), held_out=np.zeros(n, np.bool_),
         picks=np.arange(3), other_picks={}, drawn=np.arange(min(n, 50)),
@@ -74,7 +77,29 @@ def test_quotes_in_names_are_shown_as_they_are_and_tags_are_not_read(finished):
 def test_the_density_of_all_items_lies_below_the_points_of_a_large_map(finished):
     _, row, _ = finished
     n = MANY_ITEMS + 1_000
-    figure = map_figure(layers(n, row), "Prediction", (), dark=False)
+    found = layers(n, row)
+    figure = map_figure(found, "Prediction", (), dark=False)
     density = figure.data[0]
     assert density.name == "density" and round(float(np.expm1(np.nan_to_num(density.z)).sum())) == n
+    ends = [figure.layout.xaxis.range, figure.layout.yaxis.range]
+    counts, *edges = np.histogram2d(*found.points.T.astype(np.float64), CELLS, ends)
+    assert np.abs(np.expm1(np.nan_to_num(density.z)) - counts.T).sum() < n / 1_000, "up to points on a border"
+    assert np.allclose(density.x, (edges[0][1:] + edges[0][:-1]) / 2) and np.allclose(density.y[0], edges[1][:2].mean())
     assert map_figure(layers(100, row), "Prediction", (), dark=False).data[0].name == "not labeled"
+
+
+def test_numbers_of_near_picks_have_places_of_their_own():
+    pool = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)
+    near = np.array([[0.0, 0.0], [0.01, 0.0], [0.0, 0.01], [3.0, 3.0]], np.float32)
+    found = number_positions(near, map_extent(pool))
+    assert len(set(found[:3])) == 3 and set(found) <= set(NUMBER_PLACES)
+    assert found[3] == "top right" and number_positions(near[:0], map_extent(pool)) == []
+
+
+def test_picks_lie_above_the_points_of_a_large_map(finished):
+    """Plotly draws WebGL above shapes, so the rings must be drawn by WebGL where the points are."""
+    _, row, _ = finished
+    large = dataclasses.replace(layers(5_000, row), drawn=np.arange(5_000), names=dict.fromkeys(range(5000), "x"))
+    for found, kind in ((layers(100, row), "scatter"), (large, "scattergl")):
+        figure = map_figure(found, "Prediction", (), dark=False)
+        assert [trace.type for trace in figure.data] == [kind] * 2 and figure.data[-1].name == "picked"

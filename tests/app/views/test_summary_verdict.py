@@ -32,7 +32,7 @@ def test_the_model_with_the_least_advantage_decides(result, kind, words):
     assert state_words(JobView(job=job, status="failed")) == ""
 
 
-def test_a_worse_summary_is_told_with_its_numbers_and_the_way_out():
+def test_a_summary_worse_than_random_is_reported_with_its_numbers_and_advice():
     sentence = verdict(measured((0.6, 0.7)))[1]
     assert "60.0 % against 70.0 ± 2.0 % on 90 items" in sentence and "export all labels" in sentence
 

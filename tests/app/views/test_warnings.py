@@ -72,7 +72,7 @@ def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_coun
     guessed(made, [place % 3 for place in range(60)], confidence=0.95)
     label(made, range(0, 9), 0)
     contradicted = label_warnings(sqlite_store, made.project_id)
-    assert contradicted == ["6 of 9 labels contradict a confident prediction. Check them in Review."]
+    assert contradicted == ["6 of 9 labels disagree with a prediction made without them. Check them in Review."]
     label(made, range(0, 3), 1, made.bob)
     label(made, range(3, 6), 0, made.bob)
     assert "Annotators disagree on 3 of 6 items with several labels. Decide them in Review." in label_warnings(

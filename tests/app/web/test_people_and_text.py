@@ -41,6 +41,7 @@ def test_initials(name, letters):
     assert people.initials(name) == letters
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_every_punctuation_mark_is_escaped_and_the_text_stays_the_same(text):
     shown = plain(text)
@@ -76,6 +77,7 @@ def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, ca
     assert said[1] == plain("Project 7 is gone.")
 
 
+@pytest.mark.slow
 def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(page_store, monkeypatch):
     from streamlit.testing.v1 import AppTest
 

@@ -1,4 +1,4 @@
-"""What everyone is told about the store: damage that the background check found, and a failed backup."""
+"""Notices about the store that everyone sees: damage that the background check found, and a failed backup."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from app.views import neighbors, predictions
+from app.views import neighbors, predictions, tile_order
 from app.web.warm_start import read_last_labeled, start_reading
+from storage.labeling.browsing import item_columns
 from storage.labeling.state_arrays import states_in_memory
 from storage.projects.projects import get_project
 from tests.app.finished_rounds import finish_round
@@ -21,6 +22,10 @@ def test_the_project_labeled_last_is_read_and_no_other(sqlite_store):
     assert states_in_memory(sqlite_store, others.project_id) is None
     assert [key for key in predictions._cached if key[0] == sqlite_store.url] == [(sqlite_store.url, 2)]
     assert [key for key in neighbors._indexes if key[0] == sqlite_store.url] == [(sqlite_store.url, 2, 0)]
+    kept = tile_order._kept[sqlite_store.url, last.project_id]
+    assert set(kept.orders) == {"sure", "unsure", "queue"} and kept.predicted is not None
+    names = item_columns._kept[sqlite_store]
+    assert names.project_id == last.project_id and len(names.names) == 8 and len(names._by_name) == 1
 
 
 def test_a_store_without_labels_or_with_a_damaged_round_starts(sqlite_store):

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import soundfile
 
 from app.cli.main import main
 from app.rounds import requests as round_requests
@@ -68,7 +69,26 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_new_files_become_items_once_and_refusals_are_told_once(store, project, folder):
+@pytest.mark.slow
+def test_a_watched_folder_cuts_recordings_as_the_project_does(home, folder, capsys):
+    soundfile.write(folder / "night.wav", np.random.default_rng(0).uniform(-0.5, 0.5, 32_000), 8_000)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "copy.wav").write_bytes((folder / "night.wav").read_bytes())
+    with Store.open(home=home) as store:
+        project = create_project(store, "night", "audio", settings=ProjectSettings(preset="smoke")).id
+    for path in (folder / "night.wav", folder / "sub" / "copy.wav"):
+        os.utime(path, (time.time() - 86_400,) * 2)
+    assert main(["watch", "night", str(folder), "--windows", "1", "--hop", "0.5", "--limit", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["windows"] == {"seconds": 1.0, "hop": 0.5} and (told["taken"], told["duplicate"]) == (1, 1)
+    with Store.open(home=home) as store:
+        windows = Pool(store, project).items()
+        assert len(windows) == 7 and {item.recording_sha256 for item in windows} != {None}
+    assert main(["watch", "night"]) == 0
+    assert "cut into windows of 1 s, one every 0.5 s." in capsys.readouterr().out
+
+
+def test_new_files_become_items_once_and_refusals_are_reported_once(store, project, folder):
     for i in range(4):
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     (folder / "again.png").write_bytes(picture(0, 0))
@@ -182,8 +202,8 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
     for i in range(5):
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
     assert main(["watch", "stream", str(folder), "--limit", "3", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["taken"], told["status"]) == (3, "stopped") and Pool(store, project).counts().total == 3
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["taken"], printed["status"]) == (3, "stopped") and Pool(store, project).counts().total == 3
     assert main(["watch", "stream"]) == 0
     assert "is no longer watched: 3 imported" in capsys.readouterr().out
     assert main(["watch", "stream", str(folder / "none")]) == 1
@@ -193,6 +213,7 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
     assert main(["watch", "stream", "--stop"]) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, project, folder, monkeypatch):
     """The thread beside a worker's rounds: a file that keeps growing is taken once, whole. Patience runs by a clock of
     the test: no part of the file keeps it waiting for long enough, however slow the machine."""

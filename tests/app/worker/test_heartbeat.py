@@ -135,6 +135,6 @@ def test_a_store_that_is_away_for_a_moment_stops_nothing(heartbeat, answers):
     ],
 )  # fmt: skip
 def test_a_failure_is_one_sentence(error, expected):
-    """Training that failed, lack of memory and faults of the program are told in one line."""
+    """Training that failed, lack of memory and faults of the program are reported in one line."""
     assert sentence(error).startswith(expected)
     assert "\n" not in sentence(error)

@@ -121,7 +121,7 @@ def test_a_batch_larger_than_the_pool_is_refused_with_the_numbers(strategy: str,
 
 
 @every_strategy
-def test_the_whole_pool_can_be_asked_for(strategy: str, request_of):
+def test_the_whole_pool_can_be_requested(strategy: str, request_of):
     request = request_of(n=30, n_labeled=4, batch_size=21)
     assert_valid(request, select(request, config_of(strategy)))
 

@@ -143,3 +143,16 @@ def test_the_old_proxies_are_unchanged_by_the_new_one(request_of):
     for proxy in ("kernel", "embedding"):
         config = SelectionConfig(proxy=proxy)  # type: ignore[arg-type]
         assert bico.select(request, config).reasons[0].gradient_rank == 1
+
+
+def test_a_calibrated_head_weights_the_pool_as_the_head_itself(request_of):
+    """The benchmark has no calibration; a round corrects the confidence that it shows."""
+    request, rows = request_of(n=30, n_labeled=5, batch_size=1), np.arange(30)
+    logits = np.log(np.maximum(request.probabilities, 1e-9))
+    softer = np.exp(logits / 2.5)
+    softer /= softer.sum(1, keepdims=True)
+    calibrated = replace(request, probabilities=softer.astype(np.float32), temperature=2.5)
+    np.testing.assert_allclose(head_weights(calibrated, HEAD, rows), head_weights(request, HEAD, rows), atol=1e-4)
+    assert not np.allclose(
+        head_weights(replace(calibrated, temperature=1.0), HEAD, rows), head_weights(request, HEAD, rows)
+    )

@@ -186,6 +186,7 @@ def test_leaving_out_weak_directions_changes_no_pick():
     np.testing.assert_allclose(found.outer_losses, exact.outer_losses, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_systems_with_the_hessian_match_a_dense_solve():
     draw = torch.Generator().manual_seed(0)
     rows = torch.randn(6, 20, generator=draw, dtype=torch.float64)

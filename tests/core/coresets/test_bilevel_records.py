@@ -89,7 +89,7 @@ def test_defaults_of_the_tolerances_follow_the_precision():
     assert Settings(tolerance=0.5, cutoff=0.25).precision(torch.float32) == (0.5, 2e-4, 0.25)
 
 
-def test_exactly_as_many_rows_as_may_be_chosen_can_be_asked_for():
+def test_all_eligible_rows_can_be_requested():
     settings = Settings(candidates=np.arange(30) < 4)
     assert sorted(greedy(*problem(), 4, 1e-2, settings=settings).rows) == [0, 1, 2, 3]
     with pytest.raises(InvalidInput, match="Asked for 5 rows but only 4 may be chosen"):

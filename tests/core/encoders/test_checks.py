@@ -72,10 +72,21 @@ def with_foreign_operators() -> onnx.ModelProto:
     return model
 
 
+def with_an_empty_terabyte() -> onnx.ModelProto:
+    """An initializer that claims 10^12 numbers and has none."""
+    model = tiny.linear()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    del tensor.dims[:]
+    tensor.dims.extend([10**6, 10**6])
+    return model
+
+
 @pytest.mark.parametrize(
     ("network", "changes", "said"),
     [
         (with_weights_elsewhere, {}, "are in another file"),
+        (with_an_empty_terabyte, {}, "encoder.onnx"),
         (with_foreign_operators, {}, "operators of 'evil.ops'"),
         (lambda: tiny.linear(opset=99), {}, "uses opset 99"),
         (tiny.linear, {"output": {"name": "z"}}, "has no output 'z'; its outputs are y"),
@@ -107,6 +118,7 @@ def test_a_network_that_behaves_badly_is_refused_with_the_reason(network, change
     assert said in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_loop_without_end_is_stopped(tmp_path):
     with pytest.raises(InvalidInput, match="took more than 1 s for an item"):
         check_encoder(tiny.write(tmp_path / "tiny", tiny.endless()), QUICK)
@@ -137,6 +149,7 @@ def test_an_encoder_that_is_too_slow_for_every_item_is_refused(tmp_path):
         runner.encode(clips)
 
 
+@pytest.mark.slow
 def test_waiting_for_the_network_can_be_cancelled(tmp_path):
     encoder = open_encoder(tiny.write(tmp_path / "tiny", tiny.endless()))
 

@@ -36,8 +36,9 @@ def relative_error(computed: np.ndarray, reference: np.ndarray) -> float:
     return float((np.abs(computed - reference) / np.abs(reference)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_torch_path_meets_the_golden_values_in_float64(name: str) -> None:
+def test_the_torch_path_gives_the_golden_values_in_float64(name: str) -> None:
     for which in ("A", "B"):
         x = images(which)
         if NETWORKS[name].needs_position_pairs:  # a million position pairs for each pair of gray images
@@ -49,8 +50,9 @@ def test_the_torch_path_meets_the_golden_values_in_float64(name: str) -> None:
             assert relative_error(computed, expected(name, kind, which)[rows][:, rows]) < 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_fused_path_meets_the_golden_values_in_float32(name: str) -> None:
+def test_the_fused_path_gives_the_golden_values_in_float32(name: str) -> None:
     for which in ("A", "B"):
         x = images(which).astype(np.float32)
         x = x[:3] if NETWORKS[name].needs_position_pairs and which == "A" else x

@@ -26,9 +26,10 @@ def images(which: str) -> np.ndarray:
         return np.ascontiguousarray(np.moveaxis(stored[which], 1, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 @pytest.mark.parametrize("name", BY_FILE)
-def test_the_batched_path_meets_the_golden_values_in_float64(name: str, kind: str) -> None:
+def test_the_batched_path_gives_the_golden_values_in_float64(name: str, kind: str) -> None:
     x = torch.from_numpy(images("B"))  # 6 items of 16 x 16
     with np.load(GOLDEN / f"kernel_{name}.npz") as stored:
         expected = stored[f"{kind}_B"]
@@ -54,6 +55,7 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     torch.testing.assert_close(whole, whole.T, rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 def test_a_gpu_gets_the_batched_path() -> None:
     with fake_cuda() as device:
         x = torch.zeros((2, 3, 3, 1), device=device)

@@ -38,6 +38,7 @@ def pictures(n: int, height: int = 9, width: int = 7, channels: int = 2, seed: i
     return np.random.default_rng(seed).normal(size=(n, height, width, channels)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [*EVERY.values(), POOL_THEN_FLATTEN, ODD_ORDER], ids=lambda n: n.name)
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 def test_both_paths_agree_on_odd_sizes_and_unusual_layers(network: networks.AnyNetwork, kind: str) -> None:
@@ -47,6 +48,7 @@ def test_both_paths_agree_on_odd_sizes_and_unusual_layers(network: networks.AnyN
     np.testing.assert_allclose(fused, plain, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", EVERY.values(), ids=EVERY)
 def test_kernels_are_symmetric_and_positive_semidefinite(network: networks.AnyNetwork) -> None:
     x = pictures(6)
@@ -105,6 +107,7 @@ def test_a_cancel_from_the_progress_report_stops_the_work(monkeypatch: pytest.Mo
 POOLED = networks.GlobalAveragePool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", EVERY.values(), ids=EVERY)
 def test_the_torch_path_runs_on_a_cuda_device(network: networks.AnyNetwork) -> None:
     """With fake tensors: shapes, devices and operators are checked as on a GPU, nothing is computed."""

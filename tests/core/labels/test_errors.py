@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.labels.errors import FOLDS, _folds, out_of_fold, suspect_labels
+from core.labels.errors import FOLDS, class_folds, out_of_fold, suspect_labels
 
 
 def test_the_rule_by_hand():
@@ -39,7 +39,7 @@ def test_no_label_is_judged_by_a_head_that_saw_it():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), 20)
     z = rng.normal(size=(3, 8))[labels] + rng.normal(size=(60, 8))
-    folds = _folds(labels, 0)
+    folds = class_folds(labels, 0)
     assert np.bincount(folds, minlength=FOLDS + 1)[:FOLDS].tolist() == [12] * FOLDS
     before = out_of_fold(z, labels, 3, 1e-2)
     moved = z.copy()

@@ -34,6 +34,7 @@ def learner_on(device: torch.device, inputs, classes, config: TrainingConfig) ->
     return Learner(shape, data, config, runtime)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["resnet-small", "wrn-10-1"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_step_of_every_method_stays_on_the_device(method, network):

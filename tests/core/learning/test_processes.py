@@ -26,6 +26,7 @@ from tests.core.learning.pools import N_CLASSES, SMALL, clip_pool, picture_pool,
 
 CPU = Runtime.create(0, "cpu")
 ROOT = Path(__file__).resolve().parents[3]
+METHODS = ("fixmatch", "mixmatch", "fixmatch, warmed up")
 
 
 def shared_problem(method: str) -> dict:
@@ -44,29 +45,42 @@ def shared_problem(method: str) -> dict:
     }
 
 
-def train_as_member(method: str, path: str) -> None:
-    """One of the processes that torchrun starts for the test below."""
-    runtime = Runtime.create(0, join())
-    reported: list[Progress] = []
-    model = train(**shared_problem(method), runtime=runtime, report=reported.append)
-    if World.current().leads:
-        save_model(model, Path(path))
-        losses = [progress.metrics["loss"] for progress in reported if progress.metrics]
-        Path(path).with_suffix(".json").write_text(json.dumps(losses))
-    dist.barrier()
+def train_as_member(folder: str) -> None:
+    """One of the processes that torchrun starts for the test below: every method, one after the other."""
+    device = join()
+    for number, method in enumerate(METHODS):
+        reported: list[Progress] = []
+        model = train(**shared_problem(method), runtime=Runtime.create(0, device), report=reported.append)
+        if World.current().leads:
+            path = model_of(Path(folder), number)
+            save_model(model, path)
+            losses = [progress.metrics["loss"] for progress in reported if progress.metrics]
+            path.with_suffix(".json").write_text(json.dumps(losses))
+        dist.barrier()
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "fixmatch, warmed up"])
-def test_two_processes_give_the_result_of_one(method, tmp_path):
-    """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
-    path = tmp_path / "model.safetensors"
+def model_of(folder: Path, number: int) -> Path:
+    return folder / f"{number}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained_by_two(tmp_path_factory) -> Path:
+    """A folder with the models that two processes trained together, started once: loading torch takes longer."""
+    folder = tmp_path_factory.mktemp("two")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    module = [*torchrun, "--nproc-per-node=2", "-m", "tests.core.learning.test_processes", method, str(path)]
+    module = [*torchrun, "--nproc-per-node=2", "-m", "tests.core.learning.test_processes", str(folder)]
     environment = {**os.environ, "WINNOW_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(module, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_give_the_result_of_one(method, trained_by_two):
+    """torchrun, two processes, gloo: the same weights, losses and predictions as one process, to float rounding."""
+    path = model_of(trained_by_two, METHODS.index(method))
     both = load_model(path, CPU)
     problem = shared_problem(method)
     threads = torch.get_num_threads()
@@ -110,7 +124,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_weights(tmp_path):
+def test_a_killed_training_resumes_to_the_same_weights(tmp_path):
     """Kill -9 after the first checkpoint; epochs of this pool have 25 steps."""
     running = start(tmp_path)
     checkpoint = tmp_path / "checkpoint.safetensors"
@@ -154,4 +168,4 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_not_used(tmp_path):
 
 
 if __name__ == "__main__":
-    train_as_member(sys.argv[1], sys.argv[2])
+    train_as_member(sys.argv[1])

@@ -121,7 +121,7 @@ def test_cancel_takes_effect_at_the_next_report(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_warm_start_goes_on_from_the_previous_model_even_with_another_class():
+def test_a_warm_start_continues_from_the_previous_model_even_with_another_class():
     labels = some_labels(CLASSES, 5)
     config = dataclasses.replace(SMALL, steps=60, warm_steps=10)
     first = train(POOL, labels, N_CLASSES, config, runtime=CPU)
@@ -168,7 +168,7 @@ def test_the_temperature_lowers_overconfidence_and_keeps_the_predicted_class():
     assert fitted_temperature(0.5 * true_logits, labels) == pytest.approx(0.5, rel=0.1)
 
 
-def test_few_labels_are_calibrated_by_the_prior_and_the_model_says_so():
+def test_few_labels_are_calibrated_by_the_prior_and_a_note_says_so():
     config = dataclasses.replace(SMALL, steps=2)
     labels = some_labels(CLASSES, 1)
     found = train(POOL, labels, N_CLASSES, config, runtime=CPU)

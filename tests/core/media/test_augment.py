@@ -53,6 +53,7 @@ def test_speed_is_interpolation_about_the_center_as_numpy_has_it():
     assert np.abs(moved[(source < -1) | (source > 801)]).max() == 0
 
 
+@pytest.mark.slow
 def test_speed_raises_the_pitch_in_librosas_spectrogram():
     x = torch.from_numpy(tone(400, seconds=1.0))[None]
     fast = move_in_time(x, torch.tensor([1.25]), torch.zeros(1))[0].numpy()

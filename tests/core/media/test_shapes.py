@@ -58,6 +58,7 @@ def inputs(request):
     return made
 
 
+@pytest.mark.slow
 def test_every_feed_and_view_keeps_the_shape(inputs):
     height, width, channels = inputs.shape
     rows = np.arange(6)

@@ -32,14 +32,14 @@ def test_beside_a_cpu_only_torch_the_stand_in_makes_torchaudio_usable_and_is_sti
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["12.6", "99.1"])
-def test_every_cuda_build_of_torch_gets_the_stand_in(version):
+def test_every_cuda_build_of_torch_gets_the_stand_in():
     """torchaudio compares its CUDA version with torch's and refuses another one; the stand-in has no such check."""
     pretended = run(
-        f"import torch; torch.version.cuda = {version!r}\n"
+        "import torch; torch.version.cuda = '12.6'\n"
         "from core.media.torchaudio_import import transforms; import torchaudio\n"
-        "assert torchaudio._extension._check_cuda_version() is None\n"
-        "assert transforms.MelSpectrogram()(torch.zeros(1, 16000)).shape[1] == 128"
+        "for torch.version.cuda in ('12.6', '99.1'):\n"
+        "    assert torchaudio._extension._check_cuda_version() is None\n"
+        "    assert transforms.MelSpectrogram()(torch.zeros(1, 16000)).shape[1] == 128"
     )
     assert pretended.returncode == 0, pretended.stderr
 

@@ -56,6 +56,7 @@ def test_the_map_keeps_neighborhoods_and_repeats_exactly():
     np.testing.assert_array_equal(points, embed(request(vectors), CONFIG, seed=3))
 
 
+@pytest.mark.slow
 def test_points_do_not_jump_from_one_round_to_the_next():
     vectors, _ = clusters()
     first = embed(request(vectors), CONFIG, seed=3)
@@ -71,6 +72,7 @@ def test_points_do_not_jump_from_one_round_to_the_next():
     assert np.isfinite(steady).all()  # the ten new items have found a place among their neighbors
 
 
+@pytest.mark.slow
 def test_a_large_pool_is_sampled_labeled_rows_first_and_the_rest_is_placed_beside_its_neighbors():
     vectors, _ = clusters(600)
     keep = np.zeros(600, bool)

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from core.acquisition import registry
 from core.config import preset
 from core.encoders.choice import with_encoder
 from core.encoders.folders import open_encoder
@@ -17,10 +18,12 @@ from core.rounds.encoding import encode_rows, join_encoded
 from core.rounds.outputs import NoCommon, Predictions, TrainingResult
 from core.rounds.pipeline import run_round
 from core.rounds.stage import Outputs, run_stages
-from core.rounds.stages import ENCODE, PREDICT, PREPARE, TRAIN
+from core.rounds.stages import CHECK, ENCODE, PREDICT, PREPARE, TRAIN
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import UNLABELED, PoolSnapshot
+from experiments.benchmark.protocol import Pool, request_of
+from experiments.benchmark.sets import FeatureSet
 from tests.core.encoders import tiny
 from tests.core.encoders.test_pool import Media, wav
 
@@ -108,7 +111,7 @@ def test_the_stored_model_predicts_what_the_round_predicted(encoder, media, tmp_
         runtime=Runtime.create(0), encoder=encoder,
     )  # fmt: skip
     outputs = Outputs()
-    for _ in run_stages((ENCODE, PREPARE, TRAIN, PREDICT), context, outputs):
+    for _ in run_stages((ENCODE, PREPARE, CHECK, TRAIN, PREDICT), context, outputs):
         pass
     model = outputs.get(TrainingResult).model
     save_model(model, tmp_path / "model.safetensors")
@@ -117,3 +120,21 @@ def test_the_stored_model_predicts_what_the_round_predicted(encoder, media, tmp_
     found = predict(again, inputs, runtime=context.runtime)
     np.testing.assert_allclose(found.probabilities[6:], outputs.get(Predictions).probabilities[6:], atol=1e-6)
     assert again.shape.name.startswith("head-")
+
+
+def test_a_round_picks_what_the_benchmark_of_frozen_features_picks(encoder, media):
+    """The benchmark's request has the head's own graph; that of a round is made of the same features."""
+    taken, settings, runtime = snapshot(media, 6), config(encoder, batch_size=5), Runtime.create(0)
+    round_ = run_round(taken, settings, read=media, cache=MemoryRowCache(), runtime=runtime, encoder=encoder)
+    context = StageContext(
+        snapshot=taken, config=settings, read=media, cache=MemoryRowCache(), runtime=runtime, encoder=encoder
+    )
+    features, rows = ENCODE.run(context).pool.features(), np.flatnonzero(~taken.held_out)
+    data = FeatureSet(
+        name="tiny", features=features[rows], classes=rows % 2, test_features=features[~np.isin(np.arange(N), rows)],
+        test_classes=np.arange(TEST) % 2,
+    )  # fmt: skip
+    pool = Pool.of(data)
+    request = request_of(pool, pool.fit(taken.labels[rows]), taken.labels[rows], 5, runtime.seed_for("select"))
+    picked = registry.select(request, settings.selection).item_ids
+    np.testing.assert_array_equal(round_.selection.item_ids, taken.item_ids[rows[picked]])

@@ -13,9 +13,10 @@ import pytest
 from core.acquisition import catalog
 from core.config import KernelConfig, MapConfig, MediaConfig, RoundConfig, preset
 from core.media.inputs import Inputs
+from core.rounds.approach.presets import resolve_preset
 from core.rounds.context import StageContext
 from core.rounds.outputs import Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
-from core.rounds.pipeline import resolve_preset, round_result, run_timed
+from core.rounds.pipeline import round_result, run_timed
 from core.rounds.simulation import Trial
 from core.rounds.simulation_plan import LabeledPool, Plan
 from core.rounds.stage import Outputs, needed
@@ -141,6 +142,7 @@ def assert_equal(first: dict[str, Any], other: dict[str, Any], which: str) -> No
         np.testing.assert_array_equal(value, other[name], err_msg=f"{name} with test labels {which}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["laptop", "paper", "smoke"])  # `auto` is one of the first two
 def test_a_round_of_any_preset_does_not_depend_on_test_labels(kind, name):
@@ -186,6 +188,7 @@ def test_the_picks_of_no_strategy_depend_on_test_labels(kind):
         assert (first.reasons, first.notes) == (selection.reasons, selection.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_simulated_trial_does_not_depend_on_test_labels(kind):
     hashes, media = media_of(kind)
@@ -210,6 +213,7 @@ def test_a_simulated_trial_does_not_depend_on_test_labels(kind):
     assert any(first.accuracy != other.accuracy for first, other in zip(*found, strict=True))
 
 
+@pytest.mark.slow
 def test_a_summary_does_not_depend_on_test_labels():
     """Another number of classes among the test labels, none of them, and no test item at all."""
     rng = np.random.default_rng(0)

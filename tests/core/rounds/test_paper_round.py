@@ -103,6 +103,7 @@ def dense_features(snapshot: PoolSnapshot, media: dict[str, bytes], config: Roun
     return of(clean), lambda row: of(views(inputs, np.array([row]), n_views)[0])
 
 
+@pytest.mark.slow
 def test_a_round_of_mixmatch_and_tangent_kernel_coresets_picks_what_dense_algebra_picks():
     (snapshot, media), config = pool(), paper_config()
     result = run_round(
@@ -127,6 +128,7 @@ def test_a_round_of_mixmatch_and_tangent_kernel_coresets_picks_what_dense_algebr
     assert all(pick < N - N_TEST for pick in picks) and outer[-1] < outer[0]
 
 
+@pytest.mark.slow
 def test_the_round_uses_the_noise_recordings_and_the_printed_augmentation(tmp_path):
     snapshot, media = pool()
     (tmp_path / "hum.wav").write_bytes(wav(tone(50, seconds=3.0)))

@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import InvalidInput
 from core.rounds import stages
-from core.rounds.simulation import Trial, answers, initial_rows, snapshot_with, thinned
+from core.rounds.simulation import Oracle, Trial, answers, initial_rows, snapshot_with, thinned
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
@@ -122,6 +122,7 @@ def test_strategies_of_one_seed_start_from_the_same_model():
     assert first.picks != other.picks
 
 
+@pytest.mark.slow
 def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
     twice; and sharing changes no result."""
@@ -174,7 +175,7 @@ def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
     assert given == [None, None]
 
 
-def test_an_interrupted_trial_goes_on_to_the_same_end(tmp_path):
+def test_an_interrupted_trial_resumes_to_the_same_result(tmp_path):
     whole = list(trial("margin", folder=tmp_path / "whole").run())
     cut = trial("margin", folder=tmp_path / "cut")
     begun = []
@@ -219,3 +220,24 @@ def test_data_without_a_test_split_is_refused():
         LabeledPool(
             kind="image", class_names=("a",), hashes=("x",), truth=np.zeros(1, np.int64), test=np.zeros(1, np.bool_)
         )
+
+
+def test_a_second_look_is_an_independent_draw_and_equal_answers_confirm():
+    hashes = tuple(f"{row:064x}" for row in range(4_000))
+    test = np.arange(4_000) >= 3_900
+    data = LabeledPool(kind="image", class_names=("a", "b", "c"), hashes=hashes, truth=np.arange(4_000) % 3, test=test)
+    oracle = Oracle(data, Plan(wrong_share=0.25), 1)
+    rows = np.arange(3_900)
+    oracle.label(rows)
+    first = oracle.labels[rows] != data.truth[rows]
+    assert abs(first.mean() - 0.25) < 0.03 and not oracle.confirmed.any()
+    before = oracle.labels.copy()
+    oracle.label(rows)
+    second = oracle.labels[rows] != data.truth[rows]
+    assert abs(second.mean() - 0.25) < 0.03 and abs(second[first].mean() - 0.25) < 0.05, "wrong ones are drawn anew"
+    assert np.array_equal(oracle.confirmed[rows], oracle.labels[rows] == before[rows])
+    snapshot = oracle.snapshot()
+    assert snapshot.confirmed is not None and snapshot.confirmed.sum() == oracle.confirmed.sum()
+    again = Oracle(data, Plan(wrong_share=0.25), 1)
+    again.label(rows)
+    assert np.array_equal(again.labels, before)

@@ -134,7 +134,7 @@ def test_setting_aside_takes_a_share_of_each_class_and_never_all_of_one():
         ([0, 1, 0], 0, "use at least 1"),
     ],
 )
-def test_what_cannot_be_summarized_is_said_in_a_sentence(labels, size, sentence):
+def test_a_project_that_cannot_be_summarized_gets_a_message(labels, size, sentence):
     x = np.eye(4)[: len(labels)]
     with pytest.raises(InvalidInput, match=sentence):
         summarize(

@@ -31,7 +31,7 @@ def test_few_features_by_lanczos_are_the_leading_ones_of_all(monkeypatch):
     np.testing.assert_array_equal(few, diffusion.diffusion_features(graph, n_features=12))
 
 
-def test_whoever_cancels_is_heard_between_two_products(monkeypatch):
+def test_a_cancellation_takes_effect_between_two_products(monkeypatch):
     monkeypatch.setattr(diffusion, "DENSE_ROWS", 10)
     graph = graph_of(np.random.default_rng(1).normal(size=(120, 2)), k=6)
     reported = []

@@ -50,7 +50,7 @@ def test_clips_of_the_same_tone_are_neighbors_and_closer_than_typical():
     assert np.median(found.distances[:, 0]) < found.typical
 
 
-def test_pictures_a_setting_of_none_single_and_unreadable_clips_are_like_nobody():
+def test_pictures_no_neighbors_single_and_unreadable_clips_have_no_similar_items():
     clips, classes = clip_pool()
     labels = some_labels(classes, 1)
     pictures, kinds = picture_pool()

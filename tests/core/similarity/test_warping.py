@@ -101,7 +101,7 @@ def test_the_typical_distance_is_the_median_over_pairs(monkeypatch):
     assert warping.typical_distance(c, 8) == pytest.approx(np.median(exact), rel=0.3)
 
 
-def test_progress_is_told_and_can_cancel(monkeypatch):
+def test_progress_is_reported_and_can_cancel(monkeypatch):
     pictures, _ = sweeps()
     reported = []
     warping.nearest_clips(ArrayRows(pictures), np.arange(40), 5, reported.append)

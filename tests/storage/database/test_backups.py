@@ -57,7 +57,7 @@ def test_a_backup_taken_while_people_label_is_consistent(sqlite_store: Store) ->
         assert events == current
 
 
-def test_automatic_backups_roll_and_those_asked_for_stay(sqlite_store: Store) -> None:
+def test_automatic_backups_rotate_and_requested_ones_stay(sqlite_store: Store) -> None:
     backups.set_kept(sqlite_store, 2)
     asked = [backups.backup(sqlite_store) for _ in range(3)]
     daily = [backups.backup(sqlite_store, "daily") for _ in range(4)]

@@ -107,6 +107,7 @@ except StoreUnusable as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_a_read_only_database_is_refused(sqlite_home: Path, what: str) -> None:
     place = sqlite_home / "winnow.sqlite" if what == "file" else sqlite_home
@@ -117,8 +118,8 @@ def test_a_read_only_database_is_refused(sqlite_home: Path, what: str) -> None:
             parent.chmod(0o755)
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-c", READ_ONLY, str(sqlite_home)]
-    told = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert told.stdout.startswith(f"{place} is read-only for this user. Make it writable"), told.stderr
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.startswith(f"{place} is read-only for this user. Make it writable"), done.stderr
 
 
 def test_a_store_of_a_newer_version_is_refused_and_left_alone(sqlite_home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Many at once: nobody is told that the database is locked, nobody waits for long."""
+"""Many at once: no request fails because the database is locked, and none waits for long."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Stor
         assert made.pool.rebuild() == 0
 
 
-def test_the_same_name_asked_for_at_once_makes_one_annotator(store: Store) -> None:
+def test_concurrent_requests_for_the_same_name_create_one_annotator(store: Store) -> None:
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(annotator_named(store, "Ann").id)) for _ in range(8)]
     for thread in threads:

@@ -22,6 +22,8 @@ from storage.labeling.pool import Pool
 from tests.conftest import missing
 from tests.storage.pools import event, make_pool
 
+pytestmark = pytest.mark.slow
+
 WRITER = """
 import sys, uuid
 from pathlib import Path
@@ -219,3 +221,19 @@ def test_a_connection_lost_between_commit_and_answer_makes_the_retry_harmless(st
     assert made.pool.apply([given], annotator=made.ann)[0].accepted
     assert [row.uuid for row in made.pool.history(made.items[0])] == [given.uuid]
     assert made.pool.counts().labeled == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+def test_a_read_whose_connection_is_lost_says_to_try_again_and_the_next_one_works(store: Store) -> None:
+    """A drill that killed the database got internal errors from pages that only read."""
+    from core.errors import StoreUnusable
+
+    made = make_pool(store)
+    message = "closed the connection before it answered: "
+    with pytest.raises(StoreUnusable, match=message), store.read() as connection:
+        process = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        with store.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": process})
+        connection.exec_driver_sql("SELECT 1")
+    assert made.pool.counts().total == len(made.items)

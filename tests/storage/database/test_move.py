@@ -47,7 +47,9 @@ def lived_in(store: Store, n_items: int = 40) -> Made:
     return made
 
 
-def test_a_moved_store_is_the_same_and_goes_on(sqlite_store: Store, postgres_url: str, tmp_path: Path) -> None:
+def test_a_moved_store_has_the_same_content_and_can_be_used(
+    sqlite_store: Store, postgres_url: str, tmp_path: Path
+) -> None:
     made = lived_in(sqlite_store)
     made.pool.next_to_label(annotator=made.ann, limit=3)
     with Store.open(postgres_url, tmp_path / "elsewhere") as target:

@@ -96,7 +96,7 @@ def test_no_acknowledged_label_is_lost_while_a_restore_runs(store: Store) -> Non
         person.start()
     kept: list[Path] = []
     try:
-        for _ in range(3):
+        while len(kept) < 3 or (len(acknowledged) <= 20 and len(kept) < 30):
             before = restore(store, path)
             assert before is not None
             kept.append(before)
@@ -113,7 +113,7 @@ def test_no_acknowledged_label_is_lost_while_a_restore_runs(store: Store) -> Non
 
 
 @pytest.mark.postgres
-def test_a_writer_that_waits_too_long_for_a_restore_is_told_to_try_again(
+def test_a_writer_that_waits_too_long_for_a_restore_gets_the_message_to_try_again(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "WAIT_SECONDS", 1.0)

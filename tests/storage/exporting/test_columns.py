@@ -14,7 +14,7 @@ from storage.exporting.rows import ExportOptions, ExportRows
 from storage.exporting.run import export_project
 from storage.projects.classes import merge_classes
 from tests.storage.export_shop import Shop, opened_shop, picked_round
-from tests.storage.pools import add_items
+from tests.storage.pools import add_items, make_pool
 
 
 def by_rows(shop: Shop, options: ExportOptions, path: Path) -> tuple[list, int]:
@@ -55,3 +55,18 @@ def test_columns_and_rows_give_the_same_table(sqlite_store, tmp_path, monkeypatc
     assert done.rows == len(meant[0]) and done.contested_left_out == meant[1]
     assert done.contested == sum(row["contested"] for row in meant[0])
     assert done.labels == {name: [row["label"] for row in meant[0]].count(name) for name in done.labels}
+
+
+def test_labels_of_another_project_between_the_items_are_left_out(sqlite_store, tmp_path):
+    """Items of two projects that were imported in turns, each with labels of two annotators."""
+    one, two = (
+        make_pool(sqlite_store, 2, "one", labels_per_item=2),
+        make_pool(sqlite_store, 2, "two", labels_per_item=2),
+    )
+    late = add_items(sqlite_store, one.project_id, ["late"])
+    for made, item in ((one, one.items[0]), (two, two.items[0]), (one, late[0])):
+        made.pool.label(item, made.classes[0], annotator=made.ann)
+        made.pool.label(item, made.classes[1], annotator=made.bob)
+    for format_ in ("parquet", "jsonl"):
+        done = export_project(sqlite_store, one.project_id, tmp_path / format_, ExportOptions(format=format_))
+        assert (done.rows, done.contested) == (2, 2)

@@ -83,6 +83,18 @@ def test_contested_items_are_kept_or_left_out_and_counted(crowd, tmp_path, rule,
     assert (counts.total, counts.contested, counts.contested_left_out) == (len(rows), 2, 5 - len(kept))
 
 
+def test_a_parquet_export_counts_what_a_jsonl_export_counts(crowd, tmp_path):
+    """Parquet is written by columns: its report and manifest come from other code than those of rows."""
+    by_rows, by_columns = (
+        export_project(crowd.store, crowd.project, tmp_path / name, ExportOptions(format=name))
+        for name in ("jsonl", "parquet")
+    )
+    assert by_columns.sources == by_rows.sources == {"label": 4, "decide": 1}
+    assert by_columns.labels == by_rows.labels
+    said = [json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("jsonl", "parquet")]
+    assert said[0] == said[1] and said[1]["decided_in_review"] == 1 and said[1]["contested"] == 2
+
+
 def test_a_merge_that_makes_labels_equal_ends_the_contest(crowd, tmp_path):
     merge_classes(crowd.store, crowd.project, crowd.classes[1], crowd.classes[0])
     rows = exported(crowd, tmp_path / "out")

@@ -41,7 +41,7 @@ def test_counts_before_an_export_equal_the_rows_it_writes(sqlite_store, pseudo_a
     assert found.pseudo_labels == (4 if pseudo_above in (0.5, 0.8) else 0)
 
 
-def test_a_confidence_at_the_limit_is_counted_and_exported_alike(sqlite_store):
+def test_a_confidence_at_the_limit_is_counted_and_exported_the_same_way(sqlite_store):
     """0.7 is larger than its float32 value: the comparison in both places must use the same precision."""
     project = create_project(sqlite_store, "Limit", "image", ["a", "b"])
     sample_store.add_items(sqlite_store, project, [(f"{k}.png", sample_store.picture(k, 24)) for k in range(6)])

@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
+from subprocess import PIPE
 
 import pytest
 from pyarrow import parquet
@@ -28,7 +29,8 @@ from tests.storage.made_media import picture, wav, write_files
 pytestmark = pytest.mark.usefixtures("examined_here")
 
 # Preparing an audio folder imports torchcodec's encoder and uses it only for arrays; files stay files. The encoder
-# needs FFmpeg's libraries, which few machines have, so one that refuses to work stands in for it.
+# needs FFmpeg's libraries, which few machines have, so one that refuses to work stands in for it. One process loads all
+# exports: importing the library takes longer than loading.
 LOAD = """
 import hashlib, json, sys, types
 
@@ -38,45 +40,63 @@ class AudioEncoder:
     def __init__(self, *_, **__):
         raise AssertionError("files are not encoded again")
 
-kind, builder, folder, cache = sys.argv[1:]
-if kind == "audio":
-    sys.modules["torchcodec"] = package = types.ModuleType("torchcodec")
-    sys.modules["torchcodec.encoders"] = package.encoders = types.ModuleType("torchcodec.encoders")
-    package.encoders.AudioEncoder = AudioEncoder
-undecoded = datasets.Audio(decode=False) if kind == "audio" else datasets.Image(decode=False)
-found = {}
-where = {"path": builder, "data_dir": folder} if builder else {"path": folder}
-made = datasets.load_dataset(**where, cache_dir=cache)
-for split, rows in made.items():
-    found[split] = []
-    label = rows.features["label"]
-    assert isinstance(label, datasets.ClassLabel), rows.features
-    found.setdefault("class names", label.names)
-    assert found["class names"] == label.names
-    for row in rows.cast_column(kind, undecoded):
-        media = row.pop(kind)
-        data = media["bytes"] if media["bytes"] is not None else open(media["path"], "rb").read()
-        row["label"] = label.int2str(row["label"])
-        found[split].append(row | {"found": hashlib.sha256(data).hexdigest()})
-print(json.dumps(found))
+sys.modules["torchcodec"] = package = types.ModuleType("torchcodec")
+sys.modules["torchcodec.encoders"] = package.encoders = types.ModuleType("torchcodec.encoders")
+package.encoders.AudioEncoder = AudioEncoder
+
+def load(kind, builder, folder, cache):
+    undecoded = datasets.Audio(decode=False) if kind == "audio" else datasets.Image(decode=False)
+    found = {}
+    where = {"path": builder, "data_dir": folder} if builder else {"path": folder}
+    made = datasets.load_dataset(**where, cache_dir=cache)
+    for split, rows in made.items():
+        found[split] = []
+        label = rows.features["label"]
+        assert isinstance(label, datasets.ClassLabel), rows.features
+        found.setdefault("class names", label.names)
+        assert found["class names"] == label.names
+        for row in rows.cast_column(kind, undecoded):
+            media = row.pop(kind)
+            data = media["bytes"] if media["bytes"] is not None else open(media["path"], "rb").read()
+            row["label"] = label.int2str(row["label"])
+            found[split].append(row | {"found": hashlib.sha256(data).hexdigest()})
+    return found
+
+for line in sys.stdin:
+    print("loaded", json.dumps(load(*json.loads(line))), flush=True)
 """
 
 
-def loaded(kind: str, folder: Path, scratch: Path, builder: str = "") -> tuple[dict[str, list[dict]], list[str]]:
-    """Rows by split as `datasets.load_dataset` gives them, `found` being the hash of the bytes, and the class names."""
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
+    """The process that has Hugging Face datasets."""
+    scratch = tmp_path_factory.mktemp("library")
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(scratch / "hf"), "USE_TORCH": "0"}
     environment = os.environ | offline | {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "*"}
-    command = [sys.executable, "-c", LOAD, kind, builder, str(folder), str(scratch / "cache")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    with (
+        open(scratch / "errors.txt", "w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", LOAD], env=environment, text=True, stdin=PIPE, stdout=PIPE, stderr=errors
+        ) as process,
+    ):
+        yield process
+
+
+def loaded(process: subprocess.Popen[str], *request: str) -> tuple[dict[str, list[dict]], list[str]]:
+    """Rows by split as `datasets.load_dataset` gives them, `found` being the hash of the bytes, and the class names."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    line = next((line for line in process.stdout if line.startswith("loaded ")), "")
+    assert line, f"the library ended with code {process.wait()}; its stderr is in the folder of the fixture"
+    found = json.loads(line.removeprefix("loaded "))
     return found, found.pop("class names")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["audio", "image"])
 @pytest.mark.parametrize("way", ["folders", "folders by builder", "hugging-face"])
-def test_exports_load_with_hugging_face_datasets(sqlite_store, tmp_path, kind, way):
+def test_exports_load_with_hugging_face_datasets(sqlite_store, tmp_path, library, kind, way):
     """Splits, class names in the order of the project, labels and bytes as the store has them; a file that is gone is
     left out of what is loaded."""
     make, suffix = (wav, "wav") if kind == "audio" else (lambda k: picture(seed=k), "png")
@@ -98,7 +118,7 @@ def test_exports_load_with_hugging_face_datasets(sqlite_store, tmp_path, kind, w
     done = export_project(sqlite_store, project, tmp_path / "out", options)
     assert (done.rows, done.media_files, done.media_missing) == (18, 17, 1)
     builder = f"{kind}folder" if "builder" in way else ""
-    found, class_names = loaded(kind, tmp_path / "out", tmp_path, builder)
+    found, class_names = loaded(library, kind, builder, str(tmp_path / "out"), str(tmp_path / "cache"))
     assert class_names == names
     kept = {split: [row for row in listed if row[0] != gone.name] for split, listed in tables.items()}
     if "builder" in way:  # without the card the library gives its own name to the split `val`

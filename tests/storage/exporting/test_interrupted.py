@@ -77,7 +77,7 @@ def test_a_cancelled_export_leaves_nothing(shop, tmp_path):
 
 
 def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
-    """One of them wins, the other is told."""
+    """One of them wins, the other is refused with a message."""
     results: list[str] = []
 
     def export() -> None:
@@ -85,7 +85,7 @@ def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
             export_project(shop.store, shop.project, tmp_path / "out")
             results.append("made")
         except Conflict:
-            results.append("told")
+            results.append("refused")
 
     threads = [threading.Thread(target=export) for _ in range(4)]
     for thread in threads:
@@ -109,6 +109,7 @@ exporting.export_project(Store.open(home=Path(sys.argv[1])), int(sys.argv[2]), P
 """
 
 
+@pytest.mark.slow
 def test_kill_9_during_an_export_leaves_no_half_file_and_the_next_one_clears_up(shop, tmp_path):
     """The process is really killed."""
     target = tmp_path / "x" / "out"

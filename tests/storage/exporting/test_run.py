@@ -168,6 +168,7 @@ names = st.one_of(words, nasty)
     st.lists(names, max_size=2),
     st.sampled_from(FORMATS),
 )
+@pytest.mark.slow
 def test_any_names_labels_and_notes_survive_the_round_trip(
     sqlite_store, tmp_path_factory, item_names, class_names, given_labels, other_names, format_
 ):
@@ -256,7 +257,7 @@ def test_pseudo_labels_come_only_above_the_confidence_and_never_come_back_as_lab
     assert Pool(store, back).counts().labeled == 3
 
 
-def test_held_out_items_come_with_their_truth_when_asked_for(sqlite_store, tmp_path):
+def test_test_items_are_exported_with_their_labels_on_request(sqlite_store, tmp_path):
     project = create_project(sqlite_store, "p", "audio").id
     write_files(tmp_path / "in", {"train/dog/a.wav": wav(1), "test/cat/b.wav": wav(2)})
     run_import(sqlite_store, project, open_source(tmp_path / "in"))

@@ -88,7 +88,7 @@ def test_an_export_without_weights_has_no_such_column(store, summary, tmp_path):
 
 def test_a_label_that_changed_meanwhile_ends_the_export_and_leaves_nothing(store, summary, tmp_path):
     project, weights = summary
-    told = ExportWeights(weights=weights.weights, labels=dict.fromkeys(weights.labels, "horse"))
+    other_labels = ExportWeights(weights=weights.weights, labels=dict.fromkeys(weights.labels, "horse"))
     with pytest.raises(Conflict, match="was 'horse' when the summary was made and is 'cat' now"):
-        export_project(store, project, tmp_path / "out", weights=told)
+        export_project(store, project, tmp_path / "out", weights=other_labels)
     assert not (tmp_path / "out").exists()

@@ -30,6 +30,8 @@ from storage.projects.projects import create_project
 from tests.storage.importing.folder_imports import items, take
 from tests.storage.made_media import wav, write_files
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -43,7 +45,7 @@ def audio(sqlite_store: Store) -> int:
     return create_project(sqlite_store, "sounds", "audio").id
 
 
-def test_a_cancelled_import_keeps_what_it_committed_and_goes_on_later(store, project, tmp_path, monkeypatch):
+def test_a_cancelled_import_keeps_what_it_committed_and_resumes_later(store, project, tmp_path, monkeypatch):
     monkeypatch.setattr(import_run, "GROUP_FILES", 10)
     monkeypatch.setattr(import_run, "BATCH_FILES", 5)
     write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(200)})  # more than can be on its way at once
@@ -106,7 +108,7 @@ importing.run_import(sqlite_store, 1, open_source(Path(sys.argv[2])), report=rep
 
 
 @pytest.mark.parametrize(("after", "n_batch"), [(1, 20), (4, 20), (1, 80), (2, 80)])
-def test_kill_9_during_an_import_loses_nothing_and_it_goes_on(sqlite_store, tmp_path, after, n_batch):
+def test_kill_9_during_an_import_loses_nothing_and_the_import_resumes(sqlite_store, tmp_path, after, n_batch):
     """A real process, really killed; labels of committed groups are there, the rest comes with the next run. Batches of
     80 are packed."""
     project = create_project(sqlite_store, "p", "audio").id

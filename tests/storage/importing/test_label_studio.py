@@ -128,7 +128,7 @@ def test_a_label_changed_back_is_one_more_event(sqlite_store, shop, tmp_path):
     assert counting(sqlite_store, shop)["cat/0.png"] == "dog"
 
 
-def test_a_correction_of_what_two_people_said_is_a_decision(sqlite_store, shop, tmp_path):
+def test_a_correction_of_two_labels_is_a_decision(sqlite_store, shop, tmp_path):
     """Two votes would outnumber the one who corrected them."""
     pool = Pool(sqlite_store, shop)
     item = next(item for item in pool.items() if item.name == "cat/0.png")

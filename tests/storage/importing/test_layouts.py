@@ -115,7 +115,7 @@ def test_folders_that_hold_only_folders_are_not_warned_about(tmp_path):
     assert warning.startswith("1 files directly in 'data/train/cat' get its name")
 
 
-def test_validation_items_go_into_the_pool_when_that_is_said(sqlite_store, images, tmp_path):
+def test_validation_items_go_into_the_pool_on_request(sqlite_store, images, tmp_path):
     files = {f"{split}/{label}/0.png": png(n) for n, (split, label) in enumerate(
         (split, label) for split in ("train", "val", "test") for label in ("cat", "dog"))}  # fmt: skip
     root = write_files(tmp_path / "in", files)
@@ -235,7 +235,7 @@ def test_several_tables_are_asked_about(sqlite_store, images, tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["images", "data", "audio", "Images"])
-def test_a_lone_container_is_asked_about_and_never_taken(sqlite_store, images, tmp_path, folder):
+def test_the_preview_asks_about_a_lone_container_folder(sqlite_store, images, tmp_path, folder):
     root = write_files(tmp_path / "in", {f"{folder}/{n}.png": png(n) for n in range(3)})
     seen = seen_in(root)
     assert [one.option for one in seen.found.questions] == ["folders"] and seen.labels == {}
@@ -248,7 +248,7 @@ def test_a_lone_container_is_asked_about_and_never_taken(sqlite_store, images, t
     assert take(sqlite_store, other, root, {"folders": "classes"}).labels == 3
 
 
-def test_one_class_folder_alone_is_asked_about_unless_the_project_has_that_class(sqlite_store, images, tmp_path):
+def test_the_preview_asks_about_a_single_class_folder_unless_the_project_has_that_class(sqlite_store, images, tmp_path):
     root = write_files(tmp_path / "in", {"holiday/0.png": png(0), "holiday/1.png": png(1)})
     with pytest.raises(InvalidInput, match="one folder, 'holiday'"):
         take(sqlite_store, images, root)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -155,24 +157,34 @@ for split, items in rows.items():
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["image", "audio"])
-@pytest.mark.parametrize("below", ["", "data"])
-def test_parquet_with_bytes_and_class_names_as_hugging_face_datasets_writes_it(sqlite_store, tmp_path, kind, below):
-    """The names come from the ClassLabel feature, not from the numbers; -1 is no label."""
+@pytest.fixture(scope="module", params=["image", "audio"])
+def written_by_datasets(request, tmp_path_factory) -> tuple[str, Path]:
+    """The media type, and a folder with the Parquet files that the library wrote."""
+    kind, tmp_path = request.param, tmp_path_factory.mktemp("datasets")
     make = png if kind == "image" else wav
     rows = {
         "train": [[make(0).hex(), "one", 0], [make(1).hex(), None, 1], [make(2).hex(), "three", -1]],
         "validation": [[make(3).hex(), "four", 1]],
     }
     (tmp_path / "rows.json").write_text(json.dumps(rows))
-    folder = tmp_path / "in" / below
-    folder.mkdir(parents=True)
+    folder = tmp_path / "made"
+    folder.mkdir()
     command = [sys.executable, "-c", WRITE, kind, str(tmp_path / "rows.json"), str(folder)]
     done = subprocess.run(
         command, env=os.environ | OFFLINE | {"HF_HOME": str(tmp_path)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return kind, folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("below", ["", "data"])
+def test_parquet_with_bytes_and_class_names_as_hugging_face_datasets_writes_it(
+    sqlite_store, tmp_path, written_by_datasets, below
+):
+    """The names come from the ClassLabel feature, not from the numbers; -1 is no label."""
+    kind, written = written_by_datasets
+    shutil.copytree(written, tmp_path / "in" / below)
     seen = seen_in(tmp_path / "in", kind=kind)
     assert seen.labels == {"zebra": 1, "ant": 2} and dict(seen.splits) == {"train": 3, "validation": 1}
     assert (seen.n_problems, seen.n_unlabeled) == (0, 1)

@@ -103,7 +103,7 @@ def test_the_same_files_again_add_no_bytes(sqlite_store, project, tmp_path):
     assert single_files(sqlite_store) == []
 
 
-def test_a_changed_byte_concerns_one_item_and_importing_again_repairs_it(sqlite_store, project, tmp_path):
+def test_a_changed_byte_affects_one_item_and_importing_again_repairs_it(sqlite_store, project, tmp_path):
     items = Pool(sqlite_store, project).items(limit=None)
     harm(sqlite_store, items[5])
     assert verify_items(sqlite_store, project) == MediaReport(checked=N, changed=1)
@@ -125,7 +125,7 @@ def test_a_few_files_repair_what_a_pack_lost(sqlite_store, project, tmp_path):
     assert verify_items(sqlite_store, project) == MediaReport(checked=N)
 
 
-def test_a_cut_pack_concerns_the_items_beyond_the_cut_and_a_removed_one_all_of_its(sqlite_store, project, tmp_path):
+def test_a_cut_pack_affects_the_items_after_the_cut_and_a_removed_pack_all_its_items(sqlite_store, project, tmp_path):
     media, items = sqlite_store.media, Pool(sqlite_store, project).items(limit=None)
     slots = {item.id: media.packs.slots(item.sha256)[0] for item in items}
     pack = media.packs.path(slots[items[0].id])
@@ -186,6 +186,7 @@ def test_packed_contents_move_with_the_store(sqlite_store, project, tmp_path):
         copy_files(sqlite_store, target)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_store, tmp_path):
     """Replies and records leave the process together, before a decoder may end it."""
     root = write_files(tmp_path / "in", FILES | {"slow.jpg": long_picture()})
@@ -216,7 +217,7 @@ def test_bytes_that_are_kept_are_on_disk_before_their_rows_also_where_files_are_
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_what_could_not_be_packed_is_never_said_to_be_kept(tmp_path, monkeypatch, number):
+def test_files_that_could_not_be_packed_are_never_reported_as_kept(tmp_path, monkeypatch, number):
     """A write that fails half way: all replies that wait say so, and what comes later goes into another pack."""
     for name in ("media", "incoming"):
         (tmp_path / name).mkdir()

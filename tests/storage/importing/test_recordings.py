@@ -18,7 +18,9 @@ from storage.database.schema import Item
 from storage.database.store import Store
 from storage.database.tables.recordings import Recording
 from storage.importing.open import open_source
+from storage.importing.preview import preview
 from storage.importing.run import ImportOptions, locator, run_import
+from storage.importing.windows.kept import kept_windows
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
 from storage.media import shared
@@ -29,7 +31,7 @@ from storage.projects import deletion
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
 from storage.projects.disk_use import disk_use
-from storage.projects.projects import create_project
+from storage.projects.projects import create_project, get_project
 from storage.projects.recordings import find_recording, list_recordings, windows_of
 
 RATE = 8_000
@@ -211,6 +213,20 @@ def test_a_recording_of_two_projects_stays_when_one_is_deleted(sqlite_store, nig
     deletion.run_deletion(sqlite_store, deletion.request_deletion(sqlite_store, night, "night").id)
     assert sqlite_store.media.has(sha256)
     assert len(read_item(sqlite_store, items(sqlite_store, other)[0].id)) > 0
+
+
+def test_a_preview_says_how_many_windows_an_import_makes(sqlite_store, night, tmp_path):
+    for name, seconds in (("a.wav", 20.3), ("b.flac", 7.05), ("short.wav", 0.9)):
+        write(tmp_path / "in" / name, noise(seconds))
+    for windows in (WINDOWS, WindowOptions(seconds=2.0, hop=0.5)):
+        seen = preview(open_source(tmp_path / "in"), None, kind="audio", windows=windows)
+        project = create_project(sqlite_store, f"hop {windows.step}", "audio").id
+        done = take(sqlite_store, project, tmp_path / "in", windows)
+        assert (seen.n_recordings, seen.n_windows + 1) == (2, done.imported)
+        assert seen.cut == f"2 recordings → {seen.n_windows} windows of {windows.seconds:g} s"
+        assert kept_windows(get_project(sqlite_store, project)) == windows, "a watched folder cuts as the import did"
+    write(tmp_path / "coded" / "c.ogg", noise(9.0), "VORBIS")
+    assert preview(open_source(tmp_path / "coded"), None, windows=WINDOWS).cut.startswith("1 recording → about ")
 
 
 def test_limits_of_recordings_and_their_windows(sqlite_store, night, tmp_path):

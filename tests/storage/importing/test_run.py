@@ -100,7 +100,7 @@ def test_importing_again_changes_nothing(store, project, tmp_path):
         assert connection.execute(select(func.count()).select_from(LabelEvent)).scalar_one() == 20
 
 
-def test_a_label_taken_back_stays_taken_back_when_the_folder_is_imported_again(sqlite_store, audio, tmp_path):
+def test_an_undone_label_stays_undone_when_the_folder_is_imported_again(sqlite_store, audio, tmp_path):
     write_files(tmp_path / "in", {"dog/a.wav": wav(1)})
     take(sqlite_store, audio, tmp_path / "in")
     pool = Pool(sqlite_store, audio)

@@ -38,7 +38,7 @@ def aged(path: Path) -> None:
     os.utime(path, (time.time() - 86_400,) * 2)
 
 
-def test_a_file_is_taken_when_two_looks_saw_it_the_same(store, project, folder):
+def test_a_file_is_imported_when_two_scans_found_it_unchanged(store, project, folder):
     scanner = FolderScanner(settle_seconds=0.0)
     (folder / "half.png").write_bytes(b"first half")
     assert scanner.scan(store, project, folder, 10) == [] and scanner.n_changing == 1
@@ -92,7 +92,7 @@ def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store,
     assert names(fresh.scan(store, project, folder, 10)) == ["b.png"]
 
 
-def test_a_look_gives_at_most_so_many_and_the_next_goes_on(store, project, folder):
+def test_a_scan_returns_at_most_a_limit_and_the_next_continues(store, project, folder):
     write_files(folder, {f"{i}.png": picture(seed=i) for i in range(7)})
     scanner = FolderScanner(settle_seconds=0.0)
     assert scanner.scan(store, project, folder, 3) == []

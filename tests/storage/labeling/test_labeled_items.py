@@ -9,7 +9,7 @@ from storage.labeling.known_labels import count_known_labels, known_labels
 from storage.labeling.labeled_items import counting_classes, undecided_labels
 from storage.projects.class_rows import counts_as, effective_names
 from storage.projects.classes import list_classes, merge_classes, retire_class
-from tests.storage.pools import make_pool
+from tests.storage.pools import event, make_pool
 
 
 def test_counting_classes_follow_merges(store: Store) -> None:
@@ -36,10 +36,14 @@ def test_undecided_labels_leave_out_decided_items_and_carry_the_first_label(stor
     made.pool.label(made.items[0], robin, annotator=made.ann)
     made.pool.label(made.items[0], wren, annotator=made.ann)
     made.pool.label(made.items[1], robin, annotator=made.ann)
-    first = made.pool.history(made.items[0])[0].sequence
-    found = {one.item_id: one for one in undecided_labels(store, made.project_id)}
-    assert set(found) == set(made.items[:2])
-    assert (found[made.items[0]].class_id, found[made.items[0]].first_sequence) == (wren, first)
+    first, second = (made.pool.history(item)[0].sequence for item in made.items[:2])
+    expected = [(made.items[0], wren, first), (made.items[1], robin, second)]
+    assert sorted(undecided_labels(store, made.project_id).tolist()) == expected
+    assert sorted(undecided_labels(store, made.project_id, after=first - 1).tolist()) == expected
+    assert undecided_labels(store, made.project_id, after=first).tolist() == expected[1:], "a later label is not first"
+    assert undecided_labels(store, made.project_id, after=second).tolist() == []
+    made.pool.apply([event(made.items[0], "decide", robin)], annotator=made.bob)
+    assert undecided_labels(store, made.project_id).tolist() == expected[1:]
 
 
 def test_known_labels_are_those_of_readable_items_with_an_active_class(store: Store) -> None:

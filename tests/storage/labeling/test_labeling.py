@@ -172,7 +172,7 @@ def test_notes_are_stored_exactly(store: Store, note: str) -> None:
 
 
 @pytest.mark.parametrize("note", ["a\x00b", "half \ud800 pair"])
-def test_notes_that_no_database_keeps_exactly_are_refused_alike(store: Store, note: str) -> None:
+def test_notes_that_no_database_can_store_exactly_are_refused_on_both(store: Store, note: str) -> None:
     """NUL and lone surrogates are refused on SQLite and on PostgreSQL."""
     made = make_pool(store, 2)
     with pytest.raises(InvalidInput, match=r"The note contains .* Remove it and try again\."):
@@ -180,7 +180,7 @@ def test_notes_that_no_database_keeps_exactly_are_refused_alike(store: Store, no
     assert made.pool.history(made.items[0]) == []
 
 
-def test_times_are_utc_and_days_are_those_of_the_zone_asked_for(store: Store) -> None:
+def test_times_are_utc_and_days_are_those_of_the_requested_time_zone(store: Store) -> None:
     """Ann labels at 23:30 in UTC−8 on 1 May, Bob at 08:30 in UTC+9 on 2 May."""
     made = make_pool(store)
     west, east = timezone(timedelta(hours=-8)), timezone(timedelta(hours=9))
@@ -220,7 +220,7 @@ def test_the_revision_grows_with_every_change_and_with_nothing_else(store: Store
     assert made.pool.revision() == before + 2
 
 
-def test_counts_say_how_the_pool_stands(store: Store) -> None:
+def test_counts_describe_the_state_of_the_pool(store: Store) -> None:
     made = make_pool(store)
     add_items(store, made.project_id, ["test 1", "test 2"], held_out=True)
     add_items(store, made.project_id, ["broken"], condition="unreadable")

@@ -116,7 +116,7 @@ def queue_of(pool: Pool, annotator: int) -> list[int]:
     return [row.id for row in pool.next_to_label(annotator=annotator, holder="tab", limit=50)]
 
 
-def test_an_undone_label_is_asked_for_again_from_the_same_annotator_only(sqlite_store: Store):
+def test_an_item_with_an_undone_label_is_offered_again_only_to_the_same_annotator(sqlite_store: Store):
     """The annotator's place in the queue is behind the item, which still waits for a second label."""
     made = make_pool(sqlite_store, 8, labels_per_item=2)
     order = queue_of(made.pool, made.ann)

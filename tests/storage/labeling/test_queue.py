@@ -48,6 +48,8 @@ def test_picks_come_first_in_their_order_then_the_shuffled_rest(store: Store) ->
     rows = made.pool.next_to_label(annotator=made.ann, limit=12)
     order = [made.items.index(row.id) for row in rows]
     assert order[:7] == [11, 0, 9, 1, 4, 7, 2]
+    assert made.pool.prioritized(made.items) == {made.items[place] for place in order[:7]}
+    assert made.pool.prioritized([made.items[3], made.items[7]]) == {made.items[7]}
     rest = sorted({3, 5, 6, 8, 10}, key=lambda place: projections.shuffle_of(rows[order.index(place)].sha256))
     assert order[7:] == rest
     assert [(row.pick.round_id, row.pick.position) for row in rows[2:7] if row.pick] == [

@@ -63,6 +63,7 @@ def check(store: Store, project_id: int) -> None:
         assert Pool(store, project_id).count_items(ItemFilter(state="waiting")) == connection.execute(waiting).scalar()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(steps=st.lists(step, max_size=20), wanted=st.sampled_from([1, 2]))
 def test_after_every_step_the_arrays_and_the_counts_equal_a_plain_query(sqlite_store, steps, wanted):
@@ -190,6 +191,7 @@ def requests(made: Made, first: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.mark.slow
 def test_the_work_of_the_database_does_not_grow_with_the_pool(sqlite_store):
     """VM steps at 1,000 and at 10,000 items, with labels in proportion: at most half more."""
     found = []

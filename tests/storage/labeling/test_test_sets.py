@@ -12,7 +12,9 @@ from app.views.figures.charts import wilson
 from core.config import RoundConfig
 from core.errors import InvalidInput
 from core.types import UNLABELED, Selection
+from experiments.interval_coverage import group_coverage
 from storage.database.schema import Item
+from storage.labeling.groups import groups_on_both_sides
 from storage.labeling.held_out import move_to_pool
 from storage.labeling.labeled_items import items_to_hide, undecided_labels
 from storage.labeling.state_arrays import item_states
@@ -60,7 +62,7 @@ def test_drawn_items_wait_first_and_are_test_items_for_rounds(store):
     assert made.pool.rebuild() == 0
     assert own_test_items(store, made.project_id).labeled.sum() == 1
     assert audit.list_entries(store, made.project_id)[0].kind == "draw_test_set"
-    assert undecided_labels(store, made.project_id) == [], "Review does not ask to change a test label"
+    assert not len(undecided_labels(store, made.project_id)), "Review does not ask to change a test label"
 
 
 def test_test_items_are_served_before_later_picks_when_asked(store):
@@ -106,6 +108,50 @@ def test_a_draw_follows_the_groups_of_the_items(store):
     places = [made.items.index(one) for one in ids(made)]
     counts = [sum(first <= one < end for one in places) for first, end in ((0, 20), (20, 30), (30, 40))]
     assert row.draw.n_groups == 3 and counts == [4, 2, 2]
+
+
+def in_groups(made, size: int) -> dict[int, str]:
+    """Groups of `size` items, in order."""
+    group = {item: f"speaker {number // size:02d}" for number, item in enumerate(made.items)}
+    with made.store.write() as connection:
+        for item, name in group.items():
+            connection.execute(update(Item).where(Item.id == item).values(group_name=name))
+    return group
+
+
+def test_whole_groups_are_drawn_where_there_are_enough_and_none_is_on_both_sides(store):
+    made = make_pool(store, 156)
+    group = in_groups(made, 6)
+    made.pool.apply([event(made.items[0], class_id=made.classes[0])], annotator=made.ann)
+    row = draw_test_set(store, made.project_id, 20, seed=0)
+    drawn = {group[one] for one in ids(made)}
+    assert len(ids(made)) == row.draw.n_items == 20
+    assert (row.draw.n_groups, row.draw.n_test_groups, row.draw.n_set_aside) == (25, 8, 28)
+    assert len(drawn) == 8 and group[made.items[0]] not in drawn, "a group with a label is not new"
+    snapshot = made.pool.snapshot()
+    outside = {group[int(one)] for one in snapshot.item_ids[~snapshot.held_out]}
+    assert not outside & drawn and groups_on_both_sides(store, made.project_id) == []
+    assert made.pool.counts().waiting == 155 - 28 and made.pool.rebuild() == 0
+    found = own_test_items(store, made.project_id)
+    assert not found.divided and [group[one] for one in found.item_ids.tolist()] == list(found.groups)
+
+
+def test_too_few_groups_for_whole_ones_get_their_shares_or_a_reason(store):
+    made = make_pool(store, 46)
+    in_groups(made, 2)
+    with pytest.raises(InvalidInput, match=r"which are 23 \(at least 24 are needed\)"):
+        draw_test_set(store, made.project_id, 4, by="groups")
+    assert ids(made) == []
+    row = draw_test_set(store, made.project_id, 23, seed=0)
+    assert (row.draw.n_test_groups, row.draw.n_groups) == (0, 23) and own_test_items(store, made.project_id).divided
+    with pytest.raises(InvalidInput, match="have no groups"):
+        draw_test_set(store, make_pool(store, 30, name="plain").project_id, 4, by="groups")
+
+
+@pytest.mark.parametrize("n_groups", [24, 60])
+def test_the_interval_over_groups_covers_where_that_over_items_does_not(n_groups):
+    over_groups, as_independent = group_coverage(0.85, n_groups, 0.1, 500)
+    assert 0.93 <= over_groups <= 0.985 and as_independent < 0.85
 
 
 def test_only_labels_given_in_random_order_can_be_test_labels(store):

@@ -90,7 +90,7 @@ def test_importing_a_lost_file_again_brings_its_item_back(sqlite_store, tmp_path
     assert read_item(sqlite_store, item.id) == wav(1)
 
 
-def test_a_round_that_meets_a_missing_or_changed_file_marks_its_item(sqlite_store, tmp_path):
+def test_a_round_that_reads_a_missing_or_changed_file_marks_its_item(sqlite_store, tmp_path):
     """Where a worker reads: nothing is trained on other bytes, and people see which items it concerns."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id

@@ -78,7 +78,7 @@ def test_plain_wavs_are_measured_like_libsndfile_does(bits):
         (b"PK\x03\x04" + bytes(60), "zip archive"),
     ],
 )
-def test_what_lies_about_itself_is_refused_by_its_content(data, words):
+def test_files_with_a_false_type_are_refused_by_their_content(data, words):
     """HTML, SVG, programs and foreign sound formats, whatever they are called."""
     found = examine(data, LIMITS)
     assert found.status == "refused"
@@ -197,6 +197,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "media", tmp_path / "incoming"
 
 
+@pytest.mark.slow
 def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affected(folders, tmp_path):
     """Time: the child is killed by its own alarm; the file is kept and marked."""
     (tmp_path / "slow.jpg").write_bytes(long_picture())
@@ -212,6 +213,7 @@ def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affect
     assert MediaFolder(folders[0]).read(results[1].sha256) == (tmp_path / "slow.jpg").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_decoder_that_needs_too_much_memory_is_refused_it(folders, tmp_path):
     """Memory: address space is limited in the child; the parent is not affected."""
     Image.new("RGB", (7_000, 7_000)).save(tmp_path / "large.png")

@@ -120,7 +120,7 @@ def test_a_wav_without_samples_is_unreadable():
     assert examine_recording(data, Limits())[:2] == ("unreadable", "It holds no samples.")
 
 
-def test_a_flac_that_lies_about_its_length_is_used_as_far_as_it_goes():
+def test_a_flac_with_a_wrong_length_is_used_as_far_as_it_can_be_read():
     data = encoded(samples(200_000), "FLAC", "PCM_16")
     found = examine_recording(data[: len(data) // 2], Limits())
     assert found.status == "ok" and 80_000 < found.n_frames < 101_000 and "states 25.0 s" in found.reason

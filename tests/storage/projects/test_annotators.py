@@ -17,7 +17,7 @@ def test_sign_in_offers_people_and_no_programs(store):
 
 
 @pytest.mark.parametrize("name", ["import", " Import ", "SIMULATOR"])
-def test_nobody_enters_under_the_name_of_a_program(store, name):
+def test_a_person_cannot_sign_in_under_the_name_of_a_program(store, name):
     with pytest.raises(Conflict, match="no person gave"):
         person_named(store, name)
     assert list_annotators(store) == []

@@ -50,7 +50,7 @@ def test_restoring_a_project_lets_people_label_again(store: Store) -> None:
         restore_project(store, 999_999)
 
 
-def test_a_taken_or_impossible_project_is_refused_and_nothing_is_made(store: Store) -> None:
+def test_a_taken_or_invalid_project_name_is_refused_and_nothing_is_created(store: Store) -> None:
     create_project(store, "Birds", "audio")
     for name, kind, error in [
         ("Birds", "audio", "already a project named 'Birds'"),
@@ -88,7 +88,7 @@ def test_annotators_by_name_and_by_sign_in(store: Store) -> None:
     assert [row.name for row in list_annotators(store)] == ["Ann (2)"]
 
 
-def test_statistics_leave_out_what_was_taken_back(store: Store) -> None:
+def test_statistics_leave_out_undone_labels(store: Store) -> None:
     made = make_pool(store)
     for item, seconds in zip(made.items, [1.0, 3.0, 2.0, 50.0], strict=False):
         made.pool.label(item, made.classes[0], annotator=made.ann, seconds=seconds)

@@ -26,6 +26,8 @@ from storage.projects.sample_projects import (
     load_sample_projects,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_both_projects_load_once_with_hidden_truth_and_held_out_tests(sqlite_store):
     store = sqlite_store

@@ -101,7 +101,7 @@ def test_a_refused_finish_leaves_the_round_running_and_nothing_half(store: Store
         rounds.arrays(row.id, "map")
 
 
-def test_cancelling_a_running_round_is_heard_through_progress(store: Store) -> None:
+def test_a_running_round_is_cancelled_through_its_progress_report(store: Store) -> None:
     made = make_pool(store)
     rounds = RoundLog(store, made.project_id)
     row = rounds.start(rounds.request(RoundConfig()).id)

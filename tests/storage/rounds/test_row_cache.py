@@ -19,6 +19,8 @@ from core.errors import InvalidInput
 from core.rows import MemoryRowCache
 from storage.rounds.row_cache import DIGEST, FolderRowCache
 
+pytestmark = pytest.mark.slow
+
 
 def row_of(name: str) -> np.ndarray:
     return np.random.default_rng(int(name.split()[1])).random((4, 3)).astype(np.float32)

@@ -29,7 +29,7 @@ def begun(store: Store, simulation_id: int, attempt: int = 1, pool: str = "p") -
     return simulations.begin(store, simulation_id, attempt, {"preset": "laptop"}, pool)
 
 
-def test_one_is_asked_for_begun_filled_and_ended_by_its_last_seed(store, asked):
+def test_a_simulation_is_requested_started_filled_and_ended_by_its_last_seed(store, asked):
     row = simulations.get(store, asked)
     assert (row.status, row.asked, row.settings, row.attempt, row.n_records) == ("requested", ASKED, SETTINGS, 1, 0)
     assert row.last_item_id > 0 and [one.id for one in simulations.unfinished(store)] == [asked]
@@ -51,7 +51,7 @@ def test_one_is_asked_for_begun_filled_and_ended_by_its_last_seed(store, asked):
     assert simulations.records(store, asked, "margin", 1) == [record(1, 0), record(1, 1)]
 
 
-def test_a_record_is_written_once_whoever_computes_it_again(store, asked):
+def test_a_record_is_written_once_even_when_it_is_computed_again(store, asked):
     begun(store, asked)
     assert simulations.add(store, asked, record(0, 0, 0.25))
     assert not simulations.add(store, asked, record(0, 0, 0.75))

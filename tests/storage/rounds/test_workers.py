@@ -18,7 +18,7 @@ from storage.rounds import comparisons, workers
 from tests.round_pools import draw_project
 
 
-def test_the_panel_shows_who_is_there_and_for_how_long_nobody_heard_of_them(store):
+def test_the_panel_shows_the_workers_and_the_time_since_their_last_heartbeat(store):
     workers.register(store, "a", host="left", pid=11, device="cpu x2")
     workers.register(store, "b", host="right", pid=12, device="cuda:0")
     with store.write() as connection:
@@ -37,7 +37,7 @@ def test_the_panel_shows_who_is_there_and_for_how_long_nobody_heard_of_them(stor
     assert not workers.beat(store, "a", round_id=None, stage="")
 
 
-def test_a_worker_not_heard_of_for_a_day_is_forgotten(sqlite_store):
+def test_a_worker_without_a_heartbeat_for_a_day_is_removed(sqlite_store):
     workers.register(sqlite_store, "old", host="h", pid=1, device="cpu")
     with sqlite_store.write() as connection:
         connection.execute(update(Worker).values(heartbeat_at=now() - timedelta(days=2)))

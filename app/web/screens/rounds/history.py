@@ -61,9 +61,9 @@ def version_card(project_id: int) -> None:
                 index=index,
                 format_func=lambda number: f"Round {title_of(rows[number], names)}",
                 key=f"version-{label.lower()}",
-                help=told,
+                help=help_text,
             )
-            for field, label, index, told in (
+            for field, label, index, help_text in (
                 (fields[0], "From", 1, "The round to compare with."),
                 (fields[1], "To", 0, "The round that is compared."),
             )
@@ -136,8 +136,8 @@ def _row(project_id: int, row: RoundRow, names: dict[int, str]) -> None:
         f"{on_picks.wrong} of {on_picks.labeled}" if on_picks else "",
         _seconds(row),
     )
-    told, verbs = st.columns(WIDTHS, vertical_alignment="center")
-    told.html(_line(cells))
+    text, verbs = st.columns(WIDTHS, vertical_alignment="center")
+    text.html(_line(cells))
     if row.unfinished:
         return
     with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
@@ -179,8 +179,8 @@ def open_round(project_id: int, round_id: int) -> None:
     _name_field(project_id, row)
     if row.error:
         st.error(plain(row.error))
-    for told in row.notes:
-        theme.muted(str(told))
+    for note in row.notes:
+        theme.muted(str(note))
     if picks := pick_table(store, project_id, round_id, state.here().annotator.id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
@@ -195,9 +195,9 @@ def open_round(project_id: int, round_id: int) -> None:
 def _name_field(project_id: int, row: RoundRow) -> None:
     """The name of the round; a change is stored at once."""
     names = round_names(resources.store(), project_id)
-    told = "Exports and commands can refer to the round by this name."
+    help_text = "Exports and commands can refer to the round by this name."
     given = st.text_input(
-        "Name", names.get(row.id, ""), max_chars=MOST_CHARACTERS, key=f"round-name-{row.id}", help=told
+        "Name", names.get(row.id, ""), max_chars=MOST_CHARACTERS, key=f"round-name-{row.id}", help=help_text
     )
     if given != names.get(row.id, ""):
         try:

@@ -1,4 +1,4 @@
-"""Measure it: draw test items from the pool, and the accuracy on them. A card of the Train screen."""
+"""Measure accuracy: draw test items from the pool, and see the accuracy on them. A card of the Train screen."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from app.views.strategy_names import strategy_title
 from app.views.text import count
 from app.web import resources, theme
 from core.errors import WinnowError
-from storage.labeling.test_sets import Frame, draw_test_set, serve_tests_first, test_frame
+from storage.labeling.groups import FEWEST_GROUPS, n_test_groups
+from storage.labeling.test_sets import Frame, GroupUse, draw_test_set, serve_tests_first, test_frame
 from storage.projects.projects import ProjectRow
 
 WIDTHS = {0.10: "± 10 points", 0.07: "± 7 points", 0.05: "± 5 points", 0.03: "± 3 points", 0.02: "± 2 points"}
 FEWEST_POOL = 20
+GROUP_WORDS: dict[GroupUse, str] = {"groups": "Whole groups", "shares": "Items of every group"}
 
 
 def measure_card(project: ProjectRow) -> None:
@@ -69,15 +71,17 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
         )
     wanted = max(needed_items(float(width), expected) - have, 0)
     possible = min(wanted, (len(frame.item_ids) + len(frame.random_labels)) // 2)  # the other half stays to learn from
+    n_groups = n_test_groups(frame.n_whole_groups, int(frame.whole.sum()), possible)
     with fields[1]:
-        old = _old_labels(frame)
+        by = _group_use(project, n_groups) if frame.groups else "auto"
+        old = _old_labels(frame) if by != "groups" else 0
     with fields[2]:
         words_ = f"Draw {count(possible, 'test item')}" if possible else "Enough test items"
         go = st.button(words_, type="primary", key=f"measure-draw-{project.id}", width="stretch", disabled=not possible)
-    theme.muted(_about(frame, wanted, possible, expected, have))
+    theme.muted(" ".join([*_about(frame, wanted, possible, expected, have), *_about_groups(frame, by, n_groups)]))
     if go:
         try:
-            draw_test_set(resources.store(), project.id, possible, n_labels=old)
+            draw_test_set(resources.store(), project.id, possible, n_labels=old, by=by)
         except WinnowError as problem:
             st.warning(str(problem))
             return
@@ -98,12 +102,44 @@ def _old_labels(frame: Frame) -> int:
     return n if use else 0
 
 
-def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int) -> str:
+def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
+    """Whole groups where there are enough of them, unless the user wants items of every group."""
+    if not n_groups:
+        return "shares"
+    told = "Whole groups (speakers, recordings) as tests: no group is trained on and tested on."
+    use: GroupUse = st.selectbox(
+        "Groups", list(GROUP_WORDS), format_func=GROUP_WORDS.__getitem__, key=f"measure-groups-{project.id}", help=told
+    )
+    return use
+
+
+def _about_groups(frame: Frame, by: GroupUse, n_groups: int) -> list[str]:
+    if by == "groups":
+        return [
+            f"{n_groups:,} of {count(frame.n_whole_groups, 'group')} without a label become test groups: their other "
+            "items leave the pool, and the accuracy is that on new groups. The interval counts groups and may be wider."
+        ]
+    if not frame.groups:
+        return []
+    few = (
+        ""
+        if n_groups
+        else f" Whole groups can be kept apart from {FEWEST_GROUPS} groups without a label on, if a third of them "
+        "holds the test items."
+    )
+    return [
+        f"Each of {count(len(set(frame.groups)), 'group')} gets its share. The same groups are in training, so the "
+        f"accuracy on new groups may be lower.{few}"
+    ]
+
+
+def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int) -> list[str]:
     parts = [f"Drawn from {count(len(frame.item_ids), 'item')} without a label."]
     if possible < wanted:
         half = half_width(possible + have, expected)
         parts.append(
-            f"This takes {wanted:,} items. At most half of the pool becomes tests: about ± {100 * half:.0f} points."
+            f"{wanted:,} are needed. At most half of the pool becomes test items: {possible:,} of them give about "
+            f"± {100 * half:.0f} points."
         )
     elif expected == 0.5:
         parts.append("The number suffices for every accuracy; a high one needs fewer.")
@@ -112,12 +148,7 @@ def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int)
             "Labels that exist are not used: rounds picked their items, so they are not a random sample. The accuracy "
             "is that on the items without a label."
         )
-    if frame.groups:
-        parts.append(
-            f"Each of {count(len(set(frame.groups)), 'group')} gets its share. The same groups are in training, so the "
-            "accuracy on new groups may be lower."
-        )
-    return " ".join(parts)
+    return parts
 
 
 def _results(project: ProjectRow, found: Measurement) -> None:
@@ -177,6 +208,7 @@ def _points(found: Measurement) -> list[CurvePoint]:
             labels=row.n_labeled,
             correct=row.accuracy.correct,
             n=row.accuracy.n,
+            interval=row.accuracy.interval,
             strategy=strategy_title(row.strategy) + ("" if row.inductive else " · before the draw"),
         )
         for row in found.rounds

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import streamlit as st
 
+from app.rounds import learning_settings
 from app.rounds import requests as round_requests
 from app.rounds.requests import RoundView
+from app.rounds.timing.time_left import STATED_SECONDS
 from app.views.durations import ago, duration
 from app.views.figures import charts
 from app.views.text import count, markup
 from app.web import resources, theme
 from core.rounds import stage_names
+from storage.projects.projects import get_project
 from storage.rounds import workers
 
 POLL_SECONDS = 1.0
 UNITS = {  # what the stage counts
+    "encode": "items",
     "prepare": "items read",
     "train": "training steps",
     "predict": "items",
+    "check": "clips compared",
     "propagate": "clips compared",
     "features": "items",
     "select": "picks",
@@ -40,10 +47,10 @@ def running(project_id: int) -> None:
     if view is None or not view.round.unfinished:
         st.rerun()
         return
-    told, side, stop = st.columns([6, 3, 1], vertical_alignment="center")
-    with told:
+    text, side, stop = st.columns([6, 3, 1], vertical_alignment="top")
+    with text:
         theme.heading(f"Round {view.round.number}", _state(view))
-        st.html(stage_list(view.stage or stage_names.NAMES[0], view.round.config.preset == "encoder"))
+        st.html(stage_list(view.stage or stage_names.NAMES[0], _hidden(view)))
         st.progress(min(view.done / view.total, 1.0) if view.total else 0.0)
         st.html(_time_left(view))
         theme.muted(_facts(view))
@@ -62,9 +69,20 @@ def _state(view: RoundView) -> str:
     return f"running · started {ago(view.round.started_at)}"
 
 
-def stage_list(current: str, with_encoder: bool) -> str:
-    """The stages of a round as a list: finished, current and coming ones. Rounds without an encoder do not encode."""
-    names = tuple(name for name in stage_names.NAMES if with_encoder or name != "encode")
+def _hidden(view: RoundView) -> tuple[str, ...]:
+    """Stages that this round does not have: one without an encoder does not encode, and only one of the preset `auto`
+    with an encoder decides."""
+    config = view.round.config
+    if config.preset == "auto" and config.encoder.name != "none":
+        project = get_project(resources.store(), view.round.project_id)
+        if learning_settings.encoder_names(resources.store(), project):
+            return ()
+    return ("decide", "rival") if config.preset == "encoder" else ("encode", "decide", "rival")
+
+
+def stage_list(current: str, hidden: Collection[str] = ()) -> str:
+    """The stages of a round as a list: finished, current and coming ones."""
+    names = tuple(name for name in stage_names.NAMES if name not in hidden)
     at = names.index(current) if current in names else 0
     parts = []
     for place, name in enumerate(names):
@@ -83,9 +101,14 @@ def _time_left(view: RoundView) -> str:
     elif view.stage_seconds_left is None:
         stage = f"{stage_names.title_of(view.stage)}: estimating the time left"
     else:
-        stage = f"{stage_names.title_of(view.stage)}: about {duration(view.stage_seconds_left)} left"
-    whole = "" if view.seconds_left is None else f"Whole round: about {duration(view.seconds_left)} left"
+        stage = f"{stage_names.title_of(view.stage)}: {_left(view.stage_seconds_left, view.stage_is_short)}"
+    short = (view.seconds_left or 0.0) < STATED_SECONDS
+    whole = "" if view.seconds_left is None else f"Whole round: {_left(view.seconds_left, short)}"
     return f'<p class="winnow-time-left"><span>{markup(stage)}</span><span>{markup(whole)}</span></p>'
+
+
+def _left(seconds: float, is_short: bool) -> str:
+    return f"less than {STATED_SECONDS:.0f} s left" if is_short else f"about {duration(seconds)} left"
 
 
 def _facts(view: RoundView) -> str:

@@ -91,10 +91,10 @@ def _fields(project: ProjectRow, known: KnownLabelCounts, last: SimulationReques
             format_func=strategy_title, help="Each strategy is simulated with the same first labels.",
         )  # fmt: skip
     wanted = {}
-    for column, (name, (words, least, told)) in zip(numbers, NUMBERS.items(), strict=True):
+    for column, (name, (words, least, help_text)) in zip(numbers, NUMBERS.items(), strict=True):
         with column:
             usual = max(least, getattr(last, name))
-            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}", help=told)
+            value = st.number_input(words, least, 10_000, usual, key=f"sim-{name}-{project.id}", help=help_text)
             wanted[name] = int(value)
     with training:
         presets = list(PRESETS)
@@ -129,8 +129,8 @@ def _cost(project: ProjectRow, asked: SimulationRequest) -> str:
     at_once = min(asked.seeds, max(1, len(workers.living_workers(resources.store()))))
     seconds = each * asked.n_trainings / at_once
     labels = f"{asked.start:,} to {asked.most_labels:,} labels" if asked.rounds else f"{asked.start:,} labels"
-    told = f"{count(asked.n_trainings, 'training')}, {labels}. Estimated {duration(seconds)}"
-    return f"{told}, {count(at_once, 'worker')}. Rounds take priority."
+    summary = f"{count(asked.n_trainings, 'training')}, {labels}. Estimated {duration(seconds)}"
+    return f"{summary}, {count(at_once, 'worker')}. Rounds take priority."
 
 
 def _running(project: ProjectRow) -> None:
@@ -149,8 +149,8 @@ def _running(project: ProjectRow) -> None:
 
 def _row(one: Simulation) -> None:
     asked = one.asked
-    told, verbs = st.columns([7, 3], vertical_alignment="center")
-    with told:
+    text, verbs = st.columns([7, 3], vertical_alignment="center")
+    with text:
         titles = ", ".join(strategy_title(name) for name in asked.strategies)
         theme.heading(titles, f"{asked.start:,} to {asked.most_labels:,} labels · {count(asked.seeds, 'seed')} · "
                               f"{PRESETS.get(asked.preset, asked.preset)} · {WORDS.get(one.status, one.status)}"

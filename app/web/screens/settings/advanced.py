@@ -30,8 +30,8 @@ def section(project: ProjectRow) -> None:
                     _field(project, view)
         others = set(project.settings.changes) - {view.setting.name for view in views}
         if others:
-            told = ", ".join(f"{name} = {project.settings.changes[name]}" for name in sorted(others))
-            theme.muted(f"Also changed on the command line: {told}.")
+            settings = ", ".join(f"{name} = {project.settings.changes[name]}" for name in sorted(others))
+            theme.muted(f"Also changed on the command line: {settings}.")
         theme.muted("Clip length, picture size and mirroring: Data, What the model sees.")
         if changed and st.button("Reset to the preset", key=f"advanced-reset-{project.id}"):
             _reset(project.id, [view.setting.name for view in changed])
@@ -43,7 +43,9 @@ def _field(project: ProjectRow, view: SettingView) -> None:
     key = f"advanced-{setting.name}-{project.id}"
     st.session_state[key] = view.value
     options: dict[str, Any] = {"key": key, "on_change": _keep, "args": (project.id, setting, key)}
-    if setting.most:
+    if isinstance(view.value, bool):
+        st.toggle(setting.title, help=setting.about, **options)
+    elif setting.most:
         st.number_input(setting.title, 0, setting.most, help=setting.about, **options)
     else:
         known = learning_settings.choices_of(resources.store(), project, setting)

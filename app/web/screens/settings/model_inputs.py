@@ -118,8 +118,8 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         f_min = st.number_input(
             "Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Lower ones are left out."
         )
-        told = "0: the mean of all channels; else this one, where a file has so many. 1 is the first."
-        channel = st.number_input("Channel", 0, 64, config.audio_channel, help=told)
+        help_text = "0: the mean of all channels; else this one, where a file has so many. 1 is the first."
+        channel = st.number_input("Channel", 0, 64, config.audio_channel, help=help_text)
     with right:
         part = st.selectbox(
             "Part of longer clips",
@@ -131,8 +131,8 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         windows = st.number_input(
             "Windows for predictions", 1, 64, config.predict_windows, help="Longer clips are scored on several windows."
         )
-        told = "Higher ones are left out. 0 is half of the sample rate."
-        f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=told)
+        help_text = "Higher ones are left out. 0 is half of the sample rate."
+        f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=help_text)
     return {
         "seconds": float(seconds), "n_mels": int(n_mels), "f_min": float(f_min), "clip_from": part,
         "predict_windows": int(windows), "f_max": float(f_max), "audio_channel": int(channel),

@@ -1,4 +1,4 @@
-"""Above Label and Grid while files are imported: how many are there, and that more come."""
+"""The notice above Label and Grid while files are imported: how many there are so far."""
 
 from __future__ import annotations
 

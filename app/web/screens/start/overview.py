@@ -44,7 +44,7 @@ def _card(card: ProjectCard) -> None:
         f'<h2 class="winnow-project-name">{markup(card.project.name)}</h2>'
         f'<p class="winnow-muted">{KINDS[card.project.kind]} · {count(pool, "item")}{tests}</p>'
         f'<p class="winnow-project-progress"><span>{counts.labeled:,} labeled</span>'
-        f"<span>{share:.0f} %</span></p>"
+        f"<span>{_percent(share)}</span></p>"
         f'<div class="winnow-track" aria-hidden="true"><span style="width:{share:.1f}%"></span></div>'
         f'<p class="winnow-muted">{markup(card.rounds.capitalize())} · last activity {ago(card.last_activity)}</p>'
     )
@@ -63,3 +63,8 @@ def open_project(project_id: int) -> None:
 def start_new_project() -> None:
     st.session_state["new-project"] = True
     st.switch_page(st.session_state["pages"]["data"])
+
+
+def _percent(share: float) -> str:
+    """Whole percents; some labels are never shown as none."""
+    return "&lt; 1 %" if 0 < share < 0.5 else f"{share:.0f} %"

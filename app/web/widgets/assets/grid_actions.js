@@ -92,12 +92,19 @@ class GridActions {
     openSheet(this.sheet);
   }
 
+  // What the message offers next: the place of the result, or undo.
+  offer(answer) {
+    if (answer.go) return { words: "Open Export", go: () => this.grid.trigger("go", answer.go) };
+    return answer.undo ? { words: "Undo", go: () => this.grid.undo() } : null;
+  }
+
   async post(body, { quiet = false, trouble = null } = {}) {
     try {
       const answer = await this.grid.api.post(`${this.grid.path}/items/act`, body);
       if (quiet) return answer;
+      if (answer.undo) this.grid.bulks.push({ undo: answer.undo });
       this.grid.selection.set([]);
-      this.grid.say(answer.message, answer.go ? { words: "Open Export", go: () => this.grid.trigger("go", answer.go) } : null);
+      this.grid.say(answer.message, this.offer(answer));
       this.grid.load(true);
       return answer;
     } catch (error) {

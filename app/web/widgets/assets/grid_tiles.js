@@ -12,7 +12,6 @@ const COMMANDS = [
   ["larger", "]", "]", "Larger tiles"],
   ["keys", "?", "?", "All keys"],
 ];
-const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
 const MOVING = [
   [["←", "→", "↑", "↓"], "Move between tiles"],
   [["Shift+→", "Shift+click"], "Select all tiles up to this one"],
@@ -35,6 +34,10 @@ function tileMarks(tile) {
 }
 
 class Grid {
+  static identity(data) {
+    return [data.project_id, data.annotator_id, data.items];
+  }
+
   constructor(root, data, trigger) {
     this.root = root;
     this.data = data;
@@ -46,7 +49,8 @@ class Grid {
     };
     this.parts.screen.dataset.kind = data.kind;
     const { api, outbox } = winnowClient(data);
-    Object.assign(this, { api, outbox, tiles: [], total: 0, classes: [], gone: new Set(), bulks: [], last: null, ended: false, like: null });
+    Object.assign(this, { api, outbox, tiles: [], total: 0, classes: [], gone: new Set(), bulks: [], last: null, ended: false, like: data.like || null });
+    if (this.like) this.tellSimilar("");
     this.path = `/api/projects/${data.project_id}`;
     this.gestured = Boolean(navigator.userActivation && navigator.userActivation.hasBeenActive);
     this.audio = new Audio();
@@ -61,12 +65,11 @@ class Grid {
     this.load(true);
   }
 
+  update() {}
+
   listen() {
-    this.stops = [];
-    const on = (target, name, handler, options) => {
-      target.addEventListener(name, handler, options);
-      this.stops.push(() => target.removeEventListener(name, handler, options));
-    };
+    this.listeners = new Listeners();
+    const { on } = this.listeners;
     on(document, "keydown", (e) => this.key(e));
     for (const name of ["keydown", "pointerdown"]) on(document, name, () => (this.gestured = true), { capture: true });
     on(this.selection, "changed", () => this.showSelection());
@@ -88,9 +91,8 @@ class Grid {
     on(this.root, "pointerdown", (e) => e.target.closest && e.target.closest(".tray button, .filter button") && e.preventDefault());
     this.watcher = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && this.load(), { rootMargin: "600px" });
     this.watcher.observe(this.parts.more);
-    this.stops.push(() => this.watcher.disconnect());
-    const poll = setInterval(() => document.visibilityState === "visible" && !this.tiles.length && this.load(true), GRID_POLL_MS);
-    this.stops.push(() => clearInterval(poll));
+    this.listeners.atEnd(() => this.watcher.disconnect());
+    this.listeners.every(GRID_POLL_MS, () => !this.tiles.length && this.load(true));
   }
 
   ask() {
@@ -130,6 +132,10 @@ class Grid {
     const hides = this.filters.query().show === "waiting"; // what was labeled here and the server may not know yet
     this.tiles.push(...answer.tiles.filter((tile) => !known.has(tile.item_id) && !(hides && this.gone.has(tile.item_id))));
     if (answer.tiles.length) this.last = answer.tiles[answer.tiles.length - 1].item_id;
+    if (this.like && !answer.guessed) {
+      this.like = null;
+      this.say("Items can be compared after the first round.");
+    }
     this.ended = answer.tiles.length < limit || Boolean(this.like);
     this.total = answer.total;
     this.learn(answer.state, answer.guessed);
@@ -161,7 +167,7 @@ class Grid {
         element("button", { type: "button", title: entry.name, onclick: (e) => e.detail < 2 && this.label(entry) }, element("kbd", {}, entry.key || "·"), element("span", { class: "name" }, entry.name)),
       ),
     );
-    const caps = COMMANDS.map(([name, , cap, words]) => [[cap, ...(ALSO[name] || [])], words]);
+    const caps = COMMANDS.map(([name, , cap, words]) => [capsOf(name, cap), words]);
     fillKeySheet(this.parts.keySheet, [...caps, ...MOVING, ...this.classes.filter((entry) => entry.key).map((entry) => [entry.key, entry.name])]);
     this.showSelection();
   }
@@ -282,7 +288,7 @@ class Grid {
 
   // Whether the key meant something here.
   command(e) {
-    const commandOf = (key) => COMMANDS.find(([name, own]) => own === key || (ALSO[name] || []).includes(key));
+    const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
     const command = commandOf(pressed); // the server gives no class the key of a command
     const entry = classOfKey(e, pressed, this.classes);
@@ -376,8 +382,12 @@ class Grid {
     const other = this.tiles.findIndex((one) => one.guess !== tile.guess);
     const same = this.tiles.slice(0, other < 0 ? this.tiles.length : other);
     this.selection.set(same.map((one) => one.item_id));
-    this.parts.similar.querySelector(".words").textContent = `Most similar to ${tile.name} first. ${whole(same.length)} with the same prediction are selected.`;
+    this.tellSimilar(` ${whole(same.length)} with the same prediction are selected.`);
     if (this.parts.tiles.firstElementChild) this.focus(this.parts.tiles.firstElementChild);
+  }
+
+  tellSimilar(more) {
+    this.parts.similar.querySelector(".words").textContent = `Most similar to ${this.like.name} first.${more}`;
   }
 
   showAll() {
@@ -454,6 +464,7 @@ class Grid {
   undo() {
     const bulk = this.bulks.pop();
     if (!bulk) return this.undoEarlier();
+    if (bulk.undo) return this.actions.post({ action: "take-back", ...bulk.undo });
     for (const { tile, before, uuid } of bulk) {
       this.outbox.add({ item_id: tile.item_id, kind: "undo", undoes: uuid });
       Object.assign(tile, before);
@@ -505,29 +516,9 @@ class Grid {
   }
 
   close() {
-    this.stops.forEach((stop) => stop());
+    this.listeners.end();
     this.quiet();
   }
 }
 
-const openGrids = new WeakMap();
-
-export default function (component) {
-  const { parentElement, data, setTriggerValue } = component;
-  winnowClient(data);
-  const open = openGrids.get(parentElement);
-  const name = JSON.stringify([data.project_id, data.annotator_id, data.items]);
-  if (open && open.name === name) {
-    open.trigger = setTriggerValue;
-  } else {
-    if (open) open.close();
-    const grid = new Grid(parentElement, data, setTriggerValue);
-    grid.name = name;
-    openGrids.set(parentElement, grid);
-  }
-  return () => {
-    const grid = openGrids.get(parentElement);
-    if (grid) grid.close();
-    openGrids.delete(parentElement);
-  };
-}
+export default (component) => mountWidget(Grid, component);

@@ -18,6 +18,17 @@ function pressedKey(e, isBound) {
   return key;
 }
 
+const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
+
+// The command that a key is bound to; `commands`: [name, key, cap, words].
+function boundCommand(commands, key) {
+  return commands.find(([name, own]) => own === key || (ALSO[name] || []).includes(key));
+}
+
+function capsOf(name, cap) {
+  return [cap, ...(ALSO[name] || [])];
+}
+
 // The class that a key labels. Shift and a letter is no class key.
 function classOfKey(e, key, classes) {
   return e.shiftKey && /^[a-z]$/.test(key) ? null : classes.find((entry) => entry.key === key) || null;

@@ -19,12 +19,15 @@ const COMMANDS = [
   ["guidelines", "g", "G", "Guidelines of this project"],
   ["keys", "?", "?", "All keys"],
 ];
-const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
 const RECENT = 60; // actions that are searched for recent classes
 const CLICK_GUARD_MS = 250;
 const POLL_MS = 4000;
 
 class LabelCard {
+  static identity(data) {
+    return [data.project_id, data.annotator_id];
+  }
+
   constructor(root, data, trigger) {
     this.root = root;
     this.data = data;
@@ -50,17 +53,18 @@ class LabelCard {
     this.recent = this.loadRecent(api).finally(() => (this.recent = null));
   }
 
+  update(data) {
+    this.openItem(data.open_item);
+  }
+
   // An item that another screen asked to show.
   openItem(itemId) {
     if (itemId && itemId !== this.opened) this.reveal((this.opened = itemId));
   }
 
   listen() {
-    this.stops = [];
-    const on = (target, name, handler, options) => {
-      target.addEventListener(name, handler, options);
-      this.stops.push(() => target.removeEventListener(name, handler, options));
-    };
+    this.listeners = new Listeners();
+    const { on } = this.listeners;
     on(document, "keydown", (e) => this.key(e));
     for (const name of ["keydown", "pointerdown"]) on(document, name, () => (this.player.gestured = true), { capture: true });
     on(window, "pagehide", () => this.deck.leave());
@@ -85,8 +89,7 @@ class LabelCard {
     on(this.view.parts.search, "keydown", (e) => this.searchKey(e));
     on(this.view.parts.wave, "click", (e) => this.player.seek(e.offsetX / this.view.parts.wave.clientWidth));
     on(window, "resize", () => this.view.fit());
-    const poll = setInterval(() => document.visibilityState === "visible" && this.deck.refreshState(), POLL_MS);
-    this.stops.push(() => clearInterval(poll));
+    this.listeners.every(POLL_MS, () => this.deck.refreshState());
   }
 
   async loadRecent(api) {
@@ -168,7 +171,7 @@ class LabelCard {
 
   showKeys() {
     const commands = COMMANDS.filter(([name]) => name !== "find" || this.pad.many);
-    const rows = commands.map(([name, , cap, words]) => [[cap, ...(ALSO[name] || [])], words]);
+    const rows = commands.map(([name, , cap, words]) => [capsOf(name, cap), words]);
     const classes = this.classes.filter((entry) => entry.key).map((entry) => [entry.key, entry.name]);
     fillKeySheet(this.root.querySelector("dialog.keys"), [...rows, ...classes]);
   }
@@ -185,7 +188,7 @@ class LabelCard {
     const target = e.composedPath()[0];
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
     if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
-    const commandOf = (key) => COMMANDS.find(([name, own]) => own === key || (ALSO[name] || []).includes(key));
+    const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
     const command = commandOf(pressed); // the server gives no class the key of a command
     const chosen = classOfKey(e, pressed, this.classes);
@@ -238,6 +241,7 @@ class LabelCard {
     else if (name === "find" && !this.view.parts.finder.hidden) this.view.parts.search.focus();
     else if (name === "keys") openSheet(this.root.querySelector("dialog.keys"));
     else if (name === "guidelines" && this.deck.state && this.deck.state.guidelines) openSheet(this.root.querySelector("dialog.guide"));
+    else if (name === "like" && this.deck.current) this.trigger("go", `like:${this.deck.current.item_id}`);
     else if (["accept", "back", "forward", "undo", "skip", "flag", "note"].includes(name)) this[name]();
   }
 
@@ -361,30 +365,11 @@ class LabelCard {
   }
 
   close() {
-    this.stops.forEach((stop) => stop());
+    this.listeners.end();
     this.player.stop();
     this.deck.leave();
     this.deck.close();
   }
 }
 
-const openCards = new WeakMap();
-
-export default function (component) {
-  const { parentElement, data, setTriggerValue } = component;
-  winnowClient(data);
-  const open = openCards.get(parentElement);
-  const same = open && open.data.project_id === data.project_id && open.data.annotator_id === data.annotator_id;
-  if (same) {
-    open.trigger = setTriggerValue;
-    open.openItem(data.open_item);
-  } else {
-    if (open) open.close();
-    openCards.set(parentElement, new LabelCard(parentElement, data, setTriggerValue));
-  }
-  return () => {
-    const card = openCards.get(parentElement);
-    if (card) card.close();
-    openCards.delete(parentElement);
-  };
-}
+export default (component) => mountWidget(LabelCard, component);

@@ -1,10 +1,20 @@
 // The saved state in the header. It also sends what an earlier page left unsent, on every screen.
 
+// Pictures and sounds that the page asked for before there was a session were refused. They are asked for once more.
+function loadRefusedMedia() {
+  const ours = [...document.querySelectorAll("img, audio")].filter((one) => new URL(one.src || "/", location).pathname.startsWith("/api/"));
+  for (const one of ours) {
+    if (one.tagName === "IMG") {
+      if (one.complete && !one.naturalWidth) one.src = one.src;
+    } else if (one.error) one.load();
+  }
+}
+
 export default function (component) {
   const { parentElement, data, setTriggerValue } = component;
   const badge = parentElement.querySelector(".saved");
   const { api, outbox } = winnowClient(data);
-  api.openSession().catch(() => {});
+  api.openSession().then(loadRefusedMedia, () => {});
 
   const show = () => {
     const n = outbox ? outbox.waiting.length : 0;

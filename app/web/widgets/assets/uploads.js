@@ -1,4 +1,4 @@
-// Files go one by one to our own route; the screen is told when all of them are on the server's disk.
+// Files go one by one to our own route; the screen is notified when all of them are on the server's disk.
 
 async function droppedFiles(transfer) {
   const entries = Array.from(transfer.items || [], (item) => item.webkitGetAsEntry && item.webkitGetAsEntry()).filter(Boolean);

@@ -26,5 +26,5 @@ def test_a_strategy_that_the_catalog_no_longer_has_is_named():
     assert pick_sentence("retired: one, two", "image") == "It was chosen by the strategy retired: one, two."
 
 
-def test_a_pick_that_stands_for_itself_alone_says_nothing_about_others():
+def test_a_pick_that_represents_only_itself_mentions_no_other_items():
     assert "stands for" not in pick_sentence("bico", "image", 1)

@@ -23,7 +23,7 @@ def wav(samples, rate=16_000):
 @pytest.mark.parametrize(
     ("rate", "hertz"), [(16_000, 1000), (16_000, 6500), (8_000, 3000), (44_100, 440), (44_100, 9000)]
 )
-def test_a_tone_lies_where_the_frequency_axis_says(rate, hertz):
+def test_a_tone_is_drawn_where_the_frequency_axis_shows_it(rate, hertz):
     t = np.arange(rate) / rate
     sound = previews.analyze(wav(0.5 * np.sin(2 * np.pi * hertz * t), rate))
     row = int(sound.decibels[:, sound.decibels.shape[1] // 2].argmax())

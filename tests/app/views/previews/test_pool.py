@@ -14,6 +14,8 @@ from app.views.previews.pool import PreviewBusy, PreviewFailed, PreviewPool
 from core.limits import Limits
 from tests.storage import made_media
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def make_pool():
@@ -32,7 +34,7 @@ def size_of(drawing: bytes) -> tuple[int, int]:
     return Image.open(io.BytesIO(drawing)).size
 
 
-def test_an_mp3_whose_header_lies_is_drawn_from_the_samples_it_has(make_pool):
+def test_an_mp3_with_a_wrong_header_is_drawn_from_its_samples(make_pool):
     drawing = make_pool().draw(made_media.lying_mp3(), "audio", "spectrogram.png", "lying")
     assert size_of(drawing) == (900, 320)
 
@@ -56,7 +58,7 @@ def test_a_file_that_ended_its_child_is_refused_at_once_the_second_time(make_poo
     assert time.monotonic() - before < 0.2
 
 
-def test_the_reason_of_a_refusal_reaches_the_caller_and_the_child_goes_on(make_pool):
+def test_the_reason_of_a_refusal_reaches_the_caller_and_the_child_continues(make_pool):
     pool = make_pool(max_pixels=50)
     with pytest.raises(PreviewFailed, match="max_pixels"):
         pool.draw(made_media.picture(), "image", "picture.png", "large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 
@@ -148,6 +149,7 @@ def test_two_holders_get_different_items_until_one_releases(call, project):
     assert set(lease("three")) & set(one)
 
 
+@pytest.mark.slow
 def test_rounds_are_requested_followed_cancelled_and_read(call, project, page_store):
     path = f"/projects/{project.id}"
     assert call("GET", f"{path}/predictions").status == 404
@@ -310,9 +312,38 @@ def test_files_are_uploaded_imported_exported_and_downloaded(call, project, page
     data = call("GET", f"/projects/{project.id}/exports/{export['id']}/file")
     with zipfile.ZipFile(io.BytesIO(data.body)) as archive:
         assert archive.read("labels.csv").decode().count("\n") == 3
+    check_windows(call, project, page_store)
     twice, kind = form({"a.wav": b"1"})
     wrong = call("POST", f"/projects/{project.id}/items", twice.replace(b"--x--", b"") + twice, content_type=kind)
     assert wrong.status == 422 and "name of another" in wrong.json()["error"]
+
+
+def check_windows(call, project, store) -> None:
+    """A recording is uploaded in overlapping windows, one is labeled, and an Audacity track has its place."""
+    import io
+    import zipfile
+
+    from tests.storage.made_media import wav
+
+    path, recording = f"/projects/{project.id}", wav(5, n_samples=20_000)  # 2.5 s
+    body, kind = form({"night.wav": recording}, window_seconds="1", hop_seconds="0.5")
+    job = follow(call, project, call("POST", f"{path}/items", body, content_type=kind).json())
+    assert job["status"] == "finished" and job["result"]["imported"] == 4, job
+    found = call("GET", f"{path}/items?search=night.wav").json()["items"]
+    assert [one["first_frame"] for one in found] == [0, 4_000, 8_000, 12_000]
+    assert {one["last_frame"] - one["first_frame"] for one in found} == {7_999}
+    assert {one["recording_sha256"] for one in found} == {hashlib.sha256(recording).hexdigest()}
+    classes = list_classes(store, project.id)
+    call("POST", f"{path}/labels", {"events": [label(found[1]["id"], classes[0].id)]})
+    export = follow(call, project, call("POST", f"{path}/exports", {"format": "audacity"}).json())
+    data = call("GET", f"{path}/exports/{export['id']}/file").body
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        track = next(name for name in archive.namelist() if "night" in name)
+        start, end, name = archive.read(track).decode().strip().split("\t")
+    assert (float(start), float(end), name) == (0.5, 1.5, classes[0].name)
+    body, kind = form({"night.wav": recording}, hop_seconds="0.5")
+    refused = call("POST", f"{path}/items", body, content_type=kind)
+    assert refused.status == 422 and "hop_seconds needs window_seconds" in refused.json()["error"]
 
 
 @pytest.mark.slow
@@ -340,6 +371,7 @@ def test_a_project_is_duplicated_measured_and_deleted_by_its_name(call, project,
     assert [row["name"] for row in call("GET", "/projects?archived=true").json()] == ["Copy"]
 
 
+@pytest.mark.slow
 def test_a_deletion_whose_process_died_continues_when_the_server_starts(project, page_store):
     from app.jobs.deletions import resume_deletions
     from storage.projects.deletion import request_deletion, unfinished_deletions

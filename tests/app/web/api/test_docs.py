@@ -88,12 +88,12 @@ def check_model_and_predictions(names: dict[str, Any], folder: Path) -> None:
         archive.extractall(folder / "model")
     inside = next(path.parent for path in (folder / "model").rglob("predict.py"))
     command = [sys.executable, "predict.py", "--all", str(folder / "new-0.png"), str(folder / "new-1.png")]
-    told = subprocess.run(command, cwd=inside, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, cwd=inside, capture_output=True, text=True, check=True).stdout
     new: pd.DataFrame = names["new"]
     assert list(new["file"]) == ["new-0.png", "new-1.png", "broken.png"]
     assert list(new["error"].notna()) == [False, False, True] and new["class_name"].isna().tolist()[2]
     assert (new[["p_one", "p_two", "p_three"]].sum(axis=1)[:2] - 1).abs().max() < 1e-4
-    by_script = pd.read_csv(io.StringIO(told))
+    by_script = pd.read_csv(io.StringIO(printed))
     for name in ("one", "two", "three"):
         assert (by_script[name] - new[f"p_{name}"][:2]).abs().max() < 1e-4
     assert list(by_script["class"]) == list(new["class_name"][:2])

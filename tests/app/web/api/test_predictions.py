@@ -112,3 +112,11 @@ def test_hidden_items_have_no_predictions_for_who_may_still_label_them(page_stor
     refused = call("POST", f"{base}/predictions/items", {"item_ids": [shapes.item_ids[20]]})
     assert refused.status == 403 and str(shapes.item_ids[20]) in refused.json()["error"] and not held
     assert resources.store() is page_store
+    row = Pool(page_store, shapes.project_id).item(shapes.item_ids[20])
+    body, kind = form({"new.png": picture(0, 77), "copy.png": page_store.media.read(row.sha256)})
+    refused = call("POST", f"{base}/predictions/files", body, content_type=kind)
+    assert refused.status == 403 and "copy.png" in refused.json()["error"] and not held
+    body, kind = form({"new.png": picture(0, 77)})
+    assert call("POST", f"{base}/predictions/files", body, content_type=kind).status == 202
+    finish(page_store, held[0])
+    assert call("GET", f"{base}/jobs/{held[0].name}/predictions").json()["predictions"][0]["error"] is None

@@ -117,6 +117,7 @@ def test_near_the_end_a_tab_holds_half_of_what_waits_and_others_find_work(post, 
     assert held == [9, 7]
 
 
+@pytest.mark.slow
 def test_twenty_people_at_once_see_only_their_own(post, project, page_store):
     """Every answer names the asker's own actions, every item was given to one person only."""
     class_id = list_classes(page_store, project.id)[0].id

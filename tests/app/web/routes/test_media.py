@@ -50,6 +50,7 @@ def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_st
     assert get(media_path(clip, "file"), if_none_match=tag).status == 304
 
 
+@pytest.mark.slow
 def test_a_format_that_browsers_do_not_play_or_show_is_served_as_one_that_they_do(get, page_store, tmp_path):
     """AIFF is played as FLAC, TIFF and AVIF are shown as PNG; the bytes as imported stay available."""
     aiff = made_media.sound("AIFF", subtype="PCM_16")
@@ -165,7 +166,7 @@ def test_pictures_are_drawn_once_and_served_as_png(get, clip, page_store):
     assert sound["seconds"] == pytest.approx(0.64) and len(sound["peaks"]) == 148 and max(sound["peaks"]) == 1.0
 
 
-def test_a_missing_or_changed_file_is_said_and_other_bytes_are_never_sent(get, clip, page_store):
+def test_a_missing_or_changed_file_is_reported_and_other_bytes_are_never_sent(get, clip, page_store):
     """The hash is compared when bytes are read from a file."""
     path = page_store.media.path(clip.sha256)
     data = path.read_bytes()

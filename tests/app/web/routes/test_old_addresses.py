@@ -9,7 +9,9 @@ from app.web.routes.old_addresses import old_address_routes
 from tests.app.asgi_client import ask
 
 
-@pytest.mark.parametrize(("old", "new"), [("learn", "train"), ("collect", "data"), ("deliver", "export")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("learn", "train"), ("collect", "data"), ("deliver", "export"), ("label", "")]
+)
 def test_an_old_address_redirects_to_the_new_one_with_its_query(old, new):
     server = Starlette(routes=old_address_routes())
     for method in ("GET", "HEAD"):

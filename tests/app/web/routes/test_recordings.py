@@ -10,10 +10,12 @@ import uuid
 import numpy as np
 import pytest
 import soundfile
+from sqlalchemy import update
 
 from app.web.routes.cards import cards
 from app.web.routes.media import media_path
 from app.web.routes.recordings import recording_path
+from storage.database.schema import Item
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
 from storage.labeling.events import LabelInput
@@ -49,6 +51,21 @@ def test_a_window_is_served_as_its_own_wav_with_ranges_and_drawings(get, windows
     assert sound["seconds"] == 2.0
     for part in ("spectrogram.png", "thumb.png", "model.png"):
         assert get(media_path(item, part)).body.startswith(b"\x89PNG")
+
+
+def test_a_card_says_which_channel_the_model_is_given(windows, page_store, get):
+    project, ann = get_project(page_store, windows[0].project_id), annotator_named(page_store, "ada").id
+    with page_store.write() as connection:
+        connection.execute(update(Item).where(Item.id == windows[0].id).values(channels=4))
+    assert "channel" not in _why(page_store, project.id, windows[0].id, ann)
+    update_project(page_store, project.id, settings=dataclasses.replace(project.settings, media={"audio_channel": 2}))
+    assert "The model is given channel 2 of 4 alone." in _why(page_store, project.id, windows[0].id, ann)
+    assert "channel" not in _why(page_store, project.id, windows[1].id, ann), "a file with one channel has no other"
+
+
+def _why(store, project_id, item_id, annotator) -> str:
+    item = Pool(store, project_id).item(item_id)
+    return cards(store, get_project(store, project_id), annotator, [item])[0]["why"]
 
 
 def test_the_context_is_the_seconds_around_the_window_within_the_recording(get, windows):
@@ -113,7 +130,7 @@ def test_parts_of_other_items_and_without_a_session_are_refused(get, windows, pa
     assert card["window"] is None
 
 
-def test_a_recording_that_is_gone_is_said_and_noted_with_all_windows(get, windows, page_store):
+def test_a_missing_recording_is_reported_and_marks_all_its_windows(get, windows, page_store):
     page_store.media.path(windows[0].recording_sha256).unlink()
     assert get(media_path(windows[0], "file")).status == 404
     assert {item.condition for item in Pool(page_store, windows[0].project_id).items()} == {"missing"}

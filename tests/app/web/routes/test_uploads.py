@@ -125,7 +125,7 @@ def test_sizes_are_bounded_file_by_file_and_together(put, done, page_store, monk
         assert packed.namelist() == ["0.wav", "1.wav"]
 
 
-def test_uploads_that_nobody_imported_are_cleared_away(put, done, page_store):
+def test_uploads_that_were_never_imported_are_removed(put, done, page_store):
     folder = page_store.home / "uploads"
     assert put("a.wav", b"x", upload="a" * 32).status == 200
     assert put("b.zip", b"x", upload="b" * 32, **{"x-winnow-alone": "yes"}).status == 200

@@ -12,6 +12,8 @@ from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_sum
 from core.coresets.library.summaries import SUMMARIES, Evidence, gradient_matching, k_center, summarize
 from core.errors import InvalidInput
 
+pytestmark = pytest.mark.slow
+
 
 def test_tasks_share_the_memory_equally_and_keep_their_first_rows():
     memory = ReplayMemory(12)

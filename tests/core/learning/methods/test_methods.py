@@ -169,7 +169,7 @@ def test_the_learning_rate_warms_up_and_ends_at_zero():
     assert rates[500] == pytest.approx(0.5, abs=1e-3) and rates[1_000] == pytest.approx(0, abs=1e-9)
 
 
-def test_every_pass_holds_every_row_once_and_any_step_can_be_asked_for_alone():
+def test_every_pass_has_every_row_once_and_any_step_can_be_requested_alone():
     rows = np.array([5, 7, 11, 13, 17])
     order = Shuffled(rows, seed=3)
     drawn = np.concatenate([order.batch(step, 2) for step in range(10)])

@@ -20,6 +20,8 @@ from core.runtime import Runtime
 from tests.core.fake_cuda import fake_cuda
 from tests.core.learning.pools import N_CLASSES, SMALL, clip_pool, picture_pool, some_labels
 
+pytestmark = pytest.mark.slow
+
 POOL, CLASSES = picture_pool()
 CPU = Runtime(seed=0, device=torch.device("cpu"))
 CONFIG = dataclasses.replace(SMALL, pretrain_steps=12, pretrain_batch=16)

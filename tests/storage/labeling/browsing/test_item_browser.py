@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from core.errors import Forbidden
 from storage.labeling.agreement import disagreements
 from storage.labeling.browsing.item_browser import ItemQuery, matching, notes_of, query_choices
+from storage.labeling.browsing.requeue import Sent, send_to_queue, take_back
 from storage.labeling.held_out import move_to_test
 from storage.labeling.item_rows import ItemRow
 from storage.media.checks import set_condition
@@ -18,6 +20,7 @@ from storage.projects.class_rows import counts_as
 from storage.projects.classes import list_classes, merge_classes
 from storage.projects.deletion import request_deletion, run_deletion
 from storage.projects.projects import get_project
+from storage.projects.roles import Actor, acting_as, set_role
 from tests.app.finished_rounds import finish_round
 from tests.storage.pools import Made, add_items, event, make_pool
 
@@ -179,10 +182,38 @@ def test_the_choices_are_what_the_project_has(made):
     assert found.splits == ["dev", "test", "train"]
 
 
-def test_items_go_to_the_front_of_the_queue_and_own_skips_are_undone(made):
+def test_items_go_to_the_front_of_the_queue_and_skips_of_all_annotators_are_undone(made):
     skipped, waiting, labeled = made.items[4], made.items[9], made.items[1]
-    assert made.pool.send_to_queue([waiting, labeled], annotator=made.bob) == 1
-    assert made.pool.send_to_queue([skipped], annotator=made.bob) == 0  # the skip of another annotator
-    assert made.pool.send_to_queue([skipped, waiting], annotator=made.ann) == 2
+    before = made.pool.waiting_ids().tolist()
+    assert skipped not in before
+    sent = send_to_queue(made.store, made.project_id, [skipped, waiting, labeled], annotator=made.bob)
+    assert sent.n_waiting == 2 and set(sent.skipped) == {skipped}
     assert made.pool.first_in_queue()[:2].tolist() == [skipped, waiting]
-    assert [item.id for item in made.pool.next_to_label(annotator=made.bob, limit=2)] == [skipped, waiting]
+    assert [item.id for item in made.pool.next_to_label(annotator=made.ann, limit=2)] == [skipped, waiting]
+    assert [(event.kind, event.annotator_id) for event in made.pool.history(skipped)][-1] == ("undo", made.bob)
+    assert take_back(made.store, made.project_id, sent, annotator=made.bob) == 2
+    assert made.pool.waiting_ids().tolist() == before and made.pool.item(skipped).skipped
+    assert made.pool.rebuild() == 0
+
+
+def test_an_item_that_was_labeled_in_between_is_not_returned(made):
+    skipped = made.items[4]
+    sent = send_to_queue(made.store, made.project_id, [skipped], annotator=made.bob)
+    made.pool.label(skipped, made.classes[0], annotator=made.ann)
+    take_back(made.store, made.project_id, sent, annotator=made.bob)
+    assert not made.pool.item(skipped).skipped and made.pool.item(skipped).class_id == made.classes[0]
+
+
+def test_only_editors_undo_the_skips_of_others(made):
+    set_role(made.store, made.project_id, made.bob, "owner")
+    set_role(made.store, made.project_id, made.ann, "annotator")
+    made.pool.apply([event(made.items[9], "skip")], annotator=made.bob)
+    skip = made.pool.history(made.items[9])[-1].uuid
+    undo = event(made.items[9], "undo", undoes=skip)
+    with acting_as(Actor(made.ann)):
+        assert not made.pool.apply([undo], annotator=made.ann)[0].accepted
+        with pytest.raises(Forbidden, match="is annotator"):
+            send_to_queue(made.store, made.project_id, [made.items[9]], annotator=made.ann)
+        with pytest.raises(Forbidden, match="is annotator"):
+            take_back(made.store, made.project_id, Sent(ranks={}, skipped={}), annotator=made.ann)
+    assert made.pool.item(made.items[9]).skipped

@@ -1,0 +1,77 @@
+"""The audition card on Train: every encoder at hand, and none, at the labels so far."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.jobs import jobs
+from app.jobs.jobs import JobView
+from app.jobs.requests import AuditionRequest
+from app.rounds import learning_settings
+from app.rounds.stored_audition import stored_audition
+from app.views.cards.audition_table import about_audition, audition_rows
+from app.views.text import count, markup, plain
+from app.web import resources, theme
+from app.web.screens import job_list
+from storage.labeling.pool import Pool
+from storage.projects.projects import ProjectRow
+from storage.rounds.log import RoundLog
+
+TITLE = "Audition"  # the titles of its jobs begin with it
+
+
+def audition_card(project: ProjectRow) -> None:
+    """The newest table, what `auto` chose last, and the button; nothing where there is no encoder for the project."""
+    store = resources.store()
+    n_encoders = len(learning_settings.encoder_names(store, project))
+    if not n_encoders:
+        return
+    found = stored_audition(project)
+    labeled = Pool(store, project.id).counts().labeled
+    with theme.card("audition"):
+        text, side = st.columns([6, 1], vertical_alignment="center")
+        with text:
+            at = f"at {count(found['n_labels'], 'label')}" if found else "not run yet"
+            theme.heading("Encoders compared", at)
+        with side:
+            running = _running(project.id)
+            if st.button("Compare encoders", key="audition-now", disabled=running or labeled < 2, width="stretch"):
+                job_list.follow(
+                    jobs.start(
+                        resources.locations().home,
+                        f"{TITLE} of {count(n_encoders, 'encoder')}",
+                        AuditionRequest(project_id=project.id),
+                        project.id,
+                    )
+                )
+                st.rerun()
+        if found:
+            st.html(_table(found))
+            theme.muted(about_audition(found))
+        else:
+            theme.muted(
+                "Compares the installed encoders, and training without one, by cross-validation on the labels so far."
+            )
+        if note := _last_decision(project.id):
+            theme.muted(note)
+    job_list.job_list(project.id, TITLE, lambda view: "The table above is new.")
+
+
+def _running(project_id: int) -> bool:
+    seen: list[JobView] = jobs.list_jobs(resources.locations().home, project_id)
+    return any(view.status == "running" and view.job.title.startswith(TITLE) for view in seen)
+
+
+def _table(found: dict) -> str:  # type: ignore[type-arg]
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Encoder", "Accuracy", "Time", ""))
+    lines = ["".join(f"<td>{markup(cell)}</td>" for cell in row) for row in audition_rows(found)]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="winnow-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _last_decision(project_id: int) -> str:
+    """The note of the newest round that chose between an encoder and training from scratch."""
+    for row in RoundLog(resources.store(), project_id).list():
+        if row.status == "finished" and (approach := row.metrics.get("approach")):
+            return plain(f"Round {row.number}. {approach['note']}")
+    return ""

@@ -1,0 +1,105 @@
+"""Second looks: labels that may be wrong take the places of new items in a batch where that is worth more.
+
+A label is considered if it is more likely wrong than right (`core.labels.trust`). Its price and that of a new label are
+in one currency, the change of the loss of the whole pool (`core.labels.influence`). The most expensive label replaces
+the cheapest new pick if its price is higher, and so on, up to MOST_SHARE of the batch. No label is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.labels.influence import pool_influence
+from core.labels.trust import SUSPECTED
+from core.types import UNLABELED, PickReason, Selection, SelectionRequest
+
+MOST_SHARE = 0.5  # of a batch
+MOST_ROWS = 4_000  # of the outer loss
+
+
+def with_second_looks(
+    selection: Selection,
+    request: SelectionRequest,
+    labels: NDArray[np.int64],
+    weights: NDArray[np.floating],
+    belief: NDArray[np.floating],
+) -> tuple[Selection, NDArray[np.float32] | None]:
+    """The selection with second looks at its end, and the influence of suspected labels (n,), NaN on other rows; None
+    where no label is suspected. `labels`, `weights` and `belief` are those of the request's rows."""
+    suspects = np.flatnonzero((labels != UNLABELED) & (weights < SUSPECTED))
+    most = int(MOST_SHARE * len(selection.item_ids))
+    if not len(suspects) or not request.has_model:
+        return selection, None
+    order = np.argsort(request.item_ids, kind="stable")
+    picks = order[np.searchsorted(request.item_ids, selection.item_ids, sorter=order)]
+    rows = _rows(labels, picks)
+    found = pool_influence(_features(request)[rows], labels[rows], request.probabilities[rows], weights[rows])
+    new = found.new_prices(np.searchsorted(rows, picks), request.probabilities[picks])
+    prices = found.look_prices(np.searchsorted(rows, suspects), labels[suspects], belief[suspects])
+    influence = np.full(len(labels), np.nan, np.float32)
+    influence[suspects] = found.of_labels(np.searchsorted(rows, suspects), labels[suspects])
+    best, kept = replacements(prices, new, most)
+    if not len(best):
+        return selection, influence
+    chosen, prices = suspects[best], prices[best]
+    reasons: tuple[PickReason, ...] = ()
+    if selection.reasons:
+        stay = [replace(selection.reasons[at], order=number) for number, at in enumerate(kept, 1)]
+        looks = [
+            PickReason(
+                order=len(kept) + number,
+                score=float(price),
+                second_look=True,
+                trust=float(weights[row]),
+                influence=float(influence[row]),
+                guess=int(belief[row].argmax()),
+            )
+            for number, (row, price) in enumerate(zip(chosen, prices, strict=True), 1)
+        ]
+        reasons = (*stay, *looks)
+    changed = replace(
+        selection,
+        item_ids=np.concatenate([selection.item_ids[kept], request.item_ids[chosen]]),
+        scores=np.concatenate([selection.scores[kept], prices]).astype(np.float32),
+        reasons=reasons,
+        notes=(*selection.notes, second_look_note(len(chosen), len(selection.item_ids))),
+    )
+    return changed, influence
+
+
+def replacements(
+    looks: NDArray[np.float64], new: NDArray[np.float64], most: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions of the second looks by price, highest first, and of the new picks that stay, in their order: the best
+    look replaces the cheapest pick while its price is higher."""
+    best, cheapest = np.argsort(-looks, kind="stable"), np.argsort(new, kind="stable")
+    n_looks = 0
+    while n_looks < min(most, len(best)) and looks[best[n_looks]] > new[cheapest[n_looks]]:
+        n_looks += 1
+    return best[:n_looks], np.sort(cheapest[n_looks:])
+
+
+def second_look_note(n_looks: int, n_picks: int) -> str:
+    what = "is a second look at a label" if n_looks == 1 else "are second looks at labels"
+    return (
+        f"{n_looks} of {n_picks} picks {what} that may be wrong. By the expected change of the loss this is worth more "
+        "than as many new items."
+    )
+
+
+def _rows(labels: NDArray[np.int64], picks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Labeled rows, picks, and evenly spaced others up to MOST_ROWS, ascending."""
+    own = np.union1d(np.flatnonzero(labels != UNLABELED), picks)
+    others = np.setdiff1d(np.arange(len(labels)), own)
+    n_others = min(len(others), max(MOST_ROWS - len(own), 0))
+    spaced = others[np.linspace(0, len(others) - 1, n_others).round().astype(np.int64)] if n_others else others[:0]
+    return np.union1d(own, spaced)
+
+
+def _features(request: SelectionRequest) -> NDArray[np.float64]:
+    """(n, e) embeddings of length 1."""
+    z = np.asarray(request.embeddings if request.embeddings.shape[1] else request.features, np.float64)
+    return np.asarray(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))

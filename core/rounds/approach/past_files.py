@@ -1,0 +1,30 @@
+"""A past round of the preset `auto` as a file of plain arrays, for simulations that are continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from core.rounds.approach.evidence import PastRound
+
+
+def save_past(past: PastRound, path: Path) -> None:
+    """Complete under its name, or not there."""
+    about = {"n_labels": past.n_labels, "encoder": past.encoder, "uses_encoder": past.uses_encoder}
+    text = json.dumps(about | {"class_names": past.class_names}).encode()
+    arrays = {name: getattr(past, name) for name in ("item_ids", "classes") if getattr(past, name) is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        np.savez(file, about=np.frombuffer(text, np.uint8), **arrays)
+    os.replace(file.name, path)
+
+
+def load_past(path: Path) -> PastRound:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = json.loads(arrays.pop("about").tobytes())
+    return PastRound(**(about | {"class_names": tuple(about["class_names"])}), **arrays)

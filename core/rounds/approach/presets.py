@@ -1,0 +1,75 @@
+"""The preset `auto`: the settings of the device, and the two ways to train that it chooses between."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from core.config import EncoderConfig, Preset, RoundConfig, preset
+from core.runtime import Runtime
+
+
+def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
+    """The settings with `auto` replaced by the preset for this device; strategy, media, seed and the settings that were
+    changed by name stay."""
+    if config.preset != "auto":
+        return config
+    named = preset("auto", runtime.device.type, config.seed)
+    selection = dataclasses.replace(
+        config.selection,
+        n_views=named.selection.n_views,
+        proxy=named.selection.proxy,
+        uncertainty_power=named.selection.uncertainty_power,
+    )
+    name: Preset = "paper" if runtime.is_cuda else "laptop"
+    kernel = config.kernel
+    if kernel.network == preset("auto").kernel.network:  # another one was chosen
+        kernel = dataclasses.replace(kernel, network=named.kernel.network)
+    resolved = dataclasses.replace(
+        config, preset=name, training=named.training, selection=selection, similarity=named.similarity,
+        augmentation=named.augmentation, kernel=kernel,
+    )  # fmt: skip
+    return _with_changes(resolved, config)
+
+
+def _with_changes(resolved: RoundConfig, config: RoundConfig) -> RoundConfig:
+    for section, field in (changed.split(".") for changed in config.changed):
+        kept = {field: getattr(getattr(config, section), field)}
+        resolved = dataclasses.replace(resolved, **{section: dataclasses.replace(getattr(resolved, section), **kept)})
+    return resolved
+
+
+def is_open(config: RoundConfig) -> bool:
+    """Whether the round has yet to choose between its encoder and training from scratch."""
+    return config.preset == "auto" and bool(config.encoder.identity)
+
+
+def settle_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
+    """`resolve_preset`, except for a round that chooses between an encoder and training from scratch in its stage
+    "decide"."""
+    return config if is_open(config) else resolve_preset(config, runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The settings of a round of the preset `auto` that has an encoder: with it, and from scratch."""
+
+    encoder: RoundConfig
+    scratch: RoundConfig
+
+
+def both_ways(config: RoundConfig, runtime: Runtime) -> Ways:
+    """Strategy, batch, media, kernel, seed and what was changed by name are the same in both."""
+    named = preset("encoder", seed=config.seed)
+    selection = dataclasses.replace(
+        config.selection,
+        n_views=named.selection.n_views,
+        proxy=named.selection.proxy,
+        uncertainty_power=named.selection.uncertainty_power,
+    )
+    encoder = dataclasses.replace(
+        config, preset="encoder", training=named.training, selection=selection, similarity=named.similarity,
+        augmentation=named.augmentation,
+    )  # fmt: skip
+    scratch = resolve_preset(dataclasses.replace(config, encoder=EncoderConfig(name=config.encoder.name)), runtime)
+    return Ways(encoder=_with_changes(encoder, config), scratch=scratch)

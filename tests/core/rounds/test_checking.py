@@ -1,0 +1,91 @@
+"""The stage "check": wrong labels lose weight with and without a similarity graph, and rounds use the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from core.config import LabelsConfig
+from core.labels.trust import SUSPECTED
+from core.rounds.checking import check_labels, checked_rows, labels_are_checked, trust_notes
+from core.rounds.outputs import Predictions
+from core.rounds.stages import prepare_inputs, propagate
+from core.types import UNLABELED
+from tests.app.worker_processes import quick_config
+from tests.core.media.samples import tone, wav
+from tests.core.rounds.small_rounds import context_of, pool, similar_clips
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WRONG = (10, 20, 26)
+
+
+def labels() -> dict[int, int]:
+    """30 of 60 items, in classes by their row; three are wrong."""
+    return {row: (row + (row in WRONG)) % 3 for row in range(30)}
+
+
+def clips():
+    """60 tones of three pitches."""
+    rng = np.random.default_rng(0)
+    data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(60)]
+    hashes = tuple(hashlib.sha256(one).hexdigest() for one in data)
+    snapshot, _ = pool(labels(), n=60, kind="audio")
+    return dataclasses.replace(snapshot, hashes=hashes), dict(zip(hashes, data, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_wrong_labels_lose_weight_and_right_ones_keep_it(kind):
+    snapshot, media = clips() if kind == "audio" else pool(labels(), n=60)
+    config = similar_clips() if kind == "audio" else quick_config()
+    context = context_of(snapshot, media, config)
+    inputs = prepare_inputs(context)
+    assert labels_are_checked(context, inputs)
+    found = check_labels(context, inputs)
+    assert (found.graph is not None) == (kind == "audio")
+    right = np.setdiff1d(np.arange(30), WRONG)
+    suspects = np.flatnonzero(found.weights < SUSPECTED).tolist()
+    assert set(suspects) <= set(WRONG) and len(suspects) >= 2 and found.weights[right].min() > 0.7
+    assert (found.weights[30:] == 1).all() and found.n_checked == 30
+    assert (found.belief[suspects].argmax(1) == np.array(suspects) % 3).all()
+    expected = f"{len(suspects)} labels are more likely wrong than right, of 30 checked."
+    assert trust_notes(found)[0].startswith(expected)
+    confirmed = dataclasses.replace(snapshot, confirmed=np.arange(60) == suspects[0])
+    again = check_labels(context_of(confirmed, media, config), inputs)
+    assert again.weights[suspects[0]] == 1 and again.weights[suspects[1]] < SUSPECTED
+    if kind == "audio":
+        _neighbors_follow_the_others(context, inputs, found)
+
+
+def _neighbors_follow_the_others(context, inputs, trust) -> None:
+    """Equal predictions everywhere: what propagation adds comes from the labels."""
+    before = np.full((60, 3), 1 / 3, np.float32)
+    rows = np.flatnonzero(context.snapshot.labels != UNLABELED)
+    before[rows] = np.eye(3, dtype=np.float32)[context.snapshot.labels[rows]]
+    predictions = Predictions(probabilities=before, embeddings=np.empty((60, 0), np.float32))
+    plain, weighed = propagate(context, inputs, predictions), propagate(context, inputs, predictions, trust)
+    truth = np.arange(60) % 3
+    right = [one.probabilities[np.arange(30, 60), truth[30:]].mean() for one in (plain, weighed)]
+    assert right[1] > right[0]
+    assert np.array_equal(weighed.probabilities[rows], before[rows]), "a label stays as it was given"
+
+
+def test_few_labels_and_switched_off_checks_are_left_alone():
+    few, media = pool({row: row % 3 for row in range(19)}, n=40)
+    context = context_of(few, media, quick_config())
+    inputs = prepare_inputs(context)
+    assert not labels_are_checked(context, inputs) and trust_notes(None) == ()
+    many, media = pool(labels(), n=60)
+    off = dataclasses.replace(quick_config(), labels=LabelsConfig(weigh=False))
+    assert not labels_are_checked(context_of(many, media, off), prepare_inputs(context_of(many, media, off)))
+
+
+def test_checked_rows_are_all_labeled_ones_and_evenly_spaced_others():
+    labels_ = np.full(10_000, UNLABELED)
+    labels_[::7] = 0
+    usable = np.arange(10_000) % 2 == 0
+    rows = checked_rows(usable, labels_)
+    assert len(rows) == 4_000 and usable[rows].all()
+    assert np.isin(np.flatnonzero(usable & (labels_ == 0)), rows).all()

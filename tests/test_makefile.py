@@ -1,0 +1,65 @@
+"""The Makefile: the chosen build of torch stays when the pinned requirements are installed after it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PINS = dict(re.findall(r"^(torch|torchaudio)==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+
+
+def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
+    """An empty package with these requirements."""
+    info = f"{name}-{version}.dist-info"
+    metadata = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
+    files = {
+        f"{name}/__init__.py": "",
+        f"{info}/METADATA": "\n".join(["Metadata-Version: 2.1", *metadata, ""]),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+
+
+@pytest.mark.slow
+def test_the_chosen_build_of_torch_stays_when_the_requirements_are_installed(tmp_path):
+    """Two local folders stand for the index of the build and for pip's own index."""
+    assert set(PINS) == {"torch", "torchaudio"}
+    build, usual = tmp_path / "build", tmp_path / "usual"
+    for folder, suffix in ((build, "+cpu"), (usual, "")):
+        folder.mkdir()
+        wheel(folder, "torch", PINS["torch"] + suffix)
+        wheel(folder, "torchaudio", PINS["torchaudio"] + suffix, f"torch=={PINS['torch']}")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("".join(f"{name}=={version}\n" for name, version in PINS.items()))
+
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    own["PIP_CONFIG_FILE"] = os.devnull  # a machine may name further places of packages
+
+    def install(folder: Path, *options: str) -> str:
+        command = [sys.executable, "-m", "pip", "--python", python, "install", "--disable-pip-version-check"]
+        command += ["--no-index", "--find-links", str(folder), *options]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=own).stdout
+
+    def installed() -> set[str]:
+        folder = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+        return {path.name.removesuffix(".dist-info") for path in folder.glob("torch*.dist-info")}
+
+    pins = [f"{name}=={version}" for name, version in PINS.items()]
+    install(usual, "-r", str(requirements))  # a folder that was set up without TORCH
+    assert installed() == {f"{name}-{version}" for name, version in PINS.items()}
+    install(build, "--force-reinstall", "--no-deps", *pins)
+    said = install(usual, "-r", str(requirements))
+    assert installed() == {f"{name}-{version}+cpu" for name, version in PINS.items()}
+    assert said.count("Requirement already satisfied: torch") >= 2
