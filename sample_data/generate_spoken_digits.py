@@ -3,8 +3,8 @@
     python -m sample_data.generate_spoken_digits [--out sample_data/spoken_digits]
 
 Every voice is an espeak-ng accent with a variant of the voice, a pitch and a speed; every take changes speed and pitch
-a little and adds its own background (hiss, hum, babble of the same synthesiser, or rumble). All of it follows from the
-seed, so the same version of the synthesiser gives the same samples.
+a little and adds its own background (hiss, hum, babble of the same synthesizer, or rumble). All of it follows from the
+seed, so the same version of the synthesizer gives the same samples.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ VOICES = (
 )
 
 
-class Synthesiser:
+class Synthesizer:
     """espeak-ng through its C interface: text in, 16-bit samples out."""
 
     _synchronous, _utf8 = 2, 1
@@ -137,26 +137,26 @@ def background(kind: int, n_samples: int, babble: NDArray[np.float64], rng: np.r
     return noise / np.sqrt(np.mean(noise**2) + 1e-12)
 
 
-def make_babble(synthesiser: Synthesiser) -> NDArray[np.float64]:
+def make_babble(synthesizer: Synthesizer) -> NDArray[np.float64]:
     """Several voices saying other words at once."""
     text = "the quick brown fox jumps over a lazy dog while many people talk about the weather and the news"
     parts = [
-        resampled(synthesiser.say(text, voice, pitch, 170), synthesiser.rate)
+        resampled(synthesizer.say(text, voice, pitch, 170), synthesizer.rate)
         for voice, pitch in (("en-us+m1", 40), ("en+f1", 60), ("en-029+m4", 45))
     ]
     return np.sum([part[: min(map(len, parts))] for part in parts], axis=0)
 
 
 def clip(
-    synthesiser: Synthesiser, voice: Voice, digit: int, take: int, babble: NDArray[np.float64]
+    synthesizer: Synthesizer, voice: Voice, digit: int, take: int, babble: NDArray[np.float64]
 ) -> NDArray[np.int16]:
     """One clip; the draw depends on the voice, the digit and the take alone."""
     seed = hashlib.sha256(f"{SEED}:{voice.name}:{digit}:{take}".encode()).digest()
     rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
     pitch = int(np.clip(voice.pitch + rng.integers(-8, 9), 5, 95))
     speed = int(voice.speed * rng.uniform(0.88, 1.15))
-    spoken = trimmed(synthesiser.say(WORDS[digit], voice.espeak, pitch, speed), synthesiser.rate)
-    spoken = resampled(spoken, synthesiser.rate)
+    spoken = trimmed(synthesizer.say(WORDS[digit], voice.espeak, pitch, speed), synthesizer.rate)
+    spoken = resampled(spoken, synthesizer.rate)
     power = np.sqrt(np.mean(spoken**2))
     signal_to_noise = float(rng.uniform(14, 32))  # dB
     noise = background(int(rng.integers(4)), len(spoken), babble, rng)
@@ -173,15 +173,15 @@ def flac(samples: NDArray[np.int16]) -> bytes:
 
 
 def generate(out: Path) -> int:
-    """Write all clips below `out`, in one go: the synthesiser carries state from word to word. Returns the bytes."""
-    synthesiser = Synthesiser()
-    babble = make_babble(synthesiser)
+    """Write all clips below `out`, in one go: the synthesizer carries state from word to word. Returns the bytes."""
+    synthesizer = Synthesizer()
+    babble = make_babble(synthesizer)
     n_bytes = 0
     for voice in VOICES:
         (out / voice.name).mkdir(parents=True, exist_ok=True)
         for digit in range(10):
             for take in range(TAKES):
-                data = flac(clip(synthesiser, voice, digit, take, babble))
+                data = flac(clip(synthesizer, voice, digit, take, babble))
                 (out / voice.name / f"{digit}-{take}.flac").write_bytes(data)
                 n_bytes += len(data)
     return n_bytes

@@ -207,7 +207,7 @@ def test_progress_is_reported_and_a_cancel_keeps_finished_blocks(computed: list[
     assert sum(computed) == 8
 
 
-def test_the_factorisation_reports_while_it_runs_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_factorization_reports_while_it_runs_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, reported = threading.Event(), threading.Event()
 
     def until_reported(K: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ def clips() -> Shelf:
     return Shelf(*(wav(tone(200 * k)) for k in range(1, 6)))
 
 
-def test_items_are_read_once_and_come_out_normalised(clips):
+def test_items_are_read_once_and_come_out_normalized(clips):
     cache = MemoryRowCache()
     inputs = prepare(clips.hashes, clips, "audio", MediaConfig(), cache)
     assert inputs.shape == (32, 32, 1) and inputs.clean.dtype == np.float32 and inputs.readable.all()
@@ -73,7 +73,7 @@ def test_preparing_can_be_cancelled(clips):
         prepare(clips.hashes, clips, "audio", MediaConfig(), MemoryRowCache(), cancel)
 
 
-def test_pictures_are_normalised_with_the_pools_statistics():
+def test_pictures_are_normalized_with_the_pools_statistics():
     rng = np.random.default_rng(0)
     shelf = Shelf(*(png(rng.normal((60, 120, 200), 20, (32, 32, 3)).clip(0, 255)) for _ in range(20)))
     inputs = prepare(shelf.hashes, shelf, "image", MediaConfig(), MemoryRowCache())

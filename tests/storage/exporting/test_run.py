@@ -196,7 +196,7 @@ def latest_opinions(found: set[tuple]) -> set[tuple]:
 @pytest.mark.parametrize(
     "cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠x", " =1", "\u200b=1"]
 )
-def test_cells_that_a_spreadsheet_would_run_are_neutralised(cell):
+def test_cells_that_a_spreadsheet_would_run_are_neutralized(cell):
     """Signs that begin a formula, behind white space and in full width too."""
     assert is_formula(cell)
     assert not is_formula("1=1") and not is_formula("cat")
