@@ -20,7 +20,7 @@ PAUSE_SECONDS = (0.5, 4.0)
 CUT_SECONDS = (0.5, 4.0)
 CLOCK_JUMPS = (-86_400.0, -3_600.0, -60.0, 0.0, 60.0, 3_600.0, 86_400.0, 40 * 86_400.0, 3_650 * 86_400.0)
 FLIPPED_FOLDERS = ("artifacts", "cache")
-LEAST_UP_SECONDS = 3.0  # a process is not killed again before it ran for so long: otherwise nothing would ever run
+LEAST_UP_SECONDS = 3.0  # a process is not killed again before it served for so long: otherwise nothing would ever run
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Faults:
         return self._kill(self.target.database)
 
     def _kill(self, one: Managed) -> str | None:
-        if not one.running or time.monotonic() - one.started < LEAST_UP_SECONDS:
+        if not one.has_served(LEAST_UP_SECONDS):
             return None
         return f"SIGKILL to process {one.send(signal.SIGKILL)}"
 

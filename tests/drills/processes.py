@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -25,6 +25,7 @@ from tests.postgres_server import Server, as_ordinary_user, dying_with_us
 STOP_SECONDS = 30.0
 START_SECONDS = 300.0
 RETRY_SECONDS = 0.5
+SAYS_READY = b" is ready."
 
 
 @dataclass
@@ -36,12 +37,15 @@ class Managed:
     environment: dict[str, str]
     log: Path
     folder: Path = server_command.ROOT
+    is_ready: Callable[[], bool] | None = None  # None: when its log says so
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
-    started: float = field(default=0.0)
+    started: float = 0.0
+    ready: float | None = None  # when it was first seen to serve; None: not since its start
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self._log_start, self.ready = log.tell(), None
             self.process = subprocess.Popen(
                 list(self.command), cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
@@ -52,6 +56,22 @@ class Managed:
     @property
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    def look(self) -> None:
+        """Note when it serves for the first time after its start."""
+        if self.ready is None and self.running and (self.is_ready or self._said_ready)():
+            self.ready = time.monotonic()
+
+    def _said_ready(self) -> bool:
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return SAYS_READY in log.read()
+
+    def has_served(self, seconds: float) -> bool:
+        """Whether it has served for `seconds`, and for as long as its start took: a busy machine is slow in both."""
+        if self.ready is None or not self.running:
+            return False
+        return time.monotonic() - self.ready >= max(seconds, self.ready - self.started)
 
     def send(self, number: int) -> int:
         """Send a signal to this process alone; its id."""
@@ -77,7 +97,7 @@ def page_server(home: Path, port: int, environment: dict[str, str], logs: Path) 
     command = server_command.command("127.0.0.1", port)
     shifted = [sys.executable, "-m", "tests.drills.shifted_clock", *command[2:]]  # without python -m
     values = server_command.environment("127.0.0.1", port, home) | environment
-    return Managed("server", shifted, values, logs / "server.log")
+    return Managed("server", shifted, values, logs / "server.log", is_ready=lambda: is_ready(port))
 
 
 def worker(home: Path, port: int, environment: dict[str, str], logs: Path) -> Managed:
@@ -115,7 +135,7 @@ class Postgres:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [*dying_with_us(prefix), str(binaries / "postgres"), "-D", str(data), *options]
         self.server = Server(folder)
-        self.managed = Managed("postgresql", command, dict(os.environ), logs / "postgresql.log", folder)
+        self.managed = Managed("postgresql", command, dict(os.environ), logs / "postgresql.log", folder, self.is_ready)
 
     def is_ready(self) -> bool:
         try:
@@ -135,7 +155,8 @@ def wait_until(ready: object, what: str, seconds: float = START_SECONDS) -> None
 
 
 class Watchdog(threading.Thread):
-    """Starts processes again that ended. PostgreSQL ends with the thread that started it, so stop this one last."""
+    """Starts processes again that ended, and notes when they serve. PostgreSQL ends with the thread that started it, so
+    stop this one last."""
 
     def __init__(self, processes: Sequence[Managed]) -> None:
         super().__init__(daemon=True)
@@ -148,6 +169,7 @@ class Watchdog(threading.Thread):
                 for one in self.processes:
                     if not one.running:
                         one.start()
+                    one.look()
 
     def end(self, one: Managed) -> None:
         """End a process for good."""

@@ -23,6 +23,24 @@ TEXTS = st.sampled_from(["", "x", "label", "undo", "\x00", "\ud800", "é" * 300,
 SCALARS = st.none() | NUMBERS | TEXTS | st.floats() | st.text(max_size=5)
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner), max_leaves=8)
 FIELDS = ("holder", "previous", "limit", "release", "items", "offset", "order", "class_id", "events")
+TIMES = st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01", "2026-01-01T00:00Z"])
+CONDITIONS: dict[str, st.SearchStrategy[object]] = {
+    **dict.fromkeys(("label_id", "class_id", "annotator_id", "round_id", "like", "after", "offset", "limit"), NUMBERS),
+    **dict.fromkeys(("least", "most"), NUMBERS | st.floats()),
+    **dict.fromkeys(("since", "until"), TIMES),
+    **dict.fromkeys(("split", "search"), TEXTS),
+    "show": st.sampled_from(["waiting", "labeled", "test", "all", "none"]),
+    "order": st.sampled_from(["sure", "unsure", "labeled", "newest", "oldest", "name", "outliers", "duplicates"]),
+    "marks": st.lists(st.sampled_from(["flagged", "skipped", "noted", "contested", "unreadable", "x"]), max_size=2),
+    "items": st.lists(NUMBERS, max_size=3),
+}
+QUERIES = st.fixed_dictionaries({}, optional=CONDITIONS)
+PAIRS = st.lists(st.lists(NUMBERS | st.sampled_from([2, 3, 4]), min_size=2, max_size=2), max_size=3) | VALUES
+ACTIONS = st.fixed_dictionaries(
+    {"action": st.sampled_from(["queue", "take-back", "test", "pool", "plan-delete", "delete", "x"])},
+    optional={"items": st.lists(NUMBERS | st.sampled_from([2, 3]), max_size=3) | VALUES, "query": QUERIES | VALUES}
+    | {"ranks": PAIRS, "skipped": PAIRS, "confirm": VALUES},
+)
 NUMBER_FIELDS = ("item_id", "class_id", "suggested_class_id", "suggested_confidence", "seconds")
 TEXT_FIELDS = ("uuid", "kind", "undoes", "suggestion", "note", "at")
 CHANGES = (
@@ -58,6 +76,20 @@ def sent(post, address, body):
 )
 def test_no_body_of_a_request_makes_a_server_error(post, project, route, body):
     sent(post, f"/api/projects/{project.id}/{route}", body)
+
+
+@pytest.mark.slow
+@FUZZED
+@given(QUERIES)
+def test_no_query_of_items_makes_a_server_error(post, project, query):
+    sent(post, f"/api/projects/{project.id}/tiles", query)
+
+
+@pytest.mark.slow
+@FUZZED
+@given(ACTIONS)
+def test_no_action_on_items_makes_a_server_error(post, project, action):
+    sent(post, f"/api/projects/{project.id}/items/act", action)
 
 
 @pytest.mark.slow
