@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from core.errors import InvalidInput
 from storage.database.bulk import chunks
-from storage.database.schema import ItemState, LabelEvent
+from storage.database.schema import NOT_QUEUED, ItemState, LabelEvent
 from storage.database.store import Store
 from storage.labeling import queue
 from storage.labeling.events import LabelInput, apply_events
@@ -60,7 +61,13 @@ def send_to_queue(store: Store, project_id: int, item_ids: Sequence[int], *, ann
 
 
 def take_back(store: Store, project_id: int, sent: Sent, *, annotator: int) -> int:
-    """Undo `send_to_queue`; returns the number of items that are where they were."""
+    """Undo `send_to_queue`; returns the number of items that are where they were.
+
+    Ranks come from a browser. An item above NOT_QUEUED would never be served, and one far below 0 would leave no rank
+    before it.
+    """
+    if any(abs(rank) > NOT_QUEUED for rank in sent.ranks.values()):
+        raise InvalidInput("These items were not moved: their former places in the queue are out of range.")
     with store.write() as connection:
         projects.touch(connection, project_id)
         states = {row.item_id: row for row in _states(connection, project_id, list(sent.ranks)) if row.waiting}

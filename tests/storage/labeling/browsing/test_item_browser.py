@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import Forbidden
+from core.errors import Forbidden, InvalidInput
+from storage.database.schema import NOT_QUEUED
 from storage.labeling.agreement import disagreements
 from storage.labeling.browsing.item_browser import ItemQuery, matching, notes_of, query_choices
 from storage.labeling.browsing.requeue import Sent, send_to_queue, take_back
@@ -202,6 +203,23 @@ def test_an_item_that_was_labeled_in_between_is_not_returned(made):
     made.pool.label(skipped, made.classes[0], annotator=made.ann)
     take_back(made.store, made.project_id, sent, annotator=made.bob)
     assert not made.pool.item(skipped).skipped and made.pool.item(skipped).class_id == made.classes[0]
+
+
+@pytest.mark.parametrize("rank", [NOT_QUEUED + 1, 2**61, -NOT_QUEUED - 1, -(2**61)])
+def test_no_place_in_the_queue_takes_an_item_out_of_it(made, rank):
+    before = made.pool.waiting_ids().tolist()
+    with pytest.raises(InvalidInput, match="out of range"):
+        take_back(made.store, made.project_id, Sent(ranks={before[0]: rank}, skipped={}), annotator=made.bob)
+    assert made.pool.waiting_ids().tolist() == before
+
+
+@pytest.mark.parametrize("rank", [NOT_QUEUED, -NOT_QUEUED])
+def test_items_at_the_ends_of_the_queue_are_served_and_others_still_come_first(made, rank):
+    *_, last, first = made.pool.waiting_ids().tolist()
+    assert take_back(made.store, made.project_id, Sent(ranks={last: rank}, skipped={}), annotator=made.bob) == 1
+    send_to_queue(made.store, made.project_id, [first], annotator=made.bob)
+    served = [item.id for item in made.pool.next_to_label(annotator=made.ann, limit=100)]
+    assert served[0] == first and last in served
 
 
 def test_only_editors_undo_the_skips_of_others(made):
