@@ -170,8 +170,8 @@ class EncoderConfig:
 class LabelsConfig:
     """What a round does about labels that may be wrong (`core.labels`). Rounds of earlier versions did nothing."""
 
-    weigh: bool = True  # labels that may be wrong weigh less until someone has looked
-    second_looks: bool = True  # a batch may contain them again, where that is worth more than a new item
+    weigh: bool = True  # labels that may be wrong have less weight until someone confirms them
+    second_looks: bool = True  # a batch may contain their items again, where that has a higher value than a new item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 New fields take their defaults, renamed keys and values are translated (`RENAMED_KEYS`, `RENAMED_VALUES`), removed keys
 (`RETIRED`) are ignored, and unknown keys are refused by name. A section that older versions did not have, and whose
-defaults would change what their rounds did, takes the values of then (`BEFORE`).
+defaults would change what their rounds did, takes the values that reproduce them (`BEFORE`).
 """
 
 from __future__ import annotations

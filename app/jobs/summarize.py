@@ -83,8 +83,8 @@ def summarize_project(store: Store, project_id: int, options: SummaryOptions, re
     )
     found = summarize(views, labels, context.snapshot.held_out_labels[split.test], config, report)
     if split.aside is not None:
-        found = replace(found, worth=measure_set_aside(views, labels, split.aside, config, report))
-    return _as_weights(context, split, found, _about(context, options, config, split, newest) | _worth(found))
+        found = replace(found, accuracies=measure_set_aside(views, labels, split.aside, config, report))
+    return _as_weights(context, split, found, _about(context, options, config, split, newest) | _accuracies(found))
 
 
 def split_rows(context: StageContext, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
@@ -191,17 +191,17 @@ def _about(
     }
 
 
-def _worth(found: Summary) -> dict[str, Any]:
+def _accuracies(found: Summary) -> dict[str, Any]:
     models = [
         {
-            "model": worth.model,
-            "summary": worth.summary,
-            "uniform": list(worth.uniform),
-            "uniform_mean": worth.uniform_mean,
-            "uniform_deviation": worth.uniform_deviation,
-            "everything": worth.everything,
+            "model": accuracy.model,
+            "summary": accuracy.summary,
+            "uniform": list(accuracy.uniform),
+            "uniform_mean": accuracy.uniform_mean,
+            "uniform_deviation": accuracy.uniform_deviation,
+            "everything": accuracy.everything,
         }
-        for worth in found.worth
+        for accuracy in found.accuracies
     ]
     return {"accuracy": models, "solver_notes": list(found.notes)}
 

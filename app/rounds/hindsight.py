@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.rounds.stored_round import StoredRound
-from core.acquisition.hindsight import look_back, neighborhood
+from core.acquisition.hindsight import neighborhood, pick_effects
 from core.rounds.outputs import Predictions, PropagatedLabels
 from core.types import UNLABELED
 
@@ -45,7 +45,7 @@ def hindsight_of(
     rows = np.searchsorted(shared, [pick.item_id for pick in picks])
     among = (given == UNLABELED) & ~snapshot.held_out[here]
     around = neighborhood(np.asarray(predictions.embeddings[here]), rows, N_NEIGHBORS, among)
-    found = look_back(old, new, rows, given[rows], around)
+    found = pick_effects(old, new, rows, given[rows], around)
     return {
         pick.position: dataclasses.asdict(one) | {"round": of.row.number}
         for pick, one in zip(picks, found, strict=True)

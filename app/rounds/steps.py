@@ -26,7 +26,7 @@ from core.config import RoundConfig
 from core.encoders.choice import encoder_of, resolve_encoder
 from core.learning.training import load_model
 from core.media.inputs import Inputs
-from core.rounds.approach.presets import settle_preset
+from core.rounds.approach.presets import resolve_at_start
 from core.rounds.candidates import why_no_model
 from core.rounds.context import StageContext
 from core.rounds.outputs import LabelTrust, TrainingResult
@@ -70,7 +70,7 @@ def take_snapshot(of: StoredRound) -> StepResult:
     config = settled_encoder(of.store, row)
     start = RoundStart(
         snapshot=snapshot,
-        config=settle_preset(config, Runtime.create(row.config.seed)),
+        config=resolve_at_start(config, Runtime.create(row.config.seed)),
         previous_round=previous_round(of.log, row),
     )
     return StepResult(output=stage_outputs.put_output(of.place, start))

@@ -21,7 +21,7 @@ from core.encoders.choice import encoder_of
 from core.errors import InvalidInput, NotFound
 from core.learning.training import TrainedModel, load_model
 from core.media.inputs import Inputs
-from core.rounds.approach.deciding import settled
+from core.rounds.approach.deciding import apply_decision
 from core.rounds.approach.evidence import PastRound
 from core.rounds.context import Landmarks, Previous, StageContext
 from core.rounds.embedding_map import PreviousMap
@@ -122,7 +122,7 @@ class StoredRound:
         decided = self.results.get(NAME_OF[Approach])
         if decided is None or decided.output is None:
             return context
-        return settled(context, stage_outputs.open_output(self.place, Approach, decided.output))
+        return apply_decision(context, stage_outputs.open_output(self.place, Approach, decided.output))
 
     def _start_of_finished(self) -> RoundStart:
         ref = self.log.artifact(self.row.id, "snapshot")

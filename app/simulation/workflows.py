@@ -34,7 +34,7 @@ from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
 from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.encoders.choice import resolve_encoder
 from core.errors import Cancelled, NotFound, WinnowError
-from core.rounds.approach.presets import settle_preset
+from core.rounds.approach.presets import resolve_at_start
 from core.rounds.simulation_plan import RoundRecord
 from core.runtime import Runtime
 from core.types import Progress, Report
@@ -97,7 +97,7 @@ def _begin(simulation_id: int, attempt: int) -> int:
         row = simulations.get(store, simulation_id)
         asked = from_stored(RoundConfig, dict(row.settings))
         config = resolve_encoder(asked, store.home, get_project(store, row.project_id).kind)
-        config = settle_preset(config, Runtime.create(0))
+        config = resolve_at_start(config, Runtime.create(0))
         pool = pool_of(store, row.project_id).digest
         _tidy(store)
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):

@@ -44,7 +44,7 @@ def neighborhood(
     return np.asarray(pool[nearest], np.int64)
 
 
-def look_back(
+def pick_effects(
     before: NDArray[np.floating],
     after: NDArray[np.floating],
     rows: NDArray[np.int64],

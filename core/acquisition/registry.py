@@ -34,7 +34,8 @@ def select(
 ) -> Selection:
     """The next batch by `config.strategy`: `request.batch_size` items in the order chosen.
 
-    Without `explain` it has only the reasons that the strategy itself gives: which is cheaper where they are not read.
+    Without `explain`, picks have only the reasons that the strategy itself gives, which is cheaper where reasons are
+    not read.
     """
     run, title = strategy_function(config.strategy), catalog.entry(config.strategy).title
     constraints.check(request)

@@ -1,4 +1,4 @@
-"""Bayesian A- and V-optimal experimental design on fixed features: the bilevel problem whose inner optimum is closed.
+"""Bayesian A- and V-optimal experimental design on fixed features: a bilevel problem with a closed-form inner optimum.
 
 Ridge regression y = theta . z + noise is the inner problem; its posterior covariance under row weights w does not need
 the answers y, so it can choose a first batch before any label:

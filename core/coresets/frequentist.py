@@ -4,7 +4,7 @@
     V   G(w) = noise / (2 n) tr( X (X^T D(w) X)^+ X^T )      predictions over all rows
 
 + is the pseudo-inverse: with fewer chosen rows than features the least-squares estimate is that of smallest norm, and
-the objective is its variance alone. What the chosen rows cannot determine is no variance but bias; `unexplained` is
+the objective is its variance alone. What the chosen rows cannot determine adds bias, not variance; `unexplained` is
 that share, tr(X^T X (I - P)) / tr(X^T X) with P the projection on the chosen rows' span. `greedy` therefore lowers
 `unexplained` first, and compares variances only between rows that explain equally much.
 

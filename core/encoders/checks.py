@@ -43,12 +43,12 @@ def check_encoder(folder: Path, limits: Limits | None = None, tick: Tick = lambd
         seconds = (time.perf_counter() - began) / RUNS / len(first)
     scale = float(np.abs(np.stack(alone)).mean()) + 1e-12
     if float(np.abs(alone[0] - again).max()) > TOLERANCE * scale:
-        raise InvalidInput(f"The encoder {encoder.name} gives other features for the same item the second time.")
+        raise InvalidInput(f"The encoder {encoder.name} gives different features when the same item is encoded again.")
     expected = np.stack([alone[0], alone[1], alone[0]])
     if not np.allclose(together, expected, rtol=0.0, atol=10 * TOLERANCE * max(scale, float(np.abs(expected).max()))):
         worst = float(np.abs(together - expected).max())
         raise InvalidInput(
-            f"The encoder {encoder.name} gives other features for an item in a batch than for the item alone (up to "
+            f"The encoder {encoder.name} gives different features for an item in a batch and for the item alone (up to "
             f"{worst:.3g} apart). Export it in evaluation mode, or set input.batch to 1."
         )
     if float(np.abs(alone[0] - alone[1]).max()) <= 1e-6 * scale:

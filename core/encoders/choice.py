@@ -1,4 +1,4 @@
-"""Which encoder a round uses: by name, by identity, or the one at hand for its kind of media."""
+"""Which encoder a round uses: by name, by identity, or the default for its kind of media."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def resolve_encoder(
 ) -> RoundConfig:
     """The settings with the encoder that the name stands for. The preset `encoder` needs one, `auto` compares one with
     training from scratch where there is one, and all others have none. `preferred` is the name and the identity of the
-    encoder that was best in an audition: it is the one of the name `auto` while it is installed."""
+    best encoder of the last audition: the name `auto` stands for it while it is installed."""
     name = config.encoder.name
     if config.preset not in ("auto", "encoder") or (config.preset == "auto" and name == "none"):
         return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, identity=""))

@@ -310,7 +310,8 @@ def _total(picture: Buffer, geometry: Geometry) -> float:
 
 @_loop
 def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int, int, int], flags: Any) -> None:
-    """The ops of one stage on one offset (dy, dx, frame). flags: T is wanted; an item meets itself at offset zero."""
+    """The ops of one stage on one offset (dy, dx, frame). flags: whether T is computed; whether this is an item with
+    itself at offset zero."""
     ops, weights, stage = tables[0], tables[1], tables[2][index]
     registers = buffers[0]
     for o in range(stage[0], stage[1]):
@@ -372,7 +373,7 @@ def run_tile(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int],
     """out[0, i, j], out[1, i, j] = sums of K and of the second picture for items i of side 1 and j of side 2.
 
     sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. geometries: (frame,
-    diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is wanted; whether to
+    diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is computed; whether to
     pair each item with itself alone and fill its maps.
     """
     inputs1, maps1, inputs2, maps2 = sides

@@ -6,7 +6,7 @@
     rank  by p_i(label) - p_ik*, lowest first (normalized margin)
 
 The thresholds make the rule independent of the head's calibration: a class about which it is seldom confident needs
-less probability. A label is only ranked for a person to look at; nothing changes it.
+less probability. Labels are only ranked for review; none is changed.
 
 Departures and details
 - Items that are alone in their class are in no fold, because no head trained without them has the class. They are not
@@ -57,8 +57,8 @@ def suspect_labels(probabilities: NDArray[np.floating], labels: NDArray[np.int64
 def out_of_fold(
     z: NDArray[np.float64], labels: NDArray[np.int64], n_classes: int, penalty: float, seed: int = 0
 ) -> NDArray[np.float64]:
-    """(n, C) probabilities of each row of z (n, r) by the head that did not see its label; NaN for items that are alone
-    in their class. Folds hold the same share of each class."""
+    """(n, C) probabilities of each row of z (n, r) by the head that was fitted without its label; NaN for items that
+    are alone in their class. Folds hold the same share of each class."""
     found = np.full((len(labels), n_classes), np.nan)
     folds = class_folds(labels, seed)
     for fold in range(FOLDS):

@@ -1,16 +1,16 @@
-"""The influence of labels on the loss of the whole pool: one currency for a new label and for a second look.
+"""The influence of labels on the loss on the whole pool: one scale for a new label and for a second look.
 
     Inner   W* = argmin_W  sum_i w_i CE(Y_i, softmax(W z_i)) + lambda/2 |W|^2,   sum_i w_i = 1
     Outer   G  = sum_i u_i CE(T_i, softmax(W* z_i)),   u_i = (1 - margin_i) on unlabeled rows, sum 1, T hard predictions
     V       = H^-1 dG/dW,   H the Hessian of the inner objective at W*
 
     influence of a label     -dG/dw_i = <P_i - Y_i, V z_i>: negative where more weight on the label raises the loss
-    price of a new label     ( sum_k p_k (a_k - sum_j p_j a_j)^2 )^1/2,   a = V z_i, p the prediction
-    price of a second look   ( sum_k b_k (a_k - a_y)^2 )^1/2,   b the belief about the true class, y the label
+    value of a new label     ( sum_k p_k (a_k - sum_j p_j a_j)^2 )^1/2,   a = V z_i, p the prediction
+    value of a second look   ( sum_k b_k (a_k - a_y)^2 )^1/2,   b the belief about the true class, y the label
 
-Both prices are the root mean square of the first-order change of the outer loss, per unit of weight, over what the
+Both values are the root mean square of the first-order change of the outer loss, per unit of weight, over what the
 answer may be: a new label replaces the expectation of the prediction by the answer, and a second look replaces the
-label y by the answer. A label that is certainly right has price 0.
+label y by the answer. A second look at a label that is certainly right has value 0.
 
 Symbols: z features (n, r), rows of length 1; Y targets (n, C) of the inner problem: labels, and predictions on
 unlabeled rows, weighted by certainty as in `core.learning.head`; P = softmax(W z).
@@ -36,7 +36,7 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """Of the rows of a pool."""
+    """The solution of the problem above for the rows of a pool, from which influences and values follow."""
 
     P: Rows  # (n, C)
     a: Rows  # (n, C) V z
@@ -46,14 +46,16 @@ class Influence:
         p, a = self.P[rows], self.a[rows]
         return np.asarray((p * a).sum(1) - a[np.arange(len(rows)), labels])
 
-    def new_prices(self, rows: NDArray[np.int64], beliefs: NDArray[np.floating]) -> Rows:
-        """(m,) prices of labels for unlabeled rows (m,) with predictions (m, C)."""
+    def new_label_values(self, rows: NDArray[np.int64], beliefs: NDArray[np.floating]) -> Rows:
+        """(m,) values of labels for unlabeled rows (m,) with predictions (m, C)."""
         a = self.a[rows]
         mean = (beliefs * a).sum(1, keepdims=True)
         return np.asarray(np.sqrt((beliefs * (a - mean) ** 2).sum(1)))
 
-    def look_prices(self, rows: NDArray[np.int64], labels: NDArray[np.int64], beliefs: NDArray[np.floating]) -> Rows:
-        """(m,) prices of second looks at labels (m,) on rows (m,), with beliefs (m, C) about their true classes."""
+    def second_look_values(
+        self, rows: NDArray[np.int64], labels: NDArray[np.int64], beliefs: NDArray[np.floating]
+    ) -> Rows:
+        """(m,) values of second looks at labels (m,) on rows (m,), with beliefs (m, C) about their true classes."""
         a = self.a[rows]
         own = a[np.arange(len(rows)), labels][:, None]
         return np.asarray(np.sqrt((beliefs * (a - own) ** 2).sum(1)))
@@ -75,7 +77,7 @@ def inner_problem(
 
 
 def outer_problem(labels: NDArray[np.int64], predictions: NDArray[np.floating]) -> tuple[Rows, Rows]:
-    """T (n, C) and u (n,)."""
+    """T (n, C), the hard predictions, and u (n,), the weights of the outer loss."""
     ordered = np.sort(np.asarray(predictions, np.float64), axis=1)
     doubt = np.where(labels == UNLABELED, 1.0 - (ordered[:, -1] - ordered[:, -2]), 0.0)
     u = doubt / doubt.sum() if doubt.sum() > 0 else np.full(len(labels), 1.0 / len(labels))
@@ -89,7 +91,7 @@ def pool_influence(
     weights: NDArray[np.floating],
     penalty: float = PENALTY,
 ) -> Influence:
-    """Of features z (n, r), labels (n,) with trust `weights` (n,), and predictions (n, C)."""
+    """The influence in a pool of features z (n, r), labels (n,) with trust `weights` (n,), and predictions (n, C)."""
     x: Rows = np.asarray(z, np.float64)
     Y, w = inner_problem(labels, predictions, weights)
     T, u = outer_problem(labels, predictions)

@@ -1,8 +1,9 @@
-"""Second looks: labels that may be wrong take the places of new items in a batch where that is worth more.
+"""Second looks: items whose label may be wrong replace new items of a batch where that has the higher value.
 
-A label is considered if it is more likely wrong than right (`core.labels.trust`). Its price and that of a new label are
-in one currency, the change of the loss of the whole pool (`core.labels.influence`). The most expensive label replaces
-the cheapest new pick if its price is higher, and so on, up to MOST_SHARE of the batch. No label is changed.
+A label is considered if it is more likely wrong than right (`core.labels.trust`). Its value and that of a new label are
+on one scale, the expected change of the loss on the whole pool (`core.labels.influence`). The label of the highest
+value replaces the new pick of the lowest value if its own is higher, and so on, up to MOST_SHARE of the batch. No label
+is changed.
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ def with_second_looks(
     picks = order[np.searchsorted(request.item_ids, selection.item_ids, sorter=order)]
     rows = _rows(labels, picks)
     found = pool_influence(_features(request)[rows], labels[rows], request.probabilities[rows], weights[rows])
-    new = found.new_prices(np.searchsorted(rows, picks), request.probabilities[picks])
-    prices = found.look_prices(np.searchsorted(rows, suspects), labels[suspects], belief[suspects])
+    new = found.new_label_values(np.searchsorted(rows, picks), request.probabilities[picks])
+    values = found.second_look_values(np.searchsorted(rows, suspects), labels[suspects], belief[suspects])
     influence = np.full(len(labels), np.nan, np.float32)
     influence[suspects] = found.of_labels(np.searchsorted(rows, suspects), labels[suspects])
-    best, kept = replacements(prices, new, most)
+    best, kept = replacements(values, new, most)
     if not len(best):
         return selection, influence
-    chosen, prices = suspects[best], prices[best]
+    chosen, values = suspects[best], values[best]
     reasons: tuple[PickReason, ...] = ()
     if selection.reasons:
         stay = [replace(selection.reasons[at], order=number) for number, at in enumerate(kept, 1)]
         looks = [
             PickReason(
                 order=len(kept) + number,
-                score=float(price),
+                score=float(value),
                 second_look=True,
                 trust=float(weights[row]),
                 influence=float(influence[row]),
                 guess=int(belief[row].argmax()),
             )
-            for number, (row, price) in enumerate(zip(chosen, prices, strict=True), 1)
+            for number, (row, value) in enumerate(zip(chosen, values, strict=True), 1)
         ]
         reasons = (*stay, *looks)
     changed = replace(
         selection,
         item_ids=np.concatenate([selection.item_ids[kept], request.item_ids[chosen]]),
-        scores=np.concatenate([selection.scores[kept], prices]).astype(np.float32),
+        scores=np.concatenate([selection.scores[kept], values]).astype(np.float32),
         reasons=reasons,
         notes=(*selection.notes, second_look_note(len(chosen), len(selection.item_ids))),
     )
@@ -73,20 +74,20 @@ def with_second_looks(
 def replacements(
     looks: NDArray[np.float64], new: NDArray[np.float64], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the second looks by price, highest first, and of the new picks that stay, in their order: the best
-    look replaces the cheapest pick while its price is higher."""
-    best, cheapest = np.argsort(-looks, kind="stable"), np.argsort(new, kind="stable")
+    """Positions of the second looks by value, highest first, and of the new picks that stay, in their order: the best
+    look replaces the pick of the lowest value while its own is higher."""
+    best, lowest = np.argsort(-looks, kind="stable"), np.argsort(new, kind="stable")
     n_looks = 0
-    while n_looks < min(most, len(best)) and looks[best[n_looks]] > new[cheapest[n_looks]]:
+    while n_looks < min(most, len(best)) and looks[best[n_looks]] > new[lowest[n_looks]]:
         n_looks += 1
-    return best[:n_looks], np.sort(cheapest[n_looks:])
+    return best[:n_looks], np.sort(lowest[n_looks:])
 
 
 def second_look_note(n_looks: int, n_picks: int) -> str:
     what = "is a second look at a label" if n_looks == 1 else "are second looks at labels"
     return (
-        f"{n_looks} of {n_picks} picks {what} that may be wrong. By the expected change of the loss this is worth more "
-        "than as many new items."
+        f"{n_looks} of {n_picks} picks {what} that may be wrong. They are expected to lower the loss more "
+        "than the same number of new items."
     )
 
 

@@ -2,9 +2,9 @@
 
     q_i     out-of-fold distribution of item i over the classes, softmax(beta l_i): logits l_i of a model that was
             fitted without the labels of the fold of i
-    model   the truth is drawn from q_i; the label is the truth with probability 1 - e, else another class at random
+    model   the true class is drawn from q_i; the label is the true class with probability 1 - e, else another one
     fit     beta and e maximize  sum_i log[(1 - e) q_iy + e / (C - 1) (1 - q_iy)]  + log prior     (y the label of i)
-    belief  b_ik = P(truth k | label, q_i),  proportional to (1 - e) q_iy for k = y and e / (C - 1) q_ik elsewhere
+    belief  b_ik = P(true class k | label, q_i), proportional to (1 - e) q_iy for k = y and e / (C - 1) q_ik elsewhere
     trust   t_i = b_iy, the probability that the label is right
     weight  w_i = max(FLOOR, t_i) in training and propagation; 1 for confirmed labels
 
@@ -17,7 +17,7 @@ Departures and details
   labels had been confirmed and WRONG corrected before. Few labels therefore change little.
 - Items that are alone in their class are in no fold (`core.labels.errors`) and are trusted.
 - Below FEWEST labels in folds every label is trusted.
-- With features that say little the predictions are calibrated to nearly equal shares, and no label loses trust.
+- With uninformative features the predictions are calibrated to nearly equal shares, and no label loses trust.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Predict = Callable[[NDArray[np.int64]], Rows]  # labels (n,) -> logits (n, C) of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Of the labels of a pool; rows without a label have weight 1 and belief 0."""
+    """The trust in the labels of a pool; rows without a label have weight 1 and belief 0."""
 
     weights: NDArray[np.float32]  # (n,)
     belief: NDArray[np.float32]  # (n, C) about the true class of labeled rows
@@ -73,7 +73,7 @@ def trusted(labels: NDArray[np.int64], n_classes: int) -> Trust:
 
 
 def out_of_fold_logits(labels: NDArray[np.int64], n_classes: int, predict: Predict, seed: int = 0) -> Rows:
-    """(n, C) logits of labeled rows by models that did not see the labels of their fold; NaN elsewhere."""
+    """(n, C) logits of labeled rows by models that were fitted without the labels of their fold; NaN elsewhere."""
     given = np.flatnonzero(labels != UNLABELED)
     folds, found = class_folds(labels[given], seed), np.full((len(labels), n_classes), np.nan)
     for fold in range(FOLDS):

@@ -15,8 +15,8 @@ labeled items are therefore separated better than those of other items, and the 
 the prior is evidence of overconfidence; one below it is no evidence of the opposite, and the prior is kept.
 
 The prior is 1, the network as it is: no value other than 1 is justified before it is measured, and it may not be
-measured on test items. `experiments.calibration_prior` measures it on pool items whose labels the training did not see.
-With few labels a network is usually overconfident, and the round says that its confidence is not corrected.
+measured on test items. `experiments.calibration_prior` measures it on pool items whose labels were not used in
+training. With few labels a network is usually overconfident, and the round says that its confidence is not corrected.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def calibrate(embeddings: NDArray[np.floating], logits: NDArray[np.floating], la
 def out_of_fold_logits(
     embeddings: NDArray[np.floating], logits: NDArray[np.floating], labels: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """(n, K) logits of the K classes that have labels, in ascending order: of each item by the head that did not see
-    its label, on the scale of the network's own logits. Items of classes with one label are in no fold; their rows are
-    those of the head of all items."""
+    """(n, K) logits of the K classes that have labels, in ascending order: of each item by the head that was fitted
+    without its label, on the scale of the network's own logits. Items of classes with one label are in no fold; their
+    rows are those of the head of all items."""
     x = np.asarray(embeddings, np.float64)
     x = (x - x.mean(0)) / (x.std(0) + 1e-6)
     classes, positions, counts = np.unique(labels, return_inverse=True, return_counts=True)

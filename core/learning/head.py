@@ -17,7 +17,8 @@ variances, largest first; z (n, r), rows of length 1; W weights (C, r); y target
 Departures and details
 - There is no bias and labels are weighted by class: with a bias, classes that happen to have more labels are predicted
   more often, which costs up to 40 points while there are few labels (docs/benchmark.md).
-- Classes without labels take no part: an item unlike all labeled ones would otherwise be given to one of them.
+- Classes without labels take no part: an item unlike all labeled ones would otherwise be assigned to one of
+  these classes.
 - The variances of the leading C/2 components are leveled, the others are kept: a few dominant directions would
   otherwise decide all distances (general sounds), while full whitening raises directions that no label supports
   (speech, photographs). In the last layer of a trained network the leading components are the classes themselves, and
@@ -188,8 +189,8 @@ def fit_head(
 ) -> Head:
     """The head of a pool: features (n, d), labels (n,) class positions, UNLABELED where there is none.
 
-    `prepared` is `prepare(features, n_classes, config)` of the same features where it is at hand; `trust` (n,) are the
-    weights of labels among those of their class (`core.labels.trust`), equal ones by default.
+    `prepared` is `prepare(features, n_classes, config)` of the same features if it is already computed; `trust` (n,)
+    are the weights of labels among those of their class (`core.labels.trust`), equal ones by default.
     """
     config = config or HeadConfig()
     labeled = labels != UNLABELED

@@ -49,7 +49,8 @@ class InputSettings:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes and constants in the making. Each method adds what it is named after and returns the output's name."""
+    """The nodes and constants added so far. Each method adds the operation of its name and returns the output's
+    name."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)

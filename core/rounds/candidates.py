@@ -1,9 +1,9 @@
 """What strategies may read: the candidate rows, their features, and the request made of them.
 
 Large pools: strategies see the labeled rows and at most `selection.max_candidates` of the eligible rows, drawn with the
-round's seed, those of a region of interest first. Kernel features are computed for these rows alone. Pools that never
-stop growing come with a buffer of candidates (`core.rounds.stream_buffer`): strategies then see what it offers, filled
-up with drawn rows only where it offers less than a batch.
+round's seed, those of a region of interest first. Kernel features are computed for these rows alone. Pools that keep
+growing have a buffer of candidates (`core.rounds.stream_buffer`): strategies then see what it offers, filled up with
+drawn rows only where it offers less than a batch.
 
 Landmarks are kept: a round uses those of the previous round until the pool has doubled (`core.kernels.landmarks`), so
 that features of known items stay valid. They are part of what a round leaves, not of a machine's cache, so a round

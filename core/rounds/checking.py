@@ -1,6 +1,6 @@
 """The stage "check": how far each label of the round can be trusted (`core.labels.trust`), before anything is trained.
 
-Predictions for it come from what no label has changed:
+Its predictions use only features that do not depend on labels:
 
     with an encoder     heads on its features
     with a graph        label propagation over the similarity graph, which the stage "propagate" uses again
@@ -32,7 +32,7 @@ PROJECTED = 256  # dimensions of projected inputs
 
 
 def labels_are_checked(context: StageContext, inputs: Inputs) -> bool:
-    """Whether the settings want it, and there are labels enough."""
+    """Whether the settings enable label checks, and there are enough labels."""
     labels = np.where(inputs.readable, context.snapshot.labels, UNLABELED)
     enough = int((labels != UNLABELED).sum()) >= FEWEST
     return context.config.labels.weigh and enough and why_no_model(context, inputs) is None
@@ -97,15 +97,15 @@ def _output(found: Trust, graph: SimilarityGraph | None) -> LabelTrust:
     )
 
 
-def look_again(
+def add_second_looks(
     context: StageContext,
     request: SelectionRequest,
     chosen: Selection,
     trust: LabelTrust | None,
     rows: NDArray[np.int64],
 ) -> tuple[Selection, NDArray[np.float32] | None]:
-    """The batch with second looks, where the settings want them, and the influence of suspected labels on the candidate
-    rows (None: no suspects). A region of interest is for new items alone."""
+    """The batch with second looks, where the settings enable them, and the influence of suspected labels on the
+    candidate rows (None: no suspects). A region of interest is for new items alone."""
     if trust is None:
         return chosen, None
     weights, belief = np.asarray(trust.weights)[rows], np.asarray(trust.belief)[rows]
@@ -120,5 +120,5 @@ def trust_notes(trust: LabelTrust | None) -> tuple[str, ...]:
     if trust is None or not n_suspects:
         return ()
     what = "1 label is" if n_suspects == 1 else f"{n_suspects:,} labels are"
-    return (f"{what} more likely wrong than right, of {trust.n_checked:,} checked. They weigh less until someone looks "
-            "again: Review.",)  # fmt: skip
+    return (f"{what} more likely wrong than right, of {trust.n_checked:,} checked. They have less weight until "
+            "someone confirms them in Review.",)  # fmt: skip

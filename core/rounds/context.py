@@ -1,4 +1,4 @@
-"""The context in which the stages of a round run: the pool, the settings, and what the previous round left."""
+"""The context in which the stages of a round run: the pool, the settings, and the results of the previous round."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previous:
-    """What the last finished round left to this one. Each part is loaded by the stage that reads it and no other."""
+    """The results of the last finished round. Each part is loaded only by the stage that reads it."""
 
     class_names: tuple[str, ...] = ()
     load_model: Callable[[], TrainedModel | None] = _nothing
@@ -45,7 +45,7 @@ class Previous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """The way that the round does not use, but trains to be compared with (`core.rounds.approach`)."""
+    """The approach that the round does not use, but trains for comparison (`core.rounds.approach`)."""
 
     config: RoundConfig
     encoder: Encoder | None

@@ -1,8 +1,8 @@
 """The two-dimensional map of the pool: UMAP that starts from the last map, so that points do not jump.
 
 The graph is built on exact neighbors, block by block; the layout then starts from where each item stood on the previous
-map. New items start among their neighbors. A map with a past takes fewer and smaller steps than a first one, and is
-turned and shifted back onto it (orthogonal Procrustes), because UMAP is free to rotate.
+map. New items start among their neighbors. A map that starts from an earlier one takes fewer and smaller steps than a
+first one, and is turned and shifted back onto it (orthogonal Procrustes), because UMAP is free to rotate.
 
 At most `config.max_points` rows are laid out: the labeled ones, the picks and a seeded sample of the rest. Every other
 row is placed at the weighted mean of its nearest rows among at most `ANCHORS` laid out ones. The layout runs on one
@@ -120,7 +120,7 @@ def _descend(
     `simplicial_set_embedding` would squeeze the starting points into a box of width 10 first; that makes them jump.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ImportWarning)  # umap says that tensorflow is not here
+        warnings.simplefilter("ignore", ImportWarning)  # umap warns that tensorflow is not installed
         from umap.layouts import optimize_layout_euclidean
         from umap.umap_ import find_ab_params
 
@@ -142,7 +142,7 @@ def _descend(
         initial_alpha=rate,
         tqdm_kwds={
             "disable": False,
-            "file": _Listener(report),
+            "file": _ProgressStream(report),
             "bar_format": "{n_fmt}/{total_fmt}",
             "mininterval": 0.2,
             "miniters": 1,
@@ -152,8 +152,9 @@ def _descend(
     return np.asarray(moved, np.float32)
 
 
-class _Listener(io.TextIOBase):
-    """Where umap writes its progress, as "done/total": each write is a report, which may raise `Cancelled`."""
+class _ProgressStream(io.TextIOBase):
+    """The stream to which umap writes its progress as "done/total". Each write is reported; the report may raise
+    `Cancelled`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

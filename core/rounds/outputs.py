@@ -37,13 +37,13 @@ class Approach:
     """How a round of the preset `auto` is trained: with its encoder or from scratch."""
 
     config: RoundConfig  # the settings of the round from here on
-    rival: RoundConfig | None  # of the other way, where it is trained too
+    rival: RoundConfig | None  # of the other approach, where it is trained too
     note: str  # why, for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothPredictions:
-    """The classes that both ways predict, in rounds that train both."""
+    """The classes that both approaches predict, in rounds that train both."""
 
     classes: NDArray[np.int32]  # (n, 2) by the encoder and from scratch; -1 for labeled and unreadable items
 

@@ -17,8 +17,8 @@ from core.config import RoundConfig
 from core.encoders.folders import Encoder
 from core.learning.training import TrainedModel, predict
 from core.media.inputs import Inputs
-from core.rounds.approach.deciding import settled
-from core.rounds.approach.presets import settle_preset
+from core.rounds.approach.deciding import apply_decision
+from core.rounds.approach.presets import resolve_at_start
 from core.rounds.context import Previous, StageContext
 from core.rounds.outputs import Approach, Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
 from core.rounds.simulation_plan import INDUCTIVE
@@ -42,7 +42,7 @@ def run_round(  # noqa: PLR0913 - one call with all inputs of a round
     """The result of a whole round, computed in this process."""
     context = StageContext(
         snapshot=snapshot,
-        config=settle_preset(config, runtime),
+        config=resolve_at_start(config, runtime),
         read=read,
         cache=cache,
         runtime=runtime,
@@ -52,7 +52,7 @@ def run_round(  # noqa: PLR0913 - one call with all inputs of a round
     )
     outputs = Outputs()
     seconds = run_timed(STAGES, context, outputs)
-    return round_result(settled(context, outputs.find(Approach)), outputs, seconds)
+    return round_result(apply_decision(context, outputs.find(Approach)), outputs, seconds)
 
 
 def run_timed(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outputs) -> dict[str, float]:
@@ -68,7 +68,7 @@ def run_timed(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outp
 
 
 def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> RoundResult:
-    """Everything a round leaves, from the outputs of its stages."""
+    """The result of a round, from the outputs of its stages."""
     batch, labels = outputs.get(Batch), outputs.get(PropagatedLabels)
     training = outputs.get(TrainingResult)
     return RoundResult(
@@ -116,7 +116,7 @@ def held_out_results(
     known = measured_rows(snapshot, inputs)
     truth = snapshot.held_out_labels[known]
     predicted = predict(model, inputs, known, runtime=context.runtime).probabilities.argmax(1)
-    confusion = np.zeros((snapshot.n_classes, snapshot.n_classes), np.int64)  # rows: truth, columns: prediction
+    confusion = np.zeros((snapshot.n_classes, snapshot.n_classes), np.int64)  # rows: test label, columns: prediction
     np.add.at(confusion, (truth, predicted), 1)
     found: dict[str, Any] = {
         "accuracy": float((predicted == truth).mean()),

@@ -23,10 +23,10 @@ from core.encoders.folders import Encoder
 from core.errors import TrainingFailed
 from core.learning.training import TrainedModel, load_model, save_model
 from core.media.inputs import Inputs
-from core.rounds.approach.deciding import settled
+from core.rounds.approach.deciding import apply_decision
 from core.rounds.approach.evidence import PastRound
 from core.rounds.approach.past_files import load_past, save_past
-from core.rounds.approach.presets import is_open, resolve_preset, settle_preset
+from core.rounds.approach.presets import chooses_approach, resolve_at_start, resolve_preset
 from core.rounds.candidates import choose_candidates
 from core.rounds.context import Landmarks, Previous, StageContext
 from core.rounds.outputs import (
@@ -75,9 +75,9 @@ def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
 
 
 def answers(pool: LabeledPool, plan: Plan, seed: int, look: int = 0) -> NDArray[np.int64]:
-    """(n,) the oracle's label of each item: the truth, or for `wrong_share` of them another class. It depends on the
-    item's hash, the seed and the number of earlier answers for the item (`look`), so all strategies get the same first
-    label, and a second look is an independent draw."""
+    """(n,) the oracle's label of each item: the known label, or for `wrong_share` of them another class. It depends on
+    the item's hash, the seed and the number of earlier answers for the item (`look`), so all strategies get the same
+    first label, and a second look is an independent draw."""
     given = pool.truth.copy()
     if plan.wrong_share == 0 or len(pool.class_names) < 2:
         return given
@@ -224,7 +224,7 @@ class Trial:
         done = done if model is not None or not self._is_warm else ()
         state = _State()
         state.past = self._past_of(done)
-        done = done if not is_open(self.config) or len(state.past) == len(done) else ()
+        done = done if not chooses_approach(self.config) or len(state.past) == len(done) else ()
         state.past = state.past[: len(done)]
         for number in range(self.plan.rounds + 1):
             if number < len(done):
@@ -240,7 +240,7 @@ class Trial:
         _, oracle = self._begin()
         context, outputs = self._context(oracle.snapshot(), None, report, _State()), Outputs()
         run_timed(needed(STAGES, Approach), context, outputs)
-        context = settled(context, outputs.find(Approach))
+        context = apply_decision(context, outputs.find(Approach))
         self._train(0, context, outputs, {})
         if context.rival is not None and self.start_file is not None:
             self._compare(0, context, outputs)
@@ -249,7 +249,7 @@ class Trial:
         """Compute the kernel features of the pool into the cache, for every trial that reads them."""
         _, oracle = self._begin()
         context = self._context(oracle.snapshot(), None, report, _State())
-        wanted = EncodedFeatures if is_open(self.config) else CandidateFeatures
+        wanted = EncodedFeatures if chooses_approach(self.config) else CandidateFeatures
         run_timed(needed(STAGES, wanted), context, Outputs())
 
     def _begin(self) -> tuple[LabeledPool, Oracle]:
@@ -283,7 +283,7 @@ class Trial:
         if state.encoded is not None:
             outputs.add(EncodedFeatures, state.encoded)
         began = run_timed(needed(STAGES, Approach), context, outputs)
-        context = settled(context, outputs.find(Approach))
+        context = apply_decision(context, outputs.find(Approach))
         kept = state.of(context)
         context = replace(context, graph=kept.graph, test_items=kept.test_items)
         kept.begin(context, outputs)
@@ -343,7 +343,8 @@ class Trial:
         )
 
     def _compare(self, number: int, context: StageContext, outputs: Outputs) -> dict[str, float]:
-        """Train the other way where it is due, into `outputs`; that of the initial labels is trained once and read."""
+        """Train the other approach in rounds that compare both, into `outputs`; that of the initial labels is trained
+        once and read."""
         shared = self.start_file.with_suffix(".past.npz") if number == 0 and self.start_file is not None else None
         if shared is not None and shared.exists() and context.rival is not None:
             classes = load_past(shared).classes
@@ -362,7 +363,7 @@ class Trial:
     def _context(
         self, snapshot: PoolSnapshot, last: TrainedModel | None, report: Report, state: _State
     ) -> StageContext:
-        config = settle_preset(self.config, self.runtime)
+        config = resolve_at_start(self.config, self.runtime)
         config = replace(config, selection=replace(config.selection, batch_size=self.plan.batch))
         model = last if self._is_warm else None
         return StageContext(

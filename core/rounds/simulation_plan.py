@@ -1,4 +1,4 @@
-"""What a simulation is about, as plain values: the labeled pool, the plan of a trial, the record of a round.
+"""The input and output of a simulation as plain values: the labeled pool, the plan of a trial, the record of a round.
 
 numpy only, so that pages can show results; the work is in `core.rounds.simulation`.
 """
@@ -21,7 +21,7 @@ EARLIER = "earlier"  # of versions whose test items were in the similarity graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabeledPool:
-    """A data set with known answers: the pool to choose from and the test items to judge by."""
+    """A data set with known labels: the pool to choose from and the test items for evaluation."""
 
     kind: MediaKind
     class_names: tuple[str, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from core.errors import InvalidInput
-from core.rounds.approach.deciding import settled
+from core.rounds.approach.deciding import apply_decision
 from core.rounds.context import StageContext
 from core.rounds.outputs import Approach
 
@@ -110,7 +110,7 @@ def run_stages(stages: Sequence[Stage[Any]], context: StageContext, outputs: Out
     for stage in stages:
         if not outputs.has(stage.gives):
             if outputs.has(Approach):
-                context = settled(context, outputs.find(Approach))
+                context = apply_decision(context, outputs.find(Approach))
             outputs.add(stage.gives, run_stage(stage, context, outputs))
             yield stage
 

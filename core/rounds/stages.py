@@ -10,7 +10,7 @@
     features   kernel features of the candidate rows                 shared by workers in units of rows
     select     the next batch
     map        two-dimensional points, starting from the last map
-    rival      predictions of the other way, in some rounds of the preset `auto`
+    rival      predictions of the other approach, in some rounds of the preset `auto`
 
 A new stage is a function, the frozen dataclass it returns (`core.rounds.outputs`), a record here with its place in
 `STAGES`, and its name and title in `core.rounds.stage_names`. An array, a scalar or a nested dataclass in the output is
@@ -44,7 +44,7 @@ from core.rounds.candidates import (
     why_no_model,
     with_labels,
 )
-from core.rounds.checking import check_labels, labels_are_checked, look_again, trust_notes
+from core.rounds.checking import add_second_looks, check_labels, labels_are_checked, trust_notes
 from core.rounds.context import StageContext
 from core.rounds.embedding_map import MapRequest, embed
 from core.rounds.encoding import (
@@ -119,7 +119,8 @@ def train_model(context: StageContext, inputs: Inputs, trust: LabelTrust | None 
 
 
 def measured_rows(snapshot: PoolSnapshot, inputs: Inputs) -> NDArray[np.int64]:
-    """The readable test items whose label is known: those that measure. Nothing else may depend on these labels."""
+    """The readable test items whose label is known. Accuracy is measured on them; nothing else may depend on these
+    labels."""
     return np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & inputs.readable)
 
 
@@ -248,7 +249,7 @@ def select_batch(
         chosen = Selection(item_ids=empty, scores=empty.astype(np.float32), strategy=strategy)
     else:
         chosen = registry.select(request, context.config.selection, context.report)
-        chosen, influence = look_again(context, request, chosen, trust, candidates.rows)
+        chosen, influence = add_second_looks(context, request, chosen, trust, candidates.rows)
     selection = dataclasses.replace(chosen, notes=(*chosen.notes, *notes))
     return Batch(
         selection=selection,
@@ -275,7 +276,7 @@ def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> M
 def predict_both(
     context: StageContext, encoded: EncodedFeatures | None, inputs: Inputs, predictions: Predictions
 ) -> BothPredictions:
-    """Train the way that the round does not use, by the same stages, and keep the classes that both predict."""
+    """Train the approach that the round does not use, by the same stages, and keep the classes that both predict."""
     outputs = Outputs()
     outputs.add(EncodedFeatures, encoded)
     for _ in run_stages((PREPARE, CHECK, TRAIN, PREDICT), rival_context(context), outputs):

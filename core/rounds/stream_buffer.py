@@ -1,9 +1,9 @@
-"""The candidates of a pool that never stops growing: merge-reduce over the stream, reduced by experimental design.
+"""The candidates of a pool that keeps growing: merge-reduce over the stream, reduced by experimental design.
 
     slots    `N_SLOTS` of them, with the batch under way at most `size` items; each batch of the stream fills one, and
              when there is one too many, two are joined and reduced to one (`core.coresets.library.streaming`, Algorithm
              3)
-    reduce   Bayesian V-optimal design on the kernel features of the rows at hand, centered and of length 1, each row
+    reduce   Bayesian V-optimal design on the kernel features of the given rows, centered and of length 1, each row
              counting for what it stands for (`core.coresets.design`): the items whose answers would leave the least
              variance over all the stream so far
 
@@ -69,7 +69,7 @@ def add_batch(slots: Sequence[Slot], batch: NDArray[np.int64], size: int, featur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureExtractor:
-    """How the buffer sees items: with the project's own kernel, on landmarks of its own."""
+    """The kernel features of items for the buffer: the project's kernel, on landmarks of the buffer."""
 
     kind: MediaKind
     media: MediaConfig

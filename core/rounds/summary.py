@@ -1,4 +1,4 @@
-"""A small labeled set that stands for a large one: n items, with weights or without, and what they are worth.
+"""A small labeled set that represents a large one: n items, with or without weights, and the accuracy they give.
 
     one model    min over w, |w|_0 <= n   G(w) = mean over all labeled rows of CE(y_i, softmax(W*(w) x_i))
     jointly      min over w, |w|_0 <= n   sum_k G_k(w): the models share rows and weights, each has its own W_k
@@ -10,8 +10,9 @@ row nearest to the mean of each class, largest classes first. The weights of a w
 projected gradients, each of which lowers G (`core.coresets.library.weighted`), so it never has a higher G than without
 weights.
 
-Test rows are for measuring alone: the same regression trained on the summary, on uniform draws of the same size (one
-for each seed) and on all labeled rows, all judged on the same test rows. Everything is a function of its arguments.
+Test rows are used only for evaluation: the same regression trained on the summary, on uniform draws of the same size
+(one for each seed) and on all labeled rows, all evaluated on the same test rows. Everything is a function of its
+arguments.
 
 Departures and details: with fewer rows than features every view is first written in an orthonormal basis of its rows.
 W* lies in their span, so nothing changes but the cost. Features get a column of ones: a penalized bias. Algorithm 1
@@ -44,7 +45,7 @@ TOLERANCE = 1e-5  # of the inner gradient, relative to that at W = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How one model sees the labeled rows and the test rows."""
+    """The features of the labeled rows and the test rows for one model."""
 
     name: str
     labeled: NDArray[np.floating]  # (n, d)
@@ -62,7 +63,7 @@ class SummaryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class SummaryAccuracy:
     """Shares of test rows that one model gets right, by what it was trained on."""
 
     model: str
@@ -76,7 +77,7 @@ class Worth:
 
     @property
     def uniform_deviation(self) -> float:
-        """Of a draw (n - 1 below the line); 0 for a single one."""
+        """The sample standard deviation over the uniform draws; 0 for a single one."""
         return float(np.std(self.uniform, ddof=1)) if len(self.uniform) > 1 else 0.0
 
 
@@ -84,7 +85,7 @@ class Worth:
 class Summary:
     rows: NDArray[np.int64]  # (m,) of the labeled rows, in the order chosen
     weights: NDArray[np.float64]  # (m,) all 1 when it is not weighted
-    worth: tuple[Worth, ...]  # one for each view
+    accuracies: tuple[SummaryAccuracy, ...]  # one for each view
     notes: tuple[str, ...] = ()
 
 
@@ -97,8 +98,8 @@ def summarize(
 ) -> Summary:
     """`config.size` of the n labeled rows for all views together. labels (n,), test_labels (k,): class positions.
 
-    The rows and their weights do not depend on the test rows and their labels, which measure alone. Without test rows
-    nothing is measured.
+    The rows and their weights do not depend on the test rows and their labels, which are used only for evaluation.
+    Without test rows nothing is measured.
     """
     check_labels(labels)
     _check_size(config.size, len(labels))
@@ -108,11 +109,11 @@ def summarize(
     problems = [problem for problem, _ in parts]
     joint: BilevelProblem = problems[0] if len(problems) == 1 else JointProblem(problems)
     rows, weights, notes = _choose(joint, problems[0].features, labels, config, report)
-    worth = []
+    accuracies = []
     for done, (view, (problem, test)) in enumerate(zip(views, parts, strict=True) if len(test_labels) else ()):
         report(Progress("measure", done, len(views), view.name))
-        worth.append(_worth(view.name, problem, (test, torch.as_tensor(test_labels)), (rows, weights), config))
-    return Summary(rows=rows.numpy(), weights=weights.numpy(), worth=tuple(worth), notes=notes)
+        accuracies.append(_accuracy(view.name, problem, (test, torch.as_tensor(test_labels)), (rows, weights), config))
+    return Summary(rows=rows.numpy(), weights=weights.numpy(), accuracies=tuple(accuracies), notes=notes)
 
 
 def measure_set_aside(
@@ -121,13 +122,13 @@ def measure_set_aside(
     aside: NDArray[np.bool_],
     config: SummaryConfig,
     report: Report = ignore,
-) -> tuple[Worth, ...]:
-    """What a summary is worth where there are no test items: that of a summary of the rows that are not set aside,
-    measured on those that are. It is made like the summary of all rows, and of the same size where they suffice."""
+) -> tuple[SummaryAccuracy, ...]:
+    """The accuracy of a summary where there are no test items: a summary of the rows that are not set aside, measured
+    on those that are. It is made like the summary of all rows, and of the same size if there are enough rows."""
     check_labels(labels[~aside])
     parts = [View(name=view.name, labeled=view.labeled[~aside], test=view.labeled[aside]) for view in views]
     smaller = replace(config, size=min(config.size, int((~aside).sum())))
-    return summarize(parts, labels[~aside], labels[aside], smaller, report).worth
+    return summarize(parts, labels[~aside], labels[aside], smaller, report).accuracies
 
 
 def set_aside(
@@ -200,7 +201,7 @@ def _problem(view: View, targets: Tensor, penalty: float) -> tuple[SoftmaxProble
 def _choose(
     problem: BilevelProblem, features: Tensor, labels: NDArray[np.int64], config: SummaryConfig, report: Report
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Rows (m,) in order, their weights (m,), and what did not go as it should."""
+    """Rows (m,) in order, their weights (m,), and notes about solves that did not converge."""
     start = _typical_rows(features, labels)[: config.size]
     batch = -(-config.size // MOST_STEPS)
 
@@ -231,13 +232,13 @@ def _typical_rows(features: Tensor, labels: NDArray[np.int64]) -> list[int]:
     return found
 
 
-def _worth(
+def _accuracy(
     name: str,
     problem: SoftmaxProblem,
     test: tuple[Tensor, Tensor],
     chosen: tuple[Tensor, Tensor],
     config: SummaryConfig,
-) -> Worth:
+) -> SummaryAccuracy:
     def accuracy(rows: Tensor, weights: Tensor) -> float:
         everyone = torch.zeros(problem.n_rows, dtype=torch.float64)
         everyone[rows] = weights
@@ -246,7 +247,7 @@ def _worth(
     generator = np.random.default_rng(seed_for(config.seed, "uniform draws"))
     draws = [torch.as_tensor(generator.permutation(problem.n_rows)[: config.size]) for _ in range(config.n_draws)]
     ones = torch.ones(problem.n_rows, dtype=torch.float64)
-    return Worth(
+    return SummaryAccuracy(
         model=name,
         summary=accuracy(*chosen),
         uniform=tuple(accuracy(rows, ones[: len(rows)]) for rows in draws),

@@ -1,7 +1,7 @@
 """The similarity graph of a pool: the nearest neighbors of each item, computed from the media without a model.
 
 Audio clips are compared by dynamic time warping of their cepstra (`core.similarity.warping`). Images have no graph,
-because no distance is known that works for photographs and drawings; what uses the graph does without it.
+because no distance is known that works for photographs and drawings; code that uses the graph then works without it.
 
 Distances are relative to the pool's typical distance, the median over random pairs. With few voices the nearest clips
 are about a third of it apart: the same word by the same voice. With hundreds of voices they are about two thirds of it

@@ -9,7 +9,7 @@ the measured values alone, and the worst recovery counts:
 
 The Hessian is one d x d block per signal, A^T diag(w) A + penalty * R''(z_j), so everything is a batch of small dense
 solves. With L1 the inner problem is solved by majorization: R is bounded by a quadratic with curvature
-1 / sqrt(z_k^2 + smoothing^2) at the present z, whose minimum is closed, until z converges.
+1 / sqrt(z_k^2 + smoothing^2) at the present z, whose minimum has a closed form, until z converges.
 
 Symbols: A measurements (n, d); U signals (J, d); Z recovered (J, d); w (n,); t = sharpness.
 """

@@ -76,7 +76,7 @@ class InverseConfig:
 def neumann_series(product: Operator, target: Tensor, *, max_steps: int, tolerance: float = 0.0) -> Solved:
     """alpha * sum_j (I - alpha H)^j target for a positive definite H, alpha = 0.95 / lambda_max by power iteration.
 
-    The residual of the partial sum is the next term over alpha, so it is free.
+    The residual of the partial sum is the next term over alpha, so it needs no further product.
     """
     alpha = 0.95 / largest_eigenvalue(product, target)
     total, term, scale = torch.zeros_like(target), target, float(target.norm())
@@ -102,7 +102,8 @@ def largest_eigenvalue(product: Operator, like: Tensor, steps: int = 20) -> floa
 
 
 def hessian_product(loss: Callable[[Tensor], Tensor], theta: Tensor) -> Operator:
-    """v -> H v at theta. H is symmetric, so the transposed product does, and reuses one recorded graph every time."""
+    """v -> H v at theta. H is symmetric, so a vector-Jacobian product gives it, and all calls reuse one recorded
+    graph."""
     transposed = torch.func.vjp(torch.func.grad(loss), theta)[1]
     return lambda v: transposed(v)[0]
 

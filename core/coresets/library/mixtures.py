@@ -5,7 +5,7 @@
     outer   g(theta) = mean over all rows of the negative log-likelihood, or f(theta, 1) / n with `outer_prior`: then
                        the fit to all rows is the minimum of g, and no coreset can be better than all data
 
-The second term is the prior that keeps a component from collapsing onto a row; its EM updates stay closed:
+The second term is the prior that keeps a component from collapsing onto a row; its EM updates stay in closed form:
 pi_k ~ N_k + strength, Sigma_k = (scatter_k + strength * scale I) / (N_k + strength), N_k = sum_i w_i r_ik.
 EM converges slowly where components overlap, so Newton's method is tried after some steps: the implicit gradient is
 correct only at a minimum.

@@ -1,4 +1,4 @@
-"""An audition: every encoder at hand, and none, by cross-validation of heads on the labels so far.
+"""An audition: every available encoder, and none, compared by cross-validation of heads on the current labels.
 
 The folds are the same for all, and the row without an encoder is a head on the network's inputs, as in
 `core.rounds.approach.evidence`. An encoder that fails has a row with the reason.

@@ -1,5 +1,5 @@
-"""The stages "decide" and "rival" of the preset `auto`: evidence is gathered, the rule applied, and both ways trained
-where they are to be compared."""
+"""The stages "decide" and "rival" of the preset `auto`: gather evidence, apply the rule, and train both approaches in
+the rounds that compare them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.rounds.approach.evidence import (
     tally,
     validation_rows,
 )
-from core.rounds.approach.presets import both_ways, is_open
+from core.rounds.approach.presets import both_approaches, chooses_approach
 from core.rounds.context import Previous, Rival, StageContext
 from core.rounds.outputs import Approach, BothPredictions, EncodedFeatures, Predictions
 from core.types import UNLABELED, Progress, Report
@@ -28,19 +28,19 @@ STAGE, SECOND = "decide", "rival"
 
 
 def is_undecided(context: StageContext, *needs: object) -> bool:
-    """Whether the round has yet to choose between its encoder and training from scratch."""
-    return is_open(context.config) and context.encoder is not None
+    """Whether the stage "decide" runs: the settings leave the choice open, and the encoder is available."""
+    return chooses_approach(context.config) and context.encoder is not None
 
 
 def decide_approach(context: StageContext, encoded: EncodedFeatures) -> Approach:
-    """The way of this round, by training labels and the stored predictions of earlier rounds."""
+    """The approach of this round, chosen by training labels and the stored predictions of earlier rounds."""
     assert context.encoder is not None
     snapshot, encoder = context.snapshot, context.encoder
-    ways, past = both_ways(context.config, context.runtime), context.previous.load_past()
+    approaches, past = both_approaches(context.config, context.runtime), context.previous.load_past()
     if not (encoded.pool.readable & ~snapshot.held_out).any():
         shown = encoder.description.shown
         return Approach(
-            config=ways.scratch,
+            config=approaches.scratch,
             rival=None,
             note=f"Automatic: training from scratch: encoder {shown} gives no features.",
         )
@@ -49,7 +49,9 @@ def decide_approach(context: StageContext, encoded: EncodedFeatures) -> Approach
     labels = np.where(encoded.pool.readable, snapshot.labels, UNLABELED)
     found = decide(int(snapshot.labeled.sum()), past, encoder.identity, encoder.description.shown, before, folds)
     learns = nothing_to_learn(labels, snapshot.n_classes) is None
-    own, other = (ways.encoder, ways.scratch) if found.uses_encoder else (ways.scratch, ways.encoder)
+    own, other = approaches.encoder, approaches.scratch
+    if not found.uses_encoder:
+        own, other = other, own
     return Approach(config=own, rival=other if found.trains_both and learns else None, note=found.note)
 
 
@@ -77,8 +79,8 @@ def input_vectors(context: StageContext, rows: NDArray[np.int64]) -> NDArray[np.
     return np.asarray(made.clean.take(np.arange(len(rows))), np.float32).reshape(len(rows), -1)
 
 
-def settled(context: StageContext, approach: Approach | None) -> StageContext:
-    """The context with the settings of the way that was chosen; unchanged where nothing had to be decided."""
+def apply_decision(context: StageContext, approach: Approach | None) -> StageContext:
+    """The context with the settings of the chosen approach; unchanged where nothing had to be decided."""
     if approach is None or not is_undecided(context):
         return context
     uses = bool(approach.config.encoder.identity)
@@ -90,7 +92,8 @@ def settled(context: StageContext, approach: Approach | None) -> StageContext:
 
 
 def rival_context(context: StageContext) -> StageContext:
-    """The context in which the other way is trained: from scratch, without what the previous round left."""
+    """The context in which the other approach is trained: without the model, landmarks and map of the previous
+    round."""
     assert context.rival is not None
     return dataclasses.replace(
         context,
@@ -108,7 +111,7 @@ def rival_context(context: StageContext) -> StageContext:
 def both_classes(
     context: StageContext, own: Predictions, other: Predictions, readable: NDArray[np.bool_]
 ) -> BothPredictions:
-    """The classes of the round's own predictions and of the other way's, on unlabeled items."""
+    """The classes predicted by the round's own approach and by the other one, for unlabeled items."""
     columns = [np.asarray(one.probabilities).argmax(1) for one in (own, other)]
     if context.encoder is None:
         columns.reverse()

@@ -2,10 +2,10 @@
 
     evidence   progressive validation, where it has at least MIN_LABELS labels; else cross-validation of heads, where it
                has as many; else none (`core.rounds.approach.evidence`)
-    first      the way that was right more often; the encoder if both were the same or there is no evidence
-    later      the way of the last round, until the other is ahead by at least max(2, sqrt(labels that only one way
+    first      the approach that was right more often; the encoder if both were equal or there is no evidence
+    later      the approach of the last round, until the other is ahead by at least max(2, sqrt(labels that only one
                predicted right)): one standard deviation of that difference if both were equally good
-    second     while the encoder is used, training from scratch is repeated, to be compared with, when there are
+    second     while the encoder is used, training from scratch is repeated for comparison when there are
                FIRST_LABELS labels and twice as many as when it was last trained; while training from scratch is used,
                the head on the encoder's features is fitted in every round
 
@@ -63,7 +63,7 @@ def _note(uses: bool, title: str, before: Tally, folds: Tally, again: int) -> st
     parts = []
     if before.n:
         right, other = (before.encoder, before.scratch) if uses else (before.scratch, before.encoder)
-        parts.append(f"{_share(right, before.n)} against {_share(other, before.n)} on {before.n:,} labels that came "
+        parts.append(f"{_share(right, before.n)} against {_share(other, before.n)} on {before.n:,} labels given "
                      "after the predictions")  # fmt: skip
     if folds.n:
         right, other = (folds.encoder, folds.scratch) if uses else (folds.scratch, folds.encoder)

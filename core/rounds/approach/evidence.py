@@ -1,14 +1,15 @@
-"""What the preset `auto` compares its two ways by: predictions that came before their labels, and cross-validation.
+"""The evidence by which the preset `auto` compares its two approaches: progressive validation and cross-validation.
 
-Progressive validation. In some rounds both ways are trained, and both predict every unlabeled item. When such an item
-is labeled later, the label tells which way was right; both had the same labels. It is not an estimate of accuracy:
-items are labeled in the order of the picks, which are harder than the pool, and hardest for the way that picked them.
+Progressive validation. In some rounds both approaches are trained, and both predict every unlabeled item. When such an
+item is labeled later, the label shows which approach was right; both had the same labels. It is not an estimate of
+accuracy: items are labeled in the order of the picks, which are harder than the pool, and hardest for the approach that
+picked them.
 
 Cross-validation of heads. The head on the encoder's features, and a head on the network's inputs themselves, each
-predict labels that were hidden from them. The second stands for training from scratch, which is too slow to be
+predict labels that were hidden from them. The second is a stand-in for training from scratch, which is too slow to be
 repeated for every fold; a trained network is usually better than it.
 
-Both read training labels alone. No label of a test item enters.
+Both read training labels only. No label of a test item is used.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class PastRound:
     encoder: str  # identity of the encoder that was compared
     uses_encoder: bool  # how the round was trained
     class_names: tuple[str, ...] = ()
-    item_ids: NDArray[np.int64] | None = None  # (n,) None in rounds that trained one way alone
+    item_ids: NDArray[np.int64] | None = None  # (n,) None in rounds that trained only one approach
     classes: NDArray[np.int32] | None = None  # (n, 2) predicted by encoder and from scratch; NONE for labeled items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How often each way was right on the same labels."""
+    """How often each approach was right on the same labels."""
 
     n: int = 0
     encoder: int = 0
@@ -58,7 +59,7 @@ class Tally:
 
 
 def tally(truth: NDArray[np.int64], encoder: NDArray[np.int64], scratch: NDArray[np.int64]) -> Tally:
-    """Of labels (n,) and the predictions of both ways for them."""
+    """The tally of labels (n,) and the predictions of both approaches for them."""
     a, b = encoder == truth, scratch == truth
     return Tally(
         n=len(truth),
@@ -70,8 +71,8 @@ def tally(truth: NDArray[np.int64], encoder: NDArray[np.int64], scratch: NDArray
 
 
 def progressive_validation(snapshot: PoolSnapshot, past: Sequence[PastRound], encoder: str) -> Tally:
-    """Over the labeled items that both ways predicted before: by the last round that did, among those with at least a
-    quarter of the present labels. `past` is in the order of the rounds."""
+    """The tally over labeled items that both approaches predicted before they were labeled, by the last such round
+    among those with at least a quarter of the present labels. `past` is in the order of the rounds."""
     labeled = np.flatnonzero(snapshot.labeled)
     predicted = np.full((len(labeled), 2), NONE, np.int64)
     for one in past:

@@ -1,4 +1,4 @@
-"""The preset `auto`: the settings of the device, and the two ways to train that it chooses between."""
+"""The preset `auto`: the settings of the device, and the two approaches that it chooses between."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def _with_changes(resolved: RoundConfig, config: RoundConfig) -> RoundConfig:
     return resolved
 
 
-def is_open(config: RoundConfig) -> bool:
+def chooses_approach(config: RoundConfig) -> bool:
     """Whether the round has yet to choose between its encoder and training from scratch."""
     return config.preset == "auto" and bool(config.encoder.identity)
 
 
-def settle_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
+def resolve_at_start(config: RoundConfig, runtime: Runtime) -> RoundConfig:
     """`resolve_preset`, except for a round that chooses between an encoder and training from scratch in its stage
     "decide"."""
-    return config if is_open(config) else resolve_preset(config, runtime)
+    return config if chooses_approach(config) else resolve_preset(config, runtime)
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Approaches:
     """The settings of a round of the preset `auto` that has an encoder: with it, and from scratch."""
 
     encoder: RoundConfig
     scratch: RoundConfig
 
 
-def both_ways(config: RoundConfig, runtime: Runtime) -> Ways:
+def both_approaches(config: RoundConfig, runtime: Runtime) -> Approaches:
     """Strategy, batch, media, kernel, seed and what was changed by name are the same in both."""
     named = preset("encoder", seed=config.seed)
     selection = dataclasses.replace(
@@ -72,4 +72,4 @@ def both_ways(config: RoundConfig, runtime: Runtime) -> Ways:
         augmentation=named.augmentation,
     )  # fmt: skip
     scratch = resolve_preset(dataclasses.replace(config, encoder=EncoderConfig(name=config.encoder.name)), runtime)
-    return Ways(encoder=_with_changes(encoder, config), scratch=scratch)
+    return Approaches(encoder=_with_changes(encoder, config), scratch=scratch)

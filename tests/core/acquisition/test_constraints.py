@@ -205,7 +205,7 @@ def test_hindsight_reports_wrong_predictions_and_changed_neighborhoods():
     points = np.array([[0.0], [1.0], [2.0], [10.0]])
     around = hindsight.neighborhood(points, np.array([0, 3]), 2, np.ones(4, bool))
     assert around.tolist() == [[1, 2], [2, 1]]
-    first, second = hindsight.look_back(before, after, np.array([0, 3]), np.array([1, UNLABELED]), around)
+    first, second = hindsight.pick_effects(before, after, np.array([0, 3]), np.array([1, UNLABELED]), around)
     assert (first.guess, first.label, first.guess_was_wrong) == (0, 1, True)
     assert first.label_probability == pytest.approx(0.1)
     assert (first.n_neighbors, first.n_changed, first.n_changed_to_label) == (2, 1, 1)

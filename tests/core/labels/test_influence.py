@@ -1,4 +1,4 @@
-"""Influence of labels: finite differences of the outer loss after refits, and the prices by their definition."""
+"""Influence of labels: finite differences of the outer loss after refits, and the values by their definition."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def test_wrong_labels_have_the_lowest_influence():
     assert hits >= 11
 
 
-def test_prices_are_the_spread_over_the_possible_answers():
+def test_values_are_the_spread_over_the_possible_answers():
     z, labels, predictions, weights, _ = pool()
     found = pool_influence(z, labels, predictions, weights)
     row, p = np.array([40]), predictions[40:41]
     draws = np.random.default_rng(0).choice(3, 200_000, p=p[0])
     a = found.a[40]
-    assert np.isclose(found.new_prices(row, p)[0], a[draws].std(), rtol=1e-2)
+    assert np.isclose(found.new_label_values(row, p)[0], a[draws].std(), rtol=1e-2)
     certain = np.eye(3)[labels[3]][None]
-    assert found.look_prices(np.array([3]), labels[3:4], certain)[0] == 0
+    assert found.second_look_values(np.array([3]), labels[3:4], certain)[0] == 0
     belief = np.array([[0.2, 0.5, 0.3]])
     wanted = np.sqrt(sum(b * (a_k - found.a[3][labels[3]]) ** 2 for b, a_k in zip(belief[0], found.a[3], strict=True)))
-    assert np.isclose(found.look_prices(np.array([3]), labels[3:4], belief)[0], wanted)
+    assert np.isclose(found.second_look_values(np.array([3]), labels[3:4], belief)[0], wanted)
 
 
 def test_a_look_replaces_the_cheapest_pick_while_it_is_worth_more():

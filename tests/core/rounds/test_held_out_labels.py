@@ -228,4 +228,4 @@ def test_a_summary_does_not_depend_on_test_labels():
     alone = summarize([dataclasses.replace(view, test=np.empty((0, 6)))], labels, np.empty(0, np.int64), config)
     np.testing.assert_array_equal(first.rows, alone.rows)
     np.testing.assert_array_equal(first.weights, alone.weights)
-    assert alone.worth == () and len(first.worth) == 1
+    assert alone.accuracies == () and len(first.accuracies) == 1

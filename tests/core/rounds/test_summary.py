@@ -38,10 +38,10 @@ def view(digits, name: str = "kernel", seed: int | None = None) -> View:
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_summary_beats_uniform_draws_of_its_size_and_closes_half_of_the_gap_to_all_data(digits, weighted):
     found = summarize([view(digits)], digits[1], digits[3], SummaryConfig(size=15, weighted=weighted))
-    worth = found.worth[0]
-    assert worth.summary > worth.uniform_mean + 2 * worth.uniform_deviation
-    assert worth.summary > (worth.uniform_mean + worth.everything) / 2
-    assert len(worth.uniform) == 5 and worth.uniform_deviation == pytest.approx(np.std(worth.uniform, ddof=1))
+    accuracy = found.accuracies[0]
+    assert accuracy.summary > accuracy.uniform_mean + 2 * accuracy.uniform_deviation
+    assert accuracy.summary > (accuracy.uniform_mean + accuracy.everything) / 2
+    assert len(accuracy.uniform) == 5 and accuracy.uniform_deviation == pytest.approx(np.std(accuracy.uniform, ddof=1))
     assert len(found.rows) == len(set(found.rows.tolist())) == len(found.weights) == 15
     assert (found.weights > 0).all() if weighted else (found.weights == 1).all()
 
@@ -53,8 +53,8 @@ def test_accuracies_are_those_of_another_solver_on_the_same_weighted_rows(digits
     ones = np.ones((len(x), 1)), np.ones((len(test), 1))
     x, test = np.hstack([x, ones[0]]), np.hstack([test, ones[1]])
     for rows, weights, reported in (
-        (found.rows, found.weights, found.worth[0].summary),
-        (np.arange(len(x)), np.ones(len(x)), found.worth[0].everything),
+        (found.rows, found.weights, found.accuracies[0].summary),
+        (np.arange(len(x)), np.ones(len(x)), found.accuracies[0].everything),
     ):
         regression = LogisticRegression(C=1 / (1e-3 * len(rows)), fit_intercept=False, tol=1e-8, max_iter=1_000)
         regression.fit(x[rows], y[rows], sample_weight=weights)
@@ -104,10 +104,10 @@ def test_the_same_question_has_the_same_answer_and_all_rows_are_worth_all_data(d
     x, y, test, truth = (part[:40] for part in digits)
     small = View(name="kernel", labeled=x, test=test)
     first, again = (summarize([small], y, truth, SummaryConfig(size=8)) for _ in range(2))
-    assert np.array_equal(first.rows, again.rows) and first.worth == again.worth
+    assert np.array_equal(first.rows, again.rows) and first.accuracies == again.accuracies
     everything = summarize([small], y, truth, SummaryConfig(size=40, weighted=False))
     assert sorted(everything.rows) == list(range(40))
-    assert everything.worth[0].summary == everything.worth[0].everything
+    assert everything.accuracies[0].summary == everything.accuracies[0].everything
 
 
 def test_every_class_is_in_a_summary_that_has_room_for_it(digits):

@@ -1,4 +1,4 @@
-"""Rounds of the preset `auto`: both ways are trained and compared, and no label of a test item has a part in it."""
+"""Rounds of the preset `auto`: both approaches are trained and compared, and no test label is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from core.config import EncoderConfig, preset
 from core.encoders.folders import open_encoder
 from core.rounds.approach.evidence import PastRound
-from core.rounds.approach.presets import both_ways, settle_preset
+from core.rounds.approach.presets import both_approaches, resolve_at_start
 from core.rounds.context import Previous, StageContext
 from core.rounds.outputs import Approach, Batch, BothPredictions, Predictions
 from core.rounds.pipeline import run_round
@@ -59,7 +59,7 @@ def config(encoder):
 def decided(encoder, media, taken, past=()) -> Outputs:
     runtime = Runtime.create(0, "cpu")
     context = StageContext(
-        snapshot=taken, config=settle_preset(config(encoder), runtime), read=media, cache=MemoryRowCache(),
+        snapshot=taken, config=resolve_at_start(config(encoder), runtime), read=media, cache=MemoryRowCache(),
         runtime=runtime, encoder=encoder, previous=Previous(load_past=lambda: tuple(past)),
     )  # fmt: skip
     outputs = Outputs()
@@ -137,10 +137,11 @@ def test_settings_that_were_changed_hold_for_both_ways(encoder):
         selection=dataclasses.replace(found.selection, uncertainty_power=3.0, strategy="margin"),
         head=dataclasses.replace(found.head, penalty=0.5),
     )
-    ways = both_ways(found, Runtime.create(0, "cpu"))
-    for way in (ways.encoder, ways.scratch):
-        assert way.selection.uncertainty_power == 3.0 and way.selection.strategy == "margin" and way.head.penalty == 0.5
-    assert (ways.encoder.selection.proxy, ways.scratch.selection.proxy) == ("head", "similarity")
+    approaches = both_approaches(found, Runtime.create(0, "cpu"))
+    for approach in (approaches.encoder, approaches.scratch):
+        selection = approach.selection
+        assert (selection.uncertainty_power, selection.strategy, approach.head.penalty) == (3.0, "margin", 0.5)
+    assert (approaches.encoder.selection.proxy, approaches.scratch.selection.proxy) == ("head", "similarity")
 
 
 def test_a_simulation_decides_by_the_same_code_and_continues_where_it_stopped(encoder, media, tmp_path):
