@@ -81,7 +81,7 @@ class FolderWatcher:
             except Exception as error:
                 LOG.exception("A scan of %s failed.", watch.folder)
                 done, problem = ScanResult(), sentence(error)
-            watches.looked(self.store, watch.project_id, problem)
+            watches.record_scan(self.store, watch.project_id, problem)
         return done
 
     def _scan(self, watch: WatchRow) -> ScanResult:

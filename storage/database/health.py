@@ -20,7 +20,7 @@ PROBLEM_FILE = "backup-problem.json"
 
 
 class BackgroundCheck:
-    """`start` it once; `sentence` says how it stands."""
+    """A check that runs in a thread: call `start` once; `sentence` is its state for people."""
 
     def __init__(self, store: Store) -> None:
         self._path = checks.sqlite_path(store.url) if store.is_sqlite else None

@@ -60,7 +60,7 @@ def state(engine: Engine) -> State:
 def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None:
     """Run all missing steps in one transaction, after `backup`. Of two concurrent calls, the second has no effect."""
     directory = scripts()
-    with _alone(engine) as connection:
+    with _exclusive_connection(engine) as connection:
         if version(connection) == head():
             return
         connection.rollback()
@@ -78,7 +78,7 @@ def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None
 
 
 @contextlib.contextmanager
-def _alone(engine: Engine) -> Iterator[Connection]:
+def _exclusive_connection(engine: Engine) -> Iterator[Connection]:
     """A connection while no other process migrates; for SQLite, the caller holds the store's lock files."""
     with engine.connect() as connection:
         if connection.dialect.name != "postgresql":

@@ -43,7 +43,7 @@ def restore(store: Store, source: Path) -> Path | None:
     `store` need not be open (`Store.unopened`): a damaged one cannot be opened.
     """
     if not source.is_file():
-        raise InvalidInput(f"There is no backup {source}. `python -m app backup --list` shows those there are.")
+        raise InvalidInput(f"There is no backup {source}. `python -m app backup --list` shows the existing ones.")
     backup_files.check(source)
     refuse_foreign(source)
     checks.make_home(store.home)

@@ -110,7 +110,7 @@ class Store:
             raise RuntimeError("store.write() was entered again inside its own block; pass the connection instead.")
         self._writing.busy = True
         try:
-            with self._turn(), self.engine.connect() as connection, connection.begin():
+            with self._write_lock(), self.engine.connect() as connection, connection.begin():
                 yield connection
         except OperationalError as error:
             if (sentence := explained(error, self.url)) is None:
@@ -133,7 +133,7 @@ class Store:
             time.sleep(random.uniform(0.0, 0.1))  # so that the transactions do not collide again
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _write_lock(self) -> Iterator[None]:
         """The lock that lets one process at a time write to a SQLite file; PostgreSQL locks rows itself."""
         if not self.is_sqlite:
             yield

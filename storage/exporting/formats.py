@@ -40,7 +40,7 @@ class TableWriter(Protocol):
 
 
 def is_formula(text: str) -> bool:
-    """Whether a spreadsheet may take this text for something to compute (full-width signs and hidden spaces too)."""
+    """Whether a spreadsheet may evaluate this text as a formula (full-width signs and hidden spaces too)."""
     return text.startswith(_FORMULA) or text.lstrip(_INVISIBLE).startswith(_FORMULA)
 
 

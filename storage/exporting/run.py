@@ -46,7 +46,7 @@ from storage.exporting.span_tables import SPAN_FORMATS, SpanTables
 from storage.exporting.target import check_target, described, is_media, new_export
 from storage.exporting.weights import WEIGHT, ExportWeights
 from storage.labeling import snapshots
-from storage.media.checks import describe, judges_media, set_condition
+from storage.media.checks import can_verify_media, describe, set_condition
 from storage.media.contents import Content, read_content
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.types import EXTENSIONS
@@ -142,7 +142,7 @@ class _Export:
                 if not self.writers:  # an export without rows still has its (empty) table
                     self._writer(self.table)
             about = self._about(connection, moment, rows)
-        if judges_media(self.store):
+        if can_verify_media(self.store):
             set_condition(self.store, self.project_id, self.problems)
         text = json.dumps(about, indent=2, ensure_ascii=False, sort_keys=True)
         (self.folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
@@ -159,7 +159,7 @@ class _Export:
         }
 
     def _content(self) -> dict[str, Any]:
-        """The options; of a list of items their number."""
+        """The options for the manifest; a list of items is replaced by its length."""
         options = {name: value for name, value in asdict(self.options).items() if name != "overwrite"}
         return options | {"items": len(self.options.items) if self.options.items is not None else None}
 

@@ -34,7 +34,7 @@ class Verification:
 
 
 def verify_folder(folder: Path | str, report: Report = ignore) -> Verification:
-    """Check an exported folder. InvalidInput when it is none."""
+    """Check an exported folder. Raises InvalidInput if the folder is not an export."""
     folder = Path(folder).expanduser().absolute()
     name, about = _description(folder)
     if name == "model.json":

@@ -1,7 +1,7 @@
 """What the folders of a source mean: a split, a class, or a place to keep files.
 
 The class of a file is the innermost folder that is neither a split nor called like a container (`images`, `data`,
-`audio` …). Where that is uncertain, the findings hold a question that the import asks.
+`audio` …). Where that is uncertain, the findings contain a question for the user.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def open_source(
 
 
 def _media_finder(folder: Path, reading: ReadingOptions) -> FolderFinder:
-    """Where a table's files are looked for: the media root that was named, else the table's folder."""
+    """Where a table's files are searched for: the named media root, else the table's folder."""
     if not reading.media_root:
         return FolderFinder(folder)
     root = Path(reading.media_root).expanduser()

@@ -3,7 +3,7 @@
 Labels become classes under one of three rules (`classes`). In all of them, labels that differ only in how their accents
 are encoded (NFC or NFD) are one class, which is shown as it was first given.
   ask    a class the project does not have, or one that differs from another only in case or spaces, is a problem;
-         a project without classes takes them as they come
+         a project without classes accepts all of them
   add    every label is a class, exactly as written
   match  a label that equals a class up to case and spaces is that class; others are added
 """
@@ -81,7 +81,7 @@ class Preview:
 
 
 def same_up_to_case_and_space(label: str) -> str:
-    """The form in which two labels are the same to a hasty eye."""
+    """The form in which labels are compared without regard to case and spaces."""
     return " ".join(unicodedata.normalize("NFKC", label).casefold().split())
 
 
@@ -201,7 +201,7 @@ def _count(seen: Preview, entry: Entry, hints: SplitHints) -> None:
 
 
 def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: SplitHints) -> None:
-    """What can be said after all entries were seen: findings, warnings, and questions about the labels."""
+    """Complete the preview after all entries were read: findings, warnings, and questions about the labels."""
     seen.found = source.findings()
     seen.found.warnings += hints.warnings(seen.n_held_out)
     if rules is None:
@@ -246,7 +246,7 @@ class SplitHints:
 
 
 def entries_of(source: Source, validation: ValidationUse) -> Iterator[Entry]:
-    """The entries of a source, with its validation items where the user wants them."""
+    """The entries of a source, with its validation items where the user includes them."""
     if validation == "hold-out":
         yield from source.entries()
         return

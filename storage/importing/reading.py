@@ -13,9 +13,9 @@ CLASS_FOLDERS = "class folders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """What the user said about a source; empty values are found out, or asked about."""
+    """What the user stated about a source; empty values are detected, or become a question."""
 
-    folders: FolderUse = "auto"  # auto: class folders are labels where that is clear, else the user is asked
+    folders: FolderUse = "auto"  # auto: class folders are labels where that is clear, else there is a question
     splits: SplitUse = "auto"  # take: every folder called like a split is one; ignore: none is
     table: str = ""  # the table beside the files that holds the labels; NO_TABLE uses none
     path_column: str = ""
@@ -27,7 +27,7 @@ class ReadingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that has to be said before an import: `option` names the option that answers it."""
+    """A question that the user has to answer before an import: `option` names the option that answers it."""
 
     option: Literal["folders", "splits", "table", "media_root", "path_column"]
     text: str

@@ -186,7 +186,7 @@ class _Importer:
     def _groups(
         self, workers: ProbePool, incoming: Path, rules: ClassRules | None, details: Details
     ) -> Iterator[tuple[list[Arrival], int]]:
-        """Groups of arrivals and the number of entries seen; an empty group is a sign of life."""
+        """Groups of arrivals and the number of entries seen; an empty group only reports progress."""
         flying: deque[tuple[list[tuple[Entry, int]], Future[list[Examined]]]] = deque()
         group: list[Arrival] = []
         n_done, last, shown = 0, time.monotonic(), time.monotonic()
@@ -310,7 +310,7 @@ class _Importer:
                 self.annotators[name] = annotator_named(self.store, self.options.annotator).id
 
     def _sync(self, group: list[Arrival]) -> None:
-        """While the group before is committed."""
+        """Flush the media of a group to disk, while the group before it is committed."""
         self.store.media.sync(sorted({arrival.stored_sha256 for arrival in group if arrival.link_path is None}))
 
     def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:

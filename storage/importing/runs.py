@@ -20,7 +20,8 @@ from storage.system.file_lock import try_lock
 
 @contextlib.contextmanager
 def running(store: Store, run_id: int) -> Iterator[None]:
-    """Hold the run's lock file for the length of the block: the kernel releases it when the process ends, however."""
+    """Hold the run's lock file for the length of the block: the kernel releases it when the process ends, in any
+    way."""
     path = _lock_path(store, run_id)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

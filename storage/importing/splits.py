@@ -41,10 +41,10 @@ def split_named(name: str) -> GivenSplit | None:
 
 
 class SplitFolders(NamedTuple):
-    """What the folders beside each other say about splits."""
+    """Whether sibling folders are splits."""
 
     are_splits: bool = False
-    doubtful: tuple[str, ...] = ()  # called like held-out splits, but beside other folders: the user has to say
+    doubtful: tuple[str, ...] = ()  # called like held-out splits, but beside other folders: a question for the user
 
 
 def split_folders(siblings: set[str]) -> SplitFolders:

@@ -1,4 +1,4 @@
-"""Watches: which folder streams into which project, and what became of each of its files.
+"""Watches: which folder is imported into which project, and the outcome for each of its files.
 
 A watch is a row, so it outlives every process; the process that serves it (`app.worker.folder_watcher`) continues where
 the last one stopped. Files are remembered by path, size and time of change: a file is read again only after it changed.
@@ -61,7 +61,7 @@ class WatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A file and what became of it. `path` is its whole path, as the system gives it."""
+    """A file and its outcome. `path` is its whole path, as the system gives it."""
 
     path: str
     name: str  # below the folder, readable
@@ -72,7 +72,8 @@ class FileRow:
 
 
 def start(store: Store, project_id: int, folder: Path | str, options: WatchOptions | None = None) -> WatchRow:
-    """Watch `folder` from now on; another folder of the project is no longer watched. What was taken stays known."""
+    """Watch `folder` from now on; another folder of the project is no longer watched. Outcomes of its files are
+    kept."""
     options = options or WatchOptions()
     root = checked_folder(store, folder)
     values = {
@@ -128,7 +129,7 @@ def get(store: Store, project_id: int) -> WatchRow | None:
 
 
 def active_here(store: Store) -> list[WatchRow]:
-    """Watches of folders on this machine; those of archived projects rest."""
+    """Active watches of folders on this machine, without those of archived projects."""
     query = (
         select(Watch.__table__)
         .join(Project, Project.id == Watch.project_id)
@@ -144,7 +145,7 @@ def path_key(path: str) -> str:
 
 
 def known_files(store: Store, project_id: int, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """path -> (n_bytes, mtime_ns) of those that something became of."""
+    """path -> (n_bytes, mtime_ns) of the files that have an outcome."""
     by_key = {path_key(path): path for path in paths}
     query = select(WatchedFile.path_key, WatchedFile.n_bytes, WatchedFile.mtime_ns).where(
         WatchedFile.project_id == project_id, WatchedFile.path_key.in_(list(by_key))
@@ -154,7 +155,7 @@ def known_files(store: Store, project_id: int, paths: Sequence[str]) -> dict[str
 
 
 def record(store: Store, project_id: int, files: Sequence[FileRow]) -> None:
-    """What became of these files, in one transaction; the last of a limited watch ends it."""
+    """Store the outcomes of these files in one transaction; the last file of a limited watch ends the watch."""
     if not files:
         return
     rows = [
@@ -178,8 +179,8 @@ def record(store: Store, project_id: int, files: Sequence[FileRow]) -> None:
             _end(connection, project_id)
 
 
-def looked(store: Store, project_id: int, problem: str = "") -> None:
-    """Somebody looked; `problem` says why it could not be done."""
+def record_scan(store: Store, project_id: int, problem: str = "") -> None:
+    """Store the time of a scan of the folder; `problem` says why it failed."""
     with store.write() as connection:
         values = {"looked_at": now(), "problem": problem}
         connection.execute(update(Watch).where(Watch.project_id == project_id).values(values))

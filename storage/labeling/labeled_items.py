@@ -71,7 +71,8 @@ def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArr
 
 
 def items_seen_with_labels(connection: Connection, project_id: int, label_sequence: int) -> NDArray[np.int64]:
-    """(n,) sorted ids of the items whose labels a round that used the labels up to `label_sequence` has seen.
+    """(n,) sorted ids of the items whose labels were used by the round with the labels up to `label_sequence`, or by an
+    earlier one.
 
     The rows of these items in the round's probabilities repeat a label and are not predictions. Models continue from
     the model before, so a label that an earlier round used counts too, even if it was undone afterwards. A label that

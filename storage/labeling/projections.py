@@ -41,7 +41,7 @@ class DerivedState:
     skipped: bool = False
     flagged: bool = False
     sequence: int | None = None
-    looked: int = 0  # sequence of the newest label, skip or decision
+    handled: int = 0  # sequence of the newest label, skip or decision
 
     @property
     def n_labels(self) -> int:
@@ -70,7 +70,7 @@ def derive(events: Sequence[Any], effective: Mapping[int, int]) -> DerivedState:
         skipped="decision" in newest and newest["decision"].kind == "skip",
         flagged="flag" in newest and newest["flag"].kind == "flag",
         sequence=counts.sequence if counts is not None else None,
-        looked=newest["decision"].sequence if "decision" in newest else 0,
+        handled=newest["decision"].sequence if "decision" in newest else 0,
     )
 
 
@@ -220,7 +220,7 @@ def _write(connection: Connection, project_id: int, derived: Sequence[tuple[Any,
         values = {
             "waiting": row.condition == "ok"
             and not ((row.held_out and row.test_set_id is None) or state.skipped or state.decided)
-            and (state.n_labels < wanted or (row.look_after is not None and state.looked <= row.look_after)),
+            and (state.n_labels < wanted or (row.look_after is not None and state.handled <= row.look_after)),
             "n_labels": state.n_labels,
             "class_id": state.class_id,
             "decided": state.decided,

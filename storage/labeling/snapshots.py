@@ -61,8 +61,8 @@ def take(connection: Connection, project_id: int, moment: Moment | None = None) 
     if past:
         _set_past(connection, project_id, moment, columns, counts_as)
     found = _snapshot(kind, tuple(row.name for row in active), columns, position_of, moment.label_sequence)
-    looked = confirmed_items(connection, project_id, moment.label_sequence, counts_as)
-    found = replace(found, confirmed=np.isin(found.item_ids, looked) if len(looked) else None)
+    confirmed = confirmed_items(connection, project_id, moment.label_sequence, counts_as)
+    found = replace(found, confirmed=np.isin(found.item_ids, confirmed) if len(confirmed) else None)
     return _with_groups(connection, project_id, found)
 
 

@@ -6,7 +6,7 @@ large the pool is. The arrays are never changed in place: a change copies the ar
 work on the arrays it was given while another one reads on.
 
 A store that was restored from a backup has a smaller revision, fewer items, or another event in the place of the newest
-one that was read; then every row is read again. So it is after items were deleted.
+one that was read; then every row is read again. The same applies after items were deleted.
 """
 
 from __future__ import annotations

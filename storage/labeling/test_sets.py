@@ -1,13 +1,13 @@
-"""Test sets of one's own: random items of the pool that are labeled blind and only measure.
+"""Test sets drawn from the pool: random items that are labeled blind and used only for evaluation.
 
 Frame     the readable items of the pool without a label. Skipped items and items that someone has on screen at the
           moment are left out: these may show a suggestion.
 Draw      a simple random sample of the frame. With groups (as imported, else the recording of a window) it is a random
-          sample from whole groups that no label touches, where there are enough of them (`storage.labeling.groups`):
+          sample from whole groups without any label, where there are enough of them (`storage.labeling.groups`):
           all other items of these groups leave the pool, so that no group is on both sides. Otherwise each group gets
           its share of the sample (proportional allocation, largest remainders), drawn at random.
 Labels    labels that were given in random order can be part of the sample instead: `random_labels`. No label is used
-          that a round has seen.
+          that a round has used.
 Then      the items are test items for good: no round trains on them or picks them. They wait at the front of the queue,
           and nobody sees a prediction of them or their nearest items until they have labeled them.
 
@@ -254,7 +254,7 @@ def _random_labels(connection: Connection, project_id: int, rows: Sequence[Any])
 
 
 def list_test_sets(store: Store, project_id: int) -> list[TestSetRow]:
-    """Newest first."""
+    """The test sets of a project, newest first."""
     query = select(TestSet.__table__).where(TestSet.project_id == project_id).order_by(TestSet.id.desc())
     with store.read() as connection:
         roles.check_in(connection, project_id, "read")

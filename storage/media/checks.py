@@ -48,19 +48,19 @@ def read_item(store: Store, item_id: int) -> bytes:
         row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound(f"There is no item {item_id}.")
-    with noticing(store, row.project_id, row.id, row.condition):
+    with updating_condition(store, row.project_id, row.id, row.condition):
         return read_content(store.media, content_of(row))
 
 
 @contextlib.contextmanager
-def noticing(store: Store, project_id: int, item_id: int, condition: str) -> Iterator[None]:
-    """Around code that reads an item's file and compares it with its hash: what that finds is noted with the item,
-    whose `condition` was known before, whether the file turns out missing, changed or right again."""
+def updating_condition(store: Store, project_id: int, item_id: int, condition: str) -> Iterator[None]:
+    """A context for code that reads an item's file and compares it with its hash. If the file is missing, changed or
+    correct again, other than `condition` says, the new condition is stored with the item."""
     try:
         yield
     except (MediaMissing, MediaChanged) as problem:
         found = describe(problem)
-        if judges_media(store) and condition not in (found[0], "unreadable"):
+        if can_verify_media(store) and condition not in (found[0], "unreadable"):
             set_condition(store, project_id, dict.fromkeys(_same_file(store, project_id, item_id), found))
         raise
     if condition in ("missing", "changed"):
@@ -87,7 +87,7 @@ def note_by_hash(store: Store, project_id: int, sha256: str, problem: NotFound) 
         row = connection.execute(query).one_or_none()
     with contextlib.suppress(MediaMissing, MediaChanged):
         if row is not None:
-            with noticing(store, project_id, row.id, row.condition):
+            with updating_condition(store, project_id, row.id, row.condition):
                 raise problem
 
 
@@ -101,15 +101,15 @@ def holds_media(store: Store) -> bool:
     return store.media.root.is_dir() and any(store.media.root.iterdir())
 
 
-def judges_media(store: Store) -> bool:
-    """Whether a file that is not found here is missing, and not just elsewhere."""
+def can_verify_media(store: Store) -> bool:
+    """Whether a file that is not found on this machine is missing, and not only stored on another machine."""
     return not is_shared(store) or holds_media(store)
 
 
 def verify_items(store: Store, project_id: int, report: Report = ignore) -> MediaReport:
     """Read every file of the project once, compare it with its hash, and note what changed since the last time.
 
-    Linked files of the same size and time as at import are believed; copied ones and all others are read.
+    Linked files with the size and time of the import are not read; copied ones and all others are.
     """
     total, last = count_items(store, project_id), 0
     counts = {"checked": 0, "missing": 0, "changed": 0, "repaired": 0}

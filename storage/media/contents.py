@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from storage.media.folder import MediaChanged, MediaFolder, MediaMissing, file_state
 from storage.media.wav import Sliceable
-from storage.media.windows import Ended, FileContent, Span, cut
+from storage.media.windows import FileContent, RecordingEnded, Span, cut
 
 
 class Content(NamedTuple):
@@ -83,5 +83,5 @@ class RecordingFile:
 def _cut(data: Sliceable, span: Span) -> bytes:
     try:
         return cut(data, span.first_frame, span.last_frame)
-    except Ended as problem:
+    except RecordingEnded as problem:
         raise MediaChanged(str(problem)) from problem

@@ -7,7 +7,7 @@ limit are set. If a hostile file ends this process, the parent can tell which fi
 A job is [path, mode]:  copy  put the bytes into the media folder     link  leave them where they are
                         move  the file is temporary: move it into the media folder, or delete it when it is refused
                         kept  `path` is the hash of bytes in a pack of the media folder: examine them there
-A mode that starts with "recording-" (recording-copy …) asks for the measures of a recording. With `window_seconds`,
+A mode that starts with "recording-" (recording-copy …) requests the measures of a recording. With `window_seconds`,
 every sound that is longer is a recording.
 From the first batch with many jobs on, small contents go into a pack (`storage.media.packs`); others become files.
 A reply is the list of `storage.media.probe.Measures`, then sha256, n_bytes and mtime_ns.
@@ -81,7 +81,7 @@ class Examiner:
                     os.unlink(path)
         return _reply(found, sha256, status.st_size, status.st_mtime_ns)
 
-    def settle(self, replies: list[list[Any]]) -> None:
+    def flush(self, replies: list[list[Any]]) -> None:
         """Flush before replies are sent, so that a reply is true: the bytes are stored, or the reply says why not."""
         try:
             self.packs.flush()
@@ -90,7 +90,7 @@ class Examiner:
             self.packs.failure = None
 
     def _examine_content(self, data: Content, limits: Limits, before: Callable[[], None]) -> Measures:
-        """Measures of a recording where one is asked for, or where windows are and the sound is longer than one."""
+        """Measures of the file: as a recording if the job requests it, or if the sound is longer than a window."""
         if self._is_recording:
             return examine_recording(data, limits, before)
         if self._window_seconds and self._is_audio(data):
@@ -237,7 +237,7 @@ def _reply(found: Measures, sha256: str = "", n_bytes: int = 0, mtime_ns: int = 
 
 
 def confine(limits: Limits) -> None:
-    """Limits for the rest of this process: address space, no core file, and death with the parent's pipe."""
+    """Limits for the rest of this process: address space, no core file, and an end when the parent's pipe closes."""
     resource.setrlimit(resource.RLIMIT_AS, (limits.decode_bytes, limits.decode_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends this process, also in the middle of C code
@@ -268,7 +268,7 @@ def main() -> None:
 
     def send() -> None:
         if replies:
-            examiner.settle(replies)
+            examiner.flush(replies)
             sys.stdout.write(json.dumps(replies) + "\n")
             sys.stdout.flush()
             replies.clear()

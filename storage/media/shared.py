@@ -19,7 +19,7 @@ from core.errors import NotFound
 from core.types import MediaReader, Progress, Report, ignore
 from storage.database.schema import Item, Setting
 from storage.database.store import Store
-from storage.media.checks import holds_media, is_shared, note_by_hash, noticing
+from storage.media.checks import holds_media, is_shared, note_by_hash, updating_condition
 from storage.media.contents import Content, RecordingFile, content_of, read_content
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.windows import cut
@@ -87,7 +87,7 @@ def _copy(store: Store, project_id: int, after: int, last_item_id: int, report: 
         if not _has(store, content.stored_sha256):
             with (
                 contextlib.suppress(NotFound),  # missing or changed here: unreadable for every worker alike
-                noticing(store, project_id, item.id, item.condition),
+                updating_condition(store, project_id, item.id, item.condition),
             ):
                 _put(store, content)
         if number % NOTED == 0:

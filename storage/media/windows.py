@@ -127,12 +127,12 @@ class ContentStream(io.RawIOBase):
         return len(block)
 
 
-class Ended(InvalidInput):
+class RecordingEnded(InvalidInput):
     """The recording ends before the window does."""
 
 
 def cut(data: Sliceable, first_frame: int, last_frame: int) -> bytes:
-    """The frames as a WAV file. `Ended` when they are not all there, `InvalidInput` when they cannot be decoded."""
+    """The frames as a WAV file. `RecordingEnded` when some are missing, `InvalidInput` when they cannot be decoded."""
     return cut_plain(data, first_frame, last_frame) or _cut_decoded(data, first_frame, last_frame)
 
 
@@ -142,7 +142,7 @@ def cut_plain(data: Sliceable, first_frame: int, last_frame: int) -> bytes | Non
     if layout is None:
         return None
     if last_frame >= layout.n_frames:
-        raise Ended(_ended(last_frame, layout.n_frames, layout.sample_rate))
+        raise RecordingEnded(_ended(last_frame, layout.n_frames, layout.sample_rate))
     start, n_bytes = layout.offset + first_frame * layout.frame_bytes, layout.frame_bytes
     samples = data[start : start + n_bytes * (last_frame - first_frame + 1)]
     return wav_header(len(samples), layout) + samples + b"\0" * (len(samples) & 1)
@@ -158,7 +158,7 @@ def _cut_decoded(data: Sliceable, first_frame: int, last_frame: int) -> bytes:
             bits = KEPT_BITS.get(sound.subtype, DECODED_BITS)
             layout = WavLayout(0, n_frames, n_frames, sound.samplerate, sound.channels, PCM, bits)
             if last_frame >= sound.frames:
-                raise Ended(_ended(last_frame, sound.frames, sound.samplerate))
+                raise RecordingEnded(_ended(last_frame, sound.frames, sound.samplerate))
             sound.seek(first_frame)
             if sound.subtype in KEPT_BITS:
                 values = sound.read(n_frames, dtype="int32", always_2d=True)
@@ -168,7 +168,7 @@ def _cut_decoded(data: Sliceable, first_frame: int, last_frame: int) -> bytes:
     except (soundfile.LibsndfileError, OSError, ValueError) as problem:
         raise InvalidInput(f"The frames {first_frame:,} to {last_frame:,} cannot be decoded: {problem}") from problem
     if len(values) < n_frames:
-        raise Ended(_ended(last_frame, first_frame + len(values), layout.sample_rate))
+        raise RecordingEnded(_ended(last_frame, first_frame + len(values), layout.sample_rate))
     samples = np.ascontiguousarray(values.astype("<i4")).view(np.uint8).reshape(-1, 4)[:, 4 - bits // 8 :].tobytes()
     return wav_header(len(samples), layout) + samples + b"\0" * (len(samples) & 1)
 

@@ -1,6 +1,6 @@
 """Class rows: reading them now or as of an earlier event, adding one, and what a merged class counts as.
 
-These functions work inside a transaction of the caller and change no label. The verbs that people use are in
+These functions work inside a transaction of the caller and change no label. The functions for people are in
 `storage.projects.classes`.
 """
 

@@ -7,7 +7,7 @@ Role      viewer < annotator < editor < owner; each may do what the one before m
 Members   A project without members is open: everyone is its owner, as in all stores from before roles. Once a project
           has members, one of them an owner, everyone else cannot see it.
 
-The verbs of storage call `check` or `check_in` with an `Action`. docs/people.md has the table of verbs and roles.
+The functions of storage call `check` or `check_in` with an `Action`. docs/people.md has the table of actions and roles.
 """
 
 from __future__ import annotations

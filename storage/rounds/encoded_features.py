@@ -18,7 +18,7 @@ from storage.rounds.row_cache import FolderRowCache
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """Features of some of the items that were asked for."""
+    """Features of those of the requested items that have any."""
 
     present: NDArray[np.bool_]  # (n,) items that have features
     matrix: NDArray[np.float32]  # (present.sum(), width) in their order

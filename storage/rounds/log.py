@@ -230,7 +230,7 @@ class RoundLog:
             return next(iter(self._rows(connection, query.limit(1))), None)
 
     def list(self) -> list[RoundRow]:
-        """Newest first."""
+        """The rounds of the project, newest first."""
         with self.store.read() as connection:
             return self._rows(connection, self._query())
 

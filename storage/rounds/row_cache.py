@@ -77,23 +77,23 @@ class FolderRowCache:
         report: Callable[[int, int], None] | None = None,
     ) -> StoredRows:
         """See `core.types.RowCache.rows`."""
-        shelf = _Shelf(self.folder / hashlib.sha256(key.encode()).hexdigest()[:32], key)
-        shelf.remove_damaged()
+        key_folder = _KeyFolder(self.folder / hashlib.sha256(key.encode()).hexdigest()[:32], key)
+        key_folder.remove_damaged()
         digests = digests_of(names)
-        wanted = _Wanted(digests, shelf)
+        wanted = _Wanted(digests, key_folder)
         if wanted.n_missing:
-            with shelf.new_rows() as (shard, in_front):
+            with key_folder.new_rows() as (shard, in_front):
                 _fill(wanted, shard, compute, report, forward=in_front)
-        return shelf.open(digests, compute)
+        return key_folder.open(digests, compute)
 
     def known_rows(self, key: str, names: Sequence[str]) -> tuple[NDArray[np.bool_], StoredRows]:
         """(n,) which of the names have a row, and the rows of those, in order. Nothing is computed."""
         folder = self.folder / hashlib.sha256(key.encode()).hexdigest()[:32]
         if not (folder / "layout.json").exists():
             return np.zeros(len(names), np.bool_), StoredRows([], np.empty((0, 2), np.int64), NO_LAYOUT)
-        shelf, digests = _Shelf(folder, key), digests_of(names)
-        known = np.isin(digests, shelf.known())
-        return known, shelf.open(digests[known], _cannot_compute)
+        key_folder, digests = _KeyFolder(folder, key), digests_of(names)
+        known = np.isin(digests, key_folder.known())
+        return known, key_folder.open(digests[known], _cannot_compute)
 
 
 def _cannot_compute(positions: Sequence[int]) -> NDArray[Any]:
@@ -109,17 +109,17 @@ def digests_of(names: Sequence[str]) -> NDArray[np.void]:
 class _Wanted:
     """The names that have no row yet, each at its first position; updated with the rows that other processes finish."""
 
-    def __init__(self, digests: NDArray[np.void], shelf: _Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, digests: NDArray[np.void], key_folder: _KeyFolder) -> None:
+        self.key_folder = key_folder
         unique, first = np.unique(digests, return_index=True)
         order = np.argsort(first)
         self.digests, self.positions = unique[order], first[order]
-        self.open = ~np.isin(self.digests, shelf.known())
+        self.open = ~np.isin(self.digests, key_folder.known())
         self.n_missing = int(self.open.sum())
 
     def next_block(self, size: int, forward: bool) -> NDArray[np.int64]:
         """Positions of the next missing rows, from the front or from the back."""
-        self.open &= ~np.isin(self.digests, self.shelf.newly_known())
+        self.open &= ~np.isin(self.digests, self.key_folder.newly_known())
         places = np.flatnonzero(self.open)
         return places[:size] if forward else places[-size:]
 
@@ -136,7 +136,7 @@ def _fill(
         began = time.monotonic()
         computed = np.ascontiguousarray(compute([int(one) for one in wanted.positions[places]]))
         if len(computed) != len(places):
-            raise InvalidInput(f"{len(places)} rows were asked for and {len(computed)} were computed.")
+            raise InvalidInput(f"{len(places)} rows were requested and {len(computed)} were computed.")
         shard.append(computed, wanted.digests[places])
         wanted.open[places] = False
         affordable = int(BLOCK_SECONDS * len(places) / max(time.monotonic() - began, 1e-3))
@@ -145,7 +145,7 @@ def _fill(
             report(total - int(wanted.open.sum()), total)
 
 
-class _Shelf:
+class _KeyFolder:
     """The files of one key."""
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -293,17 +293,17 @@ def _hash_of(values: dict[str, Any]) -> str:
 class _Shard:
     """One pair of files, open for appending."""
 
-    def __init__(self, shelf: _Shelf, name: str) -> None:
-        self.shelf = shelf
-        self.rows: IO[bytes] = open(shelf.folder / f"{name}.rows", "ab")  # noqa: SIM115
-        self.sums: IO[bytes] = open(shelf.folder / f"{name}.sums", "ab")  # noqa: SIM115
-        self.names: IO[bytes] = open(shelf.folder / f"{name}.names", "ab")  # noqa: SIM115
+    def __init__(self, key_folder: _KeyFolder, name: str) -> None:
+        self.key_folder = key_folder
+        self.rows: IO[bytes] = open(key_folder.folder / f"{name}.rows", "ab")  # noqa: SIM115
+        self.sums: IO[bytes] = open(key_folder.folder / f"{name}.sums", "ab")  # noqa: SIM115
+        self.names: IO[bytes] = open(key_folder.folder / f"{name}.names", "ab")  # noqa: SIM115
         self.trimmed = False
 
     def append(self, rows: NDArray[Any], digests: NDArray[np.void]) -> None:
         """Rows and checksums first, then their names; all on disk when this returns."""
         layout = Layout(rows.shape[1:], rows.dtype)
-        self.shelf.set_layout(layout)
+        self.key_folder.set_layout(layout)
         if not self.trimmed:
             self._trim(layout)
         for file, data in ((self.rows, rows), (self.sums, _checksums(rows)), (self.names, digests)):
@@ -319,7 +319,7 @@ class _Shard:
         self.names.truncate(n_rows * DIGEST)
         self.rows.truncate(n_rows * layout.row_bytes)
         self.sums.truncate(n_rows * SUM_BYTES)  # rows of earlier versions get checksums of 0
-        sync_path(self.shelf.folder)
+        sync_path(self.key_folder.folder)
         self.trimmed = True
 
     def close(self) -> None:

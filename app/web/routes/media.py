@@ -35,7 +35,7 @@ from app.web.routes.media_endpoints import HEADERS, media_endpoint, not_found
 from core.config import MediaConfig, to_json
 from core.errors import WinnowError
 from storage.labeling.item_rows import ItemRow
-from storage.media.checks import noticing
+from storage.media.checks import updating_condition
 from storage.media.contents import RecordingFile
 from storage.media.types import EXTENSIONS, NOT_PLAYED, media_kind
 from storage.media.windows import cut_plain
@@ -113,7 +113,7 @@ def right_content(item: ItemRow) -> Path | bytes:
     """The file with the item's bytes, or its bytes when they are in a pack. That they are gone, changed or right again
     is noted. Of a window it is the recording, which is read as a whole once per process and state of the file."""
     store = resources.store()
-    with noticing(store, item.project_id, item.id, item.condition):
+    with updating_condition(store, item.project_id, item.id, item.condition):
         if item.recording_sha256 is not None:
             path = store.media.verified(item.recording_sha256, item.link_path)
             return path if path is not None else store.media.read(item.recording_sha256)

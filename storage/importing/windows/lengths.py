@@ -71,5 +71,5 @@ def suggestion(n_long: int, longest: float) -> str:
     files = "1 file is" if n_long == 1 else f"{n_long:,} files are"
     return (
         f"{files} longer than {SUGGEST_SECONDS:g} s (up to about {longest:,.0f} s). A label belongs to a whole clip, "
-        "and a model hears 10 s of it at most. Cut them into windows, such as of 5 s (--windows 5)."
+        "and a model uses at most 10 s of it. Cut them into windows, such as of 5 s (--windows 5)."
     )

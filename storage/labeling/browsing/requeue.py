@@ -1,6 +1,6 @@
 """Items that an editor sends to the front of the queue, and back to where they were.
 
-An item that was skipped, by whomever, waits again: its skips are undone by events of the editor. Taking the items back
+An item that any annotator skipped waits again: its skips are undone by events of the editor. Taking the items back
 restores their ranks and skips them again, in the name of the editor. An item that was labeled in between stays.
 """
 

@@ -226,7 +226,7 @@ def test_files_that_could_not_be_packed_are_never_reported_as_kept(tmp_path, mon
     examiner = Examiner(tmp_path / "media", tmp_path / "incoming", Limits())
     examiner.packing = True
     said = [examiner.reply(paths[0], "copy")]
-    examiner.settle(said)
+    examiner.flush(said)
     assert said[0][0] == "ok"
     write = os.pwrite
 
@@ -239,11 +239,11 @@ def test_files_that_could_not_be_packed_are_never_reported_as_kept(tmp_path, mon
         patched.setattr(os, "pwrite", failing)
         patched.setattr(media_packs, "WRITE_BYTES", 3_000)
         said = [examiner.reply(path, "copy") for path in paths[1:4]]
-    examiner.settle(said)
+    examiner.flush(said)
     assert [one[0] for one in said] == ["refused"] * 3
     assert (said[0][1] == DISK_FULL) == (number == errno.ENOSPC)
     said = [examiner.reply(path, "copy") for path in paths[3:]]
-    examiner.settle(said)
+    examiner.flush(said)
     assert [one[0] for one in said] == ["ok"] * 2
     packs = Packs(tmp_path / "media")
     assert [packs.has(sha256) for sha256 in hashes] == [True, False, False, True, True]
