@@ -16,7 +16,7 @@ import typer
 from app.cli import options
 from app.cli.commands import doctor, encoders, lifecycle, models, people
 from app.cli.commands import store as store_commands
-from app.cli.output import complain, progress_bar, show, tell
+from app.cli.output import print_error, print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
 from core.config import Preset
 from core.version import VERSION
@@ -58,7 +58,7 @@ def every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Winnow: label audio and images, with the next items chosen by what they teach the model."""
+    """Winnow: label audio clips and pictures; the items that help the model most come first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,15 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Exit as leave:
         return int(leave.exit_code)
     except typer.Abort:
-        return complain(KeyboardInterrupt())
+        return print_error(KeyboardInterrupt())
     except WrongUse as wrong:
-        tell(f"{wrong.format_message()} See: python -m app --help")
+        print_note(f"{wrong.format_message()} See: python -m app --help")
         return 2
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except (Exception, KeyboardInterrupt) as problem:
-        return complain(problem)
+        return print_error(problem)
 
 
 @app.command()
@@ -301,7 +301,7 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
 ) -> int:
     """Import new files of a folder: in this process until Ctrl-C, then in a worker."""
     from app.cli.commands.import_ import window_options
-    from app.cli.commands.watch import follow, how_it_stands
+    from app.cli.commands.watch import follow, show_watch
     from storage.importing import watches
     from storage.importing.windows.kept import keep_windows
 
@@ -314,7 +314,7 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
                 keep_windows(store, found.id, window_options(windows or None, hop))
             watches.start(store, found.id, folder, watches.WatchOptions(labels=labels, buffer_size=buffer, limit=limit))
             return follow(store, found.id, as_json)
-        return how_it_stands(store, found.id, as_json)
+        return show_watch(store, found.id, as_json)
 
 
 @app.command("round")

@@ -24,8 +24,8 @@ def show(result: dict[str, Any] | list[Any], as_json: bool, sentence: str | Call
     sys.stdout.flush()
 
 
-def tell(sentence: str) -> None:
-    """A remark beside the result."""
+def print_note(sentence: str) -> None:
+    """Print a sentence on stderr, beside the result."""
     sys.stderr.write(sentence + "\n")
     sys.stderr.flush()
 
@@ -61,10 +61,10 @@ def progress_bar(title: str) -> Iterator[Report]:
         yield report
 
 
-def complain(problem: BaseException) -> int:
+def print_error(problem: BaseException) -> int:
     """Write the sentence (and with WINNOW_DEBUG the trace) to stderr; returns the exit code."""
     if os.environ.get("WINNOW_DEBUG"):
         traceback.print_exception(problem)
     sentence, code = explain(problem)
-    tell(sentence)
+    print_note(sentence)
     return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.cli.output import tell
+from app.cli.output import print_note
 from core.errors import NotFound
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def open_store() -> Store:
 
     store = Store.open()
     for warning in store.warnings:
-        tell(warning)
+        print_note(warning)
     return store
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from app.cli.output import progress_bar, tell
+from app.cli.output import print_note, progress_bar
 from app.processes import child
 from app.web import server_command
 from core.errors import Conflict, WinnowError
@@ -124,7 +124,7 @@ def prepare(store: Store, samples: bool) -> None:
     """Load the sample projects before the children start; the store's warnings go to stderr."""
     end_interrupted(store)
     for warning in store.warnings:
-        tell(warning)
+        print_note(warning)
     if samples:
         with progress_bar("Loading the sample projects") as report:
             load_sample_projects(store, report)
@@ -166,12 +166,12 @@ class Supervisor:
         while time.monotonic() < deadline and not self.shutdown.wait(0.1):
             code = self.server.exit_code()
             if code is not None:
-                tell(f"The page server stopped with code {code} before it was ready. Log: {self.server.log}")
+                print_note(f"The page server stopped with code {code} before it was ready. Log: {self.server.log}")
                 return False
             if healthy(self.place.host, self.place.port):
                 return True
         if not self.shutdown.is_set():
-            tell(f"The page server was not ready after {READY_SECONDS:.0f} s. Log: {self.server.log}")
+            print_note(f"The page server was not ready after {READY_SECONDS:.0f} s. Log: {self.server.log}")
         return False
 
     def _supervise(self) -> int:
@@ -180,12 +180,12 @@ class Supervisor:
         while not self.shutdown.wait(0.5):
             code = self.server.exit_code()
             if code is not None:
-                tell(f"The page server stopped with code {code}. Log: {self.server.log}")
+                print_note(f"The page server stopped with code {code}. Log: {self.server.log}")
                 return 1
             for service in (self.worker, self.live):
                 if service.exit_code() is not None:
                     pause = service.restart_pause()
-                    tell(f"The {service.name} stopped and restarts in {pause:.0f} s. Log: {service.log}")
+                    print_note(f"The {service.name} stopped and restarts in {pause:.0f} s. Log: {service.log}")
                     restart_at[service.name], service.process = time.monotonic() + pause, None
                 if service.process is None and time.monotonic() >= restart_at[service.name]:
                     service.start()
@@ -199,7 +199,7 @@ class Supervisor:
             backups.daily(self.store)
             note_backup(self.place.home, "")
         except (WinnowError, OSError) as problem:
-            tell(f"The daily backup failed: {problem}")
+            print_note(f"The daily backup failed: {problem}")
             note_backup(self.place.home, str(problem))
 
     def _end(self) -> None:

@@ -1,6 +1,6 @@
 """The folder of one job, `WINNOW_HOME/jobs/ID`.
 
-    job.json        what was asked: the job with its request
+    job.json        the job with its request
     message.json    the newest message of the job's process (`app.processes.messages`), replaced as a whole
     cancel          an empty file; the job ends at its next progress report
     lock            locked by the process from before its start until it ends, however it ends

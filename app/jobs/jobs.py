@@ -114,7 +114,7 @@ def find_job(home: Path, job_id: str) -> JobView | None:
     if message is not None and message.ends:
         return _ended(job, message)
     if not folder.is_locked():
-        message = folder.newest() or Message("progress", {})  # it may have ended since the first look
+        message = folder.newest() or Message("progress", {})  # it may have ended since the first check
         return _ended(job, message) if message.ends else _under_way(job, "lost", message)
     return _under_way(job, "running", message)
 

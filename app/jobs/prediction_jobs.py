@@ -1,4 +1,4 @@
-"""Predictions that a program asks for: of uploaded files, or of items of the project.
+"""Predictions over the API: of uploaded files, or of items of the project.
 
 Uploaded files are in one archive that the server wrote (`app.web.routes.uploads`); their names are never used as paths.
 Runs in the process of a job: it loads torch.

@@ -59,7 +59,9 @@ class Split:
     labeled: NDArray[np.int64]
     test: NDArray[np.int64]
     measured_on: str
-    aside: NDArray[np.bool_] | None = None  # of `labeled`: those that measure a second summary, without test items
+    aside: NDArray[np.bool_] | None = (
+        None  # of `labeled`: those on which a second summary is measured, without test items
+    )
     notes: tuple[str, ...] = ()
 
 
@@ -88,8 +90,8 @@ def summarize_project(store: Store, project_id: int, options: SummaryOptions, re
 
 
 def split_rows(context: StageContext, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
-    """All labeled items are summarized, whether there are test items or not. Test items measure; without any that can,
-    a second summary is made without a fifth of the labeled items and measured on these."""
+    """All labeled items are summarized, whether there are test items or not. Accuracy is measured on test items;
+    without any, a second summary is made without a fifth of the labeled items and measured on these."""
     snapshot = context.snapshot
     labeled = np.flatnonzero(snapshot.labeled & readable)
     check_labels(snapshot.labels[labeled])

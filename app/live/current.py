@@ -22,7 +22,7 @@ _lock = Lock()
 
 
 def live_result(store: Store, project_id: int, round_id: int | None = None) -> LiveResult | None:
-    """The newest live fit, if the project wants it; of this round if one is named."""
+    """The newest live fit, if the project enables it; of this round if one is named."""
     if not get_project(store, project_id).settings.live:
         return None
     found = read_result(store.home, project_id)

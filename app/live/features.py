@@ -1,4 +1,4 @@
-"""What the live head of a project works on: the newest round with its features, predictions and labels."""
+"""The input of the live head of a project: the newest round with its features, predictions and labels."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class LiveHead:
         return LivePredictions(shares.astype(np.float32), time.perf_counter() - began)
 
     def cross_validate(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, C) probabilities of labeled rows by heads that did not see their labels; NaN for the others."""
+        """(n, C) probabilities of labeled rows by heads that were fitted without their labels; NaN for the others."""
         rows = np.flatnonzero(labels != UNLABELED)
         found = np.full_like(self._log_stored, np.nan)
         n_classes = self._log_stored.shape[1]
@@ -76,7 +76,7 @@ class LiveHead:
 
     def _logits(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n, C) centered in each row; classes without labels have the lowest logit of the row. Zero with labels of
-        fewer than two classes, from which nothing follows."""
+        fewer than two classes."""
         n_classes = self._log_stored.shape[1]
         classes, positions = np.unique(labels[labels != UNLABELED], return_inverse=True)
         found = np.zeros((len(labels), n_classes))

@@ -1,6 +1,6 @@
 """The process of the live heads: `python -m app live`, started beside the page server and the worker.
 
-It looks at the revisions of all projects several times a second. Where labels changed since the newest round, it refits
+It polls the revisions of all projects several times a second. Where labels changed since the newest round, it refits
 the head and replaces the project's file of predictions (`app.live.results`). It writes nothing to the store. Rounds do
 not use it: they are snapshots and stay reproducible.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from app.live.head import LiveHead
 
 LOG = logging.getLogger("winnow.live")
-PAUSE = 0.1  # seconds between looks
+PAUSE = 0.1  # seconds between polls
 MOST_ITEMS = 50_000
 FEWEST_CHECKED = 20  # labels before they are cross-validated
 MOST_SUSPECTS = 500
@@ -161,7 +161,7 @@ class Follower:
         checked = np.isfinite(found).all(1)
         agreeing = int((found[checked].argmax(1) == labels[rows][checked]).sum())
         ids, classes = followed.pool.item_ids[rows], followed.pool.found.column_classes
-        said = suspect_labels(found, labels[rows])
+        suspects = suspect_labels(found, labels[rows])
         made = tuple(
             Suspect(
                 item_id=int(ids[row]),
@@ -171,7 +171,7 @@ class Follower:
                 probability=round(float(probability), 4),
             )
             for row, predicted, given, probability in zip(
-                said.rows[:MOST_SUSPECTS], said.predicted, said.given, said.probability, strict=False
+                suspects.rows[:MOST_SUSPECTS], suspects.predicted, suspects.given, suspects.probability, strict=False
             )
         )
         return replace(fit, n_checked=int(checked.sum()), n_agreeing=agreeing), made

@@ -46,7 +46,7 @@ class Suspect:
     item_id: int
     class_id: int  # of the label
     predicted: int  # class id
-    given: float  # probability of the label, by a head that did not see it
+    given: float  # probability of the label, by a head that was fitted without it
     probability: float  # of the predicted class
 
 

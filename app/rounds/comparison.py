@@ -24,7 +24,7 @@ from storage.rounds.log import RoundRow
 
 
 def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
-    """The answer: picks of each strategy in order, and how many of them are in the real batch."""
+    """The picks of each strategy in order, and how many of them are in the real batch."""
     if row.status != "finished":
         raise Conflict(f"Round {row.number} is {row.status}; only a finished round can be compared.")
     of = StoredRound(store, row, {}, ignore)

@@ -104,11 +104,11 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
     leads = World.current().leads
     store = Store(job["url"], Path(job["home"]), job["artifacts"])
 
-    def tell(progress: Progress) -> None:
+    def forward(progress: Progress) -> None:
         if leads:
             channel.report(progress)
 
-    of = StoredRound(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["results"], tell)
+    of = StoredRound(store, RoundLog(store, job["project_id"]).get(job["round_id"]), job["results"], forward)
     context = dataclasses.replace(of.context, runtime=dataclasses.replace(of.context.runtime, device=device))
     model = train_model(context, of.outputs.get(Inputs), of.outputs.find(LabelTrust)).model
     if leads and model is not None:

@@ -89,13 +89,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "labels.weigh",
         "Weigh labels by trust",
-        "Labels that predictions without them contradict weigh less until someone has looked again.",
+        "Labels that cross-validated predictions contradict have less weight until someone confirms them.",
     ),
     Setting(
         "labels.second_looks",
         "Second looks",
-        "A batch may show labeled items again whose label may be wrong, if that is worth more than new items. Labels "
-        "change only by an answer.",
+        "A batch may show labeled items again whose label may be wrong, if that is expected to help more. Labels "
+        "change only if someone changes them.",
     ),
 )
 

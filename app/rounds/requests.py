@@ -42,7 +42,7 @@ def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
     media = from_dict(MediaConfig, {"channels": 3 if kind == "image" else 1} | settings.media)
     chosen = ("kernel.network",) if settings.kernel_network else ()
     labels = config.labels
-    if settings.labels_per_item > 1:  # several people look at every item anyway
+    if settings.labels_per_item > 1:  # several annotators label every item anyway
         labels = dataclasses.replace(labels, second_looks=False)
     config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media, labels=labels, changed=chosen)
     return apply_changes(config, settings.changes) if settings.changes else config
@@ -99,7 +99,7 @@ def request_replay(store: Store, project_id: int, round_id: int, by: int | None 
 
 
 def request_comparison(store: Store, project_id: int, round_id: int, strategies: Sequence[str]) -> None:
-    """What other strategies would have picked in this round; a worker answers, `comparison` shows it."""
+    """Request what other strategies would have picked in this round; a worker computes it."""
     RoundLog(store, project_id).get(round_id)
     roles.check(store, project_id, "edit")
     comparisons.request(store, round_id, strategies)
@@ -110,15 +110,15 @@ def comparison(store: Store, round_id: int) -> comparisons.Comparison | None:
 
 
 def cancel_round(store: Store, project_id: int, round_id: int) -> RoundRow:
-    """Stops within a few seconds; the previous model and picks stay."""
+    """Cancel the round, which stops within a few seconds; the previous model and picks stay."""
     return RoundLog(store, project_id).cancel(round_id)
 
 
 def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
-    """The next round, when the project asks for automatic rounds and people are done with the last batch.
+    """Request the next round if the project has automatic rounds and the last batch is labeled.
 
     Before the first round, a batch is as many labels as a batch has items. After a round that failed or was cancelled
-    nothing is asked for: a person decides.
+    no round is requested: a person decides.
     """
     project = projects.get_project(store, project_id)
     if not project.settings.automatic_rounds or project.archived_at is not None:
@@ -135,7 +135,7 @@ def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
     return request_round(store, project_id) if done else None
 
 
-_seen: dict[tuple[str, int], int] = {}  # (store, project) -> revision last looked at: nothing new, nothing to ask
+_seen: dict[tuple[str, int], int] = {}  # (store, project) -> the revision that was checked last
 
 
 def request_automatic(store: Store) -> list[RoundRow]:
@@ -163,7 +163,7 @@ class RoundView:
     done: int  # units of the stage
     total: int
     note: str
-    stage_seconds_left: float | None  # None before there is anything to go by
+    stage_seconds_left: float | None  # None before there is an estimate
     seconds_left: float | None  # of the whole round
     stage_is_short: bool  # it takes so little in all that no number is stated
     interruptions: int  # how often another worker had to take over
@@ -209,5 +209,5 @@ def _curves(steps: Sequence[ProgressRow]) -> dict[str, list[tuple[int, float]]]:
 
 
 def workers_panel(store: Store) -> list[WorkerRow]:
-    """Host, device, stage and age of the last sign of life of each worker."""
+    """Host, device, stage and age of the last heartbeat of each worker."""
     return workers.list_workers(store)

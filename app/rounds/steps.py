@@ -67,7 +67,7 @@ def take_snapshot(of: StoredRound) -> StepResult:
     row = of.row
     shared_media.share(of.store, row.project_id, row.last_item_id, of.report)
     snapshot = Pool(of.store, row.project_id).snapshot(row)
-    config = settled_encoder(of.store, row)
+    config = resolved_encoder(of.store, row)
     start = RoundStart(
         snapshot=snapshot,
         config=resolve_at_start(config, Runtime.create(row.config.seed)),
@@ -76,8 +76,8 @@ def take_snapshot(of: StoredRound) -> StepResult:
     return StepResult(output=stage_outputs.put_output(of.place, start))
 
 
-def settled_encoder(store: Store, row: RoundRow) -> RoundConfig:
-    """The settings with the encoder that the round may use; a replay uses the very one of its original, or none."""
+def resolved_encoder(store: Store, row: RoundRow) -> RoundConfig:
+    """The settings with the encoder that the round may use; a replay uses that of its original, or none."""
     if row.replay_of is not None:
         encoder_of(row.config.encoder, store.home)
         return row.config

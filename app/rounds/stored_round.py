@@ -75,7 +75,7 @@ class StepResult:
 
 
 class StoredRound:
-    """One round as a step of it sees it. `results` are those of the earlier steps, by name."""
+    """One round for one of its steps. `results` are those of the earlier steps, by name."""
 
     def __init__(self, store: Store, row: RoundRow, results: Mapping[str, Stored], report: Report) -> None:
         self.store, self.row, self.report = store, row, report
@@ -101,7 +101,7 @@ class StoredRound:
 
     @cached_property
     def context(self) -> StageContext:
-        """The context of the stages. What the previous round left is opened by the stage that reads it."""
+        """The context of the stages. Results of the previous round are opened by the stage that reads them."""
         start = self.start
         region, share = self._region(start.snapshot)
         runtime = Runtime.create(start.config.seed)
@@ -174,7 +174,7 @@ class StoredRound:
         )
 
     def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
-        """What the previous round left; None with a note when it cannot be read: the round then starts without it."""
+        """A result of the previous round; None with a note when it cannot be read: the round then starts without it."""
         try:
             return load()
         except (NotFound, InvalidInput) as problem:
@@ -204,7 +204,7 @@ def last_landmarks(log: RoundLog, round_id: int | None) -> Landmarks | None:
 
 def past_rounds(log: RoundLog, round_id: int | None) -> tuple[PastRound, ...]:
     """The rounds of the preset `auto` that led to this one, in their order. One whose predictions are no longer there
-    counts as one that trained one way alone."""
+    counts as one that trained only one approach."""
     found: list[PastRound] = []
     while round_id is not None:
         row = log.get(round_id)

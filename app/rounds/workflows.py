@@ -32,7 +32,7 @@ from app.rounds.stored_round import FINISH, StepResult, StoredRound
 from app.simulation import workflows as simulation_workflows
 from app.worker import context as worker_context
 from app.worker import engine
-from app.worker.error_messages import sentence, story
+from app.worker.error_messages import sentence, traceback_text
 from app.worker.heartbeat import Activity, Superseded
 from core.errors import Cancelled, WinnowError
 from core.types import Progress
@@ -194,7 +194,7 @@ def _end(log: RoundLog, round_id: int, error: Exception) -> str:
     if isinstance(error, Cancelled):
         return log.mark_cancelled(round_id).status
     LOG.warning("round %s failed: %s", round_id, sentence(error))
-    return log.fail(round_id, sentence(error), story(error)).status
+    return log.fail(round_id, sentence(error), traceback_text(error)).status
 
 
 def _perform_unit(stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]) -> Stored:
@@ -212,7 +212,7 @@ def _perform_unit(stage: str, project_id: int, round_id: int, results: dict[str,
     except Superseded:
         raise
     except Exception as error:
-        return StepResult(error=sentence(error), log=story(error)).to_dict()
+        return StepResult(error=sentence(error), log=traceback_text(error)).to_dict()
 
 
 def _follow(units: Sequence[str], activity: Activity) -> list[Stored]:

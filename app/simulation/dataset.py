@@ -82,7 +82,7 @@ def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
 
 
 def pool_of(store: Store, project_id: int) -> LabeledPool:
-    """The items of a project whose truth is known, in the order of their hashes (the same on every machine)."""
+    """The items of a project whose label is known, in the order of their hashes (the same on every machine)."""
     names = {row.id: row.name for row in list_classes(store, project_id)}
     position = {class_id: place for place, class_id in enumerate(names)}
     rows = known_labels(store, project_id)

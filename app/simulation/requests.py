@@ -94,7 +94,7 @@ def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
     return dataclasses.replace(config, media=own.media, kernel=kernel)
 
 
-def go_on(store: Store, simulation_id: int) -> None:
+def resume(store: Store, simulation_id: int) -> None:
     """Continue a simulation that was cancelled or failed; its records are not computed again. `Conflict` where these
     are of an earlier measure."""
     refuse_earlier("The simulation", records(store, simulation_id), "Start a new simulation.")
@@ -111,7 +111,7 @@ def remove(store: Store, simulation_id: int) -> None:
 
 
 def listed(store: Store, project_id: int) -> list[Simulation]:
-    """Newest first."""
+    """The simulations of a project, newest first."""
     rows = simulations.listed(store, project_id)
     alone = any(row.unfinished for row in rows) and not workers.living_workers(store)
     return [_shown(row, alone) for row in rows]

@@ -32,7 +32,7 @@ class Question:
     """What is compared: which data, which strategies, which seeds, with which settings."""
 
     data: str = ""  # a folder, zip or manifest; or
-    project: int | None = None  # a project with hidden truth
+    project: int | None = None  # a project with hidden labels
     strategies: tuple[str, ...]
     seeds: tuple[int, ...]
     plan: Plan = field(default_factory=Plan)

@@ -29,7 +29,7 @@ from app.simulation.trial_process import Task, TrialSetting, make_trial, start_f
 from app.worker import context as worker_context
 from app.worker import engine
 from app.worker.context import WorkerContext
-from app.worker.error_messages import sentence, story
+from app.worker.error_messages import sentence, traceback_text
 from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
 from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.encoders.choice import resolve_encoder
@@ -145,7 +145,7 @@ def _check_lost_workers(starts: int, seed: int) -> None:
 
 def _fail(store: Store, simulation_id: int, attempt: int, error: Exception) -> None:
     LOG.warning("simulation %s failed: %s", simulation_id, sentence(error))
-    simulations.fail(store, simulation_id, attempt, sentence(error), story(error))
+    simulations.fail(store, simulation_id, attempt, sentence(error), traceback_text(error))
 
 
 def _callbacks(at: WorkerContext, row: SimulationRow, seed: int) -> ActivityCallbacks:

@@ -176,7 +176,11 @@ def worst_confusions(counts: NDArray[np.int64], names: Sequence[str], most: int)
     np.fill_diagonal(off, 0)
     order = np.argsort(-off, axis=None, kind="stable")[:most]
     pairs = [np.unravel_index(int(one), off.shape) for one in order]
-    return [(names[int(true)], names[int(said)], int(off[true, said])) for true, said in pairs if off[true, said]]
+    return [
+        (names[int(true)], names[int(predicted)], int(off[true, predicted]))
+        for true, predicted in pairs
+        if off[true, predicted]
+    ]
 
 
 def advice(found: LearningProgress) -> str:

@@ -24,15 +24,15 @@ def progress_sentence(found: Measurement) -> str:
 
 def draw_sentence(draw: Draw) -> str:
     """What was drawn, and how groups were treated."""
-    said = f"Drew {count(draw.n_items, 'test item')} from {draw.n_frame:,} (seed {draw.seed})."
+    sentence = f"Drew {count(draw.n_items, 'test item')} from {draw.n_frame:,} (seed {draw.seed})."
     if draw.n_test_groups:
-        return said + (
+        return sentence + (
             f" They come from {draw.n_test_groups:,} of {draw.n_groups:,} groups without a label; the other "
             f"{count(draw.n_set_aside, 'item')} of these groups left the pool."
         )
     if draw.n_groups:
-        return said + f" Each of {draw.n_groups:,} groups has its share, so groups are on both sides."
-    return said
+        return sentence + f" Each of {draw.n_groups:,} groups has its share, so groups are on both sides."
+    return sentence
 
 
 def about_rounds(found: Measurement) -> list[str]:

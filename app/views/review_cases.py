@@ -70,7 +70,7 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
         if found is not None:
             conflicting += _contradicted(found, unused["item_id"], unused["class_id"], counts_as)
     by_item = {one.item_id: one for one in conflicting}
-    by_item |= {one.item_id: one for one in [*suspected(store, project_id), *doubted(store, project_id)]}
+    by_item |= {one.item_id: one for one in [*suspected(store, project_id), *distrusted(store, project_id)]}
     conflicting = list(by_item.values())
     return sorted(conflicting, key=lambda one: -(one.confidence or 0.0))
 
@@ -97,7 +97,7 @@ def suspected(store: Store, project_id: int) -> list[Case]:
     ]
 
 
-def doubted(store: Store, project_id: int) -> list[Case]:
+def distrusted(store: Store, project_id: int) -> list[Case]:
     """Labels that the newest round found more likely wrong than right (`core.labels.trust`), with or without an
     encoder, as long as nobody has labeled the item since or decided about it."""
     log = RoundLog(store, project_id)

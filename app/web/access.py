@@ -110,7 +110,8 @@ class Rules:
 
 
 def rules_for(host: str, key: bytes, *, token: str | None, environ: Mapping[str, str]) -> Rules:
-    """On loopback only loopback names are answered; elsewhere the token guards, and WINNOW_ALLOWED_HOSTS may narrow."""
+    """On loopback only loopback names are accepted; elsewhere a token is required, and WINNOW_ALLOWED_HOSTS limits the
+    names."""
     listed = environ.get("WINNOW_ALLOWED_HOSTS", "").split(",")
     extra = frozenset(name.strip().lower() for name in listed if name.strip())
     return Rules(key=key, token=token, hosts=(LOOPBACK_NAMES | extra) if is_loopback(host) else extra)
@@ -199,7 +200,7 @@ class Gate:
 def is_https(request: HTTPConnection) -> bool:
     """Whether the browser uses TLS, with this server or with a proxy in front of it.
 
-    A client that lies about it only makes its own cookies Secure.
+    A false header from a client affects only its own cookies.
     """
     forwarded = request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower()
     origin = request.headers.get("origin", "").lower()

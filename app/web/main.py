@@ -1,7 +1,7 @@
 """The page script: annotator, open project, header with tabs, then one screen.
 
 Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.here()` for the
-annotator and the project, reads the store, draws, and calls one verb of `storage`.
+annotator and the project, reads the store, draws, and calls one function of `storage`.
 """
 
 from __future__ import annotations

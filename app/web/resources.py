@@ -20,7 +20,7 @@ from storage.database.locations import Locations, from_environment
 from storage.database.store import Store
 
 LOCAL_LIFETIME = 30 * 24 * 3600.0  # seconds a name is remembered
-SIGNED_IN_LIFETIME = 8 * 3600.0  # with `[auth]`: then the identity provider is asked again
+SIGNED_IN_LIFETIME = 8 * 3600.0  # with `[auth]`: then the identity provider checks again
 
 
 @lru_cache(maxsize=1)

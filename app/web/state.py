@@ -72,9 +72,9 @@ def _identity(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else -1
 
 
-def send_to_grid(item_ids: Sequence[int], said: str) -> None:
-    """Make the grid show exactly these items; `said` names the set ("Area on the map")."""
-    st.session_state["grid_set"] = (project().id, tuple(int(item) for item in item_ids), said)
+def send_to_grid(item_ids: Sequence[int], title: str) -> None:
+    """Make the grid show exactly these items; `title` names the set ("Area on the map")."""
+    st.session_state["grid_set"] = (project().id, tuple(int(item) for item in item_ids), title)
 
 
 def grid_set() -> tuple[tuple[int, ...], str] | None:

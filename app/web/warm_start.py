@@ -48,5 +48,5 @@ def read_last_labeled(store: Store) -> int | None:
 def _read(store: Store) -> None:
     try:
         read_last_labeled(store)
-    except Exception:  # the request that needs it reads it again and says what is wrong
+    except Exception:  # the request that needs it reads it again and reports the problem
         log.info("nothing was read ahead", exc_info=True)

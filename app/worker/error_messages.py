@@ -46,6 +46,6 @@ def is_disk_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
 
 
-def story(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """The traceback, at most its last `LOG_LENGTH` characters."""
     return "".join(traceback.format_exception(error))[-LOG_LENGTH:]

@@ -94,7 +94,7 @@ class _Encoding:
     done: int = 0
     total: int = 0
     _began: float = 0.0
-    _said: float = 0.0
+    _reported_at: float = 0.0
 
     def __enter__(self) -> _Encoding:
         return self
@@ -167,8 +167,8 @@ class _Encoding:
     def _tick(self, in_block: int = 0) -> None:
         """Report at most twice a second; the report may raise Cancelled."""
         now = time.monotonic()
-        if now - self._said >= REPORT_SECONDS:
-            self._said = now
+        if now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
             self.report(Progress(STAGE, min(self.done + in_block, self.total), self.total, self.pace()))
 
     def pace(self) -> str:

@@ -42,7 +42,7 @@ def in_shares(labels: NDArray[np.int64], prior: NDArray[np.float32]) -> NDArray[
     With few labels the class counts are arbitrary: a class with two of seventy labels would hardly be trained.
     """
     counts = np.bincount(labels, minlength=len(prior))
-    heard = np.flatnonzero(counts)
-    scale = max(counts[c] / prior[c] for c in heard)
-    of_class = [np.flatnonzero(labels == c) for c in heard]
-    return np.concatenate([np.resize(rows, round(prior[c] * scale)) for c, rows in zip(heard, of_class, strict=True)])
+    present = np.flatnonzero(counts)
+    scale = max(counts[c] / prior[c] for c in present)
+    of_class = [np.flatnonzero(labels == c) for c in present]
+    return np.concatenate([np.resize(rows, round(prior[c] * scale)) for c, rows in zip(present, of_class, strict=True)])

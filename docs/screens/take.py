@@ -42,7 +42,7 @@ from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server, at_rest, wa
 FOLDER = Path(__file__).parent
 BATCH = 10
 MOST_BYTES = 140_000
-PATIENCE_SECONDS = 3_600.0
+TIMEOUT_SECONDS = 3_600.0
 STEPS, WARM_STEPS = 600, 300  # of training
 
 
@@ -97,7 +97,7 @@ def second_annotator(store: Store, project: ProjectRow) -> None:
 
 
 def wait(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not holds():
         assert time.monotonic() < end, "no worker answered"
         time.sleep(1)

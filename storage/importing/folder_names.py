@@ -94,7 +94,7 @@ class FolderNames:
     def findings(self) -> Findings:
         """What the folders counted so far were taken for."""
         found = Findings(labels_from=CLASS_FOLDERS if self._class_folders else "")
-        found.classes_said = self._options.folders == "classes"
+        found.classes_stated = self._options.folders == "classes"
         used = {one for folder in self._class_folders for one in folder.split("/")} & set(self._class_names)
         found.label_names = {folder: self._class_names[folder] for folder in sorted(used)}
         if self._options.folders == "auto":

@@ -212,7 +212,7 @@ def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: Sp
     seen.class_of = {label: name for label, name in decided.items() if name and name != label}
     lone = next(iter(seen.labels)) if len(seen.labels) == 1 else None
     asked = any(one.option == "folders" for one in seen.found.questions)
-    if lone in rules.new and seen.found.labels_from == CLASS_FOLDERS and not seen.found.classes_said and not asked:
+    if lone in rules.new and seen.found.labels_from == CLASS_FOLDERS and not seen.found.classes_stated and not asked:
         text = (
             f"All {seen.labels[lone]:,} labels come from one folder, {lone!r}. Is it a class (folders: classes), or do "
             "these files have no label (folders: ignore)?"

@@ -38,7 +38,7 @@ class Findings:
     """What a source is read as. Complete after its entries were gone through once."""
 
     labels_from: str = ""  # CLASS_FOLDERS, the names of tables, or nothing
-    classes_said: bool = False  # the user said that folders are classes
+    classes_stated: bool = False  # the user said that folders are classes
     tables: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)  # path, label, split -> the table's column
     media_root: str = ""  # where the files of a table are

@@ -38,11 +38,11 @@ class RandomSplit:
         n_pool, n_test = map(len, self._groups)
         if not self.share or not self._n_all:
             return []
-        said = (
+        message = (
             f"Random split by group: {self._n_test:,} of {self._n_all:,} items are test items ({n_test:,} of "
             f"{n_pool + n_test:,} groups). A group, or a recording with its windows, is never divided."
         )
         if not n_pool or not n_test:
             side = "test items" if not n_test else "items in the pool"
-            said += f" There are no {side}: import more groups, or name the splits in a manifest."
-        return [said]
+            message += f" There are no {side}: import more groups, or name the splits in a manifest."
+        return [message]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, preview_as_dict, preview_import
 from app.jobs.requests import ImportRequest, PreviewRequest
 from core.config import require
@@ -27,7 +27,7 @@ def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> in
         project, done = import_media(store, request, report)
     show({"project": project, **done.as_dict()}, as_json, lambda: _report(done))
     if done.status == "cancelled":
-        tell(IMPORT_CANCELLED)
+        print_note(IMPORT_CANCELLED)
         return 130
     return 0 if import_error(done) is None else 1
 

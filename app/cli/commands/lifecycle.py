@@ -1,4 +1,4 @@
-"""Commands for the life of a project: delete, duplicate, test items, history, disk use, clean."""
+"""Commands that manage projects: delete, duplicate, test items, history, disk use, clean."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.options import Json
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
 
 Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
@@ -42,7 +42,7 @@ def delete(
                 chosen = find_recording(store, found.id, recording)
                 item = [*(item or ()), *(one.item_id for one in windows_of(store, found.id, chosen.sha256))]
             plan = plan_deletion(store, found.id, item)
-            tell(plan.sentence())
+            print_note(plan.sentence())
             if confirm is None:
                 show(asdict(plan), as_json, f"Nothing was deleted. To delete, add: --confirm {found.name!r}")
                 return 0
@@ -78,7 +78,7 @@ def test_items(
     with open_store() as store:
         done = (move_to_pool if back else move_to_test)(store, find_project(store, project).id, items)
     for warning in done.warnings:
-        tell(warning)
+        print_note(warning)
     show(asdict(done), as_json, f"{done.moved:,} items moved, {done.unchanged:,} were there already.")
 
 
@@ -110,7 +110,7 @@ def measure_(  # noqa: PLR0913 (one parameter for each option)
         number = draw if width is None else needed_items(width / 100)
         if number is not None:
             made = draw_test_set(store, found.id, number, n_labels=labels, by=by)
-            tell(words.draw_sentence(made.draw))
+            print_note(words.draw_sentence(made.draw))
         seen = measure(store, found.id)
     if seen is None:
         show({}, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")

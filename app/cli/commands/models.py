@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from app.cli.options import Hop, Json, Project, Windows
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
 
 model = typer.Typer(help="Export the model of a round, or name a round.", no_args_is_help=True, rich_markup_mode=None)
@@ -92,9 +92,11 @@ def predict(  # noqa: PLR0913 (one parameter for each option)
     with open_store() as store, progress_bar("Predicting") as report:
         done = predict_files(store, find_project(store, project).id, options, report)
     for one in done["unreadable_files"]:
-        tell(f"{one['file']} cannot be read: {one['error']}")
+        print_note(f"{one['file']} cannot be read: {one['error']}")
     if done["unreadable"] > len(done["unreadable_files"]):
-        tell(f"{done['unreadable'] - len(done['unreadable_files']):,} more files cannot be read; see the column error.")
+        print_note(
+            f"{done['unreadable'] - len(done['unreadable_files']):,} more files cannot be read; see the column error."
+        )
     earlier = f" {done['continued']:,} of them were done before." if done["continued"] else ""
     what = "files" if windows is None else "files and windows"
     beside = f" Tracks: {done['tracks']}." if "tracks" in done else ""

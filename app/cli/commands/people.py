@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from app.cli.options import Json
-from app.cli.output import show, tell
+from app.cli.output import print_note, show
 from app.cli.projects import find_project, open_store
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def new_token(
 
     with open_store() as store:
         row, text = create_token(store, name, role, person=person)
-    tell(f"Token {row.id} ({row.name}, {row.role}) labels as {row.annotator!r}. Save it now: it is not shown again.")
+    print_note(
+        f"Token {row.id} ({row.name}, {row.role}) labels as {row.annotator!r}. Save it now: it is not shown again."
+    )
     show({**_plain(row), "token": text}, as_json, text)
 
 

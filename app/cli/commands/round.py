@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from app.rounds.requests import RoundView, request_round, view
 from app.simulation.settings import parse_changes
 from core.types import Progress
@@ -13,16 +13,16 @@ from storage.database.store import Store
 from storage.rounds.log import RoundLog, RoundRow
 
 POLL_SECONDS = 0.5
-PATIENCE_SECONDS = 10.0  # before we say that no worker takes it
+NO_WORKER_SECONDS = 10.0  # before a missing worker is reported
 
 
 def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
-    """The next round with some settings of its own. A round that is under way keeps its settings, which is said."""
+    """The next round with some settings of its own. A round that is under way keeps its settings; a note says so."""
     changes = parse_changes(settings)
     newest = RoundLog(store, project_id).latest()
     row = request_round(store, project_id, changes=changes)
     if changes and newest is not None and newest.id == row.id:
-        tell(f"Round {row.number} was requested before and keeps its own settings; --set has no effect on it.")
+        print_note(f"Round {row.number} was requested before and keeps its own settings; --set has no effect on it.")
     return row
 
 
@@ -35,8 +35,8 @@ def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:
             assert seen is not None
             if not seen.round.unfinished:
                 break
-            if seen.waiting_for_worker and not has_warned and time.monotonic() - asked > PATIENCE_SECONDS:
-                tell("No worker is running. Start one with: python -m app worker")
+            if seen.waiting_for_worker and not has_warned and time.monotonic() - asked > NO_WORKER_SECONDS:
+                print_note("No worker is running. Start one with: python -m app worker")
                 has_warned = True
             report(_progress(seen))
             time.sleep(POLL_SECONDS)
@@ -67,5 +67,5 @@ def _ended(row: RoundRow, as_json: bool) -> int:
         return 0
     if as_json:
         show(result, True, "")
-    tell(row.error or f"Round {row.number} was {row.status}.")
+    print_note(row.error or f"Round {row.number} was {row.status}.")
     return 1

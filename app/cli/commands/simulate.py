@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
 from app.rounds.requests import next_config
 from app.simulation.dataset import kind_of
@@ -81,7 +81,7 @@ def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
         project = find_project(store, command.project)
         own = next_config(store, project)
         for warning in both_sides_warning(store, project.id):
-            tell(warning)
+            print_note(warning)
     return project.id, project.name, dataclasses.replace(config, media=own.media, kernel=_kernel(config, own))
 
 

@@ -1,4 +1,4 @@
-"""`python -m app summarize`: a small set with weights, what it is worth, and its export."""
+"""`python -m app summarize`: a small set with weights, its accuracy, and its export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.database.store import Store
 
 
 def summarize_and_report(store: Store, request: SummaryRequest, as_json: bool) -> None:
-    """Summarize, with a target also export, and print what the summary is worth."""
+    """Summarize, with a target also export, and print the accuracy of the summary."""
     with progress_bar("Summarizing") as report:
         result = export_summary(store, request, report)
     show(result, as_json, lambda: words(result))

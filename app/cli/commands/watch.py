@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from app.cli.output import progress_bar, show, tell
+from app.cli.output import print_note, progress_bar, show
 from core.errors import NotFound
 from core.types import Progress
 from storage.database.store import Store
@@ -16,7 +16,7 @@ from storage.projects.projects import get_project
 
 
 def follow(store: Store, project_id: int, as_json: bool) -> int:
-    """Look until the watch is over or someone presses Ctrl-C; another process that serves it already is followed."""
+    """Scan the folder until the watch ends or Ctrl-C; if another process serves the watch, only print its state."""
     from app.worker.folder_watcher import SCAN_SECONDS, FolderWatcher
 
     watcher = FolderWatcher(store)
@@ -31,11 +31,13 @@ def follow(store: Store, project_id: int, as_json: bool) -> int:
                 if done is None or not done.busy:
                     time.sleep(SCAN_SECONDS)
     except KeyboardInterrupt:
-        tell("Stopped here. A worker continues to watch the folder; to end that: python -m app watch PROJECT --stop")
-    return how_it_stands(store, project_id, as_json)
+        print_note(
+            "Stopped here. A worker continues to watch the folder; to end that: python -m app watch PROJECT --stop"
+        )
+    return show_watch(store, project_id, as_json)
 
 
-def how_it_stands(store: Store, project_id: int, as_json: bool) -> int:
+def show_watch(store: Store, project_id: int, as_json: bool) -> int:
     row = watches.get(store, project_id)
     if row is None:
         raise NotFound("This project does not watch a folder. Start with: python -m app watch PROJECT FOLDER")

@@ -117,7 +117,7 @@ class TimeLeft:
     step: str  # "" before a worker has begun
     done: int = 0  # of the current phase
     total: int = 0
-    stage_seconds: float | None = None  # None before there is anything to go by
+    stage_seconds: float | None = None  # None before there is an estimate
     round_seconds: float | None = None
     is_short: bool = False  # the step takes less than STATED_SECONDS in all
 

@@ -35,7 +35,7 @@ def about_audition(found: Mapping[str, Any]) -> str:
     n = max((row["n"] for row in found["rows"]), default=0)
     if not n:
         return f"{found['n_labels']:,} labels are too few: a class needs two of them to be predicted."
-    return f"Share of {n:,} labels that a head predicts without having seen them, with the 95 % interval."
+    return f"Share of {n:,} labels that a head predicts correctly without using them, with the 95 % interval."
 
 
 def audition_lines(found: Mapping[str, Any]) -> list[str]:

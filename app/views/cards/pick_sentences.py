@@ -27,8 +27,8 @@ def second_look_sentence(kind: str) -> str:
     """About a pick that has a label already."""
     it = "clip" if kind == "audio" else "picture"
     return (
-        f"A second look: this {it} has a label that may be wrong, and looking again is worth more than a new {it}. "
-        "Your answer counts, whichever it is."
+        f"A second look: this {it} has a label that may be wrong, and checking it is expected to help more "
+        f"than a new {it}. Your answer counts, whichever it is."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a summary is worth more than a random subset of the same size, in a sentence for people."""
+"""Whether a summary is better than a random subset of the same size, in a sentence for people."""
 
 from __future__ import annotations
 

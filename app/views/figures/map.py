@@ -164,15 +164,15 @@ def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
     """Name, label or prediction of each point, as text."""
     names = [_escaped(found.names[row][:80]) for row in rows.tolist()]
     classes = [figure_text(name) for name in found.class_names]
-    said = []
+    texts = []
     columns = (found.label, found.predicted, found.confidence, found.held_out)
     for name, label, predicted, confidence, test in zip(names, *(c[rows].tolist() for c in columns), strict=True):
         if label != NONE:
             name += f"<br>labeled {classes[label]}"
         elif predicted != NONE:
             name += f"<br>predicted {classes[predicted]}, {100 * confidence:.0f} %"
-        said.append(name + "<br>test item" if test else name)
-    return said
+        texts.append(name + "<br>test item" if test else name)
+    return texts
 
 
 @lru_cache(maxsize=100_000)  # two maps of the most points

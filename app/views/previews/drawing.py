@@ -122,7 +122,7 @@ def analyze(data: bytes, limits: Limits | None = None) -> Sound:
     top = float(magnitude.max())
     decibels = 20 * np.log10(np.maximum(magnitude, 1e-12) / top) if top > 1e-7 else np.full_like(magnitude, -RANGE_DB)
     rows = _rows(decibels.astype(np.float32), rate)
-    return Sound(rows, _calm(peaks, n_samples / rate), n_samples / rate, rate)
+    return Sound(rows, _smoothed_peaks(peaks, n_samples / rate), n_samples / rate, rate)
 
 
 def _measure(data: bytes, limits: Limits) -> tuple[int, int, list[NDArray[np.float32]] | None]:
@@ -153,7 +153,7 @@ def _to_mono(block: NDArray[np.float32]) -> NDArray[np.float32]:
     return mono
 
 
-def _calm(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
+def _smoothed_peaks(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
     """Relative to the largest, each slice with its neighbors within 15 ms: the swings of a low voice leave no gaps."""
     reach = min(int(0.015 / (2 * seconds / len(peaks))), 8)
     if reach:

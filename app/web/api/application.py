@@ -1,7 +1,7 @@
 """The API, `/api/v1`: programs use it with a token; the browser's own routes are in `app.web.routes`.
 
-FastAPI checks requests against the models and writes the OpenAPI description. Every endpoint calls the verbs that the
-screens call; roles are checked there. Endpoints are plain functions and run in a thread each.
+FastAPI checks requests against the models and writes the OpenAPI description. Every endpoint calls the functions that
+the screens call; roles are checked there. Endpoints are plain functions and run in a thread each.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def get_job(project: Id, job: JobId) -> models.Job:
 
 @router.post("/projects/{project}/jobs/{job}/cancel")
 def cancel_job(project: Id, job: JobId) -> models.Job:
-    """Ask a job to stop. What it did so far is kept."""
+    """Cancel a job. What it did so far is kept."""
     find_job(project, job)
     roles.check(resources.store(), project, "edit")
     jobs.cancel(resources.locations().home, job)

@@ -1,4 +1,4 @@
-"""Labels in, and the next items to label under a lease: the same verbs as the Label screen."""
+"""Labels in, and the next items to label under a lease: the same functions as the Label screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a project: delete, duplicate, test items, disk use."""
+"""Managing a project: delete, duplicate, test items, disk use."""
 
 from __future__ import annotations
 

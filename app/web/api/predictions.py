@@ -54,13 +54,13 @@ class ItemsToPredict(Received):
 class FilePrediction(Returned):
     file: str = Field(description="The name of the file as sent, or of the item.")
     item_id: int | None = Field(description="For items of the project.")
-    class_name: str | None = Field(description="The most probable class, as the round knew it; null with an error.")
+    class_name: str | None = Field(description="The most probable class, by its name in the round; null with an error.")
     confidence: float | None
     entropy: float | None
     nearest_item_id: int | None = Field(description="The nearest labeled item in the last layer of the network.")
     nearest_class: str | None
     nearest_distance: float | None
-    probabilities: dict[str, float] | None = Field(description="Class name to probability, if they were asked for.")
+    probabilities: dict[str, float] | None = Field(description="Class name to probability, if they were requested.")
     round: int
     error: str | None = Field(description="Why the file could not be read.")
 

@@ -126,7 +126,7 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
 
 
 def _with_hidden_suggestion(project: int, given: Any) -> LabelInput:
-    """The event; a card does not know the suggestion that it hid, so its class and confidence are looked up."""
+    """The event; a card does not contain a hidden suggestion, so its class and confidence are read from the round."""
     event = label_input(given)
     round_id = fields.integer(given, "suggestion_round")
     if event.suggestion != "hidden" or event.suggested_class_id is not None or round_id is None:

@@ -73,12 +73,12 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
         card["suggestion"] = suggestion(item.id, annotator, project.settings, current, known, blind=blind)
         card["nearest"] = near.get(item.id, [])
         card = card if not item.held_out else _blind(card)
-        made.append(card | {"why": f"{card['why']} {heard(item, project.settings)}".strip()})
+        made.append(card | {"why": f"{card['why']} {channel_note(item, project.settings)}".strip()})
     return made
 
 
-def heard(item: ItemRow, settings: ProjectSettings) -> str:
-    """Which channel the model is given, where it is not what the card shows and plays; else empty."""
+def channel_note(item: ItemRow, settings: ProjectSettings) -> str:
+    """A sentence on the channel that the model is given, if the card shows and plays another mix; else empty."""
     channel, channels = int(settings.media.get("audio_channel", 0)), item.channels or 1
     if not 1 <= channel <= channels or channels == 1:
         return ""
@@ -98,8 +98,8 @@ def _blind(card: dict[str, Any]) -> dict[str, Any]:
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
     """The card with this annotator's current label and note. A second look does not show the label it is about."""
     own = pool.own_state(card["item_id"], annotator)
-    looks_again = card["pick"] is not None and card["pick"]["second_look"]
-    return card | {"mine": None if looks_again else own.class_id, "note": own.note}
+    is_second_look = card["pick"] is not None and card["pick"]["second_look"]
+    return card | {"mine": None if is_second_look else own.class_id, "note": own.note}
 
 
 def _card(
@@ -134,7 +134,7 @@ def _card(
 
 
 def _why(pick: dict[str, Any] | None, queued: bool, found: RoundPredictions | None, kind: str) -> str:
-    """Why the item is shown, for people who know nothing about the method."""
+    """Why the item is shown, in words that need no knowledge of the method."""
     noun = "clip" if kind == "audio" else "picture"
     if pick is not None and pick["second_look"]:
         return second_look_sentence(kind)

@@ -1,7 +1,7 @@
 """Routes of the item browser: a page of tiles, the choices of its filters, and actions on the items found or selected.
 
 An action names its items, or repeats the query whose items it concerns; then the query is answered again. Every action
-calls one verb of `storage`, which checks what the person may do.
+calls one function of `storage`, which checks the role of the person.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def give_choices(project: int, annotator: int, body: Body) -> Answer:
 
 
 def act(project: int, annotator: int, body: Body) -> Answer:
-    """Do something with items; the answer has a `message` for people."""
+    """Run one action on items; the response has a `message` for people."""
     store = resources.store()
     row, action = get_project(store, project), fields.choice(body, "action", ACTIONS, "")
     if action == "take-back":

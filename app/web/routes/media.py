@@ -58,7 +58,7 @@ def sound_path(item: ItemRow) -> str:
 
 
 def picture_path(item: ItemRow) -> str:
-    """The address of what is looked at: the spectrogram of a clip, the picture itself."""
+    """The address of what is shown: the spectrogram of a clip, the picture itself."""
     return media_path(item, "spectrogram.png" if media_kind(item.media_type) == "audio" else "picture.png")
 
 
@@ -75,7 +75,7 @@ def media_routes() -> list[Route]:
 
 
 def preview(request: Request, item: ItemRow, annotator: int) -> Response:
-    """The small picture of an item, for those who know its number alone, such as a point of the map."""
+    """The small picture of an item, found by its number alone, as for points of the map."""
     return RedirectResponse(media_path(item, "thumb.png"), status_code=302, headers={"Cache-Control": "no-store"})
 
 

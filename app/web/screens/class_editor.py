@@ -123,7 +123,7 @@ def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> No
 
 
 def _do(verb: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Call one verb of the store and show its error message if it refuses."""
+    """Call one function of the store and show its error message if it raises one."""
     try:
         verb(*arguments, **named)
     except WinnowError as error:

@@ -162,17 +162,17 @@ def add_files(project: projects.ProjectRow) -> None:
             None if _uploaded(source) or source.suffix == ".zip" else source if source.is_dir() else source.parent,
         ),
     )
-    looked = _looked(project, request)
-    if looked is not None and looked.status == "running":
-        _wait_for(looked.job.id)
-    elif looked is not None and looked.status == "finished" and looked.result is not None:
-        if found != looked.result["found"]:  # the columns of its table can be chosen now
-            st.session_state[f"found-{project.id}"] = (request.source, looked.result["found"])
+    previewed = _preview_job(project, request)
+    if previewed is not None and previewed.status == "running":
+        _wait_for(previewed.job.id)
+    elif previewed is not None and previewed.status == "finished" and previewed.result is not None:
+        if found != previewed.result["found"]:  # the columns of its table can be chosen now
+            st.session_state[f"found-{project.id}"] = (request.source, previewed.result["found"])
             st.rerun()
-        _preview(project, looked.result, request)
+        _preview(project, previewed.result, request)
     else:
-        if looked is not None and looked.status != "cancelled":
-            st.error(plain(looked.error or "The preview failed. Try again."))
+        if previewed is not None and previewed.status != "cancelled":
+            st.error(plain(previewed.error or "The preview failed. Try again."))
         if st.button("Preview import", type="primary", key="preview-import"):
             job = jobs.start(resources.locations().home, "Preview", request, project.id)
             st.session_state[f"looking-{project.id}"] = (job.id, request)
@@ -181,8 +181,8 @@ def add_files(project: projects.ProjectRow) -> None:
 
 def _source(project: projects.ProjectRow) -> Path | None:
     """An upload that is complete, or a folder, archive or manifest on the server."""
-    way = _way(project.id)
-    if way == "Upload":
+    source_kind = _source_kind(project.id)
+    if source_kind == "Upload":
         upload = uploads(state.here(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
         return upload_path(upload) if upload and upload_path(upload).exists() else None
     text = st.text_input(
@@ -204,11 +204,14 @@ def _source(project: projects.ProjectRow) -> Path | None:
     return path
 
 
-def _way(project_id: int) -> str:
+def _source_kind(project_id: int) -> str:
     """ "Upload", or "On the server" where that is allowed."""
-    ways = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
+    kinds = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
     help_text = "Upload files from this computer, or read them from a folder on the server."
-    return st.segmented_control("Source", ways, default="Upload", key=f"way-{project_id}", help=help_text) or "Upload"
+    return (
+        st.segmented_control("Source", kinds, default="Upload", key=f"source-kind-{project_id}", help=help_text)
+        or "Upload"
+    )
 
 
 def _uploaded(source: Path) -> bool:
@@ -221,7 +224,7 @@ def server_folders_allowed() -> bool:
     return bool(resources.import_roots())
 
 
-def _looked(project: projects.ProjectRow, request: PreviewRequest) -> JobView | None:
+def _preview_job(project: projects.ProjectRow, request: PreviewRequest) -> JobView | None:
     """The preview job of exactly this source with exactly these options."""
     job_id, requested = st.session_state.get(f"looking-{project.id}", ("", None))
     if requested != request:

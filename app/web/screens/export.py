@@ -90,7 +90,7 @@ def options(project: ProjectRow) -> ExportCounts:
 
 
 def _contested(project: ProjectRow) -> Contested:
-    """What happens to items whose labels differ; asked only if there are such items."""
+    """A field for what happens to items whose labels differ; shown only if there are such items."""
     n = export_counts(resources.store(), project.id, ExportOptions()).contested
     if n == 0:
         return "keep"

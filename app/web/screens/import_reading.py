@@ -52,7 +52,7 @@ def with_reading(
 
 
 def with_windows(options: ImportOptions, project: ProjectRow) -> ImportOptions:
-    """`options` with windows where the user wants recordings to be cut; for audio projects."""
+    """`options` with windows if the user chooses to cut recordings; for audio projects."""
     return dataclasses.replace(options, windows=choose_windows(project, f"{project.id}"))
 
 

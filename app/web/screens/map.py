@@ -151,7 +151,7 @@ def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None
     outline(figure, choice.areas, dark=dark)
     if choice.item_id is not None and (row := found.row_of(choice.item_id)) is not None:
         mark_open_item(figure, found, row, dark=dark)
-    if st.session_state.get("map-draw"):  # while a drag draws, Streamlit does not tell clicks
+    if st.session_state.get("map-draw"):  # while a drag draws an area, Streamlit reports no clicks
         figure.update_layout(dragmode="lasso")
     key = f"map-{state.project().id}"
     st.plotly_chart(
@@ -217,7 +217,7 @@ def side(found: MapLayers, choice: Chosen) -> None:
     """The selected area, the selected point, or instructions."""
     row = found.row_of(choice.item_id) if choice.item_id is not None else None
     if choice.areas:
-        area(found, lassoed(found, choice))
+        area(found, rows_in_areas(found, choice))
     elif row is not None:
         point(found, row)
     else:
@@ -228,7 +228,7 @@ def side(found: MapLayers, choice: Chosen) -> None:
         theme.figure(f"{int((found.label != NONE).sum()):,}", "labeled")
 
 
-def lassoed(found: MapLayers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
+def rows_in_areas(found: MapLayers, choice: Chosen) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Rows in any of the drawn areas, among all items of the round except test items."""
     within = np.zeros(found.n_items, np.bool_)
     for x, y in choice.areas:

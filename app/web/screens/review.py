@@ -57,10 +57,10 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
     st.html(ItemNames(row.name for row in known).shown_html(item.id, item.name))
     people = {row.id: row.name for row in list_annotators(store)}
-    said = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
+    entries = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
     if case.prediction is not None:
-        said.append(("Model", case.prediction, f", {100 * (case.confidence or 0):.0f} %"))
-    st.html(_said([(who, names.get(class_id, "?") + sure) for who, class_id, sure in said]))
+        entries.append(("Model", case.prediction, f", {100 * (case.confidence or 0):.0f} %"))
+    st.html(_label_list([(who, names.get(class_id, "?") + sure) for who, class_id, sure in entries]))
     for line in evidence(case, known):
         theme.muted(line)
     options = list(dict.fromkeys([*case.labels.values(), *([case.prediction] if case.prediction is not None else [])]))
@@ -107,10 +107,10 @@ def evidence(case: Case, known: list[ClassRow]) -> list[str]:
     return lines
 
 
-def _said(lines: list[tuple[str, str]]) -> str:
+def _label_list(lines: list[tuple[str, str]]) -> str:
     """One line per annotator and class."""
     parts = [f"<li><span>{markup(who)}:</span> <strong>{markup(what)}</strong></li>" for who, what in lines]
-    return f'<ul class="winnow-said">{"".join(parts)}</ul>'
+    return f'<ul class="winnow-label-list">{"".join(parts)}</ul>'
 
 
 def agreement_card(project_id: int, known: list[ClassRow]) -> None:

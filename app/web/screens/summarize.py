@@ -35,11 +35,11 @@ def section(project: ProjectRow) -> None:
         else:
             if warning := few_labels(counts.labeled):
                 theme.note(warning)
-            wishes(project, counts.labeled)
-    job_list(project.id, TITLE, tell, state_words)
+            summary_form(project, counts.labeled)
+    job_list(project.id, TITLE, result_text, state_words)
 
 
-def wishes(project: ProjectRow, n_labeled: int) -> None:
+def summary_form(project: ProjectRow, n_labeled: int) -> None:
     """Size, format and options; starts the job."""
     columns = st.columns([1, 1, 1, 1], vertical_alignment="bottom")
     with columns[0]:
@@ -99,7 +99,7 @@ def state_words(view: JobView) -> str:
     ]
 
 
-def tell(view: JobView) -> str:
+def result_text(view: JobView) -> str:
     """Draw the accuracy of a summary; return the text below it."""
     done = view.result or {}
     if "accuracy" not in done:

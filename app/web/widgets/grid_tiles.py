@@ -17,8 +17,8 @@ SHARED = (
 def grid_tiles(
     here: Here, *, items: Sequence[int] | None, key: str, like: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Mount it over all items, or only `items`, first with those most similar to the item `like`. Gives where the
-    person asked to go: the name of a screen, or `label:<item id>` for an item to open."""
+    """Mount it over all items, or only `items`, first with those most similar to the item `like`. Returns the screen
+    that the person chose, or `label:<item id>` for an item to open."""
     assert here.project is not None
     result = widget("grid_tiles", *SHARED)(
         key=key,

@@ -17,7 +17,7 @@ SHARED = (
 
 
 def label_card(here: Here, *, open_item: int | None = None, key: str) -> str | None:
-    """Mount it, with `open_item` on the card if given; gives the name of the screen that the person asked for."""
+    """Mount it, with `open_item` on the card if given; returns the name of the screen that the person chose."""
     assert here.project is not None
     result = widget("label_card", *SHARED)(
         key=key,

@@ -92,5 +92,5 @@ def _counted(context: StageContext, encoder: Encoder | None) -> tuple[int, int]:
 
 def best_encoder(rows: Sequence[AuditionRow]) -> AuditionRow | None:
     """The encoder that was right most often; the first of several. None where no encoder predicted anything."""
-    heard = [row for row in rows if row.identity and row.n]
-    return max(heard, key=lambda row: row.right, default=None)
+    compared = [row for row in rows if row.identity and row.n]
+    return max(compared, key=lambda row: row.right, default=None)

@@ -71,10 +71,10 @@ def find_columns(names: Sequence[str], sample: Sequence[Mapping[str, Any]], opti
     for name in names:
         known.setdefault(_form(name), name)
     found = Columns(
-        path=_asked(options.path_column, known, "path") or _path_column(known, sample),
-        split=_asked(options.split_column, known, "split"),
+        path=_named_column(options.path_column, known, "path") or _path_column(known, sample),
+        split=_named_column(options.split_column, known, "split"),
     )
-    found.group = _asked(options.group_column, known, "group") or _first(known, GROUPS)
+    found.group = _named_column(options.group_column, known, "group") or _first(known, GROUPS)
     _set_span(found, known, sample)
     _set_label(found, known, sample, options)
     if not found.split:
@@ -106,7 +106,7 @@ def _form(name: str) -> str:
     return re.sub(r"[\s\-.]+", "_", name.strip().casefold())
 
 
-def _asked(name: str, known: Mapping[str, str], what: str) -> str:
+def _named_column(name: str, known: Mapping[str, str], what: str) -> str:
     if not name:
         return ""
     if _form(name) not in known:
@@ -136,7 +136,7 @@ def _names_media(value: str) -> bool:
 def _set_label(
     found: Columns, known: Mapping[str, str], sample: Sequence[Mapping[str, Any]], options: ReadingOptions
 ) -> None:
-    asked = _asked(options.label_column, known, "label")
+    asked = _named_column(options.label_column, known, "label")
     present = [known[name] for name in LABELS if name in known and known[name] != found.path]
     if asked or not present:
         found.label = asked

@@ -197,12 +197,12 @@ def _split_in_name(path: str) -> GivenSplit:
 def exported_tables(content: bytes, where: str) -> list[str]:
     """Names of the tables of an export, or nothing when this is another kind of file."""
     try:
-        said = json.loads(content)
+        manifest = json.loads(content)
     except ValueError:
         return []
-    if not isinstance(said, dict) or said.get("format") != "winnow-export":
+    if not isinstance(manifest, dict) or manifest.get("format") != "winnow-export":
         return []
-    tables = said.get("tables")
+    tables = manifest.get("tables")
     if not isinstance(tables, list) or not all(isinstance(name, str) and _plain(name) for name in tables):
         raise InvalidInput(f"The manifest.json of {where} does not name its tables. Export again.")
     return tables

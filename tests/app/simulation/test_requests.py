@@ -72,7 +72,7 @@ def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     [one] = simulation_requests.listed(sqlite_store, project.id)
     assert (one.n_records, one.without_worker) == (5, False) and one.seconds_left is not None and one.seconds_left > 0
     simulation_requests.cancel(sqlite_store, simulation_id)
-    simulation_requests.go_on(sqlite_store, simulation_id)
+    simulation_requests.resume(sqlite_store, simulation_id)
     fill(sqlite_store, simulation_id, 8)
     rows.seed_done(sqlite_store, simulation_id, 2, 0, ASKED.n_records)
     [one] = simulation_requests.listed(sqlite_store, project.id)
@@ -81,7 +81,7 @@ def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
     simulation_requests.remove(sqlite_store, simulation_id)
     assert simulation_requests.listed(sqlite_store, project.id) == []
     with pytest.raises(NotFound, match="does not exist any more"):
-        simulation_requests.go_on(sqlite_store, simulation_id)
+        simulation_requests.resume(sqlite_store, simulation_id)
 
 
 def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store):

@@ -128,7 +128,7 @@ def test_a_simulation_is_cancelled_within_seconds_and_resumes_after_its_records(
     gate.touch()
     until(lambda: all(not row.stage for row in workers.living_workers(sqlite_store)), PATIENCE, "the end of the work")
     kept = simulation_requests.records(sqlite_store, simulation_id)
-    simulation_requests.go_on(sqlite_store, simulation_id)
+    simulation_requests.resume(sqlite_store, simulation_id)
     assert ended(sqlite_store, project_id).status == "finished"
     assert simulation_requests.records(sqlite_store, simulation_id)[: len(kept)] == kept
     assert set(computed(crew).values()) == {1}

@@ -14,7 +14,7 @@ from core.errors import InvalidInput
 from core.limits import Limits
 from storage.media.probe import examine_recording
 from storage.media.wav import wav_layout
-from storage.media.windows import Ended, Span, WindowOptions, cut, cut_plain, window_key
+from storage.media.windows import RecordingEnded, Span, WindowOptions, cut, cut_plain, window_key
 
 RATE = 8_000
 
@@ -138,9 +138,9 @@ def test_a_flac_with_a_wrong_length_is_used_as_far_as_it_can_be_read():
 
 def test_a_window_beyond_the_end_is_an_error_with_both_numbers():
     data = encoded(samples(10_000), "WAV", "PCM_16")
-    with pytest.raises(Ended, match=r"ends after 10,000 frames \(1.2 s\), before .* frame 12,000 \(1.5 s\)"):
+    with pytest.raises(RecordingEnded, match=r"ends after 10,000 frames \(1.2 s\), before .* frame 12,000 \(1.5 s\)"):
         cut(data, 9_000, 12_000)
-    with pytest.raises(Ended, match="ends after 10,000 frames"):
+    with pytest.raises(RecordingEnded, match="ends after 10,000 frames"):
         cut(encoded(samples(10_000), "FLAC", "PCM_16"), 9_000, 12_000)
 
 

@@ -1,4 +1,4 @@
-"""The audition card on Train: every encoder at hand, and none, at the labels so far."""
+"""The audition card on Train: every available encoder, and none, on the current labels."""
 
 from __future__ import annotations
 

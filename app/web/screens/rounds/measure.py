@@ -42,7 +42,8 @@ def measure_card(project: ProjectRow) -> None:
 
 
 def _cross_validated(project: ProjectRow) -> None:
-    """Until there are test items: how many labels the encoder's head predicts without having seen them."""
+    """Until there are test items: how many labels are predicted correctly by heads of the encoder that were fitted
+    without them."""
     live = live_result(resources.store(), project.id)
     if live is None or not live.fit.n_checked:
         return
@@ -106,9 +107,13 @@ def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
     """Whole groups where there are enough of them, unless the user wants items of every group."""
     if not n_groups:
         return "shares"
-    told = "Whole groups (speakers, recordings) as tests: no group is trained on and tested on."
+    help_text = "Whole groups (speakers, recordings) as tests: no group is trained on and tested on."
     use: GroupUse = st.selectbox(
-        "Groups", list(GROUP_WORDS), format_func=GROUP_WORDS.__getitem__, key=f"measure-groups-{project.id}", help=told
+        "Groups",
+        list(GROUP_WORDS),
+        format_func=GROUP_WORDS.__getitem__,
+        key=f"measure-groups-{project.id}",
+        help=help_text,
     )
     return use
 

@@ -185,13 +185,13 @@ def _verbs(one: Simulation) -> None:
             st.rerun()
         return
     if not one.complete and st.button("Resume", key=f"sim-go-on-{one.id}", type="tertiary"):
-        _do(simulation_requests.go_on, one)
+        _do(simulation_requests.resume, one)
     if st.button("Remove", key=f"sim-remove-{one.id}", type="tertiary"):
         _do(simulation_requests.remove, one)
 
 
 def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
-    """Call one verb. If another session was faster, show why nothing happened."""
+    """Call one function of the store. If another session was faster, show why nothing happened."""
     try:
         verb(resources.store(), one.id)
     except WinnowError as error:

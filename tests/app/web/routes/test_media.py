@@ -207,7 +207,7 @@ def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_stor
     [item] = sample_store.add_items(page_store, project, [("half.png", broken)])
     answer = get(media_path(Pool(page_store, project.id).item(item), "picture.png"))
     assert answer.status in (404, 422) and answer.json()["error"]
-    assert "half" not in answer.json()["error"]  # the card shows it, and a file name may tell the class
+    assert "half" not in answer.json()["error"]  # the card shows it, and a file name may result_text the class
 
 
 def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
