@@ -1,4 +1,4 @@
-"""Eight people label, an import and a trainer write, all at once in one SQLite file, for a minute.
+"""Eight annotators, an import and a round write to one SQLite file at once, for a minute.
 
     .venv/bin/python -m benchmarks.contention [--seconds 60] [--items 40000]
 

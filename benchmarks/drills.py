@@ -7,8 +7,8 @@ Faults: the worker, the page server and PostgreSQL are killed with SIGKILL, the 
 seconds (a small file system of the drill's own; needs root), connections and uploads are cut, bytes of artifacts and
 caches are flipped, the clock jumps by up to ten years. The seed and the fault log are printed.
 
-Last line: one JSON object. `acknowledged` counts the events that the server said it had stored, `lost` those that are
-not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
+Last line: one JSON object. `acknowledged` counts the events that the server acknowledged as stored, `lost` those that
+are not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
 `inconsistencies` (promised: none) are sentences: a damaged database, projections that differ from the events, events
 that were refused or stored in another order, acknowledged uploads with other bytes, no round that finishes after the
 faults. SIGTERM ends the faults early. The exit status is an error when a promise does not hold. The test suite runs

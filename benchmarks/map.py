@@ -110,7 +110,7 @@ def measure(page: Page, server: Server, project: ProjectRow) -> dict[str, Any]:
         page.mouse.move(*corner, steps=3)
     start = time.monotonic()
     page.mouse.up()
-    page.get_by_role("button", name="Put first in the queue").wait_for()
+    page.get_by_role("button", name="Move to front of queue").wait_for()
     lasso_seconds = time.monotonic() - start
     selected = page.locator(".st-key-card-map-side .winnow-figure strong").inner_text()
     return {

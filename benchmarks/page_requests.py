@@ -164,7 +164,7 @@ def peak_mb() -> float:
 
 
 class Requests:
-    """The routes of the page in this process, asked as the annotator Ann."""
+    """The routes of the page in this process, with requests of the annotator Ann."""
 
     def __init__(self, home: Path) -> None:
         os.environ["WINNOW_HOME"] = str(home)

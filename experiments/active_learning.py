@@ -137,7 +137,7 @@ def claims(summary: Mapping[str, Any], dataset: str) -> dict[str, Any]:
 
 
 def name_of(given: argparse.Namespace) -> str:
-    """The default folder of the results; every speaker has an own one."""
+    """The default folder of the results; every speaker has one of its own."""
     speaker = f"-speaker-{given.speaker}" if given.split == "speaker" else ""
     return f"{given.dataset}{speaker}-{given.size}"
 

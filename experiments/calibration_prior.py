@@ -3,7 +3,7 @@
     python -m experiments.calibration_prior --size small --only fsdd --out DIR
 
 A `laptop` model is trained with uniform labels; the temperature is then fitted on the labels of the other pool items,
-which the training did not see. `estimate` is what cross-validation on the training labels gives without the prior: the
+which were not used in training. `estimate` is what cross-validation on the training labels gives without the prior: the
 difference shows its bias. The prior is the geometric mean over all rows, to one decimal. small: 40 labels, one seed,
 `SMALL_POOL` items of the pool and `SMALL_STEPS` steps. full: 10, 40 and 70 labels, three seeds, the whole pool and the
 steps of the preset.

@@ -3,8 +3,8 @@
 Softmax regression on MNIST, on principal components (more rows than directions) and on the tangent kernel of a dense
 network (as many directions as rows). The paper's order: one by one is at least as good as batches at small sizes and
 equal after a quarter of the data; elimination stays below uniform until 90 % of the data are kept. Elimination is run
-three ways: with the exact influence after every batch, with the first term of the Neumann series alone instead of
-H^-1, and all at once by the influence at the fit to all data.
+in three variants: with the exact influence after every batch, with the first term of the Neumann series alone instead
+of H^-1, and all at once by the influence at the fit to all data.
 """
 
 from __future__ import annotations

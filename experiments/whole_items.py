@@ -5,11 +5,11 @@
 
 Usual inputs are 1 s or 32x32 pixels; derived ones follow `core.media.derivation` from the pool's own measures.
 
-tune   Only the pool's part of the manifest is opened. A quarter of it, drawn once per class, measures; training uses
-       the rest. Every resolution trains for the same CPU time as the usual one does in `--steps` steps: its own number
-       of steps follows from the measured time of a step.
-test   The pool trains, the test part measures. Usual and derived inputs get the same labels, steps and seeds. The
-       paired difference has a 95 % interval by Student's t over the seeds.
+tune   Only the pool's part of the manifest is opened. A quarter of it, drawn once per class, is for evaluation;
+       training uses the rest. Every resolution trains for the same CPU time as the usual one does in `--steps` steps:
+       its own number of steps follows from the measured time of a step.
+test   Training uses the pool, evaluation the test part. Usual and derived inputs get the same labels, steps and seeds.
+       The paired difference has a 95 % interval by Student's t over the seeds.
 
 Labels are drawn uniformly with at least one per class; larger budgets contain the smaller ones. Accuracy is inductive:
 the network alone, on items that take part in nothing else. An interrupted run continues when started again: every
@@ -67,7 +67,8 @@ def resolutions(derived: MediaConfig, kind: str) -> dict[str, MediaConfig]:
 
 
 def part_of(pool: LabeledPool, part: str) -> LabeledPool:
-    """test: the pool as it is. tune: the pool's part alone, with a quarter of every class as the part that measures."""
+    """test: the pool as it is. tune: the pool's part alone, with a quarter of every class as the part for
+    evaluation."""
     if part == "test":
         return pool
     rows = np.flatnonzero(~pool.test)

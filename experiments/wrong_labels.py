@@ -1,4 +1,4 @@
-"""Labels that may be wrong, on frozen encoders: what wrong answers cost, and how well they are found.
+"""Labels that may be wrong, on frozen encoders: the accuracy that wrong answers cost, and how well they are found.
 
     python -m experiments.wrong_labels --part tune|test --data DIR --encoders DIR --out DIR [--only SET ...] [--seeds N]
     python -m experiments.wrong_labels --part test --report ...      the table from the trials that are there
@@ -8,10 +8,10 @@ Learning    one label per class, then three batches of bico as large (10 at leas
             "plain" trusts every label; "checked" weighs labels by trust and spends picks on second looks, as rounds do.
 Suspects    200 random labels, a fifth of them wrong: the share of wrong ones among the 20 least trusted, and among the
             first 20 of cleanlab's ranking of the same out-of-fold probabilities.
-Parts       tune: a quarter of the pool measures, the test part is not read. test: the test part measures. The settings
-            of `core.labels` were chosen on tune.
+Parts       tune: accuracy is measured on a quarter of the pool, and the test part is not read. test: on the test part.
+            The settings of `core.labels` were chosen on tune.
 
-The accuracy is inductive. A trial is one file in OUT/trials/PART; an interrupted run goes on where it stopped.
+The accuracy is inductive. A trial is one file in OUT/trials/PART; an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MANY, MANY_WRONG, TOP = 200, 0.2, 20
 
 
 def tuning_part(full: FeatureSet) -> FeatureSet:
-    """The pool alone: a quarter of it measures."""
+    """The pool alone, with a quarter of it as the part for evaluation."""
     order = np.random.default_rng(99).permutation(len(full.classes))
     test, pool = order[: len(order) // 4], order[len(order) // 4 :]
     return FeatureSet(full.name, full.features[pool], full.classes[pool], full.features[test], full.classes[test])
@@ -81,7 +81,7 @@ def fit(pool: Pool, labels: NDArray[np.int64], trust: Trust) -> Head:
 
 
 def learn(pool: Pool, seed: int, wrong: float, checked: bool) -> dict[str, Any]:
-    """One trial: the accuracy after the last batch, and what became of the answers."""
+    """One trial: the accuracy after the last batch, and the counts of the answers."""
     classes, n_classes = pool.data.classes, pool.data.n_classes
     step = max(10, n_classes)
     annotator = Annotator(classes, n_classes, wrong, seed)

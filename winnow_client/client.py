@@ -178,7 +178,7 @@ class ProjectClient:
     # Rounds and predictions
 
     def rounds(self) -> list[Round]:
-        """Newest first."""
+        """The rounds of the project, newest first."""
         return [record(Round, row) for row in self._connection.get(f"{self._path}/rounds")]
 
     def start_round(self) -> Round:
@@ -300,7 +300,7 @@ def _predictions_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _follow(look: Callable[[], tuple[Seen, bool]], seconds: float, what: str) -> Seen:
-    """Look until it has ended, more rarely the longer it takes."""
+    """Poll until it has ended, less often the longer it takes."""
     started, pause = time.monotonic(), 0.2
     while True:
         seen, ended = look()

@@ -1,4 +1,4 @@
-"""HTTP for the client: the token, errors as exceptions, and another try when a request may be repeated."""
+"""HTTP for the client: the token, errors as exceptions, and retries of requests that may be repeated."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _checked(answer: httpx2.Response) -> httpx2.Response:
         body = answer.json()
         code, sentence = str(body["code"]), str(body["error"])
     except (ValueError, KeyError, TypeError):
-        code, sentence = "failed", f"The server answered {answer.status_code}: {answer.text[:200]}"
+        code, sentence = "failed", f"The server returned {answer.status_code}: {answer.text[:200]}"
     raise ApiError(answer.status_code, code, sentence)

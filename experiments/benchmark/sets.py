@@ -2,7 +2,7 @@
 
 A set is a folder with `manifest.csv`. Rows of the splits "pool" and "train" are the pool, those of "test" the test
 items. Sets that come as arrays (cifar10, mnist, digits) are written as PNG files with a manifest first. Every item
-is encoded once by `core.encoders`; features are kept in OUT/features and an interrupted run goes on where it stopped.
+is encoded once by `core.encoders`; features are kept in OUT/features and an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FeatureSet:
 
 
 def known_sources(data: Path, out: Path) -> dict[str, Source]:
-    """The sets at hand: folders of `data`, and the sample of the repository."""
+    """The available sets: folders of `data`, and the sample of the repository."""
     sample = Path(__file__).resolve().parents[2] / "sample_data" / "spoken_digits"
     speech, pictures = "moonshine-tiny", "efficientnet-lite0"
     return {

@@ -1,4 +1,4 @@
-// Shared by all widgets: talking to our own routes, and the outbox that never loses a label.
+// Shared by all widgets: requests to our own routes, and the outbox that never loses a label.
 
 const RETRY_MS = [400, 800, 1500, 3000, 5000];
 const TIMEOUT_MS = 20000;
@@ -119,7 +119,7 @@ class Outbox extends EventTarget {
         if (event && event.uuid && !known.has(event.uuid)) this.waiting.push(event);
       }
     } catch (error) {
-      // A browser without storage still sends; it only cannot remember over a crash.
+      // A browser without storage still sends; its unsent events do not survive a crash.
     }
     this.waiting.sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : (a.order || 0) - (b.order || 0)));
     if (this.waiting.length) queueMicrotask(() => this.send());
@@ -130,7 +130,7 @@ class Outbox extends EventTarget {
     try {
       localStorage.setItem(this.prefix + full.uuid, JSON.stringify(full));
     } catch (error) {
-      // As above: the queue in memory goes on.
+      // As above: the queue in memory is still sent.
     }
     this.waiting.push(full);
     this.changed();
@@ -180,7 +180,7 @@ class Outbox extends EventTarget {
   failed(batch, error) {
     if (error.status >= 400 && error.status < 500 && ![401, 408, 421, 429].includes(error.status)) {
       const ids = new Set(batch.map((event) => event.uuid));
-      this.waiting = this.waiting.filter((event) => !ids.has(event.uuid)); // the server will never take them: say so
+      this.waiting = this.waiting.filter((event) => !ids.has(event.uuid)); // the server will never accept them: report it
       for (const event of batch) {
         this.forget(event);
         this.dispatchEvent(new CustomEvent("refused", { detail: { event, reason: error.message } }));
@@ -209,7 +209,7 @@ function winnowClient(data) {
     client.outboxes.set(name, new Outbox(client.api, data.project_id, data.annotator_id));
   }
   const outbox = client.outboxes.get(name) || null;
-  if (outbox && outbox.connection === "signed-out") outbox.send(); // a new ticket may have come
+  if (outbox && outbox.connection === "signed-out") outbox.send(); // there may be a new ticket
   return { api: client.api, outbox };
 }
 
@@ -233,7 +233,7 @@ function isEditable(target) {
   return target.matches("input, textarea, select, [contenteditable=''], [contenteditable='true']");
 }
 
-// Whether a key belongs to someone else: a field, a dialog, or a list outside our own `root`.
+// Whether a key belongs to another element: a field, a dialog, or a list outside our own `root`.
 function typingSomewhere(event, root) {
   const path = event.composedPath();
   if (path.some(isEditable)) return true;

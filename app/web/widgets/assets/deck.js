@@ -1,12 +1,12 @@
 // The cards ahead and behind. Media of the next cards are fetched and decoded before they are needed, so that the next card
 // is on screen in the frame after the key, whatever the server does meanwhile.
 
-const DEPTH = 20; // cards held ready: a second of slow server must not empty the table for the fastest hands
+const DEPTH = 20; // cards held ready, so that a fast annotator has cards while the server is slow for a second
 const KEEP_BEHIND = 20;
 const LIVE_MS = 900;
 
 // Leases are held under a name made for each page load. The load before, if its page is gone (nobody holds its lock; a
-// duplicated tab finds it held), is named too, so that a reload goes on with the same cards.
+// duplicated tab finds it held), is named too, so that a reload continues with the same cards.
 async function holderNames() {
   const holder = makeUuid();
   let previous = null;
@@ -18,7 +18,7 @@ async function holderNames() {
       new Promise((decided) => {
         navigator.locks.request(`winnow.holder.${name}`, { ifAvailable: true }, (lock) => {
           decided(Boolean(lock));
-          return lock ? new Promise(() => {}) : undefined; // held as long as the page lives
+          return lock ? new Promise(() => {}) : undefined; // held until the page is closed
         });
       });
     hold(holder);
@@ -43,7 +43,7 @@ class Deck extends EventTarget {
     this.ahead = [];
     this.behind = [];
     this.current = null;
-    this.handled = new Set(); // labeled or skipped here and not undone; the server may not know yet
+    this.handled = new Set(); // labeled or skipped here and not undone; the server may not have the event yet
     this.state = null;
     this.problem = "";
     this.preparing = 0;
@@ -117,7 +117,7 @@ class Deck extends EventTarget {
     this.follow(before, state.live);
   }
 
-  // Live predictions: the suggestions of the cards to come are fetched again. The card on the table stays as it is.
+  // Live predictions: the suggestions of the cards to come are fetched again. The card on screen stays as it is.
   async follow(before, live) {
     if (!live || !before || !before.live || live.revision === before.live.revision) return;
     this.dispatchEvent(new CustomEvent("followed", { detail: live }));
@@ -179,7 +179,7 @@ class Deck extends EventTarget {
     if (card === this.current) this.dispatchEvent(new Event("media"));
   }
 
-  // Put the next card on the table, if none lies there.
+  // Show the next card, if none is shown.
   advance() {
     if (this.current || !this.ahead.length) return;
     this.current = this.ahead.shift();
@@ -196,7 +196,7 @@ class Deck extends EventTarget {
     if (this.needs()) this.fill();
   }
 
-  // Lay the current card back on top of those ahead and show `card` instead.
+  // Put the current card back in front of those ahead and show `card` instead.
   show(card) {
     if (this.current && this.current !== card) this.ahead.unshift(this.current);
     this.ahead = this.ahead.filter((other) => other.item_id !== card.item_id);

@@ -104,13 +104,13 @@ class GridActions {
       if (quiet) return answer;
       if (answer.undo) this.grid.bulks.push({ undo: answer.undo });
       this.grid.selection.set([]);
-      this.grid.say(answer.message, this.offer(answer));
+      this.grid.notify(answer.message, this.offer(answer));
       this.grid.load(true);
       return answer;
     } catch (error) {
       const words = error.status === 0 ? "No connection. Nothing was changed." : error.message;
       if (trouble) trouble.textContent = words;
-      else this.grid.say(words);
+      else this.grid.notify(words);
       return null;
     }
   }

@@ -50,7 +50,7 @@ class Grid {
     this.parts.screen.dataset.kind = data.kind;
     const { api, outbox } = winnowClient(data);
     Object.assign(this, { api, outbox, tiles: [], total: 0, classes: [], gone: new Set(), bulks: [], last: null, ended: false, like: data.like || null });
-    if (this.like) this.tellSimilar("");
+    if (this.like) this.showSimilar("");
     this.path = `/api/projects/${data.project_id}`;
     this.gestured = Boolean(navigator.userActivation && navigator.userActivation.hasBeenActive);
     this.audio = new Audio();
@@ -120,7 +120,7 @@ class Grid {
       this.take(answer, limit);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      if (error.status && error.status < 500) this.say(error.message);
+      if (error.status && error.status < 500) this.notify(error.message);
       else setTimeout(() => this.loading === false && this.load(fresh), 1500);
     } finally {
       if (turn === this.turn) this.loading = false;
@@ -129,12 +129,12 @@ class Grid {
 
   take(answer, limit) {
     const known = new Set(this.tiles.map((tile) => tile.item_id));
-    const hides = this.filters.query().show === "waiting"; // what was labeled here and the server may not know yet
+    const hides = this.filters.query().show === "waiting"; // what was labeled here and the server may not have the event yet
     this.tiles.push(...answer.tiles.filter((tile) => !known.has(tile.item_id) && !(hides && this.gone.has(tile.item_id))));
     if (answer.tiles.length) this.last = answer.tiles[answer.tiles.length - 1].item_id;
     if (this.like && !answer.guessed) {
       this.like = null;
-      this.say("Items can be compared after the first round.");
+      this.notify("Items can be compared after the first round.");
     }
     this.ended = answer.tiles.length < limit || Boolean(this.like);
     this.total = answer.total;
@@ -279,14 +279,14 @@ class Grid {
     if (this.root.querySelector("dialog[open]")) return;
     const target = e.composedPath()[0];
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
-    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
+    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control handles it
     if (isUndo(e)) this.undo();
     else if ((e.ctrlKey || e.metaKey) && !e.altKey && e.key.toLowerCase() === "a") this.selection.set(this.tiles.map((tile) => tile.item_id));
     else if (hasModifier(e) || !this.command(e)) return;
     e.preventDefault();
   }
 
-  // Whether the key meant something here.
+  // Whether the key is bound to an action.
   command(e) {
     const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
@@ -374,19 +374,19 @@ class Grid {
   // The items most similar to one tile, nearest first; those with its prediction are selected, up to the first other one.
   async selectLike() {
     const node = this.focused() || this.nodeOf([...this.selection.chosen].pop());
-    if (!node) return this.say("Select or focus one tile first.");
+    if (!node) return this.notify("Select or focus one tile first.");
     const { tile } = node;
-    if (!tile.guess) return this.say(this.guessed ? "There is no prediction for this item." : "This is available after the first round.");
+    if (!tile.guess) return this.notify(this.guessed ? "There is no prediction for this item." : "This is available after the first round.");
     this.like = tile;
     await this.load(true);
     const other = this.tiles.findIndex((one) => one.guess !== tile.guess);
     const same = this.tiles.slice(0, other < 0 ? this.tiles.length : other);
     this.selection.set(same.map((one) => one.item_id));
-    this.tellSimilar(` ${whole(same.length)} with the same prediction are selected.`);
+    this.showSimilar(` ${whole(same.length)} with the same prediction are selected.`);
     if (this.parts.tiles.firstElementChild) this.focus(this.parts.tiles.firstElementChild);
   }
 
-  tellSimilar(more) {
+  showSimilar(more) {
     this.parts.similar.querySelector(".words").textContent = `Most similar to ${this.like.name} first.${more}`;
   }
 
@@ -415,7 +415,7 @@ class Grid {
     this.audio.pause();
   }
 
-  // --- verbs ---------------------------------------------------------------------------------------------------------
+  // --- actions -------------------------------------------------------------------------------------------------------
   label(entry, chosen = this.chosenTiles()) {
     if (!entry || !chosen.length) return;
     const bulk = chosen.map((tile) => {
@@ -456,7 +456,7 @@ class Grid {
       this.redraw(tiles);
       if (settles) this.selection.set([]);
     }
-    this.say("");
+    this.notify("");
     this.showSelection();
     this.parts.hint.textContent = words;
   }
@@ -486,9 +486,9 @@ class Grid {
     try {
       const answer = await this.api.post(`${this.path}/recent`, { limit: 1 });
       const [action] = answer.actions;
-      if (!action) return this.say("You have nothing to undo.");
+      if (!action) return this.notify("You have nothing to undo.");
       this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
-      this.say(`Undone: ${action.kind === "unflag" ? "removed flag" : action.kind} on item ${action.item_id}.`);
+      this.notify(`Undone: ${action.kind === "unflag" ? "removed flag" : action.kind} on item ${action.item_id}.`);
       this.gone.delete(action.item_id);
       const sent = () => {
         if (this.outbox.waiting.length) return;
@@ -497,16 +497,16 @@ class Grid {
       };
       this.outbox.addEventListener("changed", sent);
     } catch (error) {
-      this.say(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
+      this.notify(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
     }
   }
 
   refused({ event, reason }) {
     this.gone.delete(event.item_id);
-    this.say(`Not saved: ${reason}`);
+    this.notify(`Not saved: ${reason}`);
   }
 
-  say(text, action = null) {
+  notify(text, action = null) {
     const { message } = this.parts;
     message.hidden = !text;
     message.querySelector(".words").textContent = text;

@@ -57,7 +57,7 @@ class LabelCard {
     this.openItem(data.open_item);
   }
 
-  // An item that another screen asked to show.
+  // An item that another screen opens here.
   openItem(itemId) {
     if (itemId && itemId !== this.opened) this.reveal((this.opened = itemId));
   }
@@ -100,7 +100,7 @@ class LabelCard {
       const unsent = this.outbox.waiting.filter((event) => event.kind !== "undo" && !known.has(event.uuid));
       this.actions = [...sent, ...unsent.filter((event) => !sent.some((action) => action.uuid === event.uuid)), ...this.actions];
     } catch (error) {
-      // Undo still reaches what was done on this page.
+      // Undo still works for the actions on this page.
     }
   }
 
@@ -146,13 +146,13 @@ class LabelCard {
     if (current.audio && this.player.audio !== current.audio) this.player.load(current.audio, current.sound ? current.sound.seconds : 0);
   }
 
-  // For those who watch: how many cards lie ahead, and how many of them still load their media.
+  // For tests: how many cards are ahead, and how many of them still load their media.
   showReadiness() {
     this.view.screen.dataset.ahead = String(this.deck.ahead.length);
     this.view.screen.dataset.preparing = String(this.deck.preparing);
   }
 
-  // What the last labels changed; the predictions of the cards to come have followed.
+  // What the last labels changed; the predictions of the next cards are updated.
   showEffect({ n_new, n_changed }) {
     if (!n_changed) return;
     const labels = n_new === 1 ? "This label" : `The last ${whole(n_new)} labels`;
@@ -187,7 +187,7 @@ class LabelCard {
     if (hasModifier(e)) return;
     const target = e.composedPath()[0];
     const onButton = target instanceof Element && target.closest("button, a, summary, [role='button'], [role='tab']");
-    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control has it
+    if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control handles it
     const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
     const command = commandOf(pressed); // the server gives no class the key of a command
@@ -245,7 +245,7 @@ class LabelCard {
     else if (["accept", "back", "forward", "undo", "skip", "flag", "note"].includes(name)) this[name]();
   }
 
-  // --- verbs ---------------------------------------------------------------------------------------------------------
+  // --- actions -------------------------------------------------------------------------------------------------------
   record(kind, extra = {}) {
     const event = this.outbox.add({ item_id: this.deck.current.item_id, kind, seconds: this.secondsHere(), ...extra });
     this.actions.push({ uuid: event.uuid, item_id: event.item_id, kind, class_id: event.class_id ?? null });
@@ -261,7 +261,7 @@ class LabelCard {
     if (!current) return;
     const { state, class_id, confidence, item_id, round_id } = current.suggestion;
     if (state !== "none" && item_id !== current.item_id) throw new Error("a suggestion of another item");
-    const hidden = state === "hidden" ? { suggestion_round: round_id } : {}; // the server knows what it did not show
+    const hidden = state === "hidden" ? { suggestion_round: round_id } : {}; // the server has the suggestion that was hidden
     this.record("label", { class_id: entry.id, suggestion: state, suggested_class_id: class_id, suggested_confidence: confidence, ...hidden });
     current.mine = entry.id;
     current.skipped = false;
@@ -285,7 +285,7 @@ class LabelCard {
 
   done() {
     this.deck.handled.add(this.deck.current.item_id);
-    this.view.say("");
+    this.view.notify("");
     this.deck.next();
   }
 
@@ -318,8 +318,8 @@ class LabelCard {
 
   undo() {
     const action = this.actions.pop();
-    if (!action && this.recent) return this.recent.then(() => this.undo()); // what was done before is still asked for
-    if (!action) return this.view.say("You have nothing to undo.");
+    if (!action && this.recent) return this.recent.then(() => this.undo()); // earlier actions are still being requested
+    if (!action) return this.view.notify("You have nothing to undo.");
     this.outbox.add({ item_id: action.item_id, kind: "undo", undoes: action.uuid });
     this.deck.handled.delete(action.item_id);
     this.reveal(action.item_id, (card) => this.takeBack(card, action));
@@ -336,11 +336,11 @@ class LabelCard {
     this.looking = true;
     try {
       const card = await this.deck.find(itemId);
-      if (!card) return this.view.say("That item is no longer in this project.");
+      if (!card) return this.view.notify("That item is no longer in this project.");
       change(card);
       this.deck.show(card);
     } catch (error) {
-      this.view.say(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
+      this.view.notify(error.status === 0 ? "No connection. Try again when the server responds." : error.message);
     } finally {
       this.looking = false;
     }
@@ -360,7 +360,7 @@ class LabelCard {
     this.deck.handled.delete(event.item_id);
     const card = [this.deck.current, ...this.deck.behind].find((c) => c && c.item_id === event.item_id);
     if (card && event.kind === "label" && card.mine === event.class_id) card.mine = null;
-    this.view.say(`Not saved: ${reason}`, () => this.reveal(event.item_id));
+    this.view.notify(`Not saved: ${reason}`, () => this.reveal(event.item_id));
     this.deck.refreshState();
   }
 

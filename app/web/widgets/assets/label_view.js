@@ -93,7 +93,7 @@ class LabelView {
       rows.push(element("div", { class: "nearest" }, ...thumbs));
     }
     if (pick) rows.push(this.numbers(pick));
-    // Folded: a name such as "nine_07.wav" would tell what the ear should decide.
+    // Folded: a name such as "nine_07.wav" would reveal the class.
     rows.push(element("details", { class: "file" }, element("summary", {}, "File name"), element("div", { class: "filename" }, card.name)));
     this.parts.reasons.replaceChildren(...rows);
   }
@@ -122,7 +122,7 @@ class LabelView {
     this.view("empty");
   }
 
-  say(text, onShow) {
+  notify(text, onShow) {
     const { message } = this.parts;
     message.hidden = !text;
     message.querySelector(".words").textContent = text || "";

@@ -1,4 +1,4 @@
-// Shows the thumbnail of the point under the pointer. It names no item: file names may tell the class.
+// Shows the thumbnail of the point under the pointer. It names no item: file names may reveal the class.
 
 export default function (component) {
   const { parentElement, data } = component;

@@ -1,4 +1,4 @@
-// The note on an item: Enter saves, Ctrl+Enter or Shift+Enter is a new line, Escape asks before it discards what was typed.
+// The note on an item: Enter saves, Ctrl+Enter or Shift+Enter is a new line, Escape asks for confirmation before it discards the text.
 
 class NoteSheet {
   constructor(root) {

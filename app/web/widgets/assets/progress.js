@@ -1,4 +1,4 @@
-// Where the work stands: the batch as dashes, what happens next, and how much of the project is labeled.
+// Progress: the batch as dashes, what happens next, and how much of the project is labeled.
 
 function percent(share) {
   const value = share * 100;

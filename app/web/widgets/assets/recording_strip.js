@@ -38,7 +38,7 @@ class RecordingStrip {
     this.late = false;
     if (!window) return;
     this.place.textContent = "";
-    this.timer = setTimeout(() => this.refresh(), STRIP_DELAY_MS); // fast labeling asks for no strip
+    this.timer = setTimeout(() => this.refresh(), STRIP_DELAY_MS); // no strip is requested during fast labeling
   }
 
   // Loads the strip of the current card; while labels are on their way, after they are saved.
@@ -97,7 +97,7 @@ class RecordingStrip {
     } catch (error) {
       this.on = false;
       this.toggler.setAttribute("aria-pressed", "false");
-      this.card.view.say(error.message);
+      this.card.view.notify(error.message);
     }
   }
 

@@ -1,6 +1,6 @@
-// The saved state in the header. It also sends what an earlier page left unsent, on every screen.
+// The saved state in the header. It also sends what an earlier page had not sent, on every screen.
 
-// Pictures and sounds that the page asked for before there was a session were refused. They are asked for once more.
+// Pictures and sounds that were requested before there was a session were refused. They are requested once more.
 function loadRefusedMedia() {
   const ours = [...document.querySelectorAll("img, audio")].filter((one) => new URL(one.src || "/", location).pathname.startsWith("/api/"));
   for (const one of ours) {

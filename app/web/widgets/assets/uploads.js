@@ -78,7 +78,7 @@ export default function (component) {
   drop.addEventListener("dragover", over);
   drop.addEventListener("dragleave", away);
   drop.addEventListener("drop", dropped);
-  drop.dataset.ready = "yes"; // for those who watch: files chosen from now on are taken
+  drop.dataset.ready = "yes"; // for tests: files chosen from now on are uploaded
   return remount(parentElement, () => {
     inputs.forEach((input) => input.removeEventListener("change", picked));
     drop.removeEventListener("dragover", over);
