@@ -230,7 +230,7 @@ def test_app_builds_no_sql():
     assert not found
 
 
-def test_a_module_is_one_idea():
+def test_a_module_is_small_and_named_after_what_it_does():
     unnamed = [module for module, path in modules().items() if path.stem in FORBIDDEN_NAMES]
     assert not unnamed, f"{unnamed}: a helper with no home is missing its concept"
     lines = {module: len(path.read_text().splitlines()) for module, path in modules().items()}
@@ -240,7 +240,7 @@ def test_a_module_is_one_idea():
     assert not long, f"More than {MOST_LINES} lines: {long}. Divide them."
 
 
-def test_a_folder_can_be_read_at_a_glance():
+def test_a_folder_has_few_modules():
     folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules().values() if path.name != "__init__.py")
     large = {folder: n for folder, n in folders.items() if n > MOST_MODULES}
     assert not large, f"More than {MOST_MODULES} modules: {large}. Group them into packages."

@@ -1,7 +1,7 @@
 """A store, its rounds and its exports, made by version 0.1.0, open and replay in this version.
 
 The fixture holds two projects with finished and unfinished rounds, exports of both, and what version 0.1.0 itself said
-about them (`expected.json`). `tests/fixtures/version_0_1/README.md` tells how it was made.
+about them (`expected.json`). `tests/fixtures/version_0_1/README.md` says how it was made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.app.worker_processes import Place, crew_in, until
 
 FIXTURE = Path(__file__).parent / "fixtures" / "version_0_1" / "store.zip"
 KINDS = {"pictures": "image", "clips": "audio"}
-PATIENCE = 240.0
+TIMEOUT_SECONDS = 240.0
 
 Expected = dict[str, Any]
 
@@ -181,11 +181,11 @@ def worked(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         projects = [get_project(store, name) for name in KINDS]
         crew.start(Place(home=store.home))
         for project in projects:
-            until(lambda p=project: all_ended(store, p.id), PATIENCE, f"the end of the rounds of {project.name}")
+            until(lambda p=project: all_ended(store, p.id), TIMEOUT_SECONDS, f"the end of the rounds of {project.name}")
             for row in finished_rounds(store, project.id):
                 if row.id <= 5:  # later rounds are not the fixture's
                     asked = round_requests.request_replay(store, project.id, row.id)
-                    until(lambda p=project: all_ended(store, p.id), PATIENCE, f"the end of replay {asked.id}")
+                    until(lambda p=project: all_ended(store, p.id), TIMEOUT_SECONDS, f"the end of replay {asked.id}")
         yield store
 
 

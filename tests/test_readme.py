@@ -1,4 +1,4 @@
-"""The documents tell the truth: commands exist, links lead somewhere, named tests are there."""
+"""The documents are true: commands, link targets and named tests exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_readmes_make_targets_exist():
 
 
 @pytest.mark.parametrize("target", ["run", "check", "test", "lint"])
-def test_make_knows_what_to_do_for(target):
+def test_make_runs_the_expected_commands(target):
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True)
     lint = ["-m ruff check", "-m ruff format --check", "-m mypy"]
     expected = {"run": ["-m app run"], "lint": lint, "check": [*lint, FAST], "test": [*lint, "-m pytest -n 3"]}

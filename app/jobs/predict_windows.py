@@ -30,7 +30,7 @@ class Unit:
     """A file to predict, or a window of one."""
 
     path: Path
-    start: float | None = None  # seconds; None where the length was not asked for
+    start: float | None = None  # seconds; None where the length was not requested
     end: float | None = None
     frames: tuple[int, int] | None = None  # of a window, the last one included
     sample_rate: int = 0

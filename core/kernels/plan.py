@@ -186,7 +186,7 @@ def _compile_residual(layer: Residual, cursor: _Cursor, tables: _Tables, kept: f
 
 
 def _converted(cursor: _Cursor, to_sum: bool, tables: _Tables, kept: frozenset[int]) -> _Cursor:
-    """The covariance in the form asked for."""
+    """The covariance in the requested form."""
     if cursor.is_sum == to_sum:
         return cursor
     row = _row_at(cursor)

@@ -1,4 +1,4 @@
-"""Copying one store into another: SQLite to PostgreSQL for a growing team, and both ways for backups.
+"""Copying one store into another: SQLite to PostgreSQL for a growing team, and in both directions for backups.
 
 `copy_rows` makes the target equal to the source, table by table: missing and different rows are written, extra rows are
 deleted. Equal tables are skipped, so an interrupted move continues where it stopped, and a second run changes nothing.

@@ -6,7 +6,7 @@ import os
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process with this number exists, whoever owns it. A reused number counts as running."""
+    """Whether a process with this number exists, of any user. A reused number counts as running."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

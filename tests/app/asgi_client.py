@@ -1,4 +1,4 @@
-"""Ask an ASGI app something, in this process: one request, one answer."""
+"""Requests to an ASGI app in this process: one request, one response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page process's shared things on a fresh store, and the routes as one app."""
+"""The shared resources of the page process on a fresh store, and the routes as one app."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def place(k: int) -> tuple[float, float]:
 def finish_round(
     store: Store, project: ProjectRow, picks: Sequence[int], *, accuracy: float = 0.7, confidence: float = 0.8
 ) -> RoundRow:
-    """The guess for item k is class k modulo the number of classes; `picks` are positions among the items."""
+    """The prediction for item k is class k modulo the number of classes; `picks` are positions among the items."""
     pool, log = Pool(store, project.id), RoundLog(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)

@@ -25,7 +25,7 @@ DIGITS = ("0", "1", "2")
 
 
 def quick_settings(seed: int = 0, steps: int = 12, **media: object) -> RoundConfig:
-    """All of a round in little arithmetic."""
+    """Settings of a round with all stages and little arithmetic."""
     return RoundConfig(
         seed=seed,
         preset="smoke",

@@ -1,4 +1,4 @@
-"""A store for tests of the pages: short synthetic clips and pictures, and a finished round with known guesses."""
+"""A store for tests of the pages: short synthetic clips and pictures, and a finished round with known predictions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ GUIDELINES = "Write down what is said.\nIf two digits are heard, take the first.
 
 
 def finish_round(store: Store, project: ProjectRow, n_picks: int = 10, seed: int = 0) -> list[int]:
-    """A finished round with guesses for every item; gives the picks in order."""
+    """A finished round with predictions for every item; gives the picks in order."""
     pool, log = Pool(store, project.id), RoundLog(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)

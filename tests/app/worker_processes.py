@@ -51,7 +51,7 @@ def quick_config(**selection: Any) -> RoundConfig:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker works."""
+    """The environment of a worker process."""
 
     home: Path
     url: str | None = None

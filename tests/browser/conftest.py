@@ -267,7 +267,7 @@ def serious(page: Page) -> list[str]:
 
 
 def current_item(page: Page) -> int:
-    """The card on the table. Keys act before `press` returns, so this may be read right after one."""
+    """The item of the card on screen. Keys act before `press` returns, so this may be read right after one."""
     return int(page.locator(".screen").get_attribute("data-item-id") or 0)
 
 
@@ -277,7 +277,7 @@ def saved(page: Page, timeout: float = SLOW) -> None:
 
 
 @pytest.fixture(scope="session")
-def seats(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
+def contexts(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
     """Browser contexts that tests use one after the other, so that Streamlit's own scripts are loaded once."""
     kept: dict[str, list[BrowserContext]] = {}
     yield kept
@@ -286,14 +286,16 @@ def seats(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
 
 
 @pytest.fixture
-def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list[BrowserContext]]) -> Iterator[Any]:
-    """`desks(project, name, **context options)` gives an annotator a browser context until the test ends."""
+def open_browser(
+    server: Server, store: Store, chromium: Browser, contexts: dict[str, list[BrowserContext]]
+) -> Iterator[Any]:
+    """`open_browser(project, name, **context options)` gives an annotator a browser context until the test ends."""
     taken: list[AnnotatorBrowser] = []
 
-    def seat(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> AnnotatorBrowser:
+    def open_context(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> AnnotatorBrowser:
         options.setdefault("viewport", {"width": 1280, "height": 800})
-        free = seats.setdefault(repr(sorted(options.items())), [])
-        used = [desk.context for desk in taken]
+        free = contexts.setdefault(repr(sorted(options.items())), [])
+        used = [user.context for user in taken]
         context = next((one for one in free if one not in used), None)
         if context is None:
             context = chromium.new_context(**options)
@@ -305,15 +307,15 @@ def desks(server: Server, store: Store, chromium: Browser, seats: dict[str, list
         person = annotator_named(store, name)
         ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
         context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
-        desk = AnnotatorBrowser(server, store, project, person, context)
-        desk.listener = lambda request: desk.outside.append(request.url) if leaves(request.url, server) else None
-        context.on("request", desk.listener)
-        taken.append(desk)
-        return desk
+        user = AnnotatorBrowser(server, store, project, person, context)
+        user.listener = lambda request: user.outside.append(request.url) if leaves(request.url, server) else None
+        context.on("request", user.listener)
+        taken.append(user)
+        return user
 
-    yield seat
-    for desk in taken:
-        desk.leave()
+    yield open_context
+    for user in taken:
+        user.leave()
 
 
 def leaves(url: str, server: Server) -> bool:

@@ -27,9 +27,9 @@ def status(address: str, **headers: str) -> int:
         return error.code
 
 
-def test_nothing_private_is_served_without_a_session(server, desks, audio):
+def test_nothing_private_is_served_without_a_session(server, open_browser, audio):
     """On the running server, Streamlit's own routes included."""
-    item = desks(audio).pool.items()[0]
+    item = open_browser(audio).pool.items()[0]
     assert status(server.url + media_path(item, "file")) == 401
     for path in ("/media/abc.png", f"/media/{item.sha256}.wav"):
         assert status(server.url + path) == 401
@@ -49,30 +49,30 @@ def test_a_websocket_from_another_page_is_refused(server, origin):
         pass
 
 
-def test_absurd_addresses_show_the_app_and_no_stack_trace(desks, audio):
+def test_absurd_addresses_show_the_app_and_no_stack_trace(open_browser, audio):
     """Values in the address that are no identifiers are passed over."""
-    desk = desks(audio)
-    page = desk.context.new_page()
+    user = open_browser(audio)
+    page = user.context.new_page()
     for query in ("project=99999999999999999999999&page=-1", "project=../../etc/passwd&project=%00&x=NaN"):
-        page.goto(f"{desk.server.url}/grid?{query}")
+        page.goto(f"{user.server.url}/grid?{query}")
         page.wait_for_selector(".st-key-topbar")
         page.wait_for_selector(".tray")
         at_rest(page)
         assert page.locator("[data-testid='stException']").count() == 0
 
 
-def test_a_page_that_fails_shows_a_number_and_others_go_on(desks, audio, images, store):
+def test_a_page_that_fails_shows_a_number_and_others_go_on(open_browser, audio, images, store):
     """A damaged round breaks one project's Train screen; labeling and other sessions do not notice."""
     row = RoundLog(store, audio.id).request(RoundConfig())
     with store.write() as connection:
         connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))
-    broken = desks(audio, "Unlucky Person")
+    broken = open_browser(audio, "Unlucky Person")
     page = broken.tab("train")
     expect(page.get_by_test_id("stAlert")).to_contain_text("error")
     at_rest(page)
     text = page.get_by_test_id("stAlert").inner_text()
     assert "Traceback" not in text and "damaged" not in text
-    other = desks(images, "Lucky Person")
+    other = open_browser(images, "Lucky Person")
     page = other.label_tab()
     page.keyboard.press("1")
     saved(page)

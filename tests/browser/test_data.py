@@ -1,4 +1,4 @@
-"""Data in a real browser: a project from nothing, files looked through before they are taken, changing classes."""
+"""Data in a real browser: a project from nothing, files previewed before they are imported, changing classes."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_project_is_created_and_its_files_are_previewed_before_anything_is_written(desks, store, audio):
+def test_a_project_is_created_and_its_files_are_previewed_before_anything_is_written(open_browser, store, audio):
     """Names of files, classes and projects are shown as they are, and nothing is fetched."""
-    desk, title = desks(audio), f"Garden {next(_numbers)} {HOSTILE}"
-    page = desk.tab("data")
+    user, title = open_browser(audio), f"Garden {next(_numbers)} {HOSTILE}"
+    page = user.tab("data")
     page.get_by_role("button", name="New project").click()
     card = page.locator(".st-key-card-new-project")
     card.get_by_label("Name", exact=True).fill(audio.name)
@@ -102,16 +102,16 @@ def test_a_project_is_created_and_its_files_are_previewed_before_anything_is_wri
     names = sorted(item.name for item in Pool(store, made.id).items())
     assert names == ["<img src=x onerror=alert(1)>.wav", "one.wav"]
     expect(page.locator(".st-key-card-import .winnow-heading")).to_contain_text("2 items, 0 test items")
-    eventually(page, lambda: list((desk.server.home / "uploads").iterdir()), [])  # removed after the end is reported
+    eventually(page, lambda: list((user.server.home / "uploads").iterdir()), [])  # removed after the end is reported
     at_rest(page)
     done.get_by_role("button", name="Dismiss").click()
     expect(done).to_have_count(0)
-    assert desk.outside == []
+    assert user.outside == []
 
 
-def test_an_import_shows_its_progress_and_can_be_cancelled(desks, store, many):
-    desk = desks(create_project(store, f"Stopped {next(_numbers)}", "audio", ["a", "b"]))
-    page = desk.tab("data")
+def test_an_import_shows_its_progress_and_can_be_cancelled(open_browser, store, many):
+    user = open_browser(create_project(store, f"Stopped {next(_numbers)}", "audio", ["a", "b"]))
+    page = user.tab("data")
     page.get_by_text("On the server", exact=True).click()
     field = page.get_by_label("Folder, zip or manifest on the server", exact=True)
     field.fill("/nowhere/at all")
@@ -122,30 +122,30 @@ def test_an_import_shows_its_progress_and_can_be_cancelled(desks, store, many):
     page.get_by_role("button", name="Preview import").click()
     start = page.get_by_role("button", name=f"Import {N_MANY:,} files")
     expect(start).to_be_enabled()
-    card, home = page.locator(".st-key-card-jobs-import"), desk.server.home
+    card, home = page.locator(".st-key-card-jobs-import"), user.server.home
     with store.write():  # someone else writes: however fast the machine, the import is not done before it is stopped
         start.click()
         expect(card.get_by_role("progressbar")).to_be_visible()
         card.get_by_role("button", name="Cancel").click()
-        [job] = [view.job for view in jobs.list_jobs(home, desk.project.id) if view.job.title.startswith("Import")]
+        [job] = [view.job for view in jobs.list_jobs(home, user.project.id) if view.job.title.startswith("Import")]
         eventually(page, (home / "jobs" / job.id / "cancel").exists, True)
     expect(card.get_by_role("button", name="Dismiss")).to_be_visible()
     expect(card.locator(".winnow-heading")).to_contain_text("cancelled")
-    assert desk.pool.counts().total < N_MANY
+    assert user.pool.counts().total < N_MANY
     assert len(list(many.iterdir())) == N_MANY
 
 
-def editor(desk: AnnotatorBrowser) -> tuple[Page, Locator, Locator]:
-    page = desk.tab("data")
+def editor(user: AnnotatorBrowser) -> tuple[Page, Locator, Locator]:
+    page = user.tab("data")
     card = page.locator(".st-key-card-classes")
     return page, card, card.locator(".winnow-chip")
 
 
-def test_classes_are_added_renamed_merged_retired_and_restored(desks, audio, store):
+def test_classes_are_added_renamed_merged_retired_and_restored(open_browser, audio, store):
     """With a name that is markup and an address."""
-    desk = desks(audio)
-    desk.pool.label(desk.pool.items()[0].id, desk.classes[1].id, annotator=desk.person.id)
-    page, card, chips = editor(desk)
+    user = open_browser(audio)
+    user.pool.label(user.pool.items()[0].id, user.classes[1].id, annotator=user.person.id)
+    page, card, chips = editor(user)
     card.get_by_label("New class", exact=True).fill(HOSTILE)
     card.get_by_role("button", name="Add").click()
     expect(chips).to_have_count(11)
@@ -157,7 +157,7 @@ def test_classes_are_added_renamed_merged_retired_and_restored(desks, audio, sto
     name.press("Enter")
     card.get_by_role("button", name="Save").click()
     expect(card.get_by_role("alert")).to_be_visible()  # the name is taken, and it says so
-    assert [row.name for row in desk.classes][:2] == ["zero", "one"]
+    assert [row.name for row in user.classes][:2] == ["zero", "one"]
     at_rest(page)
     name.fill("uno")
     name.press("Enter")
@@ -168,25 +168,25 @@ def test_classes_are_added_renamed_merged_retired_and_restored(desks, audio, sto
     card.get_by_role("button", name="Merge", exact=True).click()
     expect(chips).to_have_count(10)
     expect(chips.first).to_contain_text("zero 1")
-    counts = desk.pool.counts().per_class
-    assert counts[desk.classes[0].id] == 1
+    counts = user.pool.counts().per_class
+    assert counts[user.classes[0].id] == 1
     card.get_by_role("button", name="Undo merge").click()
     expect(chips.nth(1)).to_contain_text("uno 1")
     card.get_by_role("button", name="Retire").click()
     expect(chips).to_have_count(10)
-    assert "uno" not in [row.name for row in desk.classes]
+    assert "uno" not in [row.name for row in user.classes]
     card.get_by_role("button", name="Restore class").click()
     expect(chips).to_have_count(11)
-    assert [row.name for row in desk.classes][1] == "uno"
-    assert desk.outside == []
+    assert [row.name for row in user.classes][1] == "uno"
+    assert user.outside == []
 
 
-def test_keys_and_colors_of_classes_are_the_projects_own(desks, images):
-    desk = desks(images)
-    page, card, chips = editor(desk)
+def test_keys_and_colors_of_classes_are_the_projects_own(open_browser, images):
+    user = open_browser(images)
+    page, card, chips = editor(user)
     choose(page, card.get_by_label("Edit a class", exact=True), "two")
     key = card.get_by_label("Key", exact=True)
-    key.fill(desk.classes[0].key or "")
+    key.fill(user.classes[0].key or "")
     key.press("Enter")
     card.get_by_role("button", name="Save").click()
     expect(card.get_by_role("alert")).to_be_visible()  # another class has it
@@ -202,12 +202,12 @@ def test_keys_and_colors_of_classes_are_the_projects_own(desks, images):
     card.get_by_role("button", name="Save").click()
     expect(chips.nth(2).locator("kbd")).to_have_text("w")
     expect(chips.nth(2).locator("[style]")).to_have_attribute("style", "color:#123456")
-    assert (desk.classes[2].key, desk.classes[2].color) == ("w", "#123456")
+    assert (user.classes[2].key, user.classes[2].color) == ("w", "#123456")
 
 
-def test_settings_that_share_an_item_between_people_are_kept(desks, store):
+def test_settings_that_share_an_item_between_people_are_kept(open_browser, store):
     project = create_project(store, f"Shared {next(_numbers)}", "image", ["a"])
-    page = desks(project).tab("data")
+    page = open_browser(project).tab("data")
     card = page.locator(".st-key-card-project")
     field = card.get_by_label("Annotators per item", exact=True)
     field.fill("3")
@@ -228,14 +228,14 @@ def on_server(page: Page, path: Path) -> None:
     page.get_by_role("button", name="Preview import").click()
 
 
-def test_a_kaggle_folder_is_mapped_before_it_is_imported(desks, store, tmp_path):
+def test_a_kaggle_folder_is_mapped_before_it_is_imported(open_browser, store, tmp_path):
     """The preview says what will be label, split and class, and other columns, tables and folders can be chosen."""
     rows = ["Image_ID,Label,breed,Split", "img0,cat,Manx,train", "img1,dog,Pug,train", "img2,cat,Korat,val"]
     files = {f"images/img{n}.png": made_media.picture(seed=n) for n in range(3)}
     files |= {"train.csv": "\n".join(rows).encode(), "notes.csv": b"word,meaning\nManx,a cat\n"}
     root = made_media.write_files(tmp_path / "kaggle", files)
     project = create_project(store, f"Kaggle {next(_numbers)}", "image")
-    page = desks(project).tab("data")
+    page = open_browser(project).tab("data")
     on_server(page, root)
     card = page.locator(".st-key-card-import")
     expect(card).to_contain_text("Labels: cat 2, dog 1", timeout=30_000)
@@ -265,12 +265,12 @@ def test_a_kaggle_folder_is_mapped_before_it_is_imported(desks, store, tmp_path)
     assert [row.name for row in list_classes(store, project.id)] == ["cat", "dog"]
 
 
-def test_the_preview_asks_whether_a_lone_folder_is_a_class(desks, store, tmp_path):
+def test_the_preview_asks_whether_a_lone_folder_is_a_class(open_browser, store, tmp_path):
     """The import is possible once the question is answered, and the files have no label."""
     files = {f"audio/{number}.wav": sample_store.clip(900 + number) for number in range(2)}
     root = made_media.write_files(tmp_path / "in", files)
     project = create_project(store, f"Asked {next(_numbers)}", "audio")
-    page = desks(project).tab("data")
+    page = open_browser(project).tab("data")
     on_server(page, root)
     expect(page.get_by_text("a name for a place rather than for a class")).to_be_visible(timeout=30_000)
     expect(page.get_by_role("button", name="Import 2 files")).to_be_disabled()

@@ -1,5 +1,5 @@
-"""Every screen at desk and phone size, light and dark: nothing overlaps or sticks out, everything has a name and enough
-contrast (axe-core), and every control can be reached by keyboard. One server, one page for each theme."""
+"""Every screen at desktop and phone size, light and dark: nothing overlaps or sticks out, everything has a name and
+enough contrast (axe-core), and every control can be reached by keyboard. One server, one page for each theme."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def fits(page: Page) -> None:
 
 
 @pytest.mark.parametrize("screen", READY)
-def test_a_screen_fits_desk_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
+def test_a_screen_fits_desktop_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
     page = tour
     for size in (DESK, PHONE):
         page.set_viewport_size(size)

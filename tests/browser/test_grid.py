@@ -27,9 +27,9 @@ def selected(page) -> list[int]:
     return [int(i) for i in found]
 
 
-def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, guessed, store):
-    desk = desks(guessed)
-    page = desk.grid_tab()
+def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(open_browser, guessed, store):
+    user = open_browser(guessed)
+    page = user.grid_tab()
     shown = ids_shown(page)
     page.locator(".tile").nth(1).click()
     page.locator(".tile").nth(3).click(modifiers=["Shift"])
@@ -37,21 +37,21 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(desks, gues
     expect(page.locator(".tray .n")).to_have_text("3 selected")
     page.keyboard.press("4")
     saved(page)
-    assert {(e.item_id, e.class_id) for e in desk.events()} == {(i, desk.classes[3].id) for i in shown[1:4]}
+    assert {(e.item_id, e.class_id) for e in user.events()} == {(i, user.classes[3].id) for i in shown[1:4]}
     eventually(page, lambda: set(ids_shown(page)) & set(shown[1:4]), set())
     page.keyboard.press("u")
     saved(page)
-    assert desk.pool.counts().labeled == 0
+    assert user.pool.counts().labeled == 0
     eventually(page, lambda: set(selected(page)), set(shown[1:4]))
-    stored = desk.events()[0]
+    stored = user.events()[0]
     opinion = newest_predictions(store, guessed.id)
     best = opinion.most_probable(stored.item_id, list_classes(store, guessed.id))[0]
     assert (stored.suggestion, stored.suggested_class_id) == ("shown", best.class_id)
 
 
-def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
-    desk = desks(guessed)
-    page = desk.grid_tab()
+def test_tiles_are_sorted_by_confidence_and_filtered_by_prediction(open_browser, guessed):
+    user = open_browser(guessed)
+    page = user.grid_tab()
 
     def shares() -> list[int]:
         return [int(text.split()[0]) for text in page.locator(".tile .share").all_inner_texts()]
@@ -66,9 +66,9 @@ def test_tiles_are_sorted_by_confidence_and_filtered_by_guess(desks, guessed):
     expect(page.locator(".total")).to_have_text(f"{page.locator('.tile').count()} pictures")
 
 
-def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
-    desk = desks(guessed)
-    page = desk.grid_tab()
+def test_tiles_are_selected_with_keys_and_by_dragging(open_browser, guessed):
+    user = open_browser(guessed)
+    page = user.grid_tab()
     shown = ids_shown(page)
     page.locator(".tile").first.focus()
     page.keyboard.press("Space")
@@ -90,12 +90,12 @@ def test_tiles_are_selected_with_keys_and_by_dragging(desks, guessed):
     page.keyboard.press("2")
     page.wait_for_timeout(200)
     saved(page)
-    assert desk.events(None) == []
+    assert user.events(None) == []
 
 
-def test_sound_plays_on_focus_after_the_first_gesture(desks, audio):
-    desk = desks(audio)
-    page = desk.grid_tab()
+def test_sound_plays_on_focus_after_the_first_gesture(open_browser, audio):
+    user = open_browser(audio)
+    page = user.grid_tab()
     page.locator(".tile").nth(2).hover()
     page.wait_for_timeout(200)
     assert page.locator(".tile[data-playing='true']").count() == 0
@@ -105,12 +105,12 @@ def test_sound_plays_on_focus_after_the_first_gesture(desks, audio):
     eventually(page, lambda: played()[:1], ["true"])
 
 
-def test_an_emptied_grid_says_so_and_offers_the_next_step(desks, store):
+def test_an_emptied_grid_says_so_and_offers_the_next_step(open_browser, store):
     project = sample_store.image_project(store, "Small grid", 3)
-    desk = desks(project)
-    page = desk.grid_tab()
+    user = open_browser(project)
+    page = user.grid_tab()
     page.keyboard.press("Control+a")
     page.keyboard.press("1")
     saved(page)
     page.wait_for_selector(".empty:not([hidden])")
-    assert desk.pool.count_items(ItemFilter(state="labeled")) == 3
+    assert user.pool.count_items(ItemFilter(state="labeled")) == 3

@@ -50,9 +50,9 @@ def show(page: Page, what: str) -> None:
     page.locator(".show select").select_option(what)
 
 
-def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(desks, mixed):
+def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(open_browser, mixed):
     project, items = mixed
-    page = desks(project).grid_tab()
+    page = open_browser(project).grid_tab()
     show(page, "labeled")
     eventually(page, lambda: found(page, items), list(range(10)))
     expect(page.locator(".tile .label").first).to_be_visible()
@@ -84,10 +84,10 @@ def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(d
     assert serious(page) == []
 
 
-def test_a_labeled_item_is_relabeled_in_place_and_undo_restores_it(desks, mixed):
+def test_a_labeled_item_is_relabeled_in_place_and_undo_restores_it(open_browser, mixed):
     project, items = mixed
-    desk = desks(project)
-    page = desk.grid_tab()
+    user = open_browser(project)
+    page = user.grid_tab()
     show(page, "labeled")
     eventually(page, lambda: found(page, items), list(range(10)))
     tile = page.locator(f".tile[data-item-id='{items[0]}']")
@@ -95,23 +95,23 @@ def test_a_labeled_item_is_relabeled_in_place_and_undo_restores_it(desks, mixed)
     page.keyboard.press("8")
     expect(tile.locator(".label")).to_have_text("seven")
     saved(page)
-    assert desk.pool.item(items[0]).class_id == desk.classes[7].id
+    assert user.pool.item(items[0]).class_id == user.classes[7].id
     page.keyboard.press("Control+z")
     expect(tile.locator(".label")).to_have_text("zero")
     saved(page)
-    assert desk.pool.item(items[0]).class_id == desk.classes[0].id
+    assert user.pool.item(items[0]).class_id == user.classes[0].id
     page.keyboard.press("Escape")
     page.keyboard.press("Backspace")  # nothing left of this page: the newest action before it, the note
     expect(page.locator(".message")).to_contain_text("Undone: note")
     saved(page)
-    assert desk.events("undo")[-1].item_id == items[13]
+    assert user.events("undo")[-1].item_id == items[13]
 
 
-def test_double_click_and_e_preview_large_and_space_selects(desks, mixed):
+def test_double_click_and_e_preview_large_and_space_selects(open_browser, mixed):
     """In the preview, arrows go on, a class key labels what is shown, and the item opens on Label."""
     project, _ = mixed
-    desk = desks(project)
-    page = desk.grid_tab()
+    user = open_browser(project)
+    page = user.grid_tab()
     shown = ids_shown(page)
     page.locator(".tile").nth(2).dblclick()
     expect(page.locator("dialog.preview[open] .big img")).to_be_visible()
@@ -119,7 +119,7 @@ def test_double_click_and_e_preview_large_and_space_selects(desks, mixed):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("3")
     saved(page)
-    assert [(one.item_id, one.class_id) for one in desk.events()][-1] == (shown[1], desk.classes[2].id)
+    assert [(one.item_id, one.class_id) for one in user.events()][-1] == (shown[1], user.classes[2].id)
     page.keyboard.press("Escape")
     expect(page.locator("dialog.preview")).to_be_hidden()
     page.keyboard.press("Space")
@@ -133,9 +133,9 @@ def test_double_click_and_e_preview_large_and_space_selects(desks, mixed):
     eventually(page, lambda: current_item(page), shown[2])
 
 
-def test_all_like_this_are_selected_and_shown_first(desks, mixed):
+def test_all_like_this_are_selected_and_shown_first(open_browser, mixed):
     project, _ = mixed
-    page = desks(project).grid_tab()
+    page = open_browser(project).grid_tab()
     tile = page.locator(".tile").nth(4)
     item, guess = int(tile.get_attribute("data-item-id")), tile.locator(".guess").inner_text()
     tile.focus()
@@ -150,9 +150,9 @@ def test_all_like_this_are_selected_and_shown_first(desks, mixed):
     expect(page.locator(".similar")).to_be_hidden()
 
 
-def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(desks, mixed):
+def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(open_browser, mixed):
     project, _ = mixed
-    page = desks(project).grid_tab()
+    page = open_browser(project).grid_tab()
     width = page.locator(".tile").first.bounding_box()["width"]
     for _ in range(3):
         page.keyboard.press("]")
@@ -170,10 +170,10 @@ def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(desks, mixed):
         page.keyboard.press("[")
 
 
-def test_found_items_are_queued_made_test_items_exported_and_deleted(desks, mixed, store, server):
+def test_found_items_are_queued_made_test_items_exported_and_deleted(open_browser, mixed, store, server):
     project, items = mixed
-    desk = desks(project)
-    page = desk.grid_tab()
+    user = open_browser(project)
+    page = user.grid_tab()
 
     def act(name: str) -> None:
         page.locator(".menu summary").click()
@@ -182,17 +182,17 @@ def test_found_items_are_queued_made_test_items_exported_and_deleted(desks, mixe
     page.locator(f".tile[data-item-id='{items[15]}']").click()
     act("queue")
     expect(page.locator(".message")).to_contain_text("1 item moved to the front of the queue")
-    assert desk.pool.first_in_queue()[0] == items[15]
-    before = desk.pool.prioritized(items)
+    assert user.pool.first_in_queue()[0] == items[15]
+    before = user.pool.prioritized(items)
     page.locator(".message").get_by_role("button", name="Undo").click()
     expect(page.locator(".message")).to_contain_text("1 item moved back")
-    assert desk.pool.prioritized(items) == before - {items[15]}
+    assert user.pool.prioritized(items) == before - {items[15]}
     page.locator(".search").fill("_018")
     eventually(page, lambda: found(page, items), [18])
     act("test")
     page.locator("dialog.confirm .do").click()
     expect(page.locator(".message")).to_contain_text("Test items now: 1")
-    assert desk.pool.item(items[18]).held_out
+    assert user.pool.item(items[18]).held_out
     show(page, "all")
     page.locator(".search").fill("_01")
     eventually(page, lambda: found(page, items), list(range(10, 20)))
@@ -209,7 +209,7 @@ def test_found_items_are_queued_made_test_items_exported_and_deleted(desks, mixe
     rows = {row["name"]: row for row in csv.DictReader(io.StringIO(table.lstrip("\ufeff")))}
     assert sorted(rows) == [f"digit_{k:03d}.png" for k in range(10, 20)]
     assert rows["digit_013.png"]["note"] == "two digits & a <b>" and rows["digit_013.png"]["label"] == ""
-    page = desk.grid_tab()
+    page = user.grid_tab()
     page.locator(".search").fill("_019")
     show(page, "all")
     eventually(page, lambda: found(page, items), [19])
@@ -218,13 +218,13 @@ def test_found_items_are_queued_made_test_items_exported_and_deleted(desks, mixe
     expect(page.locator("dialog.confirm .trouble")).to_contain_text("Nothing is deleted")
     page.locator("dialog.confirm input").fill(project.name)
     page.locator("dialog.confirm .do").click()
-    eventually(page, lambda: desk.pool.count_items(ItemFilter()), 29)
+    eventually(page, lambda: user.pool.count_items(ItemFilter()), 29)
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (853, 533), (640, 400), (390, 844)])
-def test_the_grid_and_its_filters_fit_every_zoom_and_the_phone(desks, mixed, size):
+def test_the_grid_and_its_filters_fit_every_zoom_and_the_phone(open_browser, mixed, size):
     project, _ = mixed
-    page = desks(project, viewport={"width": size[0], "height": size[1]}).grid_tab()
+    page = open_browser(project, viewport={"width": size[0], "height": size[1]}).grid_tab()
     page.locator(".toggle").click()
     expect(page.locator(".panel")).to_be_visible()
     eventually(page, lambda: page.evaluate(OVERFLOW), 0)

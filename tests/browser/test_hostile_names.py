@@ -106,7 +106,7 @@ def test_escaped_names_are_shown_literally_in_every_markdown_element(chromium, p
     context.close()
 
 
-def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
+def test_no_name_on_the_labeling_screens_can_run_or_fetch(open_browser, store):
     """In the app itself: project, class, file, person and guidelines, on every screen."""
     names = [text[:60] for text in HOSTILE]
     files = [(text + ".png", sample_store.picture(90 + i)) for i, text in enumerate(HOSTILE)]
@@ -114,13 +114,13 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
     project = create_project(store, title, "image", names, settings=ProjectSettings(), guidelines=HOSTILE[0])
     sample_store.add_items(store, project, files)
     sample_store.finish_round(store, project)
-    desk = desks(project, "<img src=http://203.0.113.7/me.png>")
-    page = desk.label_tab()
+    user = open_browser(project, "<img src=http://203.0.113.7/me.png>")
+    page = user.label_tab()
     alerts: list[str] = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
     classes = [row.name for row in list_classes(store, project.id)]
     eventually(page, page.locator(".class .name").all_inner_texts, classes)
-    first = desk.pool.item(current_item(page))
+    first = user.pool.item(current_item(page))
     page.locator(".file summary", has_text="File name").click()
     eventually(page, page.locator(".filename").inner_text, first.name)
     page.keyboard.press("g")
@@ -143,14 +143,14 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(desks, store):
             page.wait_for_selector(READY[screen])
         at_rest(page)
         page.wait_for_timeout(500)
-    assert desk.outside == [] and alerts == []
+    assert user.outside == [] and alerts == []
 
 
-def test_notes_are_stored_exactly_and_shown_inert(desks, audio):
+def test_notes_are_stored_exactly_and_shown_inert(open_browser, audio):
     """Notes with markup, line breaks and 100 kB come back as they were typed."""
     notes = ["<script>alert(1)</script>", "![x](http://203.0.113.7/n.png)", "é🙂\nsecond line", "é" * 100_000]
-    desk = desks(audio)
-    page = desk.label_tab()
+    user = open_browser(audio)
+    page = user.label_tab()
     for note in notes:
         page.keyboard.press("n")
         page.locator("dialog.note textarea").fill(note)
@@ -159,5 +159,5 @@ def test_notes_are_stored_exactly_and_shown_inert(desks, audio):
         page.keyboard.press("n")
         eventually(page, page.locator("dialog.note textarea").input_value, note)
         page.locator("dialog.note .cancel").click()
-    assert [event.note for event in desk.events("note")] == notes
-    assert desk.outside == []
+    assert [event.note for event in user.events("note")] == notes
+    assert user.outside == []

@@ -35,10 +35,10 @@ def inside(page: Page, selector: str) -> None:
 
 
 @pytest.mark.parametrize(("n", "kind"), [(40, "audio"), (200, "image")])
-def test_many_classes_are_in_reach_at_every_zoom_and_only_the_longest_name_is_cut(desks, store, n, kind):
+def test_many_classes_are_in_reach_at_every_zoom_and_only_the_longest_name_is_cut(open_browser, store, n, kind):
     """Item, search field and actions stay in the window; forty classes are all in it at 100 %."""
-    desk = desks(made(store, n, kind))
-    page = desk.label_tab()
+    user = open_browser(made(store, n, kind))
+    page = user.label_tab()
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
         eventually(page, lambda: page.evaluate(OVERFLOW), 0)
@@ -59,13 +59,13 @@ def test_many_classes_are_in_reach_at_every_zoom_and_only_the_longest_name_is_cu
     assert serious(page) == []
 
 
-def test_typing_filters_classes_and_enter_takes_the_best_match(desks, store):
+def test_typing_filters_classes_and_enter_takes_the_best_match(open_browser, store):
     """Words in any order, without regard to case and separators; a name that starts with them comes first."""
     names = [f"filler {i}" for i in range(30)] + ["steel_door Knock", "door_wood_knock", "door", "Café"]
     project = create_project(store, "Filtered classes", "image", names)
     sample_store.add_items(store, project, [(f"{i}.png", sample_store.picture(95_000 + i)) for i in range(8)])
-    desk = desks(project)
-    page = desk.label_tab()
+    user = open_browser(project)
+    page = user.label_tab()
     shown = page.locator(".class:visible .name")
     page.keyboard.press("/")
     for typed, expected in (
@@ -83,31 +83,31 @@ def test_typing_filters_classes_and_enter_takes_the_best_match(desks, store):
     page.keyboard.type("cafe")  # more classes than keys: the field keeps the focus for the next item
     page.keyboard.press("Enter")
     saved(page)
-    ids = {row.name: row.id for row in desk.classes}
-    assert [event.class_id for event in desk.events(None)] == [ids["door"], ids["Café"]]
+    ids = {row.name: row.id for row in user.classes}
+    assert [event.class_id for event in user.events(None)] == [ids["door"], ids["Café"]]
     page.keyboard.press("Escape")
     page.keyboard.press("u")
     saved(page)
-    assert len(desk.events("undo")) == 1
+    assert len(user.events("undo")) == 1
 
 
-def test_classes_with_slashes_are_shown_in_groups_under_their_full_names(desks, store):
+def test_classes_with_slashes_are_shown_in_groups_under_their_full_names(open_browser, store):
     project = made(store, 40, grouped=True)
-    desk = desks(project)
-    page = desk.label_tab()
+    user = open_browser(project)
+    page = user.label_tab()
     assert page.locator(".group").all_inner_texts() == ["birds", "mammals", "fish/salt water", "insects"]
     expect(page.locator(".class").first).to_have_text("1species 000", use_inner_text=False)
     expect(page.locator(".class").first).to_have_attribute("title", "birds/species 000")
     page.get_by_role("button", name="mammals/species 012").click()
     saved(page)
-    assert [event.class_id for event in desk.events()] == [desk.classes[12].id]
+    assert [event.class_id for event in user.events()] == [user.classes[12].id]
     assert serious(page) == []
 
 
-def test_likely_and_recent_classes_come_first_and_likely_ones_only_when_suggestions_are_shown(desks, store):
+def test_likely_and_recent_classes_come_first_and_likely_ones_only_when_suggestions_are_shown(open_browser, store):
     project = made(store, 41)
-    desk = desks(project)
-    page = desk.label_tab()
+    user = open_browser(project)
+    page = user.label_tab()
     row = page.locator(".quick")
     expect(row.locator(".chip")).to_have_count(0)
     page.locator(".class").nth(33).click()
@@ -121,10 +121,10 @@ def test_likely_and_recent_classes_come_first_and_likely_ones_only_when_suggesti
     item = current_item(page)
     row.locator(".chip").first.click()
     saved(page)
-    event = desk.events()[-1]
+    event = user.events()[-1]
     assert (event.item_id, event.class_id) == (item, event.suggested_class_id)
     hidden = create_project(store, "Forty hidden", "image", [f"kind {i}" for i in range(40)], settings=NEVER)
     sample_store.add_items(store, hidden, [(f"{i}.png", sample_store.picture(97_000 + i)) for i in range(4)])
     sample_store.finish_round(store, hidden)
-    page = desks(hidden).label_tab()
+    page = open_browser(hidden).label_tab()
     expect(page.locator(".chip")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""What people see: honest words, no overlap at desk and phone size, contrast and names for everything."""
+"""What people see: texts, no overlap at desktop and phone size, contrast and names for everything."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.browser.conftest import (
 )
 
 
-def test_the_list_of_keys_and_a_selection_have_no_serious_accessibility_findings(desks, audio, store):
+def test_the_list_of_keys_and_a_selection_have_no_serious_accessibility_findings(open_browser, audio, store):
     """The screens themselves, light and dark: test_every_screen.py."""
     sample_store.finish_round(store, audio)
-    page = desks(audio).label_tab()
+    page = open_browser(audio).label_tab()
     page.keyboard.press("?")
     page.wait_for_selector("dialog.keys[open]")
     eventually(page, lambda: serious(page), [])
@@ -55,10 +55,10 @@ def test_a_name_is_given_by_keyboard_alone_and_remembered(server, chromium, stor
     context.close()
 
 
-def test_a_phone_shows_the_card_and_a_two_column_pad_without_overlap(desks, audio, store):
+def test_a_phone_shows_the_card_and_a_two_column_pad_without_overlap(open_browser, audio, store):
     sample_store.finish_round(store, audio)
-    desk = desks(audio, viewport={"width": 390, "height": 844}, has_touch=True)
-    page = desk.label_tab()
+    user = open_browser(audio, viewport={"width": 390, "height": 844}, has_touch=True)
+    page = user.label_tab()
     at_rest(page)
     eventually(page, lambda: page.evaluate(OVERFLOW), 0)
     boxes = [box.bounding_box() for box in page.locator(".class").all()]
@@ -70,17 +70,17 @@ def test_a_phone_shows_the_card_and_a_two_column_pad_without_overlap(desks, audi
     assert not page.locator(".why").evaluate("why => why.open")
     item = current_item(page)
     page.locator(".class").nth(3).tap()
-    eventually(page, lambda: desk.pool.item(item).class_id, desk.classes[3].id)
+    eventually(page, lambda: user.pool.item(item).class_id, user.classes[3].id)
     saved(page)
-    grid = desk.grid_tab()
+    grid = user.grid_tab()
     at_rest(grid)
     eventually(grid, lambda: grid.evaluate(OVERFLOW), 0)
 
 
-def test_the_card_shows_the_progress_and_why_the_item_is_shown(desks, audio, store):
+def test_the_card_shows_the_progress_and_why_the_item_is_shown(open_browser, audio, store):
     picks = sample_store.finish_round(store, audio)
-    desk = desks(audio)
-    page = desk.label_tab()
+    user = open_browser(audio)
+    page = user.label_tab()
     assert current_item(page) == picks[0]
     expect(page.locator(".batch")).to_have_text("1 of 10 in this batch · then round 2 starts automatically")
     expect(page.locator(".project")).to_have_text("0 of 24 labeled")
@@ -99,23 +99,23 @@ def test_the_card_shows_the_progress_and_why_the_item_is_shown(desks, audio, sto
     expect(page.locator(".dashes [data-done='yes']")).to_have_count(3)
 
 
-def test_a_hidden_guess_is_nowhere_on_the_screen_and_stored_as_hidden(desks, store):
+def test_a_hidden_suggestion_is_nowhere_on_the_screen_and_stored_as_hidden(open_browser, store):
     """What was shown is stored, and the suggestion belongs to the item on screen."""
     project = sample_store.audio_project(store, "Hidden guesses", 14, suggestions="random", hidden_share=1.0)
     sample_store.finish_round(store, project)
-    desk = desks(project)
-    page = desk.label_tab()
+    user = open_browser(project)
+    page = user.label_tab()
     assert page.locator(".guess").count() == 0
     assert page.locator(".class[data-suggested='true']").count() == 0
     page.keyboard.press("1")
     saved(page)
-    event = desk.events()[0]
+    event = user.events()[0]
     assert event.suggestion == "hidden" and event.suggested_class_id is not None
 
 
-def test_sound_waits_for_the_first_gesture_then_plays_by_itself(desks, audio):
-    desk = desks(audio)
-    page = desk.label_tab()
+def test_sound_waits_for_the_first_gesture_then_plays_automatically(open_browser, audio):
+    user = open_browser(audio)
+    page = user.label_tab()
     expect(page.locator(".toggle")).to_have_attribute("data-playing", "false")
     played = remember(page, ".toggle", "data-playing")
     page.keyboard.press("1")
@@ -130,27 +130,27 @@ def test_sound_waits_for_the_first_gesture_then_plays_by_itself(desks, audio):
     expect(page.locator(".loop")).to_have_attribute("aria-pressed", "true")
 
 
-def test_pictures_zoom_and_go_back(desks, images):
-    desk = desks(images)
-    page = desk.label_tab()
+def test_pictures_zoom_and_go_back(open_browser, images):
+    user = open_browser(images)
+    page = user.label_tab()
     page.keyboard.press("z")
     expect(page.locator(".picture")).to_have_attribute("data-zoomed", "true")
     page.keyboard.press("1")
     expect(page.locator(".picture")).to_have_attribute("data-zoomed", "false")
 
 
-def test_an_empty_screen_says_why_and_offers_the_next_step(desks, store):
+def test_an_empty_screen_says_why_and_offers_the_next_step(open_browser, store):
     empty = create_project(store, "Empty project", "audio", ["a", "b"], settings=ProjectSettings())
-    desk = desks(empty)
-    page = desk.tab()
+    user = open_browser(empty)
+    page = user.tab()
     page.wait_for_selector(".empty:not([hidden]) .primary")
     expect(page.locator(".empty h2")).to_have_text("No clips yet")
     at_rest(page)
     page.locator(".empty .primary").click()
     page.wait_for_url("**/data?**")
     small = sample_store.audio_project(store, "Nearly done", 2)
-    desk = desks(small)
-    page = desk.label_tab()
+    user = open_browser(small)
+    page = user.label_tab()
     page.keyboard.press("1")
     page.keyboard.press("s")
     page.wait_for_selector(".empty:not([hidden]) .primary")

@@ -40,20 +40,20 @@ DRAWN = """() => {
 
 
 @pytest.fixture
-def mapped(desks, audio, store):
+def mapped(open_browser, audio, store):
     """Two rounds on one map; the second has shadow picks of another strategy. Item 3 was picked first and labeled."""
-    desk, items = desks(audio), [item.id for item in Pool(store, audio.id).items()]
+    user, items = open_browser(audio), [item.id for item in Pool(store, audio.id).items()]
     finish_round(store, audio, [3, 4, 5])
-    desk.pool.label(items[3], desk.classes[3].id, annotator=desk.person.id)
-    desk.pool.label(items[9], desk.classes[0].id, annotator=annotator_named(store, "Bea").id)
+    user.pool.label(items[3], user.classes[3].id, annotator=user.person.id)
+    user.pool.label(items[9], user.classes[0].id, annotator=annotator_named(store, "Bea").id)
     second = finish_round(store, audio, [20, 21, 22, 23])
     asked = comparisons.request(store, second.id, ["badge"])
     shadow = dataclasses.replace(asked, status="finished", picks={"badge": items[10:14]}, overlap={"badge": 0})
     assert comparisons.store_result(store, shadow)
-    page = desk.tab("map")
+    page = user.tab("map")
     expect(page.locator(".textpoint text")).to_have_text(["1", "2", "3", "4"])
     at_rest(page)
-    return desk, page, items
+    return user, page, items
 
 
 def drawn(page: Page) -> dict[str, list[dict[str, Any]]]:
@@ -112,7 +112,7 @@ def lasso(page: Page, first: int, last: int) -> None:
 
 
 def test_colors_show_predictions_labels_confidence_rounds_and_annotators(mapped, store):
-    desk, page, items = mapped
+    user, page, items = mapped
     palette, guess = class_colors(10), {item: k % 10 for k, item in enumerate(items)}
     expect(page.get_by_role("radio", name="Prediction", exact=True)).to_be_checked()
     expect(page.locator(".winnow-legend")).to_contain_text("nine")
@@ -140,14 +140,14 @@ def test_colors_show_predictions_labels_confidence_rounds_and_annotators(mapped,
     eventually(page, lambda: {colors(page)[item] for item in (items[3], items[9])}, set(palette[:2]))
 
     # The project's own colors, as soon as they change.
-    style_class(store, desk.project.id, desk.classes[3].id, color="#123456")
+    style_class(store, user.project.id, user.classes[3].id, color="#123456")
     choose_coloring(page, "Label", "nine")
     eventually(page, lambda: colors(page)[items[3]], "#123456")
-    assert desk.outside == []
+    assert user.outside == []
 
 
 def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over(mapped):
-    desk, page, items = mapped
+    user, page, items = mapped
     assert [point["id"] for point in drawn(page)["picked"]] == items[20:24]
     before = settled(page, "not labeled", "labeled")
     page.get_by_role("button", name="Compare: BADGE").click()
@@ -168,18 +168,18 @@ def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over
     expect(page.locator(".textpoint text")).to_have_count(4)
     expect(page.get_by_role("button", name="Animate rounds")).to_be_visible()
     expect(slider).to_have_attribute("aria-valuetext", "2")
-    assert desk.outside == []
+    assert user.outside == []
 
 
 def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(mapped):
     """Picks, labels and colors are right after any change: no stale picture."""
-    desk, page, items = mapped
+    user, page, items = mapped
     page.mouse.move(*spot(page, items[21]))
     expect(page.locator(".hoverlayer .hovertext")).to_contain_text("predicted one, 80 %")
     page.mouse.click(*spot(page, items[21]))
     side = page.locator(".st-key-card-map-side")
     expect(side.get_by_text("Pick 2")).to_be_visible()
-    expect(side.get_by_text(desk.pool.item(items[21]).name)).to_be_visible()
+    expect(side.get_by_text(user.pool.item(items[21]).name)).to_be_visible()
     eventually(page, lambda: [point["id"] for point in drawn(page)["open"]], [items[21]])
     at_rest(page)
     faded = "points => points.filter((one) => Number(one.style.opacity || 1) < 0.8).length"
@@ -193,12 +193,12 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
     side.get_by_label("Label", exact=True).click()
     page.get_by_role("option", name="seven").click()
     expect(side.get_by_text("Labeled seven")).to_be_visible()
-    assert desk.pool.item(items[21]).class_id == desk.classes[7].id
-    assert [(event.item_id, event.class_id) for event in desk.events()][-1] == (items[21], desk.classes[7].id)
+    assert user.pool.item(items[21]).class_id == user.classes[7].id
+    assert [(event.item_id, event.class_id) for event in user.events()][-1] == (items[21], user.classes[7].id)
     expect(page.locator(".scatterlayer .trace").nth(1).locator(".point")).to_have_count(3)
     eventually(page, lambda: {point["id"] for point in drawn(page)["labeled"]}, {items[3], items[9], items[21]})
     assert colors(page)[items[21]] == class_colors(10)[7]
-    desk.pool.undo(annotator=desk.person.id)
+    user.pool.undo(annotator=user.person.id)
     page.get_by_role("radio", name="Label", exact=True).click()
     expect(side.get_by_text("Labeled seven")).to_have_count(0)
     expect(page.locator(".scatterlayer .trace").nth(1).locator(".point")).to_have_count(2)
@@ -207,7 +207,7 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
 
 def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_grid(mapped, store):
     """What is inside is decided on the server, from the drawn line."""
-    desk, page, items = mapped
+    user, page, items = mapped
     open_items = [items[COLUMNS + 1], items[COLUMNS + 2]]  # the row also holds items 6 to 11; 9 is labeled
     page.get_by_text("Draw areas", exact=True).click()
     expect(page.get_by_role("switch", name="Draw areas")).to_be_checked()
@@ -221,13 +221,13 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
 
     side.get_by_role("button", name="Move to front of queue").click()
     expect(page.get_by_text("2 items moved to the front of the queue.")).to_be_visible()
-    waiting = [item.id for item in desk.pool.next_to_label(annotator=desk.person.id, holder="test", limit=2)]
+    waiting = [item.id for item in user.pool.next_to_label(annotator=user.person.id, holder="test", limit=2)]
     assert waiting == open_items
-    desk.pool.release(annotator=desk.person.id, holder="test")
+    user.pool.release(annotator=user.person.id, holder="test")
 
     side.get_by_role("button", name="Pick half of the next batch here").click()
     expect(page.get_by_text("Round 3 was requested.")).to_be_visible()
-    row = RoundLog(store, desk.project.id).latest()
+    row = RoundLog(store, user.project.id).latest()
     assert row is not None and row.constraint is not None and row.constraint["share"] == 0.5
     assert open_array(store.artifacts, row.constraint["region"]).tolist() == open_items
 
@@ -235,32 +235,32 @@ def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_g
     page.wait_for_url("**/grid?**")
     expect(page.locator(".tile")).to_have_count(2)
     shown = "all => all.map((one) => Number(one.dataset.itemId))"  # of equal confidence: in the order of the queue
-    shuffled = sorted(open_items, key=lambda one: shuffle_of(desk.pool.item(one).sha256))
+    shuffled = sorted(open_items, key=lambda one: shuffle_of(user.pool.item(one).sha256))
     eventually(page, lambda: page.locator(".tile").evaluate_all(shown), shuffled)
     page.keyboard.press("Control+a")
-    page.keyboard.press(desk.classes[5].key)
+    page.keyboard.press(user.classes[5].key)
     saved(page)
-    assert [desk.pool.item(item).class_id for item in open_items] == [desk.classes[5].id] * 2
-    assert desk.outside == []
+    assert [user.pool.item(item).class_id for item in open_items] == [user.classes[5].id] * 2
+    assert user.outside == []
 
 
-def test_before_the_first_round_the_map_says_what_to_do(desks, store):
-    desk = desks(sample_store.image_project(store, "No round yet", 2))
-    page = desk.tab("map")
+def test_before_the_first_round_the_map_says_what_to_do(open_browser, store):
+    user = open_browser(sample_store.image_project(store, "No round yet", 2))
+    page = user.tab("map")
     expect(page.get_by_text("No map yet")).to_be_visible()
     page.get_by_role("button", name="Go to Train").click()
     page.wait_for_url("**/train?**")
 
 
 def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, store):
-    desk, page, items = mapped
+    user, page, items = mapped
     # The pointer on a point: its spectrogram.
     page.mouse.move(*spot(page, items[20]))
     card = page.locator(".winnow-hover")
     expect(card).to_be_visible()
-    expect(card.locator("img")).to_have_attribute("src", f"/api/preview/{desk.project.id}/{items[20]}")
+    expect(card.locator("img")).to_have_attribute("src", f"/api/preview/{user.project.id}/{items[20]}")
     assert card.locator("img").evaluate("(one) => one.naturalWidth") > 0
-    expect(page.locator(".hoverlayer")).to_contain_text(desk.pool.item(items[20]).name)
+    expect(page.locator(".hoverlayer")).to_contain_text(user.pool.item(items[20]).name)
     page.mouse.move(5, 5)
     expect(card).to_be_hidden()
 
@@ -284,19 +284,19 @@ def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, s
     expect(page.get_by_text("No item of this round has this name or number.")).to_be_visible()
 
 
-def test_a_point_of_the_map_and_a_card_open_the_grid_by_likeness(mapped):
-    desk, page, items = mapped
+def test_a_point_of_the_map_and_a_card_open_the_grid_by_similarity(mapped):
+    user, page, items = mapped
     page.mouse.click(*spot(page, items[20]))
     expect(page.get_by_role("button", name="More like this")).to_be_visible()
     at_rest(page)
     page.get_by_role("button", name="More like this").click()
     expect(page.locator(".similar .words")).to_have_text(re.compile("^Most similar to .+ first.$"))
-    own = Pool(desk.pool.store, desk.project.id).item(items[20]).name
+    own = Pool(user.pool.store, user.project.id).item(items[20]).name
     expect(page.locator(".similar .words")).to_contain_text(own)
     page.locator(".similar button").click()
     expect(page.locator(".similar")).to_be_hidden()
 
-    card = desk.label_tab()
+    card = user.label_tab()
     card.get_by_role("button", name="More like this").click()
     expect(card.locator(".similar .words")).to_have_text(re.compile("^Most similar to .+ first.$"))
     expect(card.locator(".tile").first).to_be_visible()

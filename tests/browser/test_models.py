@@ -14,14 +14,14 @@ from tests.browser.conftest import at_rest, eventually
 from tests.round_pools import draw_project
 
 
-def test_two_rounds_are_named_compared_and_exported(desks, store, tmp_path):
+def test_two_rounds_are_named_compared_and_exported(open_browser, store, tmp_path):
     drawn = draw_project(store, 30, n_held_out=6, name="Compared shapes")
     rows = []
     for start, seed in ((6, 0), (12, 1)):
         drawn.label(drawn.item_ids[start : start + 6])
         rows.append(run_round_here(store, drawn.project_id, quick_settings(seed=seed, image_size=16)))
-    desk = desks(get_project(store, drawn.project_id))
-    page = desk.tab("train")
+    user = open_browser(get_project(store, drawn.project_id))
+    page = user.tab("train")
     card = page.locator(".st-key-card-versions")
     expect(card).to_contain_text("points on 6 test items")
     expect(card).to_contain_text("exact McNemar test")
@@ -35,7 +35,7 @@ def test_two_rounds_are_named_compared_and_exported(desks, store, tmp_path):
     eventually(page, lambda: round_names(store, drawn.project_id), {rows[0].id: "<b>baseline</b>"})
 
     set_round_name(store, drawn.project_id, rows[0].id, "baseline")
-    page = desk.tab("export")
+    page = user.tab("export")
     card = page.locator(".st-key-card-model")
     expect(card.get_by_label("Round", exact=True)).to_have_value("Round 2")
     card.get_by_role("button", name="Export model").click()
@@ -50,4 +50,4 @@ def test_two_rounds_are_named_compared_and_exported(desks, store, tmp_path):
         packed.extractall(tmp_path / "model")
     found = verify_folder(tmp_path / "model")
     assert found.problems == [] and found.source["round"] == 2
-    assert desk.outside == []
+    assert user.outside == []

@@ -40,10 +40,10 @@ def night(store, tmp_path) -> ProjectRow:
     return project
 
 
-def test_a_window_is_played_in_its_place_and_with_its_context(desks, night):
-    desk = desks(night)
-    page = desk.label_tab()
-    item = desk.pool.item(current_item(page))
+def test_a_window_is_played_in_its_place_and_with_its_context(open_browser, night):
+    user = open_browser(night)
+    page = user.label_tab()
+    item = user.pool.item(current_item(page))
     number = item.first_frame // RATE
     place = page.locator(".recording .place")
     expect(place).to_contain_text(f"Window {number + 1} of 60, 0:00:{number:02d}")
@@ -67,12 +67,12 @@ def test_a_window_is_played_in_its_place_and_with_its_context(desks, night):
     expect(page.locator(".recording .labeled")).to_have_count(1)
     left = page.locator(".recording .labeled").evaluate("e => e.style.left")
     assert float(left.rstrip("%")) == pytest.approx(100 * number / 60, abs=0.01)
-    assert [event.item_id for event in desk.events()] == [item.id]
+    assert [event.item_id for event in user.events()] == [item.id]
 
 
-def test_the_import_form_suggests_windows_and_cuts_the_recording(desks, store, audio):
+def test_the_import_form_suggests_windows_and_cuts_the_recording(open_browser, store, audio):
     project = create_project(store, f"Field {next(_numbers)}", "audio", ["owl"])
-    page = desks(project).tab("data")
+    page = open_browser(project).tab("data")
     upload(page, [{"name": "long.flac", "mimeType": "audio/flac", "buffer": flac(90)}])
     page.get_by_role("button", name="Preview import").click()
     expect(page.get_by_text(re.compile("1 file is longer than 60 s"))).to_be_visible()

@@ -10,8 +10,8 @@ from tests.browser.conftest import at_rest, eventually
 LOADED = "() => [...document.querySelectorAll('.winnow-inputs img')].every((i) => i.complete && i.naturalWidth > 0)"
 
 
-def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_changed(desks, store, audio):
-    page = desks(audio).tab("data")
+def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_changed(open_browser, store, audio):
+    page = open_browser(audio).tab("data")
     page.wait_for_selector(".winnow-inputs img.winnow-pixels")
     page.wait_for_function(LOADED)
     assert page.locator(".winnow-inputs figure").count() == 6
@@ -22,8 +22,8 @@ def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_cha
     eventually(page, lambda: get_project(store, audio.id).settings.media.get("seconds"), 2.0)
 
 
-def test_an_advanced_setting_is_stored_and_says_what_it_changes(desks, store, audio):
-    page = desks(audio).tab("train")
+def test_an_advanced_setting_is_stored_and_says_what_it_changes(open_browser, store, audio):
+    page = open_browser(audio).tab("train")
     at_rest(page)
     page.get_by_text("Advanced", exact=True).click()
     field = page.get_by_role("spinbutton", name="Landmarks")

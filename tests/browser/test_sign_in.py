@@ -102,7 +102,7 @@ def test_signing_in_gives_the_name_and_opens_media_and_routes_signing_out_closes
     context.close()
 
 
-def test_someone_the_provider_knows_but_the_list_does_not_is_refused(signed: tuple[Server, Store], chromium: Browser):
+def test_an_account_that_is_not_on_the_list_is_refused(signed: tuple[Server, Store], chromium: Browser):
     server, store = signed
     context = chromium.new_context()
     context.set_default_timeout(SLOW)

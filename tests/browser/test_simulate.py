@@ -1,4 +1,4 @@
-"""Simulate on the Train screen, with a real worker: asked for, found again after a reload, read, cancelled, removed."""
+"""Simulate on the Train screen, with a real worker: requested, shown again after a reload, read, cancelled, removed."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def fill(page: Page, label: str, value: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_a_simulation_is_requested_run_shown_cancelled_and_removed(desks, store):
+def test_a_simulation_is_requested_run_shown_cancelled_and_removed(open_browser, store):
     project = with_truth(draw_project(store, 36, n_held_out=12, name="Shapes with <i>hidden</i> truth"))
-    desk = desks(project)
-    page = desk.tab("train")
+    user = open_browser(project)
+    page = user.tab("train")
     card = page.locator(".st-key-card-simulate")
     expect(card.get_by_text("24 items with hidden labels, 12 test items")).to_be_visible()
     fill(page, "First labels", "30")
@@ -61,14 +61,14 @@ def test_a_simulation_is_requested_run_shown_cancelled_and_removed(desks, store)
     expect(card.get_by_text("No worker is running. Start one with: python -m app worker")).to_be_visible()
     page.reload()
     expect(card.get_by_text(re.compile("3 to 3 labels · 2 seeds · Smoke test · waiting"))).to_be_visible()
-    with running_worker(desk.server):
+    with running_worker(user.server):
         expect(card.get_by_text(re.compile("2 seeds · Smoke test · done"))).to_be_visible(timeout=VERY_SLOW)
         first = read_the_results(page, store, project.id)
         cancel_and_remove_another(page, store, project.id, first)
-    assert desk.outside == []
+    assert user.outside == []
 
     plain = sample_store.image_project(store, "No truth to simulate with", 4)
-    page.goto(f"{desk.server.url}/train?project={plain.id}")
+    page.goto(f"{user.server.url}/train?project={plain.id}")
     expect(page.get_by_role("button", name="Start round")).to_be_visible()
     expect(card).to_have_count(0)
 

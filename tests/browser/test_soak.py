@@ -32,7 +32,7 @@ def post(server: Server, path: str, ticket: str, body: dict[str, object]) -> dic
 
 
 def label_a_while(server: Server, project: int, items: list[int], classes: list[int], people: list[str]) -> None:
-    """Each person fetches cards, labels 50 times, and asks how things stand."""
+    """Each annotator fetches cards, labels 50 times, and requests the work state."""
     for ticket in people:
         post(server, f"/api/projects/{project}/cards", ticket, {"holder": ticket[:20], "limit": 4})
         events = [

@@ -1,4 +1,4 @@
-"""Summarize in a real browser: ask, wait for the job, see what the summary is worth, download it."""
+"""Summarize in a real browser: start it, wait for the job, see the accuracy of the summary, download it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _numbers = itertools.count()  # a new name when the test is tried again
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_summary_is_requested_measured_and_downloaded(desks, store):
+def test_a_summary_is_requested_measured_and_downloaded(open_browser, store):
     drawn = draw_project(store, 36, n_held_out=9, name=f"Shapes to summarize {next(_numbers)}")
     drawn.label(drawn.item_ids[9:])
-    page = desks(get_project(store, drawn.project_id)).tab("export")
+    page = open_browser(get_project(store, drawn.project_id)).tab("export")
     card = page.locator(".st-key-card-summarize")
     expect(card.get_by_text("Items are selected for softmax regression")).to_be_visible(timeout=60_000)
     expect(card.get_by_text("27 labels are few: below 100")).to_be_visible()

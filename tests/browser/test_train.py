@@ -1,4 +1,4 @@
-"""Learn in a real browser: rounds are set up, watched and judged, opened, replayed and compared."""
+"""Train in a real browser: rounds are set up, followed, opened, replayed and compared."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually, serious
 
 
-def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(desks, audio, store):
-    desk = desks(audio)
-    page = desk.tab("train")
+def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(open_browser, audio, store):
+    user = open_browser(audio)
+    page = user.tab("train")
     start = page.get_by_role("button", name="Start round")
     expect(start).to_be_enabled()
 
@@ -66,18 +66,18 @@ def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(desks, a
     expect(start).to_be_enabled()
 
     empty = create_project(store, "Nothing to learn from", "audio", ["a", "b"])
-    page.goto(f"{desk.server.url}/train?project={empty.id}")
+    page.goto(f"{user.server.url}/train?project={empty.id}")
     expect(start).to_be_disabled()
-    assert desk.outside == []
+    assert user.outside == []
 
 
-def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compared(desks, audio, store):
-    desk = desks(audio)
+def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compared(open_browser, audio, store):
+    user = open_browser(audio)
     first = finish_round(store, audio, [3, 9], accuracy=0.7)
     for item, answer in zip(RoundLog(store, audio.id).picks(first.id), (3, 0), strict=True):
-        desk.pool.label(item.item_id, desk.classes[answer].id, annotator=desk.person.id)
+        user.pool.label(item.item_id, user.classes[answer].id, annotator=user.person.id)
     finish_round(store, audio, [4, 5], accuracy=0.72)
-    page = desk.tab("train")
+    page = user.tab("train")
     expect(page.get_by_text("72.0 %, 100 items, 95 % interval")).to_be_visible()
     bought = page.locator(".st-key-card-bought")
     expect(bought).to_contain_text("+2.0")
@@ -92,7 +92,7 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     row.get_by_role("button", name="Open").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text("Bilevel coreset · finished · 0 labels · seed 0")).to_be_visible()
-    name = desk.pool.item(RoundLog(store, audio.id).picks(first.id)[0].item_id).name
+    name = user.pool.item(RoundLog(store, audio.id).picks(first.id)[0].item_id).name
     expect(dialog.locator("canvas td", has_text=name).first).to_be_attached()
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
@@ -104,7 +104,7 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     expect(card.get_by_text("A worker is computing the picks.")).to_be_visible()
     asked = comparisons.get(store, first.id)
     assert asked is not None and asked.strategies == ("badge", "uniform")
-    items = [item.id for item in desk.pool.items()]
+    items = [item.id for item in user.pool.items()]
     picks = {"badge": [items[3], items[10]], "uniform": [items[11], items[12]]}
     answer = dataclasses.replace(asked, status="finished", picks=picks, overlap={"badge": 1, "uniform": 0})
     assert comparisons.store_result(store, answer)
@@ -125,7 +125,7 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     expect(card).to_have_count(0)
 
 
-def test_encoders_are_listed_on_data_and_compared_on_train(desks, images, store):
+def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images, store):
     """The table that a comparison leaves; `tests/app/test_encoder_rounds.py` runs one."""
     row = {"seconds": 4.2, "problem": "", "n": 40}
     rows = [
@@ -135,8 +135,8 @@ def test_encoders_are_listed_on_data_and_compared_on_train(desks, images, store)
     ]  # fmt: skip
     found = {"key": "k", "n_labels": 40, "best": "efficientnet-lite0", "identity": "a" * 64, "rows": rows}
     change_settings(store, images.id, {"extra": {"audition": found}})
-    desk = desks(images)
-    page = desk.tab("train")
+    user = open_browser(images)
+    page = user.tab("train")
     card = page.locator(".st-key-card-audition")
     expect(card).to_contain_text("Encoders compared")
     expect(card.locator("tbody tr")).to_have_text(
@@ -145,7 +145,7 @@ def test_encoders_are_listed_on_data_and_compared_on_train(desks, images, store)
     expect(card.get_by_role("button", name="Compare")).to_be_visible()
     at_rest(page)
     assert serious(page) == []
-    data = desk.tab("data")
+    data = user.tab("data")
     expect(data.locator(".st-key-card-encoders")).to_contain_text("efficientnet-lite0")
     data.get_by_text("Embeddings from elsewhere").click()
     expect(data.get_by_role("button", name="Read embeddings")).to_be_disabled()

@@ -30,10 +30,10 @@ def arrive(path: Path, whole: bytes) -> None:
     draft.replace(path)
 
 
-def test_a_folder_is_watched_from_the_data_screen_which_shows_its_counts(desks, store, watcher, tmp_path):
+def test_a_folder_is_watched_from_the_data_screen_which_shows_its_counts(open_browser, store, watcher, tmp_path):
     project = create_project(store, "A stream of pictures", "image", ["a", "b"])
     (tmp_path / "first.png").write_bytes(picture(1))
-    page = desks(project).tab("data")
+    page = open_browser(project).tab("data")
     card = page.locator(".st-key-card-watch")
     field = card.get_by_label("Folder on the server", exact=True)
     field.fill(str(store.home))

@@ -35,7 +35,7 @@ from tests.browser.conftest import (
 from tests.browser.test_data import choose, upload
 
 SAMPLES = ROOT / "sample_data" / "spoken_digits"
-PATIENCE = 240_000  # ms; a smoke round takes seconds on a free machine
+TIMEOUT_SECONDS = 240_000  # ms; a smoke round takes seconds on a free machine
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def label_the_truth(page: Page, store: Store, project_id: int, n: int) -> list[i
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, worker, archive):
-    desk = desks(audio)
-    page = desk.tab("data")
+def test_from_an_empty_folder_to_a_labeled_set(open_browser, audio, store, server, worker, archive):
+    user = open_browser(audio)
+    page = user.tab("data")
     page.set_default_timeout(90_000)
 
     # A new project, files uploaded, looked through, imported.
@@ -121,11 +121,11 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     meaning = page.get_by_role("combobox", name="Existing labels")
     choose(page, meaning, "Hide; use only for evaluation")
     look.click()
-    expect(page.get_by_text("80", exact=True)).to_be_visible(timeout=PATIENCE)
+    expect(page.get_by_text("80", exact=True)).to_be_visible(timeout=TIMEOUT_SECONDS)
     expect(page.get_by_text("1 file will be skipped")).to_be_visible()
     assert Pool(store, project.id).counts().total == 0
     page.get_by_role("button", name="Import 80 files").click()
-    until(lambda: Pool(store, project.id).counts().total == 80, PATIENCE / 1000, "the import did not end")
+    until(lambda: Pool(store, project.id).counts().total == 80, TIMEOUT_SECONDS / 1000, "the import did not end")
     assert Pool(store, project.id).counts().held_out == 20
     settings = get_project(store, project.id).settings
     update_project(store, project.id, settings=dataclasses.replace(settings, preset="smoke"))
@@ -136,10 +136,10 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     first = label_the_truth(page, store, project.id, 10)
     assert Pool(store, project.id).counts().labeled == len(set(first)) == 10
     log = RoundLog(store, project.id)
-    until(lambda: log.latest() is not None, PATIENCE / 1000, "no round was asked for")
+    until(lambda: log.latest() is not None, TIMEOUT_SECONDS / 1000, "no round was asked for")
     page.goto(f"{server.url}/train?project={project.id}")
-    until(lambda: log.latest("finished") is not None, PATIENCE / 1000, "the round did not end")
-    expect(page.get_by_text("Test accuracy").first).to_be_visible(timeout=PATIENCE)
+    until(lambda: log.latest("finished") is not None, TIMEOUT_SECONDS / 1000, "the round did not end")
+    expect(page.get_by_text("Test accuracy").first).to_be_visible(timeout=TIMEOUT_SECONDS)
     round_one = log.latest("finished")
     assert round_one is not None and round_one.number == 1
     picks = [pick.item_id for pick in log.picks(round_one.id)]
@@ -152,14 +152,18 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
     page.goto(f"{server.url}/?project={project.id}")
     wait_for_card(page)
     assert label_the_truth(page, store, project.id, 10) == picks
-    until(lambda: (log.latest("finished") or round_one).number == 2, PATIENCE / 1000, "the second round did not end")
+    until(
+        lambda: (log.latest("finished") or round_one).number == 2,
+        TIMEOUT_SECONDS / 1000,
+        "the second round did not end",
+    )
 
     # The export holds what was labeled, with its provenance.
     page.goto(f"{server.url}/export?project={project.id}")
     page.get_by_text("CSV: opens in any spreadsheet").click()
     page.get_by_role("button", name="Create export").click()
     link = page.get_by_role("link", name="Download")
-    expect(link).to_be_visible(timeout=PATIENCE)
+    expect(link).to_be_visible(timeout=TIMEOUT_SECONDS)
     at_rest(page)
     with page.expect_download() as download:
         link.click()
@@ -168,7 +172,7 @@ def test_from_an_empty_folder_to_a_labeled_set(desks, audio, store, server, work
         rows = list(csv.DictReader(io.TextIOWrapper(packed.open(table), "utf-8-sig")))
     assert len(rows) == 20
     assert all(Path(row["name"]).parent.name == row["label"] for row in rows)
-    assert {row["annotator"] for row in rows} == {desk.person.name}
+    assert {row["annotator"] for row in rows} == {user.person.name}
     chosen = sorted(int(row["pick_order"]) for row in rows if row["round"] == "1")
     assert chosen == list(range(1, 11))
-    assert desk.outside == []
+    assert user.outside == []

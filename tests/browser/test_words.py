@@ -17,7 +17,8 @@ from tests.browser.screens import READY
 
 TABS = ["Label", "Grid", "Train", "Map", "Data", "Export", "Review"]
 RETIRED = re.compile(
-    r"\b(collect|deliver|learn|guess(es|ed)?|hints?|opinions?|truths?|oracle|alike|judged?|held[- ]out|desks?)\b", re.I
+    r"\b(collect|deliver|learn|guess(es|ed)?|hints?|opinions?|truths?|oracle|alike|judged?|held[- ]out|desks?)\b",
+    re.I,
 )
 # Everything a person can read or hear: texts, names, tooltips and placeholders, also in the shadow roots of widgets.
 READABLE = """() => {
@@ -52,8 +53,8 @@ def busy(store, audio):
     return audio
 
 
-def test_the_tabs_have_the_agreed_names_order_and_addresses(desks, audio):
-    page = desks(audio).label_tab()
+def test_the_tabs_have_the_agreed_names_order_and_addresses(open_browser, audio):
+    page = open_browser(audio).label_tab()
     tabs = page.locator(".st-key-tabs a")
     expect(tabs).to_have_text(TABS)
     for name in TABS[1:]:
@@ -63,16 +64,16 @@ def test_the_tabs_have_the_agreed_names_order_and_addresses(desks, audio):
 
 
 @pytest.mark.parametrize(("old", "name"), [("learn", "Train"), ("collect", "Data"), ("deliver", "Export")])
-def test_an_old_address_opens_the_renamed_screen_of_the_same_project(desks, audio, old, name):
-    page = desks(audio).tab(old)
+def test_an_old_address_opens_the_renamed_screen_of_the_same_project(open_browser, audio, old, name):
+    page = open_browser(audio).tab(old)
     page.wait_for_url(f"**/{name.lower()}?project={audio.id}")
     expect(page.locator(".st-key-tab-current")).to_have_text(name)
     page.wait_for_selector(READY[name])
 
 
-def test_an_archived_project_is_listed_and_restored_on_the_data_screen(desks, store, audio, images):
-    desk = desks(audio)
-    page = desk.tab("data")
+def test_an_archived_project_is_listed_and_restored_on_the_data_screen(open_browser, store, audio, images):
+    user = open_browser(audio)
+    page = user.tab("data")
     page.get_by_role("button", name="Archive project").click()
     page.get_by_role("button", name="Archive", exact=True).click()
     archived = page.locator(".st-key-card-archived")
@@ -90,8 +91,8 @@ def test_an_archived_project_is_listed_and_restored_on_the_data_screen(desks, st
     wait_for_card(page)
 
 
-def test_no_retired_word_is_readable_on_any_screen(desks, busy):
-    page = desks(busy).label_tab()
+def test_no_retired_word_is_readable_on_any_screen(open_browser, busy):
+    page = open_browser(busy).label_tab()
     eventually(page, lambda: retired_words(page), [])
     for name in TABS[1:]:
         page.locator(".st-key-tabs a", has_text=name).click()

@@ -1,4 +1,4 @@
-"""A cuda device that is not there: torch's FakeTensorMode computes shapes and devices and raises on a mismatch.
+"""A simulated cuda device: torch's FakeTensorMode computes shapes and devices and raises on a mismatch.
 
     with fake_cuda() as device:
         tensor = torch.zeros(3, device=device)   # fake, on cuda:0

@@ -1,6 +1,6 @@
 """A TCP proxy on loopback that cuts connections: before the request, before the response, or in the middle of one.
 
-The cut before the response matters most: the server has stored the labels, and the browser does not know it.
+The cut before the response matters most: the server has stored the labels, and the browser gets no acknowledgment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The processes of a drill: page server, worker and PostgreSQL, started as users start them and killed by their ids.
 
-`Watchdog` starts again what ended, as a service manager does.
+`Watchdog` restarts processes that ended, as a service manager does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.storage.crowd HOME SECONDS`: eight people label, one imports, one trains, in one file.
+"""`python -m tests.storage.crowd HOME SECONDS`: eight annotators, an import and a round write to one file.
 
 Prints one JSON object: how many labels each stored, what went wrong, the 99th percentile of a write in seconds, and the
 median of one that nobody disturbs, measured just before (`alone_labels` of them).

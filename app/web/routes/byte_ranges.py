@@ -10,14 +10,14 @@ from starlette.responses import Response
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # longer numbers are not ranges of anything kept here
 
 
-def ranged(data: bytes, asked: Mapping[str, str], media_type: str, headers: Mapping[str, str]) -> Response:
-    """`asked` are the headers of the request, `headers` those of the response, with its ETag.
+def ranged(data: bytes, requested: Mapping[str, str], media_type: str, headers: Mapping[str, str]) -> Response:
+    """`requested` are the headers of the request, `headers` those of the response, with its ETag.
 
     Several ranges, another unit, or an outdated copy (If-Range) get the whole content.
     """
     headers = {**headers, "Accept-Ranges": "bytes"}
-    span = _span(asked.get("range", ""), len(data))
-    if span is None or asked.get("if-range", headers["ETag"]) != headers["ETag"]:
+    span = _span(requested.get("range", ""), len(data))
+    if span is None or requested.get("if-range", headers["ETag"]) != headers["ETag"]:
         return Response(data, media_type=media_type, headers=headers)
     first, last = span
     if first > last:
@@ -26,9 +26,9 @@ def ranged(data: bytes, asked: Mapping[str, str], media_type: str, headers: Mapp
     return Response(data[first : last + 1], status_code=206, media_type=media_type, headers=headers)
 
 
-def _span(asked: str, n_bytes: int) -> tuple[int, int] | None:
+def _span(requested: str, n_bytes: int) -> tuple[int, int] | None:
     """(first, last) byte, with first > last for an unsatisfiable range; None without a single range."""
-    found = _RANGE.match(asked.strip())
+    found = _RANGE.match(requested.strip())
     if found is None or found.group(1) == found.group(2) == "":
         return None
     first, last = found.groups()

@@ -35,10 +35,10 @@ def archived_projects() -> None:
 
 def _archived(row: ProjectRow) -> None:
     counts = Pool(resources.store(), row.id).counts()
-    text, verb = st.columns([3, 1], vertical_alignment="center")
+    text, button = st.columns([3, 1], vertical_alignment="center")
     with text:
         theme.muted(f"{visible(row.name)} · {counts.labeled:,} of {count(counts.total, 'item')} labeled")
-    if verb.button("Restore", key=f"restore-project-{row.id}", width="stretch"):
+    if button.button("Restore", key=f"restore-project-{row.id}", width="stretch"):
         projects.restore_project(resources.store(), row.id)
         st.session_state.pop("new-project", None)
         state.open_project(row.id)

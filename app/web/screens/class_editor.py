@@ -122,10 +122,10 @@ def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> No
         classes.style_class(store, project_id, row.id, key=key, color=color)
 
 
-def _do(verb: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+def _do(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
     """Call one function of the store and show its error message if it raises one."""
     try:
-        verb(*arguments, **named)
+        function(*arguments, **named)
     except WinnowError as error:
         st.error(plain(error))
         return

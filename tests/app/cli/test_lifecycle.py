@@ -1,4 +1,4 @@
-"""Commands for the life of a project."""
+"""Commands that manage projects."""
 
 from __future__ import annotations
 

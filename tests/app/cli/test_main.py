@@ -73,7 +73,7 @@ def test_import_reports_what_it_did_and_can_be_run_again(home, tmp_path, capsys)
     assert "0 imported, 1 already in the project" in words and "'dog/same.wav' equals 'dog/a.wav'" in words
 
 
-def test_the_kind_of_a_new_project_is_seen_from_its_files(home, tmp_path, capsys):
+def test_the_kind_of_a_new_project_is_determined_by_its_files(home, tmp_path, capsys):
     main(["import", str(write_files(tmp_path / "p", {"a.png": picture()})), "-p", "pictures"])
     main(["projects", "--json"])
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -235,7 +235,7 @@ def test_an_unexpected_error_is_a_sentence_too(home, monkeypatch, capsys, proble
 
 
 def test_a_round_is_requested_and_followed_until_it_ends(sounds, home, monkeypatch, capsys):
-    """The worker's part is played here: nothing else happens between asking and following."""
+    """The test does what a worker would do: nothing else happens between the request and following it."""
     assert main(["round", "animals", "--no-wait", "--json"]) == 0
     asked = result(capsys)
     assert (asked["round"], asked["status"]) == (1, "requested")
@@ -254,7 +254,7 @@ def test_a_round_is_requested_and_followed_until_it_ends(sounds, home, monkeypat
     assert result(capsys)["status"] == "finished" and naps
 
 
-def test_a_round_that_failed_is_its_sentence(sounds, home, monkeypatch, capsys):
+def test_a_round_that_failed_prints_its_message(sounds, home, monkeypatch, capsys):
     def work(seconds: float) -> None:
         with Store.open(home=home) as store:
             log = RoundLog(store, 1)

@@ -61,7 +61,7 @@ def made_run(sqlite_store, monkeypatch):
     return run, shutdown
 
 
-def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_run, capsys):
+def test_it_prints_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_run, capsys):
     run, shutdown = made_run
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(run.run()))
@@ -81,7 +81,7 @@ def test_it_says_one_line_when_ready_restarts_a_dead_worker_and_ends_both(made_r
     assert list((run.store.home / "backups").glob("*daily*"))
 
 
-def test_a_server_that_cannot_start_is_a_sentence_and_a_code(made_run, capsys):
+def test_a_server_that_cannot_start_gives_a_message_and_an_exit_code(made_run, capsys):
     run, _ = made_run
     run.server.command = [sys.executable, "-c", "import sys; sys.exit(3)"]
     assert run.run() == 1

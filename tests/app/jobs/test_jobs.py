@@ -1,4 +1,4 @@
-"""Imports and exports that a page starts: seen by any page, cancelled, lost and found again."""
+"""Imports and exports that a page starts: shown on any page, cancelled, and reported as lost."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_jobs_of_the_version_before_are_read(home, files, status, result, error)
     assert jobs.list_jobs(home) == []
 
 
-def test_a_killed_process_is_seen_as_lost_and_a_paused_one_is_not(home, started):
+def test_a_killed_process_is_reported_as_lost_and_a_paused_one_is_not(home, started):
     """The lock of the kernel decides, so every process that reads the job sees the same at once."""
     job = jobs.start(home, "Export", ExportRequest(project_id=1, target=str(home / "x.zip")))
     os.kill(started[0].pid, signal.SIGSTOP)

@@ -250,7 +250,7 @@ def test_workflows_of_another_version_are_deleted_with_their_children(engine, mo
     assert engine.deleted == [(["round-3"], True), (["parent of round-3"], False)]
 
 
-def test_only_the_comparison_that_is_asked_for_is_computed(engine, monkeypatch):
+def test_only_the_comparison_that_is_requested_is_computed(engine, monkeypatch):
     store, given = engine.log.store, (engine.log.project_id, engine.round_id)
     run = inspect.unwrap(workflows.comparison_workflow)
     assert run(*given, "none") == "superseded"

@@ -83,7 +83,7 @@ def test_changes_reach_the_round_and_survive_a_replay(five_seconds):
     assert round_requests.round_config(project.settings, "audio").kernel.n_landmarks == 32
 
 
-def test_a_worker_that_settles_auto_keeps_what_was_changed(five_seconds):
+def test_a_worker_that_resolves_auto_keeps_changed_settings(five_seconds):
     store, project_id = five_seconds
     project = projects.get_project(store, project_id)
     changes = {"training.method": "mixmatch", "selection.n_views": 3, "training.align": "uniform"}

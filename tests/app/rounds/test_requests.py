@@ -1,4 +1,4 @@
-"""Asking for rounds and following them, from rows alone: no worker, no torch."""
+"""Requesting rounds and following them, from rows alone: no worker, no torch."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def drawn(sqlite_store) -> Drawn:
 
 
 @pytest.mark.slow
-def test_asking_loads_no_torch():
-    """The page process asks and follows; jobs run in another, spawned process."""
+def test_requesting_a_round_loads_no_torch():
+    """The page process requests and follows rounds; jobs run in a spawned process."""
     code = (
         "import sys, app.rounds.requests, app.rounds.timing.estimates\nassert not {'torch', 'dbos'} & set(sys.modules)"
     )

@@ -30,7 +30,7 @@ from tests.round_pools import Drawn, draw_project
 # Slow: every test starts worker processes.
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
-PATIENCE = 180.0  # seconds; a busy machine is slow, not wrong
+TIMEOUT_SECONDS = 180.0  # seconds; a busy machine is slow, not wrong
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def ask(drawn: Drawn, **selection) -> RoundRow:
 
 def ended(drawn: Drawn, round_id: int) -> RoundRow:
     log = log_of(drawn)
-    until(lambda: not log.get(round_id).unfinished, PATIENCE, f"the end of round {round_id}")
+    until(lambda: not log.get(round_id).unfinished, TIMEOUT_SECONDS, f"the end of round {round_id}")
     return log.get(round_id)
 
 
@@ -63,7 +63,7 @@ def picks_of(drawn: Drawn, round_id: int) -> list[int]:
 
 
 def begun(worker: WorkerProcess, stage: str) -> None:
-    until(lambda: worker.lines(f": {stage} begins"), PATIENCE, f"the beginning of {stage}")
+    until(lambda: worker.lines(f": {stage} begins"), TIMEOUT_SECONDS, f"the beginning of {stage}")
 
 
 def first_round(drawn: Drawn, crew: Crew) -> tuple[WorkerProcess, RoundRow]:
@@ -120,7 +120,7 @@ def test_a_round_killed_in_any_stage_resumes_and_gives_the_same_picks(drawn, cre
 
 
 def states(worker: WorkerProcess) -> set[str]:
-    """Of the process's threads, as the kernel tells them."""
+    """The states of the process's threads, as the kernel reports them."""
     tasks = Path(f"/proc/{worker.process.pid}/task").glob("*/stat")
     return {task.read_text().rpartition(")")[2].split()[0] for task in tasks}
 
@@ -145,13 +145,13 @@ def pause(worker: WorkerProcess, drawn: Drawn) -> None:
 
     def paused() -> bool:
         worker.signal(signal.SIGSTOP)
-        until(lambda: states(worker) == {"T"}, PATIENCE, "the stop")  # what a thread asks of the kernel ends first
+        until(lambda: states(worker) == {"T"}, TIMEOUT_SECONDS, "the stop")  # a system call of a thread ends first
         if all_free():
             return True
         worker.signal(signal.SIGCONT)
         return False
 
-    until(paused, PATIENCE, "a moment without a write")
+    until(paused, TIMEOUT_SECONDS, "a moment without a write")
 
 
 def stages_of_living(drawn: Drawn) -> list[str]:
@@ -167,20 +167,20 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
     heir = crew.start(place(drawn, stale_seconds=1.5))
     row = ended(drawn, asked.id)
     assert row.status == "finished"
-    until(lambda: heir.lines(": finish ends"), PATIENCE, "the end of the last stage")
+    until(lambda: heir.lines(": finish ends"), TIMEOUT_SECONDS, "the end of the last stage")
     finished_at, picks = row.finished_at, picks_of(drawn, row.id)
     n_steps = len(log_of(drawn).progress_of(row.id))
     shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.interruptions == 1
     sleeper.signal(signal.SIGCONT)
-    until(lambda: stages_of_living(drawn) == ["", ""], PATIENCE, "the sleeper's return to nothing to do")
+    until(lambda: stages_of_living(drawn) == ["", ""], TIMEOUT_SECONDS, "the resumed worker becoming idle")
     after = log_of(drawn).get(asked.id)
     assert (after.finished_at, picks_of(drawn, asked.id)) == (finished_at, picks)
     assert len(log_of(drawn).progress_of(row.id)) == n_steps
     assert not sleeper.lines(": train ends") and not sleeper.lines(": select begins")
     heir.kill()
     gate.touch()
-    replay = round_requests.request_replay(drawn.store, drawn.project_id, row.id)  # the sleeper works again, and right
+    replay = round_requests.request_replay(drawn.store, drawn.project_id, row.id)  # the resumed worker runs
     assert ended(drawn, replay.id).metrics["replay"]["same"]
 
 
@@ -209,7 +209,7 @@ def test_a_round_that_has_not_started_is_cancelled_at_once_and_never_run(drawn, 
 
 
 def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
-    """A loss that is not a number; memory that is not there."""
+    """A loss that is not a number; too little memory."""
     worker, first = first_round(drawn, crew)
     config = quick_config()
     wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, warm_steps=40))
@@ -228,12 +228,12 @@ def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_w
 
 
 def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_sentence(drawn, crew, tmp_path):
-    """The kernel of the operating system kills what eats its memory."""
+    """As when the operating system kills a process that uses too much memory."""
     asked = ask(drawn)
     for _ in range(5):
         worker = crew.start(place(drawn, gates={"prepare": tmp_path / "never there"}))
         begun(worker, "prepare")
-        until(lambda: any(s.stage == "start" for s in log_of(drawn).progress_of(asked.id)), PATIENCE)
+        until(lambda: any(s.stage == "start" for s in log_of(drawn).progress_of(asked.id)), TIMEOUT_SECONDS)
         worker.kill()
     crew.start(place(drawn))
     row = ended(drawn, asked.id)
@@ -256,7 +256,7 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     update_project(drawn.store, drawn.project_id, settings=settings)
     waiting = [i for i in picks_of(drawn, row.id) if i not in drawn.item_ids[20:23]]
     drawn.label(waiting)
-    until(lambda: log_of(drawn).latest().id != row.id, PATIENCE, "the automatic round")
+    until(lambda: log_of(drawn).latest().id != row.id, TIMEOUT_SECONDS, "the automatic round")
     second = ended(drawn, log_of(drawn).latest().id)
     assert second.status == "finished" and second.metrics["n_labeled"] == 12 + len(waiting)
     assert second.metrics["previous_round"] == row.id
@@ -282,7 +282,7 @@ def test_a_round_that_another_version_began_starts_again_after_the_upgrade(drawn
     old = crew.start(place(drawn, gates={"predict": tmp_path / "never there"}, version="1"))
     begun(old, "predict")
     new = crew.start(place(drawn))
-    until(lambda: len(workers.living_workers(drawn.store)) == 2, PATIENCE, "both workers")
+    until(lambda: len(workers.living_workers(drawn.store)) == 2, TIMEOUT_SECONDS, "both workers")
     time.sleep(0.5)
     assert not new.lines("Started again")  # a living worker keeps its round, whatever its version
     old.kill()
@@ -299,7 +299,7 @@ def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
     )
     answer = until(
         lambda: (c := round_requests.comparison(drawn.store, row.id)) and c.status != "requested" and c,
-        PATIENCE,
+        TIMEOUT_SECONDS,
         "an answer",
     )
     assert answer.status == "finished", answer.error
@@ -308,7 +308,7 @@ def test_other_strategies_can_be_compared_on_a_finished_round(drawn, crew):
     round_requests.request_comparison(drawn.store, drawn.project_id, row.id, ["no such strategy"])
     answer = until(
         lambda: (c := round_requests.comparison(drawn.store, row.id)) and c.status != "requested" and c,
-        PATIENCE,
+        TIMEOUT_SECONDS,
         "an answer",
     )
     assert answer.status == "failed" and "no such strategy" in answer.error

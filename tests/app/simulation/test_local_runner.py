@@ -1,4 +1,4 @@
-"""Simulations as people run them: results on disk as they come, going on, and an honest summary."""
+"""Simulations on the command line: results on disk as they are computed, resuming, and the summary."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_results_of_another_question_are_not_overwritten(data, tmp_path):
     assert more.of_trial("bico", 0) == [RECORDS[0]]
 
 
-def test_more_rounds_go_on_from_a_shorter_run(data, tmp_path):
+def test_more_rounds_continue_a_shorter_run(data, tmp_path):
     """The last round of the shorter run is made again, because it chose nothing; fewer rounds take what is there."""
     short = ResultsFile(tmp_path, question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=2)))
     short.write(RECORDS[:3])
@@ -254,7 +254,7 @@ def test_the_accuracy_with_label_propagation_has_a_table_of_its_own():
 
 
 @pytest.mark.slow
-def test_a_longer_simulation_ends_as_if_it_had_been_asked_at_once(data, tmp_path):
+def test_a_longer_simulation_ends_as_if_it_had_been_requested_at_once(data, tmp_path):
     asked = question(data, strategies=("uniform",), plan=Plan(start=3, batch=2, rounds=2))
     whole = simulate(asked, tmp_path / "whole", processes=1)
     simulate(dataclasses.replace(asked, plan=Plan(start=3, batch=2, rounds=1)), tmp_path / "parts", processes=1)
@@ -264,7 +264,7 @@ def test_a_longer_simulation_ends_as_if_it_had_been_asked_at_once(data, tmp_path
     ]
 
 
-def test_the_summary_has_means_deviations_and_what_was_asked():
+def test_the_summary_has_means_deviations_and_the_request():
     found = summarize(RECORDS)
     assert found["accuracy"]["bico"] == {"10": 0.6, "20": 0.86, "30": 0.94}
     assert found["deviation"]["bico"]["10"] == pytest.approx(0.14142, abs=1e-5)

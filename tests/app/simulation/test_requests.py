@@ -1,4 +1,4 @@
-"""Simulations that a page asks for: kept, found again, gone on with, and silent about the truth."""
+"""Simulations that a page requests: stored, listed, resumed, and without known labels in what is shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ASKED = SimulationRequest(strategies=("margin", "uniform"), start=3, batch=2, ro
 
 
 def with_truth(drawn: Drawn) -> ProjectRow:
-    """The project, with the truth of every item known to the store alone."""
+    """The project, with a hidden label for every item."""
     with drawn.store.write() as connection:
         for item_id, position in drawn.truth.items():
             connection.execute(update(Item).where(Item.id == item_id).values(truth_class_id=drawn.classes[position]))
@@ -50,7 +50,7 @@ def fill(store: Store, simulation_id: int, n: int) -> None:
         rows.add(store, simulation_id, dataclasses.asdict(record))
 
 
-def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
+def test_known_labels_are_counted(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
     assert not count_known_labels(sqlite_store, drawn.project_id).enough
     project = with_truth(drawn)
@@ -61,7 +61,7 @@ def test_truth_is_counted_where_it_is_known(sqlite_store: Store):
     assert pool.truth.tolist() == [position[name] for name in pool.hashes]
 
 
-def test_one_is_kept_found_again_and_gone_on_with(sqlite_store: Store):
+def test_a_simulation_is_stored_listed_and_resumed(sqlite_store: Store):
     project = with_truth(draw_project(sqlite_store, 12, n_held_out=3, name="--json <b>shapes</b>"))
     simulation_id = simulation_requests.begin(sqlite_store, project.id, ASKED)
     [one] = simulation_requests.listed(sqlite_store, project.id)
@@ -92,7 +92,7 @@ def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store)
         assert found.training == preset(name).training
 
 
-def test_what_is_written_holds_accuracies_and_no_answers(sqlite_store: Store):
+def test_what_is_written_holds_accuracies_and_no_labels(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
     project = with_truth(drawn)
     simulation_id = simulation_requests.begin(sqlite_store, project.id, ASKED)
@@ -113,7 +113,7 @@ def test_pages_read_simulations_without_torch_or_the_engine():
     assert done.returncode == 0, done.stderr
 
 
-def test_what_was_asked_is_checked_and_counted():
+def test_a_request_is_checked_and_counted():
     assert (ASKED.n_records, ASKED.n_trainings, ASKED.most_labels) == (8, 6, 5)
     for wrong in ({"strategies": ()}, {"seeds": 0}, {"batch": 0}, {"rounds": -1}):
         with pytest.raises(InvalidInput):

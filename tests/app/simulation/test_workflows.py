@@ -1,4 +1,4 @@
-"""Simulations in real worker processes: shared, killed, cancelled, gone on with, failed, and behind rounds."""
+"""Simulations in real worker processes: shared, killed, cancelled, resumed, failed, and paused for rounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.round_pools import draw_project
 # Slow: every test starts worker processes.
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
-PATIENCE = 240.0
+TIMEOUT_SECONDS = 240.0
 ASKED = SimulationRequest(strategies=("margin", "uniform"), start=3, batch=2, rounds=2, seeds=2, preset="smoke")
 
 
@@ -44,7 +44,7 @@ def shown(store: Store, project_id: int) -> Simulation:
 
 
 def ended(store: Store, project_id: int) -> Simulation:
-    until(lambda: not shown(store, project_id).running, PATIENCE, "the end of the simulation")
+    until(lambda: not shown(store, project_id).running, TIMEOUT_SECONDS, "the end of the simulation")
     return shown(store, project_id)
 
 
@@ -70,13 +70,13 @@ def computed(crew) -> Counter[str]:
 
 
 def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_once(sqlite_store, crew, tmp_path):
-    """One machine: the heir finds the models of the killed and goes on after its last record."""
+    """One machine: the next worker finds the models of the killed one and continues after its last record."""
     project_id, gate = shapes(sqlite_store), tmp_path / "gate"
     place = Place(home=sqlite_store.home, records_gate=gate)
     victim, other = crew.start(place), crew.start(place)
-    until(lambda: len(workers.living_workers(sqlite_store)) == 2, PATIENCE, "two workers")
+    until(lambda: len(workers.living_workers(sqlite_store)) == 2, TIMEOUT_SECONDS, "two workers")
     simulation_id = ask(sqlite_store, project_id)
-    until(lambda: victim.lines("is there") and other.lines("seed"), PATIENCE, "both at work")
+    until(lambda: victim.lines("is there") and other.lines("seed"), TIMEOUT_SECONDS, "both at work")
     victim.kill()
     gate.touch()
     one = ended(sqlite_store, project_id)
@@ -85,12 +85,15 @@ def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_onc
     assert timeless(simulation_requests.records(sqlite_store, simulation_id)) == expected
     again = [record for record, times in computed(crew).items() if times > 1]
     assert len(computed(crew)) == 12 and not again
-    until(lambda: not list((sqlite_store.home / "cache" / "simulations").glob("*/*")), PATIENCE, "the tidying up")
+    until(
+        lambda: not list((sqlite_store.home / "cache" / "simulations").glob("*/*")), TIMEOUT_SECONDS, "the tidying up"
+    )
 
 
 @pytest.mark.postgres
 def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_same(postgres_url, tmp_path):
-    """The other machine has no models of the killed: it computes that trial again, and the records stay as they are."""
+    """The other machine does not have the models of the killed worker: it computes that trial again, and the records
+    stay the same."""
     home, shared = tmp_path / "home", str(tmp_path / "artifacts")
     with Store.open(postgres_url, home) as opened, crew_in(tmp_path) as crew:
         store = Store(opened.url, home, shared)
@@ -99,9 +102,9 @@ def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_sa
         common = {"url": postgres_url, "artifacts": shared, "records_gate": gate}
         here = crew.start(Place(home=home, **common))
         there = crew.start(Place(home=tmp_path / "elsewhere", **common))
-        until(lambda: len(workers.living_workers(store)) == 2, PATIENCE, "two workers")
+        until(lambda: len(workers.living_workers(store)) == 2, TIMEOUT_SECONDS, "two workers")
         simulation_id = ask(store, project_id)
-        until(lambda: there.lines("is there") and here.lines("seed"), PATIENCE, "both at work")
+        until(lambda: there.lines("is there") and here.lines("seed"), TIMEOUT_SECONDS, "both at work")
         before = rows.records(store, simulation_id)
         there.kill()
         gate.touch()
@@ -120,13 +123,17 @@ def test_a_simulation_is_cancelled_within_seconds_and_resumes_after_its_records(
     simulation_id = ask(sqlite_store, project_id, asked)
     assert shown(sqlite_store, project_id).without_worker
     worker = crew.start(Place(home=sqlite_store.home, records_gate=gate))
-    until(lambda: worker.lines("round 0 is there"), PATIENCE, "the first record")
+    until(lambda: worker.lines("round 0 is there"), TIMEOUT_SECONDS, "the first record")
     assert not shown(sqlite_store, project_id).without_worker
     simulation_requests.cancel(sqlite_store, simulation_id)
     one = shown(sqlite_store, project_id)
     assert one.status == "cancelled" and not one.complete
     gate.touch()
-    until(lambda: all(not row.stage for row in workers.living_workers(sqlite_store)), PATIENCE, "the end of the work")
+    until(
+        lambda: all(not row.stage for row in workers.living_workers(sqlite_store)),
+        TIMEOUT_SECONDS,
+        "the end of the work",
+    )
     kept = simulation_requests.records(sqlite_store, simulation_id)
     simulation_requests.resume(sqlite_store, simulation_id)
     assert ended(sqlite_store, project_id).status == "finished"
@@ -141,14 +148,17 @@ def test_a_round_takes_priority_and_the_simulation_resumes_after_it(sqlite_store
     project_id = with_truth(drawn).id
     simulation_id = ask(sqlite_store, project_id)
     worker = crew.start(Place(home=sqlite_store.home, gates={"train": train_gate}, records_gate=records_gate))
-    until(lambda: worker.lines("is there"), PATIENCE, "the first record")
+    until(lambda: worker.lines("is there"), TIMEOUT_SECONDS, "the first record")
     asked = round_requests.request_round(sqlite_store, project_id, config=quick_config())
     log = RoundLog(sqlite_store, project_id)
-    until(lambda: worker.lines(": train begins"), PATIENCE, "the beginning of the round's training")
+    until(lambda: worker.lines(": train begins"), TIMEOUT_SECONDS, "the beginning of the round's training")
     records_gate.touch()
-    until(lambda: any("waiting for a round" in note for note in rows.get(sqlite_store, simulation_id).notes), PATIENCE)
+    until(
+        lambda: any("waiting for a round" in note for note in rows.get(sqlite_store, simulation_id).notes),
+        TIMEOUT_SECONDS,
+    )
     train_gate.touch()
-    until(lambda: not log.get(asked.id).unfinished, PATIENCE, "the end of the round")
+    until(lambda: not log.get(asked.id).unfinished, TIMEOUT_SECONDS, "the end of the round")
     assert log.get(asked.id).status == "finished" and shown(sqlite_store, project_id).running
     assert ended(sqlite_store, project_id).status == "finished"
     assert set(computed(crew).values()) == {1}
@@ -176,7 +186,7 @@ def test_a_simulation_whose_engine_file_is_lost_resumes_from_its_records(sqlite_
     project_id = shapes(sqlite_store)
     simulation_id = ask(sqlite_store, project_id, dataclasses.replace(ASKED, strategies=("margin",), seeds=1))
     worker = crew.start(Place(home=sqlite_store.home, records_gate=tmp_path / "never there"))
-    until(lambda: worker.lines("round 0 is there"), PATIENCE, "the first record")
+    until(lambda: worker.lines("round 0 is there"), TIMEOUT_SECONDS, "the first record")
     worker.kill()
     for path in sqlite_store.home.glob("engine.sqlite*"):
         path.unlink()

@@ -23,7 +23,7 @@ def exact(embeddings: NDArray[np.float32], labeled: NDArray[np.bool_], row: int,
 
 
 @pytest.mark.parametrize(("n", "e", "share"), [(60, 3, 0.5), (150, 64, 0.9), (3_000, 12, 0.5), (40, 8, 0.0)])
-def test_the_answer_is_exact_on_small_pools(n, e, share):
+def test_the_result_is_exact_on_small_pools(n, e, share):
     rng = np.random.default_rng(n)
     embeddings = rng.normal(size=(n, e)).astype(np.float32)
     labeled = rng.random(n) < share
@@ -64,7 +64,7 @@ def test_embeddings_that_are_read_in_parts_give_the_same_answer(monkeypatch):
     assert found == [exact(embeddings, labeled, row, 3) for row in range(20)]
 
 
-def test_an_updated_index_answers_as_a_new_one():
+def test_an_updated_index_returns_what_a_new_one_returns():
     rng = np.random.default_rng(1)
     embeddings = rng.normal(size=(500, 6)).astype(np.float32)
     index = NeighborIndex(embeddings)

@@ -1,4 +1,4 @@
-"""The table of a round's picks shows the whole reason of each, and what it bought."""
+"""The table of a round's picks shows the whole reason of each, and its effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_table_shows_every_reason_and_hindsight_that_is_stored():
     assert set(PICK_COLUMNS) - set(TITLES) == {"pick_nearest_sha256", "hindsight_round"}  # for machines
 
 
-def test_a_pick_says_whether_its_guess_was_wrong_as_soon_as_it_is_labeled(sqlite_store):
+def test_a_pick_says_whether_its_prediction_was_wrong_as_soon_as_it_is_labeled(sqlite_store):
     made = make_pool(sqlite_store, 4)
     made.pool.label(made.items[3], made.classes[0], annotator=made.ann)
     log = RoundLog(sqlite_store, made.project_id)

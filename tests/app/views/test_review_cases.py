@@ -1,4 +1,5 @@
-"""What Review shows: labels that differ between people, and labels a model contradicts that knew none of the item."""
+"""What Review shows: labels that differ between annotators, and labels that a model trained without them
+contradicts."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def conflict(made: Made, item: int, label: int, predicted: int) -> Case:
     )
 
 
-def test_people_who_differ_come_first_until_someone_decides(sqlite_store):
+def test_disagreements_come_first_until_someone_decides(sqlite_store):
     made = make_pool(sqlite_store, 4, labels_per_item=2)
     finished(made, [0, 0, 0, 0])
     for item, (one, other) in enumerate([(0, 1), (2, 2), (1, 0)]):
@@ -60,11 +61,11 @@ def test_a_label_is_compared_only_with_a_round_that_did_not_use_it(sqlite_store)
     made.pool.label(made.items[1], made.classes[0], annotator=made.ann)
     made.pool.label(made.items[2], made.classes[1], annotator=made.ann)
     assert cases(made.store, made.project_id) == [conflict(made, 1, 0, 1)]
-    finished(made, [2, 2, 2])  # knows all three: the earlier round stays the judge
+    finished(made, [2, 2, 2])  # used all three labels: the earlier round is compared
     assert cases(made.store, made.project_id) == [conflict(made, 1, 0, 1)]
 
 
-def test_a_changed_label_is_not_held_against_the_model_that_learned_the_old_one(sqlite_store):
+def test_a_changed_label_is_not_compared_with_a_model_that_was_trained_on_the_old_one(sqlite_store):
     made = make_pool(sqlite_store, 2)
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)
     finished(made, [1, 1])  # repeats the label it was trained on
@@ -89,7 +90,7 @@ def test_unsure_predictions_rounds_without_a_model_and_merged_classes_are_no_con
     assert cases(made.store, made.project_id) == []
 
 
-def test_labels_that_a_round_doubts_are_listed_until_someone_looks(sqlite_store):
+def test_labels_that_a_round_suspects_are_listed_until_someone_confirms_them(sqlite_store):
     made = make_pool(sqlite_store, 4)
     for item, label in enumerate([0, 1, 2]):
         made.pool.label(made.items[item], made.classes[label], annotator=made.ann)
@@ -117,6 +118,6 @@ def test_labels_that_a_round_doubts_are_listed_until_someone_looks(sqlite_store)
     ]
     assert [round(one.trust or 0, 3) for one in found] == [0.1, 0.2]
     assert [one.influence for one in found] == [-0.5, 0.25]
-    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)  # looked again, and gave the same label
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)  # a second look with the same label
     made.pool.apply([event(made.items[2], "decide", made.classes[2])], annotator=made.ann)
     assert cases(made.store, made.project_id) == []

@@ -1,4 +1,4 @@
-"""What Learn warns about, against cases made by hand."""
+"""What Train warns about, against cases made by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.storage.pools import Made, make_pool
 
 
 def guessed(made: Made, guesses: list[int], confidence: float = 0.8) -> None:
-    """A finished round that guesses class guesses[k] for item k."""
+    """A finished round that predicts class guesses[k] for item k."""
     log = RoundLog(made.store, made.project_id)
     row = log.request(RoundConfig())
     log.start(row.id)
@@ -38,7 +38,7 @@ def test_an_even_start_needs_no_warning(sqlite_store):
     assert label_warnings(sqlite_store, made.project_id) == []
 
 
-def test_classes_with_few_labels_or_few_guesses_are_named(sqlite_store):
+def test_classes_with_few_labels_or_few_predictions_are_named(sqlite_store):
     made = make_pool(sqlite_store, 60)
     label(made, range(10), 0)
     label(made, range(10, 12), 1)
@@ -67,7 +67,7 @@ def test_a_class_without_labels_is_named_with_the_round_of_the_charts_and_the_la
     assert label_warnings(sqlite_store, made.project_id) == []
 
 
-def test_labels_that_contradict_confident_guesses_and_people_who_differ_are_counted(sqlite_store):
+def test_labels_that_contradict_confident_predictions_and_disagreements_are_counted(sqlite_store):
     made = make_pool(sqlite_store, 60, labels_per_item=2)
     guessed(made, [place % 3 for place in range(60)], confidence=0.95)
     label(made, range(0, 9), 0)

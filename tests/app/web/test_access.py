@@ -38,7 +38,7 @@ LOCAL = guarded(rules_for("127.0.0.1", KEY, token=None, environ={}))
 OPEN = guarded(rules_for("0.0.0.0", KEY, token="s3cret", environ={}))
 
 
-def test_loopback_is_open_without_a_token_and_everything_else_asks_for_one():
+def test_loopback_is_open_without_a_token_and_everything_else_requires_one():
     assert [is_loopback(h) for h in ("127.0.0.1", "localhost", "::1", "127.8.8.8")] == [True] * 4
     assert [needs_token(h, sign_in=False) for h in ("0.0.0.0", "::", "192.168.1.5", "lab.example")] == [True] * 4
     assert not needs_token("0.0.0.0", sign_in=True) and not needs_token("127.0.0.1", sign_in=False)
@@ -55,7 +55,7 @@ def test_beyond_loopback_nothing_is_served_without_the_token(path):
     assert ask(OPEN, "GET", "http://lab.example:8501/_stcore/health").status == 200
 
 
-def test_the_printed_address_opens_the_door_once_and_a_cookie_keeps_it_open():
+def test_the_printed_address_gives_access_and_a_cookie_keeps_it():
     first = ask(OPEN, "GET", "http://lab.example:8501/label?project=3&token=s3cret", None, {"accept": "text/html"})
     assert (first.status, first.headers["location"]) == (303, "/label?project=3")
     cookie = first.headers["set-cookie"]

@@ -1,4 +1,4 @@
-"""Names: who may come in, what is shown of them, and that nothing in them is read as markup."""
+"""Names: who may sign in, what is shown of them, and that nothing in them is read as markup."""
 
 from __future__ import annotations
 

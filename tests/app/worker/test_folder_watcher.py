@@ -1,4 +1,4 @@
-"""Watched folders end to end: nothing half, nothing twice, refusals once, whatever is killed when."""
+"""Watched folders end to end: complete files, each once, refusals reported once, whenever a process is killed."""
 
 from __future__ import annotations
 
@@ -215,8 +215,8 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
 
 @pytest.mark.slow
 def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, project, folder, monkeypatch):
-    """The thread beside a worker's rounds: a file that keeps growing is taken once, whole. Patience runs by a clock of
-    the test: no part of the file keeps it waiting for long enough, however slow the machine."""
+    """The thread beside a worker's rounds: a file that keeps growing is imported once, complete. The settling time runs
+    by a clock of the test: no part of the file stays unchanged for long enough, however slow the machine."""
     data, clock = picture(0, 0), [0.0]
     monkeypatch.setattr(watch_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     watches.start(store, project, folder)

@@ -17,7 +17,7 @@ from storage.rounds.log import RoundLog
 from tests.app.worker_processes import Place, crew_in, quick_config, until
 from tests.round_pools import draw_project
 
-PATIENCE = 240.0
+TIMEOUT_SECONDS = 240.0
 
 
 def undisturbed_picks(tmp_path: Path) -> list[int]:
@@ -28,7 +28,7 @@ def undisturbed_picks(tmp_path: Path) -> list[int]:
         row = round_requests.request_round(store, drawn.project_id, config=quick_config())
         crew.start(Place(home=store.home))
         log = RoundLog(store, drawn.project_id)
-        until(lambda: not log.get(row.id).unfinished, PATIENCE, "the undisturbed round")
+        until(lambda: not log.get(row.id).unfinished, TIMEOUT_SECONDS, "the undisturbed round")
         assert log.get(row.id).status == "finished", log.get(row.id).error
         return [drawn.item_ids.index(pick.item_id) for pick in log.picks(row.id)]
 
@@ -49,9 +49,9 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
         common = {"url": postgres_url, "artifacts": shared, "unit_rows": 6, "gates": {"unit features": gate}}
         here = crew.start(Place(home=home, **common))
         there = crew.start(Place(home=tmp_path / "elsewhere", **common))
-        until(lambda: len(workers.living_workers(store)) == 2, PATIENCE, "two workers")
+        until(lambda: len(workers.living_workers(store)) == 2, TIMEOUT_SECONDS, "two workers")
         row = round_requests.request_round(store, drawn.project_id, config=quick_config())
-        until(lambda: here.lines("-features-") and there.lines("-features-"), PATIENCE, "both at work")
+        until(lambda: here.lines("-features-") and there.lines("-features-"), TIMEOUT_SECONDS, "both at work")
         there.kill()
         killed = time.monotonic()
         while time.monotonic() - killed < 1.0:  # labels keep flowing
@@ -59,7 +59,7 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
             time.sleep(0.05)
         gate.touch()
         log = RoundLog(store, drawn.project_id)
-        until(lambda: not log.get(row.id).unfinished, PATIENCE, "the end of the round")
+        until(lambda: not log.get(row.id).unfinished, TIMEOUT_SECONDS, "the end of the round")
         done = log.get(row.id)
         assert done.status == "finished", done.error + done.log
         assert [drawn.item_ids.index(pick.item_id) for pick in log.picks(row.id)] == expected
@@ -112,7 +112,7 @@ def test_a_round_works_with_artifacts_in_an_object_store(s3, tmp_path):
         crew.start(Place(home=tmp_path / "elsewhere", url=store.url, artifacts=address, environment=s3))
         row = round_requests.request_round(store, drawn.project_id, config=quick_config())
         log = RoundLog(store, drawn.project_id)
-        until(lambda: not log.get(row.id).unfinished, PATIENCE, "the end of the round")
+        until(lambda: not log.get(row.id).unfinished, TIMEOUT_SECONDS, "the end of the round")
         assert log.get(row.id).status == "finished", log.get(row.id).error + log.get(row.id).log
         assert [drawn.item_ids.index(pick.item_id) for pick in log.picks(row.id)] == expected
         array = log.arrays(row.id, "probabilities")

@@ -29,7 +29,7 @@ def test_a_share_for_a_region_is_rounded_up_and_capped_by_what_is_there(request_
     assert [k for k, _ in constraints.parts(request_of(region=region, region_share=0.9))] == [2, 4]
 
 
-def test_the_second_part_of_a_batch_knows_the_first(request_of):
+def test_the_second_part_of_a_batch_takes_the_first_into_account(request_of):
     """A batch that is spent in two parts of one region is the batch that is spent at once."""
     request = request_of()
     for strategy in ("bico", "k_center", "max_herding"):
@@ -100,7 +100,7 @@ def test_reasons_are_what_the_arrays_say(request_of):
     assert [reason.stands_for for reason in selection.reasons] == np.bincount(nearest, minlength=6).tolist()
 
 
-def test_the_outer_loss_along_a_batch_is_continuous_and_the_same_for_any_way_of_asking(request_of):
+def test_the_outer_loss_along_a_batch_is_continuous_and_does_not_depend_on_the_strategy(request_of):
     request = request_of()
     config = SelectionConfig(strategy="bico", n_views=3)
     selection = select(request, config)
@@ -111,7 +111,7 @@ def test_the_outer_loss_along_a_batch_is_continuous_and_the_same_for_any_way_of_
         assert reason.gradient_rank >= 1 and reason.first_gradient_rank >= 1
 
 
-def test_bico_trains_on_views_of_the_labeled_and_judges_the_whole_pool(request_of):
+def test_bico_trains_on_views_of_labeled_items_and_evaluates_the_whole_pool(request_of):
     """Eq. 17: inner on labeled and chosen items' views, outer on labeled and unlabeled items."""
     request = request_of()
     config = SelectionConfig(strategy="bico", n_views=3, near_duplicate=0.0)

@@ -175,7 +175,7 @@ def test_equal_items_are_not_both_chosen_while_others_remain(strategy: str, requ
 
 
 @every_strategy
-def test_rank_one_features_and_constant_predictions_are_survived(strategy: str, request_of):
+def test_rank_one_features_and_constant_predictions_do_not_fail(strategy: str, request_of):
     """Duplicate rows in the kernel."""
     request = request_of()
     flat = replace(
@@ -192,7 +192,7 @@ def test_rank_one_features_and_constant_predictions_are_survived(strategy: str, 
 
 
 @every_strategy
-def test_a_region_gets_its_share_and_only_it_when_asked(strategy: str, request_of):
+def test_a_region_gets_its_share_or_the_whole_batch_on_request(strategy: str, request_of):
     region = np.arange(120) % 4 == 0
     part = request_of(region=region, region_share=0.5)
     selection = select(part, config_of(strategy))

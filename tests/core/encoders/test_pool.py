@@ -47,7 +47,7 @@ class Media:
         return self.content[name]
 
 
-def test_features_are_those_of_the_network_and_new_items_only_are_encoded(tmp_path):
+def test_features_are_those_of_the_network_and_only_new_items_are_encoded(tmp_path):
     encoder = open_encoder(tiny.write(tmp_path / "tiny", tiny.linear()))
     media, cache = Media(wav(0.5), wav(0.25, 0.3)), MemoryRowCache()
     found = encode_pool(media.hashes, media, encoder, cache)

@@ -46,7 +46,7 @@ def test_a_network_of_any_length_gets_whole_clips_or_equal_parts(n_samples, leng
     assert [len(window) for window in audio_windows(ramp(n_samples), 1_000, ANY)] == lengths
 
 
-def test_clips_are_resampled_and_scaled_when_the_encoder_wants_it():
+def test_clips_are_resampled_and_scaled_as_described():
     source = AudioInput(name="x", sample_rate=8_000, level="peak")
     (window,) = audio_windows(0.25 * np.sin(np.arange(16_000) / 20).astype(np.float32), 16_000, source)
     assert abs(len(window) - 8_000) <= 1
@@ -64,7 +64,7 @@ def test_a_picture_is_cropped_to_its_center_and_normalized():
     np.testing.assert_allclose(values[0, :, 5, 5], [1.0, 1.0, 0.0], atol=1e-6)
 
 
-def test_blue_comes_first_where_the_encoder_wants_it():
+def test_blue_comes_first_if_the_description_says_so():
     image = Image.new("RGB", (10, 10), (10, 20, 30))
     source = PictureInput(name="x", size=(8, 8), colors="BGR", layout="NHWC")
     (pixels,) = picture_windows(image, source)

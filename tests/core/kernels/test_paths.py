@@ -136,7 +136,7 @@ def test_the_arc_cosine_is_exact_to_float32() -> None:
     np.testing.assert_allclose((new_U - new_K)[away], ((np.pi - theta) / (2 * np.pi))[away], atol=2e-6)
 
 
-def test_settings_know_every_network_and_what_it_costs() -> None:
+def test_settings_list_every_network_with_its_cost() -> None:
     assert tuple(KERNEL_NETWORKS) == networks.NAMES
     assert all("CPU" in KERNEL_NETWORKS[name] for name in ("wrn-gap", "cntk6-gap", "myrtle5"))
     with pytest.raises(InvalidInput, match="no network called 'vgg'"):

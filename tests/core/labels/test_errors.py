@@ -34,7 +34,7 @@ def test_suspects_are_those_of_the_definition(seed):
     assert found.rows.tolist() == sorted(wanted, key=wanted.get)
 
 
-def test_no_label_is_judged_by_a_head_that_saw_it():
+def test_no_label_is_predicted_by_a_head_that_was_fitted_on_it():
     """The features of an item enter the heads of the other folds, never the head of its own fold."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), 20)

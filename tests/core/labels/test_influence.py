@@ -67,7 +67,7 @@ def test_values_are_the_spread_over_the_possible_answers():
     assert np.isclose(found.second_look_values(np.array([3]), labels[3:4], belief)[0], wanted)
 
 
-def test_a_look_replaces_the_cheapest_pick_while_it_is_worth_more():
+def test_a_second_look_replaces_the_pick_of_the_lowest_value_while_its_own_is_higher():
     looks, new = np.array([3.0, 9.0, 1.0]), np.array([5.0, 2.0, 4.0, 8.0])
     best, kept = replacements(looks, new, 2)
     assert best.tolist() == [1] and kept.tolist() == [0, 2, 3], "3.0 is below 4.0, the next pick to go"

@@ -89,7 +89,7 @@ def test_clean_labels_and_confirmed_labels_keep_their_weight():
     assert (trust_of(x, few).weights == 1).all() and trusted(few, 5).n_checked == 0
 
 
-def test_features_that_say_nothing_cost_no_label_its_weight():
+def test_uninformative_features_lower_no_weight():
     rng = np.random.default_rng(0)
     x, labels, _, _ = planted(0, 0)
     found = trust_of(rng.normal(size=x.shape).astype(np.float32), labels)
@@ -109,7 +109,7 @@ def test_a_head_with_trust_is_that_of_repeated_labels():
     assert np.allclose(weighted.weights, again.weights, atol=1e-3)
 
 
-def test_a_doubted_label_lets_walks_pass():
+def test_a_label_with_less_trust_absorbs_fewer_walks():
     """Items 0 - 1 - 2 in a line; 1 is labeled 0 with trust t, 2 is labeled 1 for certain."""
     T = csr_matrix(np.array([[0, 0.8, 0], [0.4, 0, 0.4], [0, 0.8, 0]]))
     P, labels = np.full((3, 2), 0.5), np.array([UNLABELED, 0, 1])

@@ -1,4 +1,4 @@
-"""Training on a GPU that is not here: every device is right, and the host hardly ever waits for it."""
+"""Training on a simulated GPU: every tensor is on the right device, and the host rarely waits for it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_bank_shrinks_only_where_training_would_not_see_it():
     assert bank_size(dataclasses.replace(config, bank_views=0), 100_000) == 0
 
 
-def test_presets_are_what_they_are_called():
+def test_presets_have_the_settings_of_their_names():
     paper, laptop, smoke = (preset(name).training for name in ("paper", "laptop", "smoke"))
     assert (paper.method, paper.network, paper.epochs, paper.steps) == ("mixmatch", "wrn-28-10", 30, 0)
     assert (paper.learning_rate, paper.weight_decay, paper.lambda_u, paper.warm_steps) == (1e-3, 1e-4, 10.0, 0)

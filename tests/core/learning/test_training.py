@@ -1,4 +1,4 @@
-"""Training keeps its promises: it learns, repeats itself, says what is wrong, and can be stopped and warm-started."""
+"""Training learns, is reproducible, reports what is wrong, and can be stopped and warm-started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(first, second) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fixmatch", "mixmatch", "supervised"])
-def test_every_method_learns_four_patterns_and_tells_how_it_went(method):
+def test_every_method_learns_four_patterns_and_reports_its_metrics(method):
     reported = []
     config = dataclasses.replace(SMALL, method=method, steps=75)
     held_out = (np.arange(60, 80), CLASSES[60:80])
@@ -77,7 +77,7 @@ def test_views_of_a_prediction_are_the_first_of_the_bank():
     "labels, reason",
     [(np.full(80, -1), "No item is labeled"), (np.where(np.arange(80) < 3, 2, -1), "All 3 labels are of one class")],
 )
-def test_labels_that_teach_nothing_are_refused_with_the_reason(labels, reason):
+def test_labels_that_cannot_train_a_model_are_refused_with_the_reason(labels, reason):
     """Zero labels and one class only."""
     assert reason in nothing_to_learn(labels, N_CLASSES)
     with pytest.raises(TrainingFailed, match=reason):

@@ -16,7 +16,7 @@ from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import ignore
 from storage.rounds.artifacts import ArtifactFolder
-from tests.core.media.samples import Shelf, tone, wav
+from tests.core.media.samples import MemoryReader, tone, wav
 
 RUNTIME = Runtime.create(0, "cpu")
 ONE = MediaConfig(seconds=0.25)
@@ -39,8 +39,8 @@ def clips():
 
 
 def prepared(files, config):
-    shelf = Shelf(*files)
-    return prepare(shelf.hashes, shelf, "audio", config, MemoryRowCache())
+    reader = MemoryReader(*files)
+    return prepare(reader.hashes, reader, "audio", config, MemoryRowCache())
 
 
 @pytest.mark.parametrize("n_views", [0, 2])
@@ -76,19 +76,19 @@ def test_no_long_clip_means_no_windows_and_the_number_is_limited():
 
 
 def test_a_file_that_disappeared_keeps_the_prediction_of_its_cached_clip(model):
-    shelf, cache = Shelf(*(wav(x) for x in clips())), MemoryRowCache()
-    prepare(shelf.hashes, shelf, "audio", ONE, cache)
-    lost = shelf.hashes[1]
+    reader, cache = MemoryReader(*(wav(x) for x in clips())), MemoryRowCache()
+    prepare(reader.hashes, reader, "audio", ONE, cache)
+    lost = reader.hashes[1]
 
     def read(name: str) -> bytes:
         if name == lost:
             raise OSError("gone")
-        return shelf(name)
+        return reader(name)
 
-    inputs = prepare(shelf.hashes, read, "audio", SEVERAL, cache)
+    inputs = prepare(reader.hashes, read, "audio", SEVERAL, cache)
     assert inputs.readable.all() and inputs.windows is not None and inputs.windows.rows.tolist() == [3]
     assert torch.isfinite(torch.from_numpy(predict(model, inputs, runtime=RUNTIME).probabilities)).all()
-    again = prepare(shelf.hashes, shelf, "audio", SEVERAL, cache)
+    again = prepare(reader.hashes, reader, "audio", SEVERAL, cache)
     assert again.windows is not None and again.windows.rows.tolist() == [1, 3]
 
 

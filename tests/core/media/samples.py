@@ -26,7 +26,7 @@ def tone(frequency=440.0, seconds=0.5, rate=16_000, amplitude=0.5):
     return (amplitude * np.sin(2 * np.pi * frequency * np.arange(int(seconds * rate)) / rate)).astype(np.float32)
 
 
-class Shelf:
+class MemoryReader:
     """A MediaReader over files in memory."""
 
     def __init__(self, *files: bytes) -> None:

@@ -34,7 +34,7 @@ from tests.core.media.samples import tone, wav
 ONE = torch.ones(1)
 
 
-def test_a_shifted_click_is_where_it_should_be():
+def test_a_shifted_click_is_at_the_expected_sample():
     click = torch.zeros(1, 1_000)
     click[0, 500] = 1
     moved = move_in_time(click, ONE, torch.tensor([120.0]))
@@ -62,7 +62,7 @@ def test_speed_raises_the_pitch_in_librosas_spectrogram():
 
 
 @pytest.mark.parametrize("snr", [0.0, 13.0, 40.0])
-def test_noise_comes_at_the_asked_signal_to_noise_ratio(snr):
+def test_noise_has_the_requested_signal_to_noise_ratio(snr):
     x = torch.from_numpy(tone())[None]
     noise = torch.from_numpy(colored_noise(1.0, x.shape[1], np.random.default_rng(0)))[None]
     added = add_noise(x, noise, torch.tensor([snr])) - x

@@ -10,12 +10,12 @@ from core.errors import Cancelled, InvalidInput, NotFound
 from core.media.inputs import media_key, prepare
 from core.media.views import item_draws, view_bank, views
 from core.rows import MemoryRowCache
-from tests.core.media.samples import Shelf, png, tone, wav
+from tests.core.media.samples import MemoryReader, png, tone, wav
 
 
 @pytest.fixture
-def clips() -> Shelf:
-    return Shelf(*(wav(tone(200 * k)) for k in range(1, 6)))
+def clips() -> MemoryReader:
+    return MemoryReader(*(wav(tone(200 * k)) for k in range(1, 6)))
 
 
 def test_items_are_read_once_and_come_out_normalized(clips):
@@ -36,17 +36,17 @@ def test_other_settings_are_other_inputs():
     assert media_key(plain, "image") == media_key(MediaConfig(n_mels=40, flip=True), "image")
 
 
-def test_an_unreadable_item_is_named_and_the_others_go_on(clips):
-    shelf = Shelf(*clips.files.values(), b"RIFF....WAVEbroken")
+def test_an_unreadable_item_is_named_and_the_others_are_prepared(clips):
+    reader = MemoryReader(*clips.files.values(), b"RIFF....WAVEbroken")
     cache = MemoryRowCache()
     for _ in range(2):  # remembered as unreadable, too
-        inputs = prepare(shelf.hashes, shelf, "audio", MediaConfig(), cache)
+        inputs = prepare(reader.hashes, reader, "audio", MediaConfig(), cache)
         assert inputs.readable.tolist() == [True] * 5 + [False]
-        assert "1 of 6 items cannot be read" in inputs.notes[0] and shelf.hashes[-1][:12] in inputs.notes[0]
+        assert "1 of 6 items cannot be read" in inputs.notes[0] and reader.hashes[-1][:12] in inputs.notes[0]
         assert (inputs.clean.take(np.array([5])) == -1.5).all()
 
 
-def test_a_missing_file_is_looked_for_again(clips):
+def test_a_missing_file_is_read_again(clips):
     hashes, lost = clips.hashes, clips.hashes[2]
 
     def read(name: str) -> bytes:
@@ -75,8 +75,8 @@ def test_preparing_can_be_cancelled(clips):
 
 def test_pictures_are_normalized_with_the_pools_statistics():
     rng = np.random.default_rng(0)
-    shelf = Shelf(*(png(rng.normal((60, 120, 200), 20, (32, 32, 3)).clip(0, 255)) for _ in range(20)))
-    inputs = prepare(shelf.hashes, shelf, "image", MediaConfig(), MemoryRowCache())
+    reader = MemoryReader(*(png(rng.normal((60, 120, 200), 20, (32, 32, 3)).clip(0, 255)) for _ in range(20)))
+    inputs = prepare(reader.hashes, reader, "image", MediaConfig(), MemoryRowCache())
     values = inputs.clean.take(np.arange(20))
     np.testing.assert_allclose(inputs.mean, np.array([60, 120, 200]) / 255, atol=0.01)
     np.testing.assert_allclose(values.mean((0, 1, 2)), 0, atol=0.1)
@@ -86,11 +86,11 @@ def test_pictures_are_normalized_with_the_pools_statistics():
 @pytest.mark.parametrize("kind", ["audio", "image"])
 def test_a_view_depends_on_the_item_the_number_and_the_seed_alone(kind, clips):
     rng = np.random.default_rng(0)
-    shelf = clips if kind == "audio" else Shelf(*(png(rng.integers(0, 255, (32, 32, 3))) for _ in range(5)))
-    inputs = prepare(shelf.hashes, shelf, kind, MediaConfig(), MemoryRowCache())
+    reader = clips if kind == "audio" else MemoryReader(*(png(rng.integers(0, 255, (32, 32, 3))) for _ in range(5)))
+    inputs = prepare(reader.hashes, reader, kind, MediaConfig(), MemoryRowCache())
     all_views = views(inputs, np.arange(5), 4)
     assert all_views.shape == (5, 4, *inputs.shape) and all_views.dtype == np.float32
-    alone = prepare(shelf.hashes[3:4], shelf, kind, MediaConfig(), MemoryRowCache())
+    alone = prepare(reader.hashes[3:4], reader, kind, MediaConfig(), MemoryRowCache())
     scale = inputs.scale / alone.scale
     shifted = (inputs.mean - alone.mean) / alone.scale  # another pool, other statistics
     np.testing.assert_allclose(views(alone, np.array([0]), 2)[0], all_views[3, :2] * scale + shifted, atol=2e-3)
@@ -117,8 +117,8 @@ def test_held_out_pictures_do_not_enter_the_normalization():
     held_out = np.array([False] * 4 + [True])
     found = []
     for other in (white, black):
-        shelf = Shelf(*pool, other)
-        inputs = prepare(shelf.hashes, shelf, "image", MediaConfig(), MemoryRowCache(), held_out=held_out)
+        reader = MemoryReader(*pool, other)
+        inputs = prepare(reader.hashes, reader, "image", MediaConfig(), MemoryRowCache(), held_out=held_out)
         found.append(inputs)
     np.testing.assert_array_equal(found[0].mean, found[1].mean)
     np.testing.assert_array_equal(found[0].clean.take(np.arange(4)), found[1].clean.take(np.arange(4)))

@@ -21,7 +21,7 @@ from core.media.inputs import media_key, prepare
 from core.media.views import views
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
-from tests.core.media.samples import Shelf, png, tone, wav
+from tests.core.media.samples import MemoryReader, png, tone, wav
 
 FIVE_SECONDS = MediaConfig(seconds=5.0, hop=1024)  # 32 x 79
 NARROW = MediaConfig(seconds=0.7, n_mels=20, hop=500, n_fft=1000)  # 20 x 23
@@ -31,14 +31,14 @@ TALL_GRAY = MediaConfig(image_size=37, image_width=11, channels=1, image_fit="fi
 
 
 def clip_inputs(config):
-    shelf = Shelf(*(wav(tone(150 * k, seconds=0.4 * k)) for k in range(1, 7)))
-    return prepare(shelf.hashes, shelf, "audio", config, MemoryRowCache())
+    reader = MemoryReader(*(wav(tone(150 * k, seconds=0.4 * k)) for k in range(1, 7)))
+    return prepare(reader.hashes, reader, "audio", config, MemoryRowCache())
 
 
 def picture_inputs(config):
     rng = np.random.default_rng(0)
-    shelf = Shelf(*(png(rng.integers(0, 255, (30 + 9 * k, 80, 3))) for k in range(6)))
-    return prepare(shelf.hashes, shelf, "image", config, MemoryRowCache())
+    reader = MemoryReader(*(png(rng.integers(0, 255, (30 + 9 * k, 80, 3))) for k in range(6)))
+    return prepare(reader.hashes, reader, "image", config, MemoryRowCache())
 
 
 CASES = {
@@ -123,8 +123,8 @@ def test_windows_cover_a_long_clip_evenly():
 
 def test_the_mel_band_follows_the_rate_where_f_max_is_0():
     assert ULTRASOUND.f_top == 96_000 and MediaConfig(f_max=0.0).f_top == 8_000
-    shelf = Shelf(wav(tone(90_000, seconds=0.2, rate=192_000), 192_000))
-    inputs = prepare(shelf.hashes, shelf, "audio", ULTRASOUND, MemoryRowCache())
+    reader = MemoryReader(wav(tone(90_000, seconds=0.2, rate=192_000), 192_000))
+    inputs = prepare(reader.hashes, reader, "audio", ULTRASOUND, MemoryRowCache())
     picture = inputs.clean.take(np.array([0]))[0, :, 16, 0]
     centers = librosa.mel_frequencies(34, fmin=20, fmax=96_000)[1:-1]
     assert abs(centers[picture.argmax()] - 90_000) < centers[-1] - centers[-3]

@@ -1,4 +1,4 @@
-"""Simulated annotators: the same start for all, answers that depend on the item alone, trials that go on."""
+"""Simulated annotators: the same start for all, answers that depend on the item alone, trials that resume."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_class_can_be_missing_from_the_initial_labels():
     assert set(pool.truth[initial_rows(pool, Plan(start=20, missing_class="blobs"), 0)]) == {0, 2}
 
 
-def test_wrong_answers_come_at_the_asked_share_and_are_never_right():
+def test_wrong_answers_occur_at_the_requested_share_and_are_never_right():
     truth = np.zeros(4000, np.int64)
     hashes = tuple(hashlib.sha256(str(k).encode()).hexdigest() for k in range(4000))
     pool = LabeledPool(kind="image", class_names=("a", "b", "c"), hashes=hashes, truth=truth, test=np.arange(4000) == 0)

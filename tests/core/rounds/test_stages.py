@@ -181,7 +181,7 @@ def test_a_stage_whose_needs_no_earlier_stage_gives_is_refused():
         check_order((CLASS_SHARES, *stages.STAGES))
 
 
-def test_a_stage_that_gives_something_else_than_it_says_is_refused():
+def test_a_stage_that_returns_another_type_than_declared_is_refused():
     snapshot, media = pool(MANY)
     wrong = dataclasses.replace(CLASS_SHARES, needs=(), run=lambda context: None)
     with pytest.raises(WinnowError, match="shares gave NoneType; it must give ClassShares"):

@@ -49,7 +49,7 @@ def held(slots: list) -> np.ndarray:
     return np.concatenate([slot.rows for slot in slots])
 
 
-def test_the_buffer_and_every_look_at_features_stay_bounded_however_long_the_stream(stream):
+def test_the_buffer_and_every_read_of_features_stay_bounded_however_long_the_stream(stream):
     features, _, order = stream
     seen: list[int] = []
     slots = through(np.concatenate([order, order + 0, order[::-1]]), features, seen)
@@ -104,7 +104,7 @@ def test_equal_items_and_one_item_are_reduced_without_a_fault():
     assert len(set(kept.tolist())) == 3
 
 
-def test_the_eye_gives_kernel_features_whose_products_are_the_kernel():
+def test_the_feature_extractor_gives_features_whose_products_are_the_kernel():
     """On as many landmarks as items the Nyström features are exact: their products are the kernel's own values."""
     from core.kernels.networks import by_name
     from core.kernels.ntk import kernel

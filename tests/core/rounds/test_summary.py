@@ -23,7 +23,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def random_features(x: np.ndarray, seed: int, q: int = 40) -> np.ndarray:
-    """Another model's look: a random layer with a kink."""
+    """Features of another model: a random layer with ReLU."""
     generator = np.random.default_rng(seed)
     return np.maximum(x @ generator.normal(size=(x.shape[1], q)), 0.0) / np.sqrt(q)
 
@@ -100,7 +100,7 @@ def test_test_rows_and_their_labels_have_no_part_in_the_choice(digits):
     assert np.array_equal(first.rows, second.rows) and np.array_equal(first.weights, second.weights)
 
 
-def test_the_same_question_has_the_same_answer_and_all_rows_are_worth_all_data(digits):
+def test_a_summary_is_reproducible_and_one_of_all_rows_has_the_accuracy_of_all_data(digits):
     x, y, test, truth = (part[:40] for part in digits)
     small = View(name="kernel", labeled=x, test=test)
     first, again = (summarize([small], y, truth, SummaryConfig(size=8)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Who is like whom: weights by hand, who takes part, and where nothing is known."""
+"""The similarity graph: weights by hand, which items are in it, and pools without a graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOME = SimilarityConfig(neighbors=4)
 
 
 def test_weights_are_those_by_hand_and_symmetric():
-    found = SimilarityGraph(  # 0 and 1 are each other's nearest; 2 is nobody's, and has 1
+    found = SimilarityGraph(  # 0 and 1 are each other's nearest; 2 is the nearest of none, and its nearest is 1
         rows=np.arange(3),
         neighbors=np.array([[1], [0], [1]]),
         distances=np.array([[2.0], [2.0], [3.0]], np.float32),

@@ -46,7 +46,7 @@ def test_the_warped_distance_is_that_of_librosa():
                 assert found[i, j] == pytest.approx(by_librosa, rel=1e-5)
 
 
-def test_cepstra_forget_loudness_and_what_is_the_same_all_along():
+def test_cepstra_do_not_depend_on_loudness_or_a_constant_offset():
     pictures, _ = sweeps()
     colored = pictures + 0.7 + np.linspace(0, 1, 32)[None, :, None, None].astype(np.float32)
     heard, plain = (warping.cepstra(ArrayRows(given), np.arange(40)) for given in (colored, pictures))
@@ -54,7 +54,7 @@ def test_cepstra_forget_loudness_and_what_is_the_same_all_along():
     np.testing.assert_allclose(plain.std((0, 1)), np.linspace(1.0, 0.5, 13), rtol=1e-3)
 
 
-def test_moduli_forget_when_a_sound_comes():
+def test_moduli_do_not_depend_on_when_a_sound_starts():
     c = np.random.default_rng(1).normal(size=(2, 16, 3)).astype(np.float32)
     np.testing.assert_allclose(warping.moduli(np.roll(c, 5, axis=1)), warping.moduli(c), atol=1e-4)
 

@@ -101,7 +101,7 @@ def test_backups_dated_ahead_by_a_wrong_clock_neither_stop_new_ones_nor_push_the
     assert first.exists() and len(backup_files.listed(sqlite_store.home, "daily")) == 2
 
 
-def test_a_failing_backup_says_why_and_leaves_nothing_behind(sqlite_store: Store, monkeypatch) -> None:
+def test_a_failed_backup_states_the_reason_and_leaves_nothing_behind(sqlite_store: Store, monkeypatch) -> None:
     def full(source: Path, target: Path) -> None:
         target.write_bytes(b"half")
         raise sqlite3.OperationalError("database or disk is full")

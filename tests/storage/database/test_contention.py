@@ -121,10 +121,11 @@ def test_a_writer_that_never_ends_is_reported_not_waited_for_forever(tmp_path: P
         pass
 
 
-def test_who_lets_go_of_the_lock_does_not_overtake_who_waits_for_it(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """A process that writes in a loop takes turns with the others: once somebody waits at the door, it comes after."""
+def test_a_process_that_released_the_lock_does_not_overtake_one_that_waits_for_it(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """A process that writes in a loop takes turns with the others: once another process waits in the queue, it comes
+    after that one."""
     path, turns, started, served = tmp_path / "lock", [0], threading.Event(), threading.Event()
-    wait_for_lock, at_the_door = file_lock.wait_for_lock, list[int]()  # turns taken when this thread came to the door
+    wait_for_lock, at_the_door = file_lock.wait_for_lock, list[int]()  # turns taken when this thread entered the queue
 
     def noting(descriptor: int, what: str, deadline: float, pause: float) -> None:
         wait_for_lock(descriptor, what, deadline, pause)
@@ -143,11 +144,11 @@ def test_who_lets_go_of_the_lock_does_not_overtake_who_waits_for_it(tmp_path: Pa
     thread.start()
     try:
         for number in range(10):
-            assert started.wait(180)  # the greedy one holds the lock
+            assert started.wait(180)  # the process in the loop holds the lock
             with file_lock.file_lock(path, "The lock"):
                 assert len(at_the_door) == number + 1
                 overtaken = turns[0] - at_the_door[-1]
-                assert overtaken <= 1, f"overtaken {overtaken} times"  # by the one that had the door already
+                assert overtaken <= 1, f"overtaken {overtaken} times"  # by the one that was first in the queue
                 started.clear()
     finally:
         served.set()

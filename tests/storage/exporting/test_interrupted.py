@@ -50,7 +50,7 @@ def test_an_export_shows_one_moment_while_people_label(sqlite_store, tmp_path, m
     assert export_project(sqlite_store, shop.project, tmp_path / "next").labels == {"dog": 9}
 
 
-def test_what_is_there_is_not_overwritten_unless_asked_and_only_exports_are(shop, tmp_path):
+def test_an_existing_target_is_overwritten_only_on_request_and_only_if_it_is_an_export(shop, tmp_path):
     """A folder that is not an export is never replaced."""
     target = tmp_path / "out"
     export_project(shop.store, shop.project, target)

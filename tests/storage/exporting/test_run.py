@@ -96,7 +96,7 @@ def test_the_whole_reason_of_a_pick_and_its_hindsight_are_exported_in_every_tabl
         assert {name: cell_as(cells[name], row[name]) for name in PICK_COLUMNS} == {n: row[n] for n in PICK_COLUMNS}
 
 
-def test_a_guess_of_a_merged_class_is_compared_as_it_counts_now(shop, tmp_path):
+def test_a_prediction_of_a_merged_class_is_compared_as_it_counts_now(shop, tmp_path):
     picked_round(shop, 3, guess=1)
     shop.label(3, 0, "cleo")
     merge_classes(shop.store, shop.project, shop.classes[1], shop.classes[0])
@@ -181,10 +181,10 @@ def test_any_names_labels_and_notes_survive_the_round_trip(
     export_project(sqlite_store, shop.project, folder / "out", ExportOptions(format=format_, media=True))
     back = create_project(sqlite_store, f"back {uuid.uuid4()}", "image", settings=ProjectSettings(labels_per_item=2)).id
     run_import(sqlite_store, back, open_source(folder / "out"), ImportOptions(classes="add"))
-    assert standing(sqlite_store, back) == latest_opinions(standing(sqlite_store, shop.project))
+    assert standing(sqlite_store, back) == latest_labels(standing(sqlite_store, shop.project))
 
 
-def latest_opinions(found: set[tuple]) -> set[tuple]:
+def latest_labels(found: set[tuple]) -> set[tuple]:
     """Without labels that the same person replaced later; those are history, not part of an export."""
     labels = [one for one in found if len(one) > 3]
     last: dict[tuple, tuple] = {}

@@ -1,4 +1,5 @@
-"""Layouts that people have on their disks: what becomes label, split and class, said before anything is written."""
+"""Layouts that people have on their disks: what becomes label, split and class, previewed before anything is
+written."""
 
 from __future__ import annotations
 

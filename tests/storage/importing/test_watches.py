@@ -1,4 +1,4 @@
-"""Watched folders: only files that came to rest, never the same twice, refusals once, on every database."""
+"""Watched folders: only files that no longer change, each once, refusals reported once, on every database."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def names(arrivals) -> list[str]:
 
 
 def aged(path: Path) -> None:
-    """As if last changed yesterday. The time of the file's own record cannot be set, so looks need their patience."""
+    """As if last changed yesterday. The change time of the inode cannot be set, so scans still wait for the settling
+    time."""
     os.utime(path, (time.time() - 86_400,) * 2)
 
 
@@ -50,7 +51,7 @@ def test_a_file_is_imported_when_two_scans_found_it_unchanged(store, project, fo
     assert names(scanner.scan(store, project, folder, 10)) == ["half.png"]
 
 
-def test_patience_is_counted_from_the_last_change(store, project, folder, monkeypatch):
+def test_the_settling_time_is_counted_from_the_last_change(store, project, folder, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("storage.importing.watch_folder.time.monotonic", lambda: clock[0])
     scanner = FolderScanner(settle_seconds=5.0)
@@ -69,7 +70,7 @@ def test_unfinished_and_hidden_names_are_left_alone_and_links_are_refused(store,
     assert names(scanner.scan(store, project, folder, 10)) == ["d.png", "link.png"]
 
 
-def test_what_something_became_of_is_not_looked_at_again_until_it_changes(store, project, folder):
+def test_a_file_with_an_outcome_is_not_read_again_until_it_changes(store, project, folder):
     write_files(folder, {"a.png": picture(seed=1), "b.png": picture(seed=2)})
     watches.start(store, project, folder)
     scanner = FolderScanner(settle_seconds=0.0)

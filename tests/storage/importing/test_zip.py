@@ -1,4 +1,4 @@
-"""Archives nobody vouches for: what is taken from them, and what stops them."""
+"""Untrusted archives: what is imported from them, and what is refused."""
 
 from __future__ import annotations
 

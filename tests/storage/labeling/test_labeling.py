@@ -42,7 +42,7 @@ def test_a_batch_keeps_its_order_and_answers_each_event(store: Store) -> None:
     assert [row.kind for row in made.pool.recent(made.ann)] == ["skip", "label", "label"]
 
 
-def test_undo_restores_the_previous_label_and_walks_further_back(store: Store) -> None:
+def test_undo_restores_the_previous_label_and_goes_further_back(store: Store) -> None:
     made = make_pool(store)
     robin, wren, _ = made.classes
     item = made.items[0]
@@ -128,7 +128,7 @@ def test_a_label_for_a_class_merged_meanwhile_counts_as_its_successor(store: Sto
 
 
 def test_a_label_for_a_retired_class_is_refused_with_the_reason(store: Store) -> None:
-    """Nothing is stored, so the person's screen keeps it and asks."""
+    """Nothing is stored, so the card stays on screen with the reason."""
     made = make_pool(store)
     retire_class(store, made.project_id, made.classes[0])
     answer = made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
@@ -238,7 +238,7 @@ def test_counts_describe_the_state_of_the_pool(store: Store) -> None:
     assert counts.per_class == {made.classes[0]: 1, made.classes[1]: 0, made.classes[2]: 0}
 
 
-def test_asking_for_more_labels_per_item_makes_finished_items_wait_again(store: Store) -> None:
+def test_requiring_more_labels_per_item_makes_finished_items_wait_again(store: Store) -> None:
     made = make_pool(store, 3)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     assert made.pool.counts().waiting == 2

@@ -165,7 +165,7 @@ def test_an_item_that_waits_again_is_served_to_all(sqlite_store: Store):
     assert queue_of(made.pool, made.bob) == order
 
 
-def test_projects_without_the_setting_want_one_label_per_item(sqlite_store: Store):
+def test_projects_without_the_setting_need_one_label_per_item(sqlite_store: Store):
     assert ProjectSettings().labels_per_item == 1
     made = make_pool(sqlite_store, 2)
     with sqlite_store.write() as connection:

@@ -63,13 +63,13 @@ def perform(made: Made, people: list[int], done: tuple[Any, ...]) -> None:
 
 
 def change_classes(made: Made, kind: str, rest: list[int]) -> None:
-    verbs = {"unmerge": unmerge_class, "retire": retire_class, "restore": restore_class}
+    functions = {"unmerge": unmerge_class, "retire": retire_class, "restore": restore_class}
     chosen = [made.classes[one] for one in rest]
     try:
         if kind == "merge":
             merge_classes(made.store, made.project_id, *chosen)
-        elif kind in verbs:
-            verbs[kind](made.store, made.project_id, chosen[0])
+        elif kind in functions:
+            functions[kind](made.store, made.project_id, chosen[0])
     except WinnowError:
         return
 

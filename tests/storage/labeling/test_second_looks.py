@@ -88,7 +88,7 @@ def test_a_second_look_ends_by_any_answer(store, how):
     assert made.pool.rebuild() == 0
 
 
-def test_a_label_given_while_the_round_ran_is_not_asked_for_again(store):
+def test_a_label_given_while_the_round_ran_is_not_requested_again(store):
     made = make_pool(store, 6)
     item = made.items[0]
     label(made, item, 0)

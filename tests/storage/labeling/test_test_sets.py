@@ -65,7 +65,7 @@ def test_drawn_items_wait_first_and_are_test_items_for_rounds(store):
     assert not len(undecided_labels(store, made.project_id)), "Review does not ask to change a test label"
 
 
-def test_test_items_are_served_before_later_picks_when_asked(store):
+def test_test_items_are_served_before_later_picks_on_request(store):
     made = make_pool(store, 20)
     draw_test_set(store, made.project_id, 3, seed=0)
     picks = [one for one in made.items if one not in ids(made)][:2]

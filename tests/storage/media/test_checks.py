@@ -50,7 +50,7 @@ def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_
     assert pool.counts().waiting == 3
 
 
-def test_reading_an_item_notices_before_it_gives_other_bytes(sqlite_store, tmp_path):
+def test_reading_an_item_detects_other_bytes_before_it_returns_them(sqlite_store, tmp_path):
     """On read: never the wrong bytes, and the item is marked by the attempt alone."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id

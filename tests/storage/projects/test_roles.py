@@ -179,7 +179,7 @@ def table() -> dict[tuple[str, str], bool]:
     }
 
 
-def test_the_table_has_one_row_for_each_tested_verb():
+def test_the_table_has_one_row_for_each_tested_action():
     assert {what for what, _ in table()} == set(VERBS)
 
 

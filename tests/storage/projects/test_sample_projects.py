@@ -29,7 +29,7 @@ from storage.projects.sample_projects import (
 pytestmark = pytest.mark.slow
 
 
-def test_both_projects_load_once_with_hidden_truth_and_held_out_tests(sqlite_store):
+def test_both_projects_load_once_with_hidden_labels_and_test_items(sqlite_store):
     store = sqlite_store
     assert load_sample_projects(store) == [SPOKEN, HANDWRITTEN]
     expected = {SPOKEN: (720, 160), HANDWRITTEN: (1_797, 297)}

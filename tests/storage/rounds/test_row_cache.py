@@ -66,7 +66,7 @@ def test_rows_of_another_shape_under_the_same_key_are_refused(tmp_path: Path) ->
     cache.rows("key", ["n 1"], lambda positions: np.zeros((1, 4), np.float32))
     with pytest.raises(InvalidInput, match="use a new key for changed settings"):
         cache.rows("key", ["n 2"], lambda positions: np.zeros((1, 5), np.float32))
-    with pytest.raises(InvalidInput, match="2 rows were asked for and 1 were computed"):
+    with pytest.raises(InvalidInput, match="2 rows were requested and 1 were computed"):
         cache.rows("key", ["n 3", "n 4"], lambda positions: np.zeros((1, 4), np.float32))
     assert cache.rows("key", ["n 1"], lambda positions: np.ones((1, 4), np.float32)).take(np.array([0])).sum() == 0
 

@@ -64,12 +64,12 @@ def test_a_record_is_written_once_even_when_it_is_computed_again(store, asked):
     assert simulations.records(store, asked) == [record(0, 0, 0.25), record(0, 1)]
 
 
-def test_numbers_that_are_not_finite_are_no_obstacle(store, asked):
+def test_numbers_that_are_not_finite_are_stored(store, asked):
     simulations.add(store, asked, record(0, 0, float("nan")))
     assert simulations.records(store, asked)[0]["accuracy"] is None
 
 
-def test_cancelling_ends_it_at_once_and_going_on_is_a_new_attempt_on_the_same_records(store, asked):
+def test_cancelling_ends_it_at_once_and_resuming_is_a_new_attempt_on_the_same_records(store, asked):
     begun(store, asked)
     simulations.add(store, asked, record(0, 0))
     with pytest.raises(Conflict, match="already running"):
@@ -90,7 +90,7 @@ def test_cancelling_ends_it_at_once_and_going_on_is_a_new_attempt_on_the_same_re
     assert (row.status, row.attempt, row.n_records, row.n_fresh, row.error) == ("running", 2, 1, 0, "")
 
 
-def test_one_that_failed_says_why_and_a_changed_pool_is_refused(store, asked):
+def test_a_failed_simulation_says_why_and_a_changed_pool_is_refused(store, asked):
     begun(store, asked)
     simulations.fail(store, asked, 1, "No memory.", "the whole story")
     row = simulations.get(store, asked)
@@ -100,7 +100,7 @@ def test_one_that_failed_says_why_and_a_changed_pool_is_refused(store, asked):
         begun(store, asked, attempt=2, pool="another")
 
 
-def test_workers_that_take_up_a_seed_are_counted_from_its_last_record(store, asked):
+def test_workers_that_start_a_seed_are_counted_from_its_last_record(store, asked):
     begun(store, asked)
     assert [simulations.start_seed(store, asked, 0) for _ in range(3)] == [1, 2, 3]
     assert simulations.start_seed(store, asked, 1) == 1
@@ -108,7 +108,7 @@ def test_workers_that_take_up_a_seed_are_counted_from_its_last_record(store, ask
     assert simulations.start_seed(store, asked, 0) == 2  # the one that wrote it is lost too
 
 
-def test_one_that_is_removed_is_gone_with_its_records_and_late_workers_harm_nothing(store, asked):
+def test_a_removed_simulation_is_gone_with_its_records_and_late_workers_change_nothing(store, asked):
     begun(store, asked)
     simulations.start_seed(store, asked, 0)
     simulations.add(store, asked, record(0, 0))
@@ -119,12 +119,12 @@ def test_one_that_is_removed_is_gone_with_its_records_and_late_workers_harm_noth
     simulations.fail(store, asked, 1, "late")
     simulations.cancel(store, asked)
     assert simulations.records(store, asked) == [] and simulations.not_finished(store) == []
-    for verb in (simulations.get, simulations.resume, simulations.remove):
+    for function in (simulations.get, simulations.resume, simulations.remove):
         with pytest.raises(NotFound, match="does not exist any more"):
-            verb(store, asked)
+            function(store, asked)
 
 
-def test_they_are_listed_newest_first_and_an_archived_project_refuses_new_ones(store):
+def test_simulations_are_listed_newest_first_and_an_archived_project_refuses_new_ones(store):
     project_id = make_pool(store, 3).project_id
     first, second = (simulations.request(store, project_id, ASKED, SETTINGS) for _ in range(2))
     assert [row.id for row in simulations.listed(store, project_id)] == [second, first]

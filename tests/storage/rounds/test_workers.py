@@ -1,4 +1,4 @@
-"""Signs of life, comparisons asked for, and media for machines that hold none."""
+"""Heartbeats, requested comparisons, and media for machines that hold none."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nothing_is_copied_when_the_artifacts_are_beside_the_store(sqlite_store)
     assert len(shared_media.reader(sqlite_store, project_id)(hashes[0])) > 0
 
 
-def test_an_answer_reaches_only_the_request_it_was_made_for(sqlite_store):
+def test_a_result_is_stored_only_for_the_request_it_was_computed_for(sqlite_store):
     first = comparisons.request(sqlite_store, 7, ["random"])
     assert comparisons.request(sqlite_store, 7, ["random"]) == first  # asking again joins
     second = comparisons.request(sqlite_store, 7, ["badge", "random"])
@@ -95,7 +95,7 @@ def test_an_answer_reaches_only_the_request_it_was_made_for(sqlite_store):
         comparisons.request(sqlite_store, 7, [])
 
 
-def test_a_heartbeat_far_ahead_is_left_by_a_wrong_clock_and_is_no_sign_of_life(sqlite_store):
+def test_a_heartbeat_far_ahead_was_written_with_a_wrong_clock_and_counts_as_stale(sqlite_store):
     workers.register(sqlite_store, "a", host="left", pid=11, device="cpu")
     with sqlite_store.write() as connection:
         connection.execute(update(Worker).values(heartbeat_at=now() + timedelta(days=3650)))

@@ -79,7 +79,7 @@ def _waiting(round_id: int, ticket: str) -> None:
     found = round_requests.comparison(resources.store(), round_id)
     if found is None or found.ticket != ticket or found.status != "requested":
         st.rerun()
-    theme.muted("A worker is computing the picks. Other work on this page goes on.")
+    theme.muted("A worker is computing the picks. You can continue to work on this page.")
 
 
 def _result(row: RoundRow, found: Comparison) -> None:

@@ -136,11 +136,11 @@ def _row(project_id: int, row: RoundRow, names: dict[int, str]) -> None:
         f"{on_picks.wrong} of {on_picks.labeled}" if on_picks else "",
         _seconds(row),
     )
-    text, verbs = st.columns(WIDTHS, vertical_alignment="center")
+    text, buttons = st.columns(WIDTHS, vertical_alignment="center")
     text.html(_line(cells))
     if row.unfinished:
         return
-    with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
+    with buttons, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
         if st.button("Open", key=f"open-{row.id}", type="tertiary"):
             open_round(project_id, row.id)
         if row.status == "finished":

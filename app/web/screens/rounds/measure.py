@@ -104,7 +104,7 @@ def _old_labels(frame: Frame) -> int:
 
 
 def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
-    """Whole groups where there are enough of them, unless the user wants items of every group."""
+    """Whole groups where there are enough of them, unless the user chooses items of every group."""
     if not n_groups:
         return "shares"
     help_text = "Whole groups (speakers, recordings) as tests: no group is trained on and tested on."

@@ -149,7 +149,7 @@ def _running(project: ProjectRow) -> None:
 
 def _row(one: Simulation) -> None:
     asked = one.asked
-    text, verbs = st.columns([7, 3], vertical_alignment="center")
+    text, buttons = st.columns([7, 3], vertical_alignment="center")
     with text:
         titles = ", ".join(strategy_title(name) for name in asked.strategies)
         theme.heading(titles, f"{asked.start:,} to {asked.most_labels:,} labels · {count(asked.seeds, 'seed')} · "
@@ -160,7 +160,7 @@ def _row(one: Simulation) -> None:
             theme.muted(_where(one))
         elif one.status == "failed":
             st.error(plain(one.error))
-    with verbs, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
+    with buttons, st.container(horizontal=True, gap="small", horizontal_alignment="right"):
         _verbs(one)
 
 
@@ -190,10 +190,10 @@ def _verbs(one: Simulation) -> None:
         _do(simulation_requests.remove, one)
 
 
-def _do(verb: Callable[[Store, int], None], one: Simulation) -> None:
+def _do(change: Callable[[Store, int], None], one: Simulation) -> None:
     """Call one function of the store. If another session was faster, show why nothing happened."""
     try:
-        verb(resources.store(), one.id)
+        change(resources.store(), one.id)
     except WinnowError as error:
         st.toast(plain(error))
     st.rerun()

@@ -1,4 +1,4 @@
-"""Ask the API something, in this process, with a token."""
+"""Requests to the API in this process, with a token."""
 
 from __future__ import annotations
 

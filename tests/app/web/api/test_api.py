@@ -1,4 +1,4 @@
-"""The API: the same verbs as the browser, with tokens, roles, limits and one shape of errors."""
+"""The API: the same functions as the browser's routes, with tokens, roles, limits and one shape of errors."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_near_the_end_a_tab_holds_half_of_what_waits_and_others_find_work(post, 
 
 @pytest.mark.slow
 def test_twenty_people_at_once_see_only_their_own(post, project, page_store):
-    """Every answer names the asker's own actions, every item was given to one person only."""
+    """Every response names only the caller's own actions, and every item is leased to one annotator only."""
     class_id = list_classes(page_store, project.id)[0].id
     sample_store.add_items(page_store, project, [(f"more {i}", sample_store.clip(5000 + i, 0.1)) for i in range(44)])
     given: dict[str, list[int]] = {}
@@ -142,7 +142,7 @@ def test_twenty_people_at_once_see_only_their_own(post, project, page_store):
     assert {name: sorted(items) for name, items in seen.items()} == {n: sorted(i) for n, i in given.items()}
 
 
-def test_a_card_carries_its_own_items_guess_and_the_round_that_picked_it(post, project, page_store):
+def test_a_card_has_the_prediction_of_its_item_and_the_round_that_picked_it(post, project, page_store):
     """Compared with the round's own arrays."""
     picks = sample_store.finish_round(page_store, project, 6)
     found = post(f"/api/projects/{project.id}/cards", {"holder": "t", "limit": 8}).json()["cards"]
@@ -159,7 +159,7 @@ def test_a_card_carries_its_own_items_guess_and_the_round_that_picked_it(post, p
     assert found[0]["pick"]["outer_before"] == 1.284 and found[0]["pick"]["strategy"] == "bico"
 
 
-def test_the_guess_of_a_merged_class_counts_for_its_successor(post, project, page_store):
+def test_the_prediction_of_a_merged_class_counts_for_its_successor(post, project, page_store):
     sample_store.finish_round(page_store, project)
     ids = [item.id for item in Pool(page_store, project.id).items()]
     before = post(f"/api/projects/{project.id}/cards", {"items": ids}).json()["cards"]
@@ -242,7 +242,7 @@ def test_the_state_says_what_happens_next(post, project, page_store):
 
 
 def test_a_store_that_cannot_be_written_now_answers_503_so_that_browsers_send_again(post, project, monkeypatch):
-    """A browser forgets labels that are refused with 4xx; a full disk or a restore refuses nothing."""
+    """A browser drops labels that are refused with 4xx; a full disk or a restore must not do that."""
 
     def busy(*_: object, **__: object) -> None:
         raise StoreUnusable("The disk is full, so nothing was saved. Free some space and try again.")

@@ -41,7 +41,7 @@ def finish_round(store, project, picks=(), confidence=0.6) -> None:
     log.finish(row.id, arrays=arrays, selection=selection, metrics={"has_model": True})
 
 
-class Desk:
+class LabelingSetup:
     def __init__(self, store, project) -> None:
         self.store, self.project, self.pool = store, project, Pool(store, project.id)
         self.items = [item.id for item in self.pool.items()]
@@ -60,88 +60,88 @@ class Desk:
 
 
 @pytest.fixture
-def desk(page_store) -> Desk:
-    return Desk(page_store, sample_store.audio_project(page_store, n=12, labels_per_item=2))
+def setup(page_store) -> LabelingSetup:
+    return LabelingSetup(page_store, sample_store.audio_project(page_store, n=12, labels_per_item=2))
 
 
-def open_suggestions(desk: Desk) -> None:
-    settings = dataclasses.replace(get_project(desk.store, desk.project.id).settings, blind=False)
-    update_project(desk.store, desk.project.id, settings=settings)
+def open_suggestions(setup: LabelingSetup) -> None:
+    settings = dataclasses.replace(get_project(setup.store, setup.project.id).settings, blind=False)
+    update_project(setup.store, setup.project.id, settings=settings)
 
 
 @pytest.mark.parametrize("blind", [True, False])
-def test_the_label_of_another_annotator_is_never_a_suggestion(desk, post, blind):
-    desk.label(0, 7, desk.ana)
-    finish_round(desk.store, desk.project)
+def test_the_label_of_another_annotator_is_never_a_suggestion(setup, post, blind):
+    setup.label(0, 7, setup.ana)
+    finish_round(setup.store, setup.project)
     if not blind:
-        open_suggestions(desk)
+        open_suggestions(setup)
     for person in ("Ana", "Ben"):
-        suggestion = desk.card(post, 0, person)["suggestion"]
+        suggestion = setup.card(post, 0, person)["suggestion"]
         assert (suggestion["state"], suggestion["class_id"], suggestion["confidence"]) == ("none", None, None)
         assert suggestion["guesses"] == []
-    tiles = post(f"/api/projects/{desk.project.id}/tiles", {}, person="Ben").json()["tiles"]
-    mine = next(tile for tile in tiles if tile["item_id"] == desk.items[0])
+    tiles = post(f"/api/projects/{setup.project.id}/tiles", {}, person="Ben").json()["tiles"]
+    mine = next(tile for tile in tiles if tile["item_id"] == setup.items[0])
     assert (mine["guess"], mine["class_id"], mine["confidence"]) == (None, None, None)
-    found = newest_predictions(desk.store, desk.project.id)
-    assert found.most_probable(desk.items[0], list_classes(desk.store, desk.project.id)) == []
-    assert found.most_probable(desk.items[1], list_classes(desk.store, desk.project.id))[0].probability == 0.6
+    found = newest_predictions(setup.store, setup.project.id)
+    assert found.most_probable(setup.items[0], list_classes(setup.store, setup.project.id)) == []
+    assert found.most_probable(setup.items[1], list_classes(setup.store, setup.project.id))[0].probability == 0.6
 
 
-def test_a_label_counts_as_seen_after_it_is_undone_unless_no_round_used_it(desk, post):
-    open_suggestions(desk)
-    seen, unseen = desk.label(0, 7, desk.ana), desk.label(1, 7, desk.ana)
+def test_a_label_counts_as_seen_after_it_is_undone_unless_no_round_used_it(setup, post):
+    open_suggestions(setup)
+    seen, unseen = setup.label(0, 7, setup.ana), setup.label(1, 7, setup.ana)
 
     def undo(item: int, what: str) -> None:
-        event = LabelInput(uuid=str(uuid.uuid4()), item_id=desk.items[item], kind="undo", undoes=what)
-        assert desk.pool.apply([event], annotator=desk.ana)[0].accepted
+        event = LabelInput(uuid=str(uuid.uuid4()), item_id=setup.items[item], kind="undo", undoes=what)
+        assert setup.pool.apply([event], annotator=setup.ana)[0].accepted
 
     undo(1, unseen)
-    finish_round(desk.store, desk.project)
+    finish_round(setup.store, setup.project)
     undo(0, seen)
-    states = [desk.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
+    states = [setup.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
     assert states == ["none", "shown"]
-    finish_round(desk.store, desk.project)  # its model continues from the one that used the label
-    states = [desk.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
+    finish_round(setup.store, setup.project)  # its model continues from the one that used the label
+    states = [setup.card(post, item, "Ben")["suggestion"]["state"] for item in (0, 1)]
     assert states == ["none", "shown"]
 
 
-def test_with_several_labels_per_item_suggestions_are_hidden_until_the_own_label(desk, post):
-    finish_round(desk.store, desk.project)
-    before = desk.card(post, 3, "Ben")["suggestion"]
+def test_with_several_labels_per_item_suggestions_are_hidden_until_the_own_label(setup, post):
+    finish_round(setup.store, setup.project)
+    before = setup.card(post, 3, "Ben")["suggestion"]
     assert (before["state"], before["blind"], before["guesses"]) == ("hidden", True, [])
-    desk.label(3, 2, desk.ben)
-    after = desk.card(post, 3, "Ben")["suggestion"]
+    setup.label(3, 2, setup.ben)
+    after = setup.card(post, 3, "Ben")["suggestion"]
     assert (after["state"], after["confidence"]) == ("shown", 0.6)
-    assert desk.card(post, 3, "Ana")["suggestion"]["state"] == "hidden"
-    tiles = post(f"/api/projects/{desk.project.id}/tiles", {}, person="Ben").json()
+    assert setup.card(post, 3, "Ana")["suggestion"]["state"] == "hidden"
+    tiles = post(f"/api/projects/{setup.project.id}/tiles", {}, person="Ben").json()
     assert tiles["guessed"] is False and {tile["guess"] for tile in tiles["tiles"]} == {None}
-    open_suggestions(desk)
-    assert desk.card(post, 4, "Ben")["suggestion"]["state"] == "shown"
+    open_suggestions(setup)
+    assert setup.card(post, 4, "Ben")["suggestion"]["state"] == "shown"
 
 
-def test_nearest_items_show_only_own_labels_in_a_blind_project(desk, post):
-    finish_round(desk.store, desk.project)
+def test_nearest_items_show_only_own_labels_in_a_blind_project(setup, post):
+    finish_round(setup.store, setup.project)
     for item in (4, 5, 6):
-        desk.label(item, 7, desk.ana)
-    desk.label(6, 2, desk.ben)
-    names = [row.name for row in list_classes(desk.store, desk.project.id)]
-    near = desk.card(post, 5, "Ben")["nearest"]
-    assert [(one["item_id"], one["name"]) for one in near] == [(desk.items[6], names[2])]
-    open_suggestions(desk)
-    near = desk.card(post, 5, "Ben")["nearest"]
-    assert desk.items[5] not in [one["item_id"] for one in near] and len(near) == 2
+        setup.label(item, 7, setup.ana)
+    setup.label(6, 2, setup.ben)
+    names = [row.name for row in list_classes(setup.store, setup.project.id)]
+    near = setup.card(post, 5, "Ben")["nearest"]
+    assert [(one["item_id"], one["name"]) for one in near] == [(setup.items[6], names[2])]
+    open_suggestions(setup)
+    near = setup.card(post, 5, "Ben")["nearest"]
+    assert setup.items[5] not in [one["item_id"] for one in near] and len(near) == 2
 
 
-def test_the_map_of_a_blind_project_hides_what_is_still_to_label(desk):
-    desk.label(0, 7, desk.ana)
-    desk.label(1, 7, desk.ana)
-    desk.label(1, 3, desk.ben)
-    finish_round(desk.store, desk.project)
-    layers = map_layers(desk.store, desk.project.id, 1)
+def test_the_map_of_a_blind_project_hides_what_is_still_to_label(setup):
+    setup.label(0, 7, setup.ana)
+    setup.label(1, 7, setup.ana)
+    setup.label(1, 3, setup.ben)
+    finish_round(setup.store, setup.project)
+    layers = map_layers(setup.store, setup.project.id, 1)
     assert layers.predicted[:3].tolist() == [NONE, NONE, 1]
     assert layers.confidence[:2].tolist() == [0, 0]
-    for who, labels in ((desk.ben, [NONE, 3]), (desk.ana, [7, 3])):
-        seen = blinded(layers, desk.store, who)
+    for who, labels in ((setup.ben, [NONE, 3]), (setup.ana, [7, 3])):
+        seen = blinded(layers, setup.store, who)
         assert seen.label[:2].tolist() == labels
         assert seen.predicted[2] == NONE and seen.confidence[2] == 0
         assert (seen.annotator[:1] == NONE).tolist() == [labels[0] == NONE]
@@ -153,24 +153,24 @@ def test_projects_of_one_label_per_item_and_stored_settings_keep_their_suggestio
     assert not ProjectSettings(labels_per_item=2, blind=False).is_blind
 
 
-def test_review_and_picks_of_a_blind_project_leave_out_what_is_still_to_label(desk):
-    finish_round(desk.store, desk.project, picks=[0, 1], confidence=0.95)
-    desk.label(0, 7, desk.ana)
-    desk.label(1, 7, desk.ana)
-    desk.label(1, 3, desk.ben)
+def test_review_and_picks_of_a_blind_project_leave_out_what_is_still_to_label(setup):
+    finish_round(setup.store, setup.project, picks=[0, 1], confidence=0.95)
+    setup.label(0, 7, setup.ana)
+    setup.label(1, 7, setup.ana)
+    setup.label(1, 3, setup.ben)
 
     def seen_by(who: int | None) -> tuple[list[int], list[str | None]]:
-        found = cases(desk.store, desk.project.id, who)
-        return [desk.items.index(one.item_id) for one in found], [
-            line["label"] for line in pick_table(desk.store, desk.project.id, 1, who)
+        found = cases(setup.store, setup.project.id, who)
+        return [setup.items.index(one.item_id) for one in found], [
+            line["label"] for line in pick_table(setup.store, setup.project.id, 1, who)
         ]
 
-    names = [row.name for row in list_classes(desk.store, desk.project.id)]
-    assert seen_by(desk.ben) == ([1], [None, names[3]])
-    assert seen_by(desk.ana) == seen_by(None) == ([1, 0], [names[7], names[3]])
-    assert pick_table(desk.store, desk.project.id, 1, desk.ben)[0]["prediction"] is None
-    open_suggestions(desk)
-    assert seen_by(desk.ben) == seen_by(None)
+    names = [row.name for row in list_classes(setup.store, setup.project.id)]
+    assert seen_by(setup.ben) == ([1], [None, names[3]])
+    assert seen_by(setup.ana) == seen_by(None) == ([1, 0], [names[7], names[3]])
+    assert pick_table(setup.store, setup.project.id, 1, setup.ben)[0]["prediction"] is None
+    open_suggestions(setup)
+    assert seen_by(setup.ben) == seen_by(None)
 
 
 @pytest.mark.parametrize("hidden_by", ["blind", "hide", "random"])
@@ -179,17 +179,17 @@ def test_a_hidden_suggestion_is_not_in_the_card_and_is_stored_with_the_label(pag
     settings = {"blind": {"labels_per_item": 2}, "hide": {"suggestions": "hide"}, "random": {"suggestions": "random"}}
     more = {"hidden_share": 1.0} if hidden_by == "random" else {}
     project = sample_store.audio_project(page_store, n=6, **settings[hidden_by], **more)
-    desk = Desk(page_store, project)
+    setup = LabelingSetup(page_store, project)
     finish_round(page_store, project, confidence=0.6)
-    shown = desk.card(post, 0, "Ana")["suggestion"]
+    shown = setup.card(post, 0, "Ana")["suggestion"]
     assert (shown["state"], shown["class_id"], shown["confidence"], shown["guesses"]) == ("hidden", None, None, [])
     finish_round(page_store, project, confidence=0.9)
-    for round_id, stored in ((shown["round_id"], (desk.classes[1], 0.6)), (10**9, (None, None)), (None, (None, None))):
-        event = {"uuid": str(uuid.uuid4()), "item_id": desk.items[0], "kind": "label", "class_id": desk.classes[4]}
+    for round_id, stored in ((shown["round_id"], (setup.classes[1], 0.6)), (10**9, (None, None)), (None, (None, None))):
+        event = {"uuid": str(uuid.uuid4()), "item_id": setup.items[0], "kind": "label", "class_id": setup.classes[4]}
         event |= {"suggestion": "hidden", "suggestion_round": round_id}
         answer = post(f"/api/projects/{project.id}/labels", {"events": [event]}, person="Ana").json()
         assert answer["applied"][0]["accepted"]
-        newest = desk.pool.history(desk.items[0])[-1]
+        newest = setup.pool.history(setup.items[0])[-1]
         assert (newest.suggestion, newest.suggested_class_id, newest.suggested_confidence) == (
             "hidden",
             stored[0],

@@ -179,7 +179,7 @@ def test_a_missing_or_changed_file_is_reported_and_other_bytes_are_never_sent(ge
 
 
 @pytest.mark.parametrize("part", ["file", "spectrogram.png", "thumb.png"])
-def test_asking_for_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
+def test_requesting_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
     get, clip, page_store, part
 ):
     """Also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
@@ -207,7 +207,7 @@ def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_stor
     [item] = sample_store.add_items(page_store, project, [("half.png", broken)])
     answer = get(media_path(Pool(page_store, project.id).item(item), "picture.png"))
     assert answer.status in (404, 422) and answer.json()["error"]
-    assert "half" not in answer.json()["error"]  # the card shows it, and a file name may result_text the class
+    assert "half" not in answer.json()["error"]  # the card shows it, and a file name may reveal the class
 
 
 def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
@@ -232,7 +232,7 @@ def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
 
 
 def test_the_small_picture_of_an_item_is_found_by_its_number_with_a_session_and_in_its_project(routes, get, clip):
-    """For points of the map, which know no hash."""
+    """For points of the map, which have no hash."""
     address = f"/api/preview/{clip.project_id}/{clip.id}"
     assert ask(routes, "GET", address).status == 401
     answer = get(address)

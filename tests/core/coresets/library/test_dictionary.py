@@ -1,4 +1,4 @@
-"""Recovery of signals from chosen measurements: inner optimum, implicit gradient, and what selection buys."""
+"""Recovery of signals from chosen measurements: inner optimum, implicit gradient, and the gain of a selection."""
 
 from __future__ import annotations
 

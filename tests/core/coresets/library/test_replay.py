@@ -102,7 +102,7 @@ def test_every_summary_gives_distinct_rows_and_the_same_ones_again(name, size):
     np.testing.assert_array_equal(rows, summarize(name, evidence(), size))
 
 
-def test_summaries_do_what_they_are_named_after():
+def test_each_summary_selects_by_its_named_criterion():
     e = evidence()
     p = e.probabilities
     assert summarize("max entropy", e, 1)[0] == (p * np.log(p)).sum(1).argmin()

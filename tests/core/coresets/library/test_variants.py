@@ -96,7 +96,7 @@ def test_a_joint_problem_is_the_sum_of_its_parts(problem):
         JointProblem([problem, problem_on(*blobs(n=30))])
 
 
-def test_alternating_selection_asks_the_models_in_turn(problem):
+def test_alternating_selection_uses_the_models_in_turn(problem):
     features, labels = blobs()
     other = problem_on(torch.tanh(features), labels)
     found = alternate([problem, other], 4, start=[0])

@@ -182,5 +182,5 @@ def test_labeled_batches_hold_classes_in_the_shares_of_the_prior():
     labels = np.array([0, 0, 0, 0, 1, 1, 3])
     heard = in_shares(labels, np.full(4, 0.25, np.float32))
     assert np.bincount(labels[heard], minlength=4).tolist() == [4, 4, 0, 4]
-    assert set(heard) == set(range(7))  # every label is heard
+    assert set(heard) == set(range(7))  # every label is used
     np.testing.assert_array_equal(np.sort(in_shares(labels[:6], np.array([4, 2], np.float32) / 6)), np.arange(6))

@@ -58,7 +58,7 @@ def test_views_of_an_item_come_closer_and_the_head_is_not_touched():
 
 
 @pytest.mark.slow
-def test_training_starts_from_the_warmed_network_and_repeats_itself(monkeypatch):
+def test_training_starts_from_the_pretrained_network_and_is_reproducible(monkeypatch):
     calls = []
     pretrain = simclr.pretrain
     monkeypatch.setattr(learner_module, "pretrain", lambda *a: (calls.append(1), pretrain(*a)))
@@ -121,7 +121,7 @@ def test_a_step_stays_on_the_device():
         assert {p.device for p in (*network.parameters(), *run.projection.parameters())} == {device}
 
 
-def test_taught_layers_learn_at_their_share_of_the_rate():
+def test_pretrained_layers_train_at_their_share_of_the_rate():
     """A share of 0 leaves them as the warm-up left them; the head learns all the same."""
     config = dataclasses.replace(CONFIG, pretrained_rate_scale=0.0, ema_decay=0.0)
     warmed = fresh_network(SHAPE, CPU).train()

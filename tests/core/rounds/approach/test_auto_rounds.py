@@ -69,7 +69,7 @@ def decided(encoder, media, taken, past=()) -> Outputs:
 
 
 def past(encoder, right: int) -> PastRound:
-    """A round in which way `right` (0: the encoder) predicted every item right, and the other one none."""
+    """A round in which the approach `right` (0: the encoder) predicted every item correctly, and the other one none."""
     truth = np.arange(N) % 2
     classes = np.stack([truth, 1 - truth] if right == 0 else [1 - truth, truth], 1).astype(np.int32)
     return PastRound(
@@ -92,7 +92,7 @@ def test_test_labels_leave_the_decision_and_what_follows_bit_equal(encoder, medi
         np.testing.assert_array_equal(other.get(Batch).selection.item_ids, found[0].get(Batch).selection.item_ids)
 
 
-def test_the_first_round_trains_both_ways_and_keeps_what_both_predict(encoder, media):
+def test_the_first_round_trains_both_approaches_and_keeps_what_both_predict(encoder, media):
     outputs = decided(encoder, media, snapshot(media, 12))
     approach, both = outputs.get(Approach), outputs.get(BothPredictions).classes
     assert approach.config.preset == "encoder" and approach.config.encoder.identity == encoder.identity
@@ -102,7 +102,7 @@ def test_the_first_round_trains_both_ways_and_keeps_what_both_predict(encoder, m
     np.testing.assert_array_equal(both[12:, 0], own[12:])
 
 
-def test_a_way_that_predicted_better_takes_over(encoder, media):
+def test_an_approach_that_predicted_better_takes_over(encoder, media):
     scratch = decided(encoder, media, snapshot(media, 20), [past(encoder, 1)])
     found = scratch.get(Approach)
     assert found.config.preset == "laptop" and found.config.encoder.identity == ""
@@ -130,7 +130,7 @@ def test_an_encoder_without_features_is_not_used(media, tmp_path):
     assert found.get(Approach).note.endswith("encoder tiny gives no features.")
 
 
-def test_settings_that_were_changed_hold_for_both_ways(encoder):
+def test_settings_that_were_changed_hold_for_both_approaches(encoder):
     found = dataclasses.replace(config(encoder), changed=("selection.uncertainty_power", "head.penalty"))
     found = dataclasses.replace(
         found,

@@ -45,7 +45,7 @@ def test_progressive_validation_comes_before_cross_validation():
 @pytest.mark.parametrize(
     ("only_encoder", "only_scratch", "stays"), [(0, 1, True), (0, 2, False), (5, 8, True), (4, 8, False)]
 )
-def test_a_way_is_left_only_for_one_that_is_clearly_ahead(only_encoder, only_scratch, stays):
+def test_the_approach_changes_only_if_the_other_is_clearly_ahead(only_encoder, only_scratch, stays):
     assert chosen(True, counted(only_encoder, only_scratch), Tally()) is stays
     assert chosen(False, counted(only_scratch, only_encoder), Tally()) is not stays
 
@@ -101,7 +101,7 @@ def test_progressive_validation_counts_only_predictions_that_came_before_the_lab
     assert progressive_validation(old, [before], "e") == Tally()  # less than a quarter of the present labels
 
 
-def test_cross_validation_predicts_each_label_by_a_head_that_did_not_see_it():
+def test_cross_validation_predicts_each_label_by_a_head_that_was_fitted_without_it():
     draw = np.random.default_rng(0)
     truth = np.arange(60) % 2
     features = draw.normal(size=(60, 6)) + 4 * truth[:, None] * (np.arange(6) == 0)
