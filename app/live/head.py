@@ -1,13 +1,19 @@
 """The live head of one pool: what the labels since the last round change, within a fraction of a second.
 
-    final = softmax( log P + L(labels now) - L(labels of the round) )
+    final = softmax( log P + ( L(labels now) - L(labels of the round) ) / T )
 
 P       the predictions that the round stored for the pool
-L       logits of a softmax head on the features of the round (`core.learning.head`: labels and label spreading, without
-        self-training), fitted on the labels in brackets
+L       logits of a softmax head on the features of the round (`core.learning.head`), fitted on the labels in brackets
+T       the temperature of the round's calibration, which is in P
 
 Without new labels the predictions are those of the round, so nothing jumps when it ends. What depends on features alone
 is computed once per round; a fit reads the labels. Rows: the items of the round that are not test items.
+
+Details
+- P of a class that had no label in the round says nothing about the class: a head gives it a probability of almost 0
+  everywhere. Its logit is L(labels now) / T plus the mean over the other classes of log P - L(labels of the round) / T.
+- Where the features are those of an encoder, the model of the round is such a head too, and L is fitted in the same
+  way, self-training included (FROZEN). Otherwise the model is a network, and L has no self-training (TRAINED).
 """
 
 from __future__ import annotations
@@ -23,7 +29,8 @@ from core.labels.errors import out_of_fold
 from core.learning.head import fit_weights, prepare
 from core.types import UNLABELED
 
-LIVE = HeadConfig(self_training=0, level=False)
+FROZEN = HeadConfig(level=False)  # stored features are leveled already
+TRAINED = HeadConfig(level=False, self_training=0)
 MOST_UNLABELED = 1_000  # unlabeled rows in a fit, evenly spaced: a quarter of those of a round
 FLOOR = 1e-6  # of stored probabilities, before the logarithm
 LIMIT = 12.0  # of the difference of logits: beyond it nothing changes
@@ -35,6 +42,14 @@ class LivePredictions:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fit on some labels."""
+
+    logits: NDArray[np.float64]  # (n, C) centered in each row; classes without labels have the lowest logit of the row
+    known: NDArray[np.bool_]  # (C,) classes with labels; none with labels of fewer than two, from which nothing follows
+
+
 class LiveHead:
     """Features (n, d) and stored probabilities (n, C) of a round, with the labels that it used (n,)."""
 
@@ -43,14 +58,15 @@ class LiveHead:
         features: NDArray[np.floating],
         stored: NDArray[np.floating],
         labels: NDArray[np.int64],
-        config: HeadConfig = LIVE,
+        config: HeadConfig = TRAINED,
+        temperature: float = 1.0,
     ) -> None:
-        self.config = config
+        self.config, self.temperature = config, temperature
         prepared = prepare(features, stored.shape[1], config)
         some = np.unique(np.linspace(0, len(prepared.rows) - 1, MOST_UNLABELED).astype(np.int64))
         self._prepared = replace(prepared, rows=prepared.rows[some])
         self._log_stored = np.log(np.maximum(np.asarray(stored, np.float64), FLOOR))
-        self._before = self._logits(labels)
+        self._before = self._fit(labels)
 
     @property
     def n_bytes(self) -> int:
@@ -59,8 +75,7 @@ class LiveHead:
     def predict(self, labels: NDArray[np.int64]) -> LivePredictions:
         """Probabilities of all rows from labels (n,), class positions or UNLABELED."""
         began = time.perf_counter()
-        change = np.clip(self._logits(labels) - self._before, -LIMIT, LIMIT)
-        logits = self._log_stored + change
+        logits = self._logits(self._fit(labels))
         logits -= logits.max(1, keepdims=True)
         shares = np.exp(logits)
         shares /= shares.sum(1, keepdims=True)
@@ -74,18 +89,28 @@ class LiveHead:
         found[rows] = out_of_fold(self._prepared.z[rows], labels[rows], n_classes, self.config.penalty)
         return found
 
-    def _logits(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, C) centered in each row; classes without labels have the lowest logit of the row. Zero with labels of
-        fewer than two classes."""
+    def _logits(self, now: Fitted) -> NDArray[np.float64]:
+        """(n, C) of the formula above."""
+        before = self._before
+        change = np.clip((now.logits - before.logits) / self.temperature, -LIMIT, LIMIT)
+        logits: NDArray[np.float64] = self._log_stored + change
+        new, both = now.known & ~before.known, now.known & before.known
+        if new.any():
+            others = both if both.any() else np.ones_like(both)
+            rest = (self._log_stored - before.logits / self.temperature)[:, others].mean(1, keepdims=True)
+            logits[:, new] = now.logits[:, new] / self.temperature + rest
+        return logits
+
+    def _fit(self, labels: NDArray[np.int64]) -> Fitted:
         n_classes = self._log_stored.shape[1]
         classes, positions = np.unique(labels[labels != UNLABELED], return_inverse=True)
-        found = np.zeros((len(labels), n_classes))
+        found, known = np.zeros((len(labels), n_classes)), np.zeros(n_classes, np.bool_)
         if len(classes) < 2:
-            return found
+            return Fitted(found, known)
         targets = np.full(len(labels), UNLABELED)
         targets[labels != UNLABELED] = positions
         logits = self._prepared.z @ fit_weights(self._prepared, targets, len(classes), self.config).T
         found[:] = logits.min(1, keepdims=True)
         found[:, classes] = logits
-        centered: NDArray[np.float64] = found - found.mean(1, keepdims=True)
-        return centered
+        known[classes] = True
+        return Fitted(found - found.mean(1, keepdims=True), known)

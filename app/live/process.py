@@ -99,13 +99,15 @@ class Follower:
     def _follow(self, project_id: int, pool: LivePool) -> Followed:
         known = self._followed.get(project_id)
         if known is None or known.pool is not pool:
-            from app.live.head import LiveHead  # loads scipy, which a store without rounds never needs
+            from app.live.head import FROZEN, TRAINED, LiveHead  # loads scipy, which a store without rounds never needs
 
             remove_result(self.home, project_id)  # of another round
             found = pool.found
             assert found.embeddings is not None
             stored = np.asarray(found.probabilities[pool.rows], np.float32)
-            head = LiveHead(np.asarray(found.embeddings[pool.rows], np.float32), stored, pool.labels)
+            features = np.asarray(found.embeddings[pool.rows], np.float32)
+            temperature = float(found.round.metrics.get("temperature") or 1.0)
+            head = LiveHead(features, stored, pool.labels, FROZEN if pool.frozen else TRAINED, temperature)
             known = Followed(pool, head, pool.labels, stored.argmax(1))
             self._followed[project_id] = known
             while len(self._followed) > 1 and sum(one.head.n_bytes for one in self._followed.values()) > KEPT_BYTES:

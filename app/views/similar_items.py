@@ -1,7 +1,8 @@
 """The items most similar to one item: cosine over the features of a round, exact, most similar first.
 
-With an encoder these are its features; without one, the last layer of the network. Blocks of rows are read in their
-order, so that a pool of 100,000 is searched at the speed of memory. The lengths of rows are computed once per round.
+With an encoder these are the principal components of its features that the head uses; without one, the last layer of
+the network. Blocks of rows are read in their order, so that a pool of 100,000 is searched at the speed of memory. The
+lengths of rows are computed once per round.
 """
 
 from __future__ import annotations
