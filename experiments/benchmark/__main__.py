@@ -1,12 +1,17 @@
 """Strategies on frozen encoders: data sets x strategies x seeds x label counts, one protocol, resumable.
 
     python -m experiments.benchmark --size small|full --data DIR --encoders DIR --out DIR
-                                    [--only SET ...] [--strategies NAME ...] [--seeds N] [--set NAME=FOLDER=ENCODER ...]
-                                    [--report] [--page DIR]
+                                    [--parts curves goals ways] [--only SET ...] [--strategies NAME ...] [--seeds N]
+                                    [--set NAME=FOLDER=ENCODER ...] [--report] [--page DIR]
 
-small: pools of at most 1,000 items. full: all items. Both have 10 seeds and 1, 2, 3, 4, 7 and 10 labels per class, on
-every set and on long-tailed versions of three, and a table at the label counts of the goals. One file per
-trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there.
+small: pools of at most 1,000 items. full: all items. Parts:
+
+curves  1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
+goals   bico and uniform at the label counts of the goals (`goals`)
+ways    encoder, training from scratch and `auto` (`ways`): hours, so it runs only if it is named; whole pools always
+
+One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there. A
+part without trials leaves its section of the page as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark import page, sets
+from experiments.benchmark import goals, page, sets, ways
 from experiments.benchmark.protocol import Pool, run_trial
 from experiments.benchmark.sets import FeatureSet, Source
 from experiments.record import DATA, machine, say
@@ -32,15 +37,6 @@ STRATEGIES = (
 PER_CLASS = (1, 2, 3, 4, 7, 10)
 TAILED = ("cifar10", "mnist", "speech_commands")
 SMALL_POOL = 1_000
-GOALS: dict[str, tuple[int, ...]] = {  # numbers of labels; the first are the start all share
-    "cifar10": (10, 20, 30, 40, 50, 60),
-    "flowers": (10, 20, 30, 40, 50, 60, 70),
-    "speech_commands": (10, 20, 30, 40),
-    "spoken_digit": (10, 20, 30, 40, 50, 60, 70),
-    "mnist": (10, 20, 30, 40),
-    "sounds": (40, 60, 80, 100, 120, 140, 160, 180, 200),
-}
-GOAL_STRATEGIES = ("bico", "uniform")
 
 
 @dataclass(frozen=True)
@@ -63,12 +59,15 @@ def tasks(given: argparse.Namespace) -> Iterator[Task]:
     for source in known.values():
         if given.only and source.name not in given.only:
             continue
+        has_goal = "goals" in given.parts and source.name in goals.GOALS
+        if "curves" not in given.parts and not has_goal:
+            continue
         full = sets.load(source, places)
         versions = [full] if source.name not in TAILED else [full, sets.long_tailed(full)]
-        for data in versions:
+        for data in versions if "curves" in given.parts else []:
             yield Task(data, "curve", tuple(count * data.n_classes for count in PER_CLASS), tuple(given.strategies))
-        if source.name in GOALS:
-            yield Task(full, "goal", GOALS[source.name], GOAL_STRATEGIES)
+        if has_goal:
+            yield Task(full, "goal", goals.GOALS[source.name].counts, goals.STRATEGIES)
 
 
 def run_seed(task: Task, pool: Pool, seed: int, given: argparse.Namespace) -> None:
@@ -114,10 +113,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
     parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
+    parser.add_argument("--parts", nargs="*", choices=["curves", "goals", "ways"], default=["curves", "goals"])
     parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--processes", type=int, help="of the part ways; one per core by default")
     parser.add_argument(
         "--page", type=Path, default=None, help="folder for benchmark.md and its figure; OUT by default"
     )
@@ -126,13 +127,17 @@ def main() -> None:
     torch.set_num_threads(1)
     if not given.report:
         run_all(given)
+        if "ways" in given.parts:
+            ways.run_ways(sets.Places(given.data, given.encoders, given.out), given.seeds, given.only, given.processes)
     curve, about = collected(given, "curve")
     goal, goal_about = collected(given, "goal")
     summary = page.write(
-        page.Inputs(curve, about, goal, goal_about, tuple(given.strategies), PER_CLASS, given.size),
+        page.Inputs(curve, about, tuple(given.strategies), PER_CLASS, given.size),
+        {"goals": page.table(goals.HEADER, goals.goal_rows(goal, goal_about)) if goal else "",
+         "ways": page.table(ways.HEADER, rows) if (rows := ways.way_rows(given.out)) else ""},
         given.page or given.out,
-    )
-    details = {"summary": summary, "curve": curve, "goal": goal, "sets": about, "machine": machine()}
+    )  # fmt: skip
+    details = {"summary": summary, "curve": curve, "goal": goal, "sets": about | goal_about, "machine": machine()}
     (given.out / "results.json").write_text(json.dumps(details, indent=1))
     print(json.dumps(summary))
 

@@ -1,5 +1,8 @@
-"""benchmark.md and curves.svg from the rows of trials. Words that do not depend on numbers are in `docs/benchmark.md`
-between the markers; the tables are written here."""
+"""benchmark.md and curves.svg from the rows of trials.
+
+Words that do not depend on numbers are in `docs/benchmark.md`. What stands between the markers of a section is
+replaced, if there are trials for it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
 from experiments.benchmark.figure import write_curves
 from experiments.benchmark.statistics import Results
 
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 FIRST = 3  # labels per class from which the summary counts
 
 
@@ -23,22 +25,32 @@ class Inputs:
 
     curve: list[dict[str, Any]]
     about: dict[str, Any]
-    goal: list[dict[str, Any]]
-    goal_about: dict[str, Any]
     strategies: tuple[str, ...]
     per_class: tuple[int, ...]
     size: str
 
 
-def write(inputs: Inputs, folder: Path) -> dict[str, Any]:
-    """Write the page and its figure; the summary."""
+def write(inputs: Inputs, others: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Write the page and its figure; the summary. `others` are the texts of sections by name, "" where there are no
+    results."""
     full = [row for row in inputs.curve if len(row["accuracy"]) == len(inputs.per_class)]
     strategies = tuple(s for s in inputs.strategies if any(row["strategy"] == s for row in full))
     results = Results(full, strategies, inputs.per_class)
     folder.mkdir(parents=True, exist_ok=True)
-    if not results.sets:
-        return {"sets": 0}
-    write_curves(results, folder / "benchmark_curves.svg")
+    sections = dict(others)
+    if results.sets:
+        write_curves(results, folder / "benchmark_curves.svg")
+        sections["tables"] = curve_section(results, inputs)
+    page = folder / "benchmark.md"
+    text = page.read_text() if page.exists() else "# Benchmark\n"
+    for name, section in sections.items():
+        if section:
+            text = with_section(text, name, section)
+    page.write_text(text)
+    return summary(results) if results.sets else {"sets": 0}
+
+
+def curve_section(results: Results, inputs: Inputs) -> str:
     parts = [
         _about_table(results, inputs),
         "![Learning curves](benchmark_curves.svg)",
@@ -47,14 +59,16 @@ def write(inputs: Inputs, folder: Path) -> dict[str, Any]:
         f"### bico against each strategy, sets and counts from {FIRST} labels per class on\n\n"
         + verdict_table(results),
         "### Mean accuracy by set\n\n" + accuracy_tables(results),
-        "### Batches of ten or twenty, bico and uniform\n\n" + goal_table(inputs),
     ]
-    text = f"{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
-    page = folder / "benchmark.md"
-    before = page.read_text() if page.exists() else f"# Benchmark\n\n{BEGIN}\n{END}\n"
-    head, rest = before.split(BEGIN)
-    page.write_text(head + text + rest.split(END)[1])
-    return summary(results)
+    return "\n\n".join(parts)
+
+
+def with_section(text: str, name: str, section: str) -> str:
+    """The page with the text between the markers of `name` replaced; a page without them gets them at its end."""
+    begin, end = BEGIN.format(name), END.format(name)
+    head, found, rest = text.partition(begin)
+    after = rest.partition(end)[2] if found else "\n"
+    return f"{head if found else head + chr(10)}{begin}\n\n{section}\n\n{end}{after}"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -147,23 +161,3 @@ def accuracy_tables(results: Results) -> str:
         ]
         parts.append(f"{name}\n\n" + table(["labels per class", *map(str, results.counts)], rows))
     return "\n\n".join(parts)
-
-
-def goal_table(inputs: Inputs) -> str:
-    """Mean and 95 % interval of the mean over seeds at some numbers of labels."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in inputs.goal:
-        groups.setdefault((row["set"], row["strategy"]), []).append(row)
-    rows = []
-    for (name, strategy), own in sorted(groups.items()):
-        values = 100 * np.array([row["accuracy"] for row in own])
-        n = len(values)
-        spread = values.std(0, ddof=1) / n**0.5 if n > 1 else np.full(values.shape[1], np.nan)
-        half = t.ppf(0.975, max(n - 1, 1)) * spread
-        cells = ", ".join(
-            f"{count}: {mean:.1f} ± {error:.1f}"
-            for count, mean, error in zip(own[0]["counts"], values.mean(0), half, strict=True)
-        )
-        ceiling = inputs.goal_about.get(name, {}).get("ceiling", float("nan"))
-        rows.append([name, strategy, str(len(own)), cells, f"{100 * ceiling:.1f}"])
-    return table(["set", "strategy", "seeds", "labels: accuracy", "all pool labels"], rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from experiments.benchmark import page, sets
+from experiments.benchmark import goals, page, sets, ways
 from experiments.benchmark.protocol import Pool, first_labels, run_trial
 from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
 from experiments.benchmark.statistics import Results
@@ -104,14 +106,57 @@ def test_the_page_is_made_from_trials_and_keeps_its_words(tmp_path):
         for strategy in STRATEGIES
         for seed in range(2)
     ]
-    goal = [{**row, "counts": (3, 6, 9)} for row in curve if row["strategy"] != "margin"]
     about = {"small": {"classes": 3, "pool": 90, "test": 90, "ceiling": pool.ceiling()}}
-    (tmp_path / "benchmark.md").write_text(f"# Words\n\n{page.BEGIN}\nold\n{page.END}\n\nAfter.\n")
-    found = page.write(page.Inputs(curve, about, goal, about, STRATEGIES, (1, 2, 3), "small"), tmp_path)
+    kept = "<!-- goals: begin -->\nkept\n<!-- goals: end -->"
+    (tmp_path / "benchmark.md").write_text(
+        f"# Words\n\n<!-- tables: begin -->\nold\n<!-- tables: end -->\n\nAfter.\n{kept}\n"
+    )
+    found = page.write(
+        page.Inputs(curve, about, STRATEGIES, (1, 2, 3), "small"), {"goals": "", "ways": "new"}, tmp_path
+    )
     text = (tmp_path / "benchmark.md").read_text()
-    assert text.startswith("# Words") and text.endswith("After.\n") and "old" not in text
+    assert text.startswith("# Words") and f"After.\n{kept}\n" in text and "old" not in text
+    assert text.endswith("<!-- ways: begin -->\n\nnew\n\n<!-- ways: end -->\n")
     assert "| bico |" in text and set(found["mean_rank"]) == set(STRATEGIES)
     assert (tmp_path / "benchmark_curves.svg").read_text().count("<polyline") == len(STRATEGIES)
+
+
+def test_goals_are_compared_with_a_paired_interval_over_the_seeds_that_both_have():
+    counts = goals.GOALS["speech_commands"].counts
+    rng = np.random.default_rng(0)
+    start, gain = 0.8 + 0.1 * rng.random(10), 0.03 + 0.005 * rng.normal(size=10)
+    rows = []
+    for seed in range(10):
+        uniform = [start[seed]] + [start[seed] + 0.05] * 3
+        bico = [start[seed]] + [start[seed] + 0.05 + gain[seed]] * 3
+        rows.append({"set": "speech_commands", "strategy": "bico", "seed": seed, "accuracy": bico})
+        if seed:  # the first seed of uniform is missing
+            rows.append({"set": "speech_commands", "strategy": "uniform", "seed": seed, "accuracy": uniform})
+    cells = goals.goal_rows(rows, {"speech_commands": {"ceiling": 0.975}})
+    assert [row[:3] for row in cells] == [["speech_commands", str(count), str(asked)] for count, asked in
+                                          goals.GOALS["speech_commands"].asked.items()]  # fmt: skip
+    assert len(counts) == 4 and {row[-1] for row in cells} == {"9"} and {row[-2] for row in cells} == {"97.5"}
+    pair = 100 * gain[1:]
+    half = scipy.stats.t.interval(0.95, 8, 0, pair.std(ddof=1) / 3)[1]
+    assert cells[0][6] == "the same"
+    assert cells[2][6] == f"{pair.mean():+.1f} [{pair.mean() - half:+.1f}, {pair.mean() + half:+.1f}]"
+    mean = 100 * (start + 0.05 + gain)[1:].mean()
+    assert cells[2][4] == ("yes" if mean >= 96 else "no") and cells[2][3].startswith(f"{mean:.1f} ± ")
+
+
+def test_ways_count_the_seeds_that_reached_the_last_number_of_labels(tmp_path):
+    comparison = ways.COMPARISONS[0]
+    records = [
+        {"seed": seed, "n_labels": count, "accuracy": 0.5 + 0.01 * count / 10 + 0.02 * seed}
+        for seed in range(3)
+        for count in (10, 20, 30, 40)
+        if (seed, count) != (2, 40)
+    ]
+    folder = ways.folder_of(tmp_path, comparison, "auto")
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": records}))
+    [row] = ways.way_rows(tmp_path)
+    assert row[:3] == ["mnist", "auto", "2"] and row[3].startswith("10: 52.0 ± ") and "40: 55.0 ± " in row[3]
 
 
 def test_pictures_of_arrays_become_files_with_a_manifest(tmp_path):

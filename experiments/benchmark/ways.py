@@ -1,0 +1,86 @@
+"""Both ways to a model from the same first labels: an encoder with a head, training from scratch, and `auto`.
+
+A run is `python -m app simulate` with bico and batches of ten; training from scratch takes a minute or two a round.
+Results are kept in OUT/simulations and an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.cli.commands.simulate import SimulationCommand, run_simulation
+from app.simulation.results import read_results
+from experiments.benchmark import sets
+from experiments.benchmark.goals import mean_interval, with_half
+
+BATCH = 10
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ways on one set, and the numbers of labels that are shown."""
+
+    name: str
+    ways: tuple[str, ...]
+    shown: tuple[int, ...]
+
+    @property
+    def plan(self) -> dict[str, int]:
+        return {"start": BATCH, "batch": BATCH, "rounds": self.shown[-1] // BATCH - 1}
+
+
+COMPARISONS = (
+    Comparison("mnist", ("auto", "encoder", "scratch"), (10, 20, 30, 40)),
+    Comparison("spoken_digit", ("encoder", "scratch"), (10, 40, 70)),
+)
+HEADER = ["set", "way", "seeds", "labels: accuracy"]
+
+
+def folder_of(out: Path, comparison: Comparison, way: str) -> Path:
+    return out / "simulations" / f"{comparison.name}-{way}"
+
+
+def run_ways(places: sets.Places, seeds: int, only: list[str], processes: int | None) -> None:
+    """Run the simulations that have no results yet; the cheap ways first."""
+    os.environ["WINNOW_HOME"] = str(places.out / "home")  # where `auto` finds the built-in encoder
+    known = sets.known_sources(places.data, places.out)
+    for comparison in COMPARISONS:
+        if only and comparison.name not in only:
+            continue
+        source = known[comparison.name]
+        if comparison.name == "mnist":
+            sets.write_pictures(source, places.data)
+        encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
+        for way in sorted(comparison.ways, key=("encoder", "auto", "scratch").index):
+            name = {"encoder": str(encoder.folder), "auto": "auto", "scratch": "none"}[way]
+            command = SimulationCommand(
+                data=source.folder, project=None, out=folder_of(places.out, comparison, way), strategies=("bico",),
+                seeds=seeds, preset="auto", encoder=name, processes=processes,
+            )  # fmt: skip
+            run_simulation(command, comparison.plan, as_json=True)
+
+
+def way_rows(out: Path) -> list[list[str]]:
+    """The cells of the table: means over the seeds that have reached the last count, with 95 % t intervals."""
+    found = []
+    for comparison in COMPARISONS:
+        for way in comparison.ways:
+            folder = folder_of(out, comparison, way)
+            if not (folder / "results.json").exists():
+                continue
+            by_seed: dict[int, dict[int, float]] = {}
+            for record in read_results(folder / "results.json")["records"]:
+                by_seed.setdefault(record["seed"], {})[record["n_labels"]] = 100 * record["accuracy"]
+            complete = [one for one in by_seed.values() if set(comparison.shown) <= set(one)]
+            if not complete:
+                continue
+            cells = ", ".join(
+                f"{count}: {with_half(mean_interval(np.array([one[count] for one in complete])))}"
+                for count in comparison.shown
+            )
+            found.append([comparison.name, way, str(len(complete)), cells])
+    return found
