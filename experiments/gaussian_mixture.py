@@ -17,8 +17,8 @@ import torch
 from sklearn.cluster import KMeans
 
 from core.coresets.library.mixtures import Mixture, MixturePrior, MixtureProblem, negative_log_likelihood, start_mixture
+from core.coresets.library.regularized import project_to_simplex
 from core.coresets.library.sensitivity import clustering_sensitivity, sample
-from core.coresets.library.simplex import project_to_simplex
 from core.coresets.library.variants import forward
 from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import ColumnElement, Integer, case, cast, func, select
 
-from storage.database.bulk import chunks
 from storage.database.schema import Item
 from storage.database.store import Store
 from storage.database.tables.recordings import Recording
@@ -45,16 +44,6 @@ def choose_groups(groups: Sequence[str], wanted: int, rng: np.random.Generator) 
     names = sorted(set(groups))
     number = n_test_groups(len(names), len(groups), wanted)
     return {names[at] for at in rng.choice(len(names), number, replace=False)}
-
-
-def groups_of(store: Store, project_id: int, item_ids: Sequence[int]) -> list[str]:
-    """The group of each item, in order; an item without one is its own."""
-    found: dict[int, str | None] = {}
-    with store.read() as connection:
-        for block in chunks(list(item_ids)):
-            query = select(Item.id, group_column()).where(Item.project_id == project_id, Item.id.in_(block))
-            found.update({row[0]: row[1] for row in connection.execute(query)})
-    return [found.get(item_id) or f"item {item_id}" for item_id in item_ids]
 
 
 def groups_on_both_sides(store: Store, project_id: int) -> list[str]:

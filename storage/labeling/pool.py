@@ -199,22 +199,11 @@ class Pool:
         with self.store.read() as connection:
             return int(connection.execute(query).scalar_one())
 
-    def waiting_ids(self, limit: int | None = None, offset: int = 0) -> NDArray[np.int64]:
-        """(n,) ids of waiting items, in the order of the queue, leased or not; all of them, or one page."""
-        query = queue.waiting_items(self.project_id).limit(limit).offset(offset)
-        with self.store.read() as connection:
-            return np.fromiter(connection.execute(query).scalars(), np.int64)
-
     def first_in_queue(self) -> NDArray[np.int64]:
         """(n,) ids of the waiting items that are picks or were put first, in the order of the queue."""
         query = queue.waiting_items(self.project_id).where(ItemState.queue_rank < NOT_QUEUED)
         with self.store.read() as connection:
             return np.fromiter(connection.execute(query).scalars(), np.int64)
-
-    def in_queue_order(self, item_ids: Sequence[int]) -> NDArray[np.int64]:
-        """These items in the order of the queue."""
-        with self.store.read() as connection:
-            return np.array(queue.in_order(connection, self.project_id, item_ids), np.int64)
 
     def prioritized(self, item_ids: Sequence[int]) -> set[int]:
         """Those of the items that are picks or were put first in the queue."""

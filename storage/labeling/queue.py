@@ -103,11 +103,6 @@ def waiting_items(project_id: int) -> Select[int]:
     return waiting.order_by(ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
 
 
-def in_order(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[int]:
-    """These items in serving order."""
-    return [item_id for _, _, item_id in sorted(_places(connection, project_id, item_ids))]
-
-
 def prioritized_items(connection: Connection, project_id: int, item_ids: Sequence[int]) -> set[int]:
     """Those of the items that are picks or were put first."""
     return {item_id for rank, _, item_id in _places(connection, project_id, item_ids) if rank < NOT_QUEUED}

@@ -22,7 +22,7 @@ from storage.database.store import Store
 from storage.database.tables.recordings import IS_WINDOW
 from storage.labeling import projections
 from storage.labeling.item_rows import count_items
-from storage.media.contents import check_content, content_of, read_content
+from storage.media.contents import check_content, content_of
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.projects import projects
 
@@ -38,18 +38,6 @@ class MediaReport:
     missing: int = 0
     changed: int = 0
     repaired: int = 0
-
-
-def read_item(store: Store, item_id: int) -> bytes:
-    """The item's bytes, exactly those that were imported. A missing or changed file is recorded before the error is
-    raised."""
-    query = select(Item.id, Item.project_id, *CONTENT, Item.condition).where(Item.id == item_id)
-    with store.read() as connection:
-        row = connection.execute(query).one_or_none()
-    if row is None:
-        raise NotFound(f"There is no item {item_id}.")
-    with updating_condition(store, row.project_id, row.id, row.condition):
-        return read_content(store.media, content_of(row))
 
 
 @contextlib.contextmanager

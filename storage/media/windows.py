@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from core.errors import InvalidInput
 from core.limits import Limits
-from storage.media.wav import PCM, Sliceable, WavLayout, header_bytes, wav_header, wav_layout
+from storage.media.wav import PCM, Sliceable, WavLayout, wav_header, wav_layout
 
 SHORTEST, LONGEST = 0.05, 600.0  # seconds of a window
 SHORTEST_HOP, LONGEST_HOP = 0.01, 86_400.0  # seconds from one window to the next
@@ -178,13 +178,6 @@ def _ended(last_frame: int, n_frames: int, rate: int) -> str:
         f"The recording ends after {n_frames:,} frames ({n_frames / rate:,.1f} s), before the end of the window at "
         f"frame {last_frame:,} ({(last_frame + 1) / rate:,.1f} s)."
     )
-
-
-def window_bytes(n_frames: int, channels: int, layout: WavLayout | None, subtype: str) -> int:
-    """The size of the bytes of a window."""
-    code, bits = (layout.code, layout.bits) if layout else (PCM, KEPT_BITS.get(subtype, DECODED_BITS))
-    n_bytes = n_frames * channels * bits // 8
-    return header_bytes(code) + n_bytes + (n_bytes & 1)
 
 
 def countable_frames(data: Sliceable, stated: int, most: int) -> int:

@@ -46,7 +46,6 @@ class AnnotatorStatistics:
     n_undone: int
     median_seconds: float | None  # median time per label, over labels with a measured time
     per_day: dict[date, int]  # labels per day, in the requested time zone
-    first_at: datetime | None
     last_at: datetime | None
 
 
@@ -132,7 +131,6 @@ class _Tally:
         self.kinds: Counter[str] = Counter()
         self.seconds: list[float] = []
         self.days: Counter[date] = Counter()
-        self.first: datetime | None = None
         self.last: datetime | None = None
 
     def add(self, kind: str, seconds: float | None, at: datetime, undone: bool, zone: tzinfo) -> None:
@@ -140,7 +138,6 @@ class _Tally:
             self.kinds["undone"] += 1
             return
         self.kinds[kind] += 1
-        self.first = at if self.first is None else min(self.first, at)
         self.last = at if self.last is None else max(self.last, at)
         if kind == "label":
             self.days[at.astimezone(zone).date()] += 1
@@ -157,7 +154,6 @@ class _Tally:
             n_undone=self.kinds["undone"],
             median_seconds=median(self.seconds) if self.seconds else None,
             per_day=dict(sorted(self.days.items())),
-            first_at=self.first,
             last_at=self.last,
         )
 

@@ -86,19 +86,6 @@ class FolderRowCache:
                 _fill(wanted, shard, compute, report, forward=in_front)
         return key_folder.open(digests, compute)
 
-    def known_rows(self, key: str, names: Sequence[str]) -> tuple[NDArray[np.bool_], StoredRows]:
-        """(n,) which of the names have a row, and the rows of those, in order. Nothing is computed."""
-        folder = self.folder / hashlib.sha256(key.encode()).hexdigest()[:32]
-        if not (folder / "layout.json").exists():
-            return np.zeros(len(names), np.bool_), StoredRows([], np.empty((0, 2), np.int64), NO_LAYOUT)
-        key_folder, digests = _KeyFolder(folder, key), digests_of(names)
-        known = np.isin(digests, key_folder.known())
-        return known, key_folder.open(digests[known], _cannot_compute)
-
-
-def _cannot_compute(positions: Sequence[int]) -> NDArray[Any]:
-    raise InvalidInput(f"{len(positions)} cached rows are damaged. They are computed again in the next round.")
-
 
 def digests_of(names: Sequence[str]) -> NDArray[np.void]:
     """(n,) 16-byte hashes of the names."""

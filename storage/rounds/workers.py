@@ -33,7 +33,6 @@ class WorkerRow:
     stage: str
     started_at: datetime
     heartbeat_at: datetime
-    heartbeat_age_seconds: float
     living: bool
 
 
@@ -63,7 +62,6 @@ def _row(row: Any, at: datetime, stale_seconds: float) -> WorkerRow:
         stage=row.stage,
         started_at=row.started_at,
         heartbeat_at=row.heartbeat_at,
-        heartbeat_age_seconds=age,
         living=age <= stale_seconds,
     )
 

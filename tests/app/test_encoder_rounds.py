@@ -28,14 +28,14 @@ from app.rounds.stored_round import past_rounds
 from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes
 from core.config import EncoderConfig, preset
-from core.encoders.folders import encoders_folder
+from core.encoders.folders import encoders_folder, feature_key
 from core.errors import InvalidInput, NotFound
 from core.types import ignore
 from storage.database.store import Store
 from storage.exporting.provenance import round_provenance
 from storage.projects.projects import list_projects
-from storage.rounds.encoded_features import read_features
 from storage.rounds.log import RoundLog
+from storage.rounds.row_cache import FolderRowCache
 from tests.app.real_rounds import import_clips, run_here, run_round_here
 from tests.core.encoders import tiny
 
@@ -77,7 +77,8 @@ def test_a_round_with_an_encoder_predicts_files_and_reports_a_changed_or_removed
     assert {"encode", "train", "select", "map"} <= set(row.metrics["seconds"])
     assert "features" not in row.metrics["seconds"]
     found = open_round_model(store, project.id)
-    assert read_features(store.home, identity, found.snapshot.hashes).present.all()
+    cached = FolderRowCache(store.home / "cache" / "rows").rows(feature_key(identity), found.snapshot.hashes, None)
+    assert np.isfinite(cached.take(np.arange(len(cached)))).all(), "every item was encoded and cached"
 
     assert main(["predict", "digits", "--out", str(tmp_path / "predicted.csv"), str(paths[0].parent)]) == 0
     with open(tmp_path / "predicted.csv", encoding="utf-8-sig") as file:

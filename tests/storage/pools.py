@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
-from storage.database.schema import Item
+from storage.database.schema import Item, ItemState
 from storage.database.store import Store, now
 from storage.labeling import projections
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
+from storage.media.checks import CONTENT, updating_condition
+from storage.media.contents import content_of, read_content
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectSettings, create_project, touch
@@ -31,6 +33,23 @@ class Made:
     classes: list[int]
     ann: int
     bob: int
+
+
+def read_item(store: Store, item_id: int) -> bytes:
+    """The bytes of an item, read as the routes read them: a missing or changed file is recorded with the item."""
+    with store.read() as connection:
+        query = select(Item.id, Item.project_id, *CONTENT, Item.condition).where(Item.id == item_id)
+        row = connection.execute(query).one()
+    with updating_condition(store, row.project_id, row.id, row.condition):
+        return read_content(store.media, content_of(row))
+
+
+def waiting_ids(made: Made) -> list[int]:
+    """The ids of the waiting items, in the order of the queue."""
+    in_queue = (ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
+    query = select(ItemState.item_id).where(ItemState.project_id == made.project_id, ItemState.waiting)
+    with made.store.read() as connection:
+        return list(connection.execute(query.order_by(*in_queue)).scalars())
 
 
 def make_pool(store: Store, n_items: int = 10, name: str = "birds", **settings: Any) -> Made:

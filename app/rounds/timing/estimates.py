@@ -106,10 +106,6 @@ def by_rule(store: Store, project: ProjectRow, config: RoundConfig) -> Estimate:
     return Estimate(seconds, "rule")
 
 
-def seconds_per_stage(store: Store, project_id: int, config: RoundConfig) -> dict[str, float]:
-    return dict(estimate(store, project_id, config).seconds)
-
-
 def expected(store: Store, project_id: int, config: RoundConfig) -> Expected:
     """What a running round is compared with: the estimate, and the phases of the round it is based on."""
     found = estimate(store, project_id, config)

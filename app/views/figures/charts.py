@@ -30,12 +30,11 @@ class Tokens:
     muted: str
     line: str
     accent: str
-    accent_soft: str
     key: str
 
 
-LIGHT = Tokens("#FFFFFF", "#1E2124", "#5C6470", "#E5E2DA", "#A8540A", "#FBEBDD", "#F1EFE9")
-DARK = Tokens("#1B1E22", "#ECEBE7", "#A2A9B3", "#2C3036", "#F0A350", "#3A2A18", "#262A30")
+LIGHT = Tokens("#FFFFFF", "#1E2124", "#5C6470", "#E5E2DA", "#A8540A", "#F1EFE9")
+DARK = Tokens("#1B1E22", "#ECEBE7", "#A2A9B3", "#2C3036", "#F0A350", "#262A30")
 PLOT_OPTIONS = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 MAP_OPTIONS = {
     "displaylogo": False,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import streamlit as st
 
 from app.views import review_cases
+from app.views.cards.annotator_table import annotator_lines
 from app.views.item_names import ItemNames
 from app.views.review_cases import Case
 from app.views.text import count, markup, plain, visible
@@ -134,16 +137,10 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
 
 def people_card(project_id: int) -> None:
     theme.heading("Annotators")
-    lines = [
-        {
-            "Annotator": visible(row.name),
-            "Labels": row.n_labels,
-            "Seconds per label": round(row.median_seconds, 1) if row.median_seconds is not None else None,
-        }
-        for row in annotator_statistics(resources.store(), project_id)
-    ]
+    zone = ZoneInfo(st.context.timezone) if st.context.timezone else UTC
+    lines = annotator_lines(annotator_statistics(resources.store(), project_id, zone), datetime.now(zone))
     if lines:
-        one_digit = {"Seconds per label": st.column_config.NumberColumn(format="%.1f")}
-        st.dataframe(lines, hide_index=True, key="people", column_config=one_digit)
+        formats = {"Seconds per label": st.column_config.NumberColumn(format="%.1f")}
+        st.dataframe(lines, hide_index=True, key="people", column_config=formats)
     else:
         theme.muted("No labels yet.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-TEXT, MUTED, LINE, PAPER = (30, 33, 36), (92, 100, 112), (229, 226, 218), (255, 255, 255)
+TEXT, MUTED, PAPER = (30, 33, 36), (92, 100, 112), (255, 255, 255)
 LOW, HIGH = (241, 239, 233), (168, 84, 10)
 MOST_NUMBERS = 30  # classes up to which each cell shows its count
 MARGIN = 16

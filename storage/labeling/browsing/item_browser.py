@@ -63,11 +63,6 @@ class ItemQuery:
     items: tuple[int, ...] | None = None  # only these, for example an area of the map
     viewer: int = NO_ID
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether there is any condition besides `show`, `items` and `viewer`."""
-        return self != ItemQuery(show=self.show, items=self.items, viewer=self.viewer)
-
 
 @dataclass(frozen=True, slots=True)
 class Matches:

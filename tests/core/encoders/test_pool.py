@@ -19,7 +19,6 @@ from core.encoders.folders import open_encoder
 from core.encoders.pool import encode_pool
 from core.errors import NotFound
 from core.rows import MemoryRowCache
-from storage.rounds.encoded_features import read_features
 from storage.rounds.row_cache import FolderRowCache
 from tests.core.encoders import tiny
 
@@ -82,17 +81,7 @@ def test_a_replaced_encoder_of_the_same_name_does_not_read_the_features_of_the_f
     encode_pool(media.hashes, media, before, cache)
     after = open_encoder(tiny.write(tmp_path / "tiny", tiny.linear(), output={"pooling": "mean+max"}))
     assert encode_pool(media.hashes, media, after, cache).features().shape == (2, 8)
-    assert read_features(tmp_path, before.identity, media.hashes).matrix.shape == (2, 4)
-
-
-def test_stored_features_are_read_with_numpy_alone(tmp_path):
-    encoder = open_encoder(tiny.write(tmp_path / "tiny", tiny.root_of_mean()))
-    media = Media(wav(0.25), wav(-0.25), wav(1.0))
-    encode_pool(media.hashes, media, encoder, FolderRowCache(tmp_path / "cache" / "rows"))
-    found = read_features(tmp_path, encoder.identity, ["0" * 64, *media.hashes])
-    assert found.present.tolist() == [False, True, False, True]
-    np.testing.assert_allclose(found.matrix, [0.5 * tiny.weights(1)[0], tiny.weights(1)[0]], atol=1e-5)
-    assert not read_features(tmp_path, "f" * 64, media.hashes).present.any()
+    assert encode_pool(media.hashes, media, before, cache).features().shape == (2, 4)
 
 
 ENCODE = """
@@ -136,4 +125,5 @@ def test_a_killed_process_loses_one_block_and_two_processes_share_the_work(tmp_p
     total = sum(one["reads"] for one in said)
     assert n - kept <= total < 2 * (n - kept)
     media = Media(*(wav((1 + k) / n) for k in range(n)))
-    assert read_features(tmp_path, encoder.identity, media.hashes).present.all()
+    found = encode_pool(media.hashes, media, encoder, FolderRowCache(names))
+    assert found.readable.all() and media.n_reads == 0, "every item is in the cache"

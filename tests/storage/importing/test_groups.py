@@ -16,7 +16,7 @@ from storage.database.schema import Item
 from storage.database.store import Store
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
-from storage.labeling.groups import groups_of, groups_on_both_sides
+from storage.labeling.groups import group_column, groups_on_both_sides
 from storage.labeling.pool import Pool
 from storage.labeling.random_split import is_test_group
 from storage.media.windows import WindowOptions
@@ -39,10 +39,11 @@ def clips(folder: Path, rows: list[str], header: str = "path,label,group") -> Pa
 
 def sides(store: Store, project: int) -> dict[str, set[bool]]:
     with store.read() as connection:
-        rows = connection.execute(select(Item.id, Item.held_out).where(Item.project_id == project)).all()
+        query = select(Item.id, group_column().label("group"), Item.held_out).where(Item.project_id == project)
+        rows = connection.execute(query).all()
     found: dict[str, set[bool]] = defaultdict(set)
-    for group, row in zip(groups_of(store, project, [row.id for row in rows]), rows, strict=True):
-        found[group].add(bool(row.held_out))
+    for row in rows:
+        found[row.group or f"item {row.id}"].add(bool(row.held_out))
     return found
 
 

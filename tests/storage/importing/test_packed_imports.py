@@ -24,13 +24,14 @@ from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import Pool
 from storage.media import pack_index
 from storage.media import packs as media_packs
-from storage.media.checks import MediaReport, read_item, verify_items
+from storage.media.checks import MediaReport, verify_items
 from storage.media.folder import MediaFolder
 from storage.media.packs import SMALL_BYTES, Packs, PackWriter
 from storage.media.probe_pool import ProbePool
 from storage.media.probe_process import DISK_FULL, MANY, Examiner
 from storage.projects.projects import create_project
 from tests.storage.made_media import long_picture, wav, write_files, zip_of
+from tests.storage.pools import read_item
 
 N = MANY + 6
 FILES = {f"{('dog', 'cat')[k % 2]}/{k:03d}.wav": wav(k) for k in range(N)}

@@ -24,7 +24,7 @@ from storage.importing.windows.kept import kept_windows
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
 from storage.media import shared
-from storage.media.checks import read_item, verify_items
+from storage.media.checks import verify_items
 from storage.media.folder import MediaChanged, MediaMissing
 from storage.media.windows import Span, WindowOptions, window_key
 from storage.projects import deletion
@@ -33,6 +33,7 @@ from storage.projects.classes import list_classes
 from storage.projects.disk_use import disk_use
 from storage.projects.projects import create_project, get_project
 from storage.projects.recordings import find_recording, list_recordings, windows_of
+from tests.storage.pools import read_item
 
 RATE = 8_000
 WINDOWS = WindowOptions(seconds=1.0)

@@ -180,9 +180,8 @@ def requests(made: Made, first: int) -> dict[str, Callable[[], Any]]:
         "counts": pool.counts,
         "waiting": lambda: pool.count_items(ItemFilter(state="waiting")),
         "items": lambda: pool.items_by_id(page),
-        "places": lambda: pool.in_queue_order(page),
         "prioritized": lambda: pool.prioritized(page),
-        "page": lambda: pool.waiting_ids(60),
+        "first": lambda: pool.first_in_queue(),
         "claim": lambda: pool.next_to_label(annotator=made.ann, holder="tab", limit=30),
         "label": lambda: pool.label(made.items[first], made.classes[0], annotator=made.ann),
         "recent": lambda: pool.recent(made.ann, 60),
@@ -209,7 +208,7 @@ def test_the_work_of_the_database_does_not_grow_with_the_pool(sqlite_store):
     assert not grown, "hundreds of steps at both sizes"
 
 
-@pytest.mark.parametrize("query", ["changed", "waiting page", "names"])
+@pytest.mark.parametrize("query", ["changed", "first in the queue", "names"])
 def test_no_query_of_a_request_scans_a_table(sqlite_store, query):
     made = make_pool(sqlite_store, 50)
     statements: list[tuple[str, Any]] = []
@@ -223,8 +222,8 @@ def test_no_query_of_a_request_scans_a_table(sqlite_store, query):
     try:
         if query == "changed":
             item_states(sqlite_store, made.project_id)
-        elif query == "waiting page":
-            made.pool.waiting_ids(60, 20)
+        elif query == "first in the queue":
+            made.pool.first_in_queue()
         else:
             made.pool.items_by_id(made.items[:20])
     finally:

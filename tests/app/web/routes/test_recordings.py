@@ -20,12 +20,12 @@ from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, run_import
 from storage.labeling.events import LabelInput
 from storage.labeling.pool import Pool
-from storage.media.checks import read_item
 from storage.media.windows import WindowOptions
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project, update_project
 from tests.app.finished_rounds import finish_round
+from tests.storage.pools import read_item
 
 RATE = 8_000
 

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize
 
 from core.coresets.library.linear import SoftmaxProblem, one_hot, with_bias
-from core.coresets.library.regularized import PrintedConfig, ShrinkConfig, shrink_as_printed, shrink_coreset
-from core.coresets.library.simplex import project_to_simplex
+from core.coresets.library.regularized import (
+    PrintedConfig,
+    ShrinkConfig,
+    project_to_simplex,
+    shrink_as_printed,
+    shrink_coreset,
+)
 from core.errors import InvalidInput
 
 

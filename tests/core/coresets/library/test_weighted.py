@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from core.coresets.library.implicit import ModelProblem
 from core.coresets.library.linear import SoftmaxProblem, kernel_factor, one_hot
-from core.coresets.library.simplex import project_to_simplex
+from core.coresets.library.regularized import project_to_simplex
 from core.coresets.library.weighted import Coreset, PursuitConfig, build_coreset, correct_weights
 from core.errors import InvalidInput
 

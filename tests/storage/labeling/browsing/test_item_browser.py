@@ -23,7 +23,7 @@ from storage.projects.deletion import request_deletion, run_deletion
 from storage.projects.projects import get_project
 from storage.projects.roles import Actor, acting_as, set_role
 from tests.app.finished_rounds import finish_round
-from tests.storage.pools import Made, add_items, event, make_pool
+from tests.storage.pools import Made, add_items, event, make_pool, waiting_ids
 
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
 EVERY_SHOW, EVERY_MARK = (
@@ -185,7 +185,7 @@ def test_the_choices_are_what_the_project_has(made):
 
 def test_items_go_to_the_front_of_the_queue_and_skips_of_all_annotators_are_undone(made):
     skipped, waiting, labeled = made.items[4], made.items[9], made.items[1]
-    before = made.pool.waiting_ids().tolist()
+    before = waiting_ids(made)
     assert skipped not in before
     sent = send_to_queue(made.store, made.project_id, [skipped, waiting, labeled], annotator=made.bob)
     assert sent.n_waiting == 2 and set(sent.skipped) == {skipped}
@@ -193,7 +193,7 @@ def test_items_go_to_the_front_of_the_queue_and_skips_of_all_annotators_are_undo
     assert [item.id for item in made.pool.next_to_label(annotator=made.ann, limit=2)] == [skipped, waiting]
     assert [(event.kind, event.annotator_id) for event in made.pool.history(skipped)][-1] == ("undo", made.bob)
     assert take_back(made.store, made.project_id, sent, annotator=made.bob) == 2
-    assert made.pool.waiting_ids().tolist() == before and made.pool.item(skipped).skipped
+    assert waiting_ids(made) == before and made.pool.item(skipped).skipped
     assert made.pool.rebuild() == 0
 
 
@@ -207,15 +207,15 @@ def test_an_item_that_was_labeled_in_between_is_not_returned(made):
 
 @pytest.mark.parametrize("rank", [NOT_QUEUED + 1, 2**61, -NOT_QUEUED - 1, -(2**61)])
 def test_no_place_in_the_queue_takes_an_item_out_of_it(made, rank):
-    before = made.pool.waiting_ids().tolist()
+    before = waiting_ids(made)
     with pytest.raises(InvalidInput, match="out of range"):
         take_back(made.store, made.project_id, Sent(ranks={before[0]: rank}, skipped={}), annotator=made.bob)
-    assert made.pool.waiting_ids().tolist() == before
+    assert waiting_ids(made) == before
 
 
 @pytest.mark.parametrize("rank", [NOT_QUEUED, -NOT_QUEUED])
 def test_items_at_the_ends_of_the_queue_are_served_and_others_still_come_first(made, rank):
-    *_, last, first = made.pool.waiting_ids().tolist()
+    *_, last, first = waiting_ids(made)
     assert take_back(made.store, made.project_id, Sent(ranks={last: rank}, skipped={}), annotator=made.bob) == 1
     send_to_queue(made.store, made.project_id, [first], annotator=made.bob)
     served = [item.id for item in made.pool.next_to_label(annotator=made.ann, limit=100)]

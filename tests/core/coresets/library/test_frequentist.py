@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.coresets.frequentist import a_objective, bayesian_v_objective, greedy, unexplained, v_objective
+from core.coresets.library.frequentist import a_objective, bayesian_v_objective, greedy, unexplained, v_objective
 from core.errors import InvalidInput
 
 N, D, NOISE = 12, 3, 0.25
