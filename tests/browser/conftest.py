@@ -129,7 +129,7 @@ def own_server(folder: Path) -> Iterator[Server]:
 def chromium() -> Iterator[Browser]:
     require_chromium()
     with sync_playwright() as playwright:
-        flags = [*CHROMIUM_FLAGS, "--renderer-process-limit=1"]  # tabs of a context share a process, see `open_anchor`
+        flags = [*CHROMIUM_FLAGS, "--process-per-site"]  # tabs of a context share a process, see `open_anchor`
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=2 * SLOW)
         yield opened
         opened.close()
@@ -192,8 +192,9 @@ class AnnotatorBrowser:
 
 
 def open_anchor(context: BrowserContext, server: Server) -> None:
-    """A small page that stays open, and with it the process of the context's tabs. A tab in a new process takes half as
-    much CPU time again, because everything that Streamlit loads is parsed and compiled anew."""
+    """A small page that stays open, and with it the process of the context's tabs. In a new process, everything that
+    Streamlit loads is parsed and compiled anew: Map took 3.0 s of CPU time instead of 1.7 s, Train 3.8 s instead of
+    2.4 s."""
     context.new_page().goto(server.url + HEALTH_PATH)
 
 
