@@ -75,6 +75,8 @@ DEFERRED_IMPORTS = (
         "sklearn.*",
         "it loads pandas too, which takes a second; rounds with few labels, and most processes, do without it",
     ),
+    ("app.views.measuring", "scipy.*", "half a second of every start of the page server; only groups need a quantile"),
+    ("core.kernels.plan", "scipy.interpolate", "it loads most of scipy; kernels on a grid of offsets alone need it"),
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),
@@ -265,7 +267,7 @@ def test_the_light_modules_and_the_store_load_without_torch(tmp_path):
 def test_the_page_process_loads_neither_torch_nor_the_engine(tmp_path):
     """Whatever a screen imports, through whatever other module: the page process stays light."""
     names = [module for module in modules() if belongs(module, "app.web")]
-    assert not loaded_after_importing(names, tmp_path) & {*HEAVY, "dbos"}
+    assert not loaded_after_importing(names, tmp_path) & {*HEAVY, "scipy", "sklearn", "dbos"}
 
 
 def test_the_command_line_starts_without_torch_and_streamlit(tmp_path):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from app.views.figures.charts import wilson
 from app.views.forecasts import Forecast, forecast
@@ -107,6 +106,8 @@ def effective_size(correct: NDArray[np.bool_], groups: NDArray[np.int64]) -> flo
 
     Where all predictions are right, or all are wrong, the size before the factor is k.
     """
+    from scipy.special import stdtrit  # Student's quantile; a page without groups never loads scipy
+
     n = len(correct)
     if n == 0:
         return 0.0
@@ -118,7 +119,7 @@ def effective_size(correct: NDArray[np.bool_], groups: NDArray[np.int64]) -> flo
     if 0 < p < 1:
         variance = k / (k - 1) * float(((right - p * size) ** 2).sum()) / n**2
         found = min(float(n), p * (1 - p) / variance) if variance > 0 else float(n)
-    return max(1.0, found * (Z / float(stats.t.ppf(0.975, k - 1))) ** 2)
+    return max(1.0, found * (Z / float(stdtrit(k - 1, 0.975))) ** 2)
 
 
 def half_width(n_items: int, expected: float = 0.5) -> float:

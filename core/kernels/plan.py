@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 
 from core.errors import InvalidInput
 from core.kernels.networks import AveragePool, Conv, GlobalAveragePool, GridAveragePool, Layer, Network, Relu, Residual
@@ -221,6 +220,8 @@ def _pooled_size(height: int, width: int) -> int:
 def offset_grid(side: int, spacing: int) -> tuple[list[int], NDArray[np.float64]]:
     """The offsets of a grid along a side of `side` positions, without 0, and the weights (2 side - 1, n) of the grid's
     values in the cubic spline through them, at every offset from -(side - 1) to side - 1."""
+    from scipy.interpolate import CubicSpline
+
     steps = max(2, round((side - 3) / spacing))
     positive = sorted({round(2 + (side - 3) * k / steps) for k in range(steps + 1)})
     nodes = [-d for d in reversed(positive)] + positive

@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from app.cli.main import main
 from app.views.figures.charts import wilson
 from app.views.forecasts import forecast
-from app.views.measuring import measure, needed_items
+from app.views.measuring import effective_size, measure, needed_items
 from app.views.measuring_words import forecast_sentence
 from storage.database.store import Store
 from storage.labeling.test_sets import draw_test_set, own_test_items
@@ -32,6 +33,19 @@ def curve(labels, errors, n=400, seed=0):
     """(n, rounds) correctness of items with a fixed difficulty: as in real rounds, the same items stay wrong."""
     difficulty = np.random.default_rng(seed).random(n)
     return np.array(labels), np.stack([difficulty >= error for error in errors], 1)
+
+
+def test_the_effective_size_of_groups_has_students_quantile_for_their_number():
+    """Three groups of four, each all right or all wrong: by hand from the formulas of the docstring, with the quantile
+    of scipy.stats."""
+    groups, correct = np.repeat([7, 8, 9], 4), np.repeat([True, True, False], 4)
+    p, k = 2 / 3, 3.0
+    variance = k / (k - 1) * (2 * (4 - 4 * p) ** 2 + (4 * p) ** 2) / 12**2
+    expected = p * (1 - p) / variance * (1.96 / stats.t.ppf(0.975, k - 1)) ** 2
+    assert effective_size(correct, groups) == pytest.approx(max(1.0, expected), rel=1e-9)
+    many = np.repeat(np.arange(30), 2)
+    share = (1.96 / stats.t.ppf(0.975, 29)) ** 2
+    assert effective_size(np.ones(60, bool), many) == pytest.approx(30 * share, rel=1e-9)
 
 
 def test_a_power_law_is_continued_to_where_it_reaches_the_target():

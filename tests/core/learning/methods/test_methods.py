@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 
 from core.config import TrainingConfig
 from core.learning.averaging import decay_at, move_average
@@ -151,6 +152,16 @@ def test_the_prior_is_uniform_until_the_labels_say_otherwise():
     np.testing.assert_allclose(class_prior(skewed, 3), np.array([41, 5, 3]) / 49, rtol=1e-6)
     np.testing.assert_allclose(class_prior(skewed, 3, "uniform"), 1 / 3)
     np.testing.assert_allclose(class_prior(np.array([0, 0]), 3), 1 / 3)
+
+
+def test_the_prior_changes_where_the_chi_square_test_rejects_equal_classes():
+    rejected = []
+    for extra in range(40):
+        counts = np.array([10 + extra, 10, 8, 11])
+        found = class_prior(np.repeat(np.arange(4), counts), 4)
+        rejected.append(bool(stats.chisquare(counts).pvalue < 0.01))
+        np.testing.assert_allclose(found, (counts + 1) / (counts.sum() + 4) if rejected[-1] else 1 / 4, rtol=1e-6)
+    assert 0 < sum(rejected) < len(rejected)
 
 
 def test_the_moving_average_has_its_closed_form():
