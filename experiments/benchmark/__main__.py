@@ -1,14 +1,15 @@
 """Strategies on frozen encoders: data sets x strategies x seeds x label counts, one protocol, resumable.
 
     python -m experiments.benchmark --size small|full --data DIR --encoders DIR --out DIR
-                                    [--parts curves goals ways] [--only SET ...] [--strategies NAME ...] [--seeds N]
-                                    [--set NAME=FOLDER=ENCODER ...] [--report] [--page DIR]
+                                    [--parts curves goals ways scratch] [--only SET ...] [--strategies NAME ...]
+                                    [--seeds N] [--set NAME=FOLDER=ENCODER ...] [--report] [--page DIR]
 
 small: pools of at most 1,000 items. full: all items. Parts:
 
-curves  1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
-goals   bico and uniform at the label counts of the goals (`goals`)
-ways    encoder, training from scratch and `auto` (`ways`): hours, so it runs only if it is named; whole pools always
+curves   1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
+goals    bico and uniform at the label counts of the goals (`goals`)
+ways     encoder, training from scratch and `auto` (`ways`): hours, so it runs only if it is named; whole pools always
+scratch  five strategies on three sets with training from scratch (`scratch`): hours, so it runs only if it is named
 
 One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there. A
 part without trials leaves its section of the page as it is.
@@ -25,7 +26,7 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark import goals, page, sets, ways
+from experiments.benchmark import goals, page, scratch, sets, ways
 from experiments.benchmark.protocol import Pool, run_trial
 from experiments.benchmark.sets import FeatureSet, Source
 from experiments.record import DATA, machine, say
@@ -34,6 +35,7 @@ STRATEGIES = (
     "bico", "uniform", "margin", "max_entropy", "badge", "k_center", "k_means", "typiclust", "prob_cover",
     "max_herding", "uncertainty_herding", "drop_query", "tcm",
 )  # fmt: skip
+PARTS = ("curves", "goals", "ways", "scratch")
 PER_CLASS = (1, 2, 3, 4, 7, 10)
 TAILED = ("cifar10", "mnist", "speech_commands")
 SMALL_POOL = 1_000
@@ -113,12 +115,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
     parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
-    parser.add_argument("--parts", nargs="*", choices=["curves", "goals", "ways"], default=["curves", "goals"])
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=["curves", "goals"])
     parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--processes", type=int, help="of the part ways; one per core by default")
+    parser.add_argument("--processes", type=int, help="of ways and scratch; one per core by default")
     parser.add_argument(
         "--page", type=Path, default=None, help="folder for benchmark.md and its figure; OUT by default"
     )
@@ -129,12 +131,16 @@ def main() -> None:
         run_all(given)
         if "ways" in given.parts:
             ways.run_ways(sets.Places(given.data, given.encoders, given.out), given.seeds, given.only, given.processes)
+        if "scratch" in given.parts:
+            n_seeds = min(given.seeds, scratch.SEEDS)
+            scratch.run_scratch(given.data, given.out, given.only, n_seeds, given.processes)
     curve, about = collected(given, "curve")
     goal, goal_about = collected(given, "goal")
     summary = page.write(
         page.Inputs(curve, about, tuple(given.strategies), PER_CLASS, given.size),
         {"goals": page.table(goals.HEADER, goals.goal_rows(goal, goal_about)) if goal else "",
-         "ways": page.table(ways.HEADER, rows) if (rows := ways.way_rows(given.out)) else ""},
+         "ways": page.table(ways.HEADER, rows) if (rows := ways.way_rows(given.out)) else "",
+         "scratch": scratch.scratch_section(given.out)},
         given.page or given.out,
     )  # fmt: skip
     details = {"summary": summary, "curve": curve, "goal": goal, "sets": about | goal_about, "machine": machine()}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.benchmark import goals, page, sets, ways
+from experiments.benchmark import goals, page, scratch, sets, ways
 from experiments.benchmark.protocol import Pool, first_labels, run_trial
 from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
 from experiments.benchmark.statistics import Results
@@ -157,6 +157,31 @@ def test_ways_count_the_seeds_that_reached_the_last_number_of_labels(tmp_path):
     (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": records}))
     [row] = ways.way_rows(tmp_path)
     assert row[:3] == ["mnist", "auto", "2"] and row[3].startswith("10: 52.0 ± ") and "40: 55.0 ± " in row[3]
+
+
+def test_trials_from_scratch_count_when_all_strategies_have_reached_the_last_number_of_labels(tmp_path):
+    def record(strategy: str, seed: int, per_class: int, accuracy: float) -> dict[str, object]:
+        seconds = {"train": 60.0, "select": 0.5 * per_class}
+        n_labels = per_class * scratch.N_CLASSES
+        return {"strategy": strategy, "seed": seed, "n_labels": n_labels, "accuracy": accuracy, "seconds": seconds}
+
+    def trial(strategy: str, seed: int, last: float) -> list[dict[str, object]]:
+        return [record(strategy, seed, count, last - 0.1 * (4 - count)) for count in scratch.PER_CLASS]
+
+    assert scratch.scratch_section(tmp_path) == ""
+    records = [one for name in scratch.STRATEGIES for one in trial(name, 0, 0.9 if name == "bico" else 0.8)]
+    begun = trial("bico", 1, 0.95)[:-1]
+    rows = scratch.rows_of("mnist", [*records, *begun])
+    assert {(row["strategy"], row["seed"]) for row in rows} == {(name, 0) for name in scratch.STRATEGIES}
+    assert rows[1]["strategy"] == "bico"
+    np.testing.assert_allclose(rows[1]["accuracy"], [0.6, 0.7, 0.8, 0.9])
+    assert rows[1]["select_seconds"] == [0.5, 1.0, 1.5]
+    file = tmp_path / "scratch" / "mnist" / "results.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"version": 2, "question": {"plan": {}}, "records": [*records, *begun]}))
+    section = scratch.scratch_section(tmp_path)
+    assert "finished: mnist 1." in section
+    assert "| bico | 60.0 | 70.0 | 80.0 | 90.0 |" in section and "| uniform | 50.0 | 60.0 | 70.0 | 80.0 |" in section
 
 
 def test_pictures_of_arrays_become_files_with_a_manifest(tmp_path):
