@@ -51,15 +51,14 @@ TIMED_STEPS = 40  # to measure the time of a step
 
 
 def resolutions(derived: MediaConfig, kind: str) -> dict[str, MediaConfig]:
-    """The inputs to compare at equal time: the usual one, the derived one, and others of about as many values."""
+    """The inputs to compare: the usual ones, the derived ones, and others of at most twice as many values."""
     usual = MediaConfig(channels=3 if kind == "image" else 1)
     if kind == "image":
-        sides = {"32x32 fit": (32, 0, "fit"), "32x32 crop": (32, 0, "crop"), "48x48": (48, 0, "stretch")}
-        others = {
-            name: dataclasses.replace(usual, image_size=size, image_width=width, image_fit=fit)
-            for name, (size, width, fit) in sides.items()
-        }
-        return {"usual": usual, "derived": derived, **others}
+        crop = dataclasses.replace(usual, image_fit="crop")
+        large = dataclasses.replace(crop, image_size=45, flip=True)
+        wide = dataclasses.replace(usual, image_size=39, image_width=52, image_fit="fit")
+        others = {"32x32 crop mirrored": dataclasses.replace(crop, flip=True), "45x45 crop mirrored": large}
+        return {"usual": usual, "derived": derived, **others, "39x52 fit": wide}
     coarse = dataclasses.replace(derived, hop=derived.hop * 2, n_fft=derived.n_fft * 2)
     tall = dataclasses.replace(coarse, n_mels=2 * derived.n_mels)
     half = dataclasses.replace(with_length(derived, derived.seconds / 2), predict_windows=derived.predict_windows)
@@ -160,6 +159,9 @@ def main() -> int:
     parser.add_argument("--part", choices=["tune", "test"], default="test")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=preset("laptop").training.steps, help="of the usual inputs")
+    parser.add_argument("--equal-steps", action="store_true", help="of the tune part: instead of equal time")
+    parser.add_argument("--labels", nargs="*", type=int, default=[], help="of the test part, in this order")
+    parser.add_argument("--only", nargs="*", default=[], help="resolutions of the tune part")
     parser.add_argument("--out", type=Path, default=Path("results") / "whole_items")
     parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
     given = parser.parse_args()
@@ -169,9 +171,9 @@ def main() -> int:
     derived = derive_media(full.kind, pool_measures(full, files))
     pool = part_of(full, given.part)
     choices = resolutions(derived, pool.kind)
-    if given.part == "test":
-        choices = {name: choices[name] for name in ("usual", "derived")}
-    cache = FolderRowCache(out / "cache")
+    only = ("usual", "derived") if given.part == "test" else tuple(given.only) or tuple(choices)
+    choices = {name: choices[name] for name in only}
+    cache = FolderRowCache(given.out / f"{given.dataset}-cache")
     studies = {}
     for name, media in choices.items():
         inputs = prepare(pool.hashes, lambda key: files[key].read_bytes(), pool.kind, media, cache, held_out=pool.test)
@@ -190,23 +192,24 @@ def main() -> int:
 def tune(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
     n_labels = TUNE_LABELS[given.dataset]
     for name, study in studies.items():
-        if results.find(timed=name) is None:
+        if not given.equal_steps and results.find(timed=name) is None:
             results.add(timed=name, shape=list(study.inputs.shape), step_seconds=study.step_seconds(n_labels))
     usual = results.find(timed="usual")
     for seed in given.seeds:
         for name, study in studies.items():
-            timed = results.find(timed=name)
-            if usual is None or timed is None or results.find(inputs=name, seed=seed) is not None:
+            timed = usual if given.equal_steps else results.find(timed=name)
+            pace = usual["step_seconds"] / timed["step_seconds"] if usual and timed else 1.0
+            steps = round(given.steps * pace)
+            if results.find(inputs=name, seed=seed, steps=steps) is not None:
                 continue
-            steps = round(given.steps * usual["step_seconds"] / timed["step_seconds"])
-            training = dataclasses.replace(preset("laptop").training, steps=steps)
+            training = dataclasses.replace(preset("laptop").training, steps=steps, calibrate=False)
             results.add(inputs=name, seed=seed, labels=n_labels, **study.accuracy(n_labels, seed, training))
 
 
 def test(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
     training = dataclasses.replace(preset("laptop").training, steps=given.steps)
-    for seed in given.seeds:
-        for n_labels in BUDGETS[given.dataset]:
+    for n_labels in given.labels or BUDGETS[given.dataset]:
+        for seed in given.seeds:
             for name, study in studies.items():
                 case = {"inputs": name, "seed": seed, "labels": n_labels}
                 if results.find(**case, steps=given.steps) is None:

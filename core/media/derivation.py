@@ -6,10 +6,9 @@ Clips      length      the 95th percentile of the durations, rounded up to 0.1 s
            frames      a hop of 32 ms, or longer so that mel bins times frames stay within MAX_VALUES; a window of
                        128 ms, or longer so that windows overlap
            windows     longer clips are predicted from up to MAX_WINDOWS windows
-Pictures   small       where the median area is at most 32 x 32 pixels: 32 x 32
-           larger      the median aspect (between 1:2 and 2:1) and the median area, at most MAX_VALUES pixels
-           fit         both sides scaled on their own where 95 % of the pictures have that aspect within a factor of
-                       1.5, else the whole picture with borders
+Pictures   size        32 x 32: larger inputs were not more accurate at equal time (`experiments.whole_items`)
+           fit         the center square where 95 % of the pictures are at most twice as long as wide, and their median
+                       area is above 32 x 32 pixels; longer ones are kept whole: both sides scaled on their own
 
 An empty pool, or one without measures, has the defaults.
 """
@@ -26,12 +25,12 @@ from core.types import MediaKind, PoolMeasures
 
 PERCENTILE = 95
 MIN_SECONDS, MAX_SECONDS = 1.0, 10.0
-MAX_VALUES = 2_048  # inputs per channel: twice those of 1 s or of 32 x 32 pixels
+MAX_VALUES = 2_048  # mel bins times frames: twice those of 1 s
 MAX_WINDOWS = 8
 HOP_SECONDS, WINDOW_SECONDS = 0.032, 0.128
 ULTRASOUND_RATE = 48_000
-WIDEST = 2.0  # aspect
-SIMILAR_ASPECT = 1.5
+SIDE = 32  # of a picture, in pixels
+MOST_CROPPED = 2.0  # longer side over shorter one: at most half of a picture is cut off
 
 
 def derive_media(kind: MediaKind, measures: PoolMeasures) -> MediaConfig:
@@ -68,18 +67,7 @@ def _for_pictures(measures: PoolMeasures) -> MediaConfig:
     config = MediaConfig(channels=3)
     if len(measures.widths) == 0:
         return config
-    aspects = measures.widths / measures.heights
-    area = min(float(np.median(measures.widths * measures.heights)), MAX_VALUES)
-    aspect = float(np.clip(np.median(aspects), 1 / WIDEST, WIDEST))
-    height, width = (32, 32) if area <= 32 * 32 else _sides(area, aspect)
-    apart = np.exp(np.abs(np.log(aspects / (width / height))))  # 1: the same aspect
-    fits = np.percentile(apart, PERCENTILE) <= SIMILAR_ASPECT
-    return dataclasses.replace(
-        config, image_size=height, image_width=width if width != height else 0, image_fit="stretch" if fits else "fit"
-    )
-
-
-def _sides(area: float, aspect: float) -> tuple[int, int]:
-    """(height, width) with about this aspect, and at most this area."""
-    height = math.floor(math.sqrt(area / aspect))
-    return height, min(round(height * aspect), math.floor(area / height))
+    area = float(np.median(measures.widths * measures.heights))
+    lengths = np.exp(np.abs(np.log(measures.widths / measures.heights)))  # the longer side over the shorter one
+    crops = area > SIDE * SIDE and np.percentile(lengths, PERCENTILE) <= MOST_CROPPED
+    return dataclasses.replace(config, image_size=SIDE, image_fit="crop" if crops else "stretch")

@@ -53,22 +53,19 @@ def test_ultrasound_keeps_its_rate_and_its_band():
     assert derive_media("audio", clips([1.0] * 9, 48_000)).f_top == 8_000
 
 
-def test_pictures_keep_the_median_aspect_in_twice_the_usual_number_of_pixels():
-    assert derive_media("image", pictures([320] * 9, [240] * 9)).picture_size == (39, 52)
-    assert derive_media("image", pictures([300] * 9, [300] * 9)).picture_size == (45, 45)
-    assert derive_media("image", pictures([240] * 9, [320] * 9)).picture_size == (52, 39)
-    assert derive_media("image", pictures([28] * 9, [28] * 9)).picture_size == (32, 32)
-    assert derive_media("image", pictures([30_000] * 9, [20] * 9)).picture_size == (32, 64)
-    for widths, heights in [([320] * 9, [240] * 9), ([999] * 9, [500] * 9), ([41] * 9, [40] * 9)]:
-        height, width = derive_media("image", pictures(widths, heights)).picture_size
-        assert height * width <= 2_048
-        assert width / height == pytest.approx(widths[0] / heights[0], rel=0.03)
+def test_photographs_are_cropped_to_their_center_square():
+    for widths, heights in [([320] * 9, [240] * 9), ([240] * 9, [320] * 9), ([320, 240] * 9, [240, 320] * 9)]:
+        config = derive_media("image", pictures(widths, heights))
+        assert (config.picture_size, config.image_fit, config.flip) == ((32, 32), "crop", False)
 
 
-def test_pictures_of_very_different_aspects_get_borders():
-    mixed = pictures([400, 200] * 10, [200, 400] * 10)
-    assert derive_media("image", mixed).image_fit == "fit"
-    assert derive_media("image", pictures([320, 300] * 10, [240] * 20)).image_fit == "stretch"
+def test_long_and_small_pictures_are_kept_whole():
+    for side, long in [(28, 28), (32, 32), (20, 30_000), (200, 401)]:
+        for widths, heights in [([long] * 9, [side] * 9), ([side] * 9, [long] * 9)]:
+            config = derive_media("image", pictures(widths, heights))
+            assert (config.picture_size, config.image_fit) == ((32, 32), "stretch")
+    assert derive_media("image", pictures([400] * 9 + [900], [200] * 10)).image_fit == "stretch"
+    assert derive_media("image", pictures([400] * 99 + [900], [200] * 100)).image_fit == "crop"
 
 
 def test_a_pool_without_measures_has_the_defaults():
