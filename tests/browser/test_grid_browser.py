@@ -120,6 +120,12 @@ def test_double_click_and_e_preview_large_and_space_selects(open_browser, mixed)
     page.keyboard.press("3")
     saved(page)
     assert [(one.item_id, one.class_id) for one in user.events()][-1] == (shown[1], user.classes[2].id)
+    page.keyboard.press("Control+z")
+    saved(page)
+    assert user.events("undo")[-1].item_id == shown[1] and ids_shown(page) == shown  # each in its place
+    page.keyboard.press("3")  # undo went back to the item
+    saved(page)
+    assert [(one.item_id, one.class_id) for one in user.events()][-1] == (shown[1], user.classes[2].id)
     page.keyboard.press("Escape")
     expect(page.locator("dialog.preview")).to_be_hidden()
     page.keyboard.press("Space")

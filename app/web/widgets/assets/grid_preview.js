@@ -65,7 +65,9 @@ class GridPreview {
 
   // Class keys label the item that is shown; then the next one is.
   key(e) {
-    if (e.defaultPrevented || e.repeat || e.isComposing || hasModifier(e)) return;
+    if (e.defaultPrevented || e.repeat || e.isComposing) return;
+    if (isUndo(e)) return this.undo(e);
+    if (hasModifier(e)) return;
     const { classes, tiles } = this.grid;
     const pressed = pressedKey(e, (key) => classes.some((entry) => entry.key === key));
     const entry = classOfKey(e, pressed, classes);
@@ -74,6 +76,7 @@ class GridPreview {
     if (steps[pressed]) this.step(steps[pressed]);
     else if (pressed === "e") this.sheet.close();
     else if (pressed === "f") this.grid.mark("flag", [this.tile]);
+    else if (pressed === "u" || pressed === "Backspace") return this.undo(e);
     else if (entry) {
       const at = tiles.indexOf(this.tile);
       this.grid.label(entry, [this.tile]);
@@ -83,6 +86,15 @@ class GridPreview {
     } else return;
     e.preventDefault();
     if (this.sheet.open) this.showFacts();
+  }
+
+  // Takes back the last action and shows its item.
+  undo(e) {
+    e.preventDefault();
+    const last = this.grid.bulks[this.grid.bulks.length - 1];
+    this.grid.undo();
+    if (last && last.length === 1) this.show(last[0].tile);
+    else this.showFacts();
   }
 
   closed() {

@@ -202,8 +202,8 @@ class Grid {
     const node = element(
       "div",
       { class: "tile", role: "option", tabindex: "-1", title: name, "aria-selected": "false", "aria-label": words, "data-item-id": tile.item_id, "data-labeled": String(Boolean(tile.label)) },
-      element("div", { class: "thumb" }, element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136 }), marks.length ? element("div", { class: "flags" }, ...marks.map((mark) => element("span", { "data-mark": mark }, mark))) : null),
-      element("div", { class: "caption" }, element("span", { class: `name ${tile.label ? "label" : "guess"}` }, name), element("span", { class: "share" }, aside)),
+      element("div", { class: "thumb" }, element("img", { src: tile.thumb, alt: "", loading: "lazy", draggable: "false", width: 240, height: 136, onload: (e) => e.target.setAttribute("data-loaded", "") }), marks.length ? element("div", { class: "flags" }, ...marks.map((mark) => element("span", { "data-mark": mark }, mark))) : null),
+      element("div", { class: "caption" }, element("span", { class: `name ${tile.label ? "label" : tile.guess ? "guess" : "none"}` }, name), element("span", { class: "share" }, aside)),
     );
     node.tile = tile;
     return node;
@@ -248,7 +248,8 @@ class Grid {
     for (const node of this.parts.tiles.children) node.setAttribute("aria-selected", String(this.selection.chosen.has(Number(node.dataset.itemId))));
     this.parts.screen.dataset.selected = String(n);
     this.parts.n.textContent = n ? `${whole(n)} selected` : "Nothing selected";
-    this.parts.hint.textContent = n ? "Press a class key to label all selected items" : "Click, drag or press Space to select";
+    const how = this.parts.pick.hidden ? "Press a class key to label all selected items" : "Press a class key, or type a name, to label all selected items";
+    this.parts.hint.textContent = n ? how : "Click, drag or press Space to select";
     for (const button of this.parts.keys.children) button.disabled = n === 0;
     this.parts.undo.hidden = !this.bulks.length;
     this.actions.showTarget();
@@ -353,7 +354,7 @@ class Grid {
   showMatch() {
     const field = this.parts.pick.querySelector("input");
     const best = this.bestMatch();
-    this.parts.pick.querySelector(".match").textContent = best ? best.name : field.value.trim() ? "no such class" : "";
+    this.parts.pick.querySelector(".match").textContent = best ? best.name : field.value.trim() ? "No class has this in its name" : "";
   }
 
   pickKey(e) {
@@ -448,6 +449,8 @@ class Grid {
     const tiles = bulk.map(({ tile }) => tile);
     if (settles && this.filters.query().show === "waiting") {
       const removed = new Set(tiles);
+      const places = new Map(this.tiles.map((tile, at) => [tile, at]));
+      for (const one of bulk) one.at = places.get(one.tile) ?? 0;
       for (const tile of tiles) this.gone.add(tile.item_id);
       this.tiles = this.tiles.filter((tile) => !removed.has(tile));
       this.total -= tiles.length;
@@ -472,9 +475,10 @@ class Grid {
     }
     const back = bulk.map(({ tile }) => tile);
     const shown = new Set(this.tiles);
-    const missing = back.filter((tile) => !shown.has(tile));
-    const ids = new Set(missing.map((tile) => tile.item_id));
-    this.tiles = [...missing, ...this.tiles.filter((tile) => !ids.has(tile.item_id))];
+    const missing = bulk.filter(({ tile }) => !shown.has(tile)).sort((a, b) => a.at - b.at);
+    const ids = new Set(missing.map(({ tile }) => tile.item_id));
+    this.tiles = this.tiles.filter((tile) => !ids.has(tile.item_id));
+    for (const { tile, at } of missing) this.tiles.splice(at, 0, tile); // each where it was
     this.total += missing.length;
     this.draw();
     this.redraw(back);
