@@ -3,6 +3,7 @@
 
 const ONE_ROW = 10;
 const QUICK = 5; // of likely classes, and of recent ones
+const LONG_LIST = 80; // classes; more never fit into the window, so the item keeps its height and they scroll
 const WIDEST = 212; // pixels of a column; longer names have two lines
 
 function plainName(text) {
@@ -58,6 +59,7 @@ class ClassPad {
     this.buttons = new Map(this.entries.map((entry) => [entry.id, this.button(entry)]));
     this.marked = { suggested: null, given: null };
     this.parts.screen.dataset.many = String(this.many);
+    this.parts.screen.dataset.long = String(this.entries.length > LONG_LIST);
     this.parts.finder.hidden = !this.many;
     this.parts.list.style.setProperty("--column", `${this.columnWidth()}px`);
     this.filter(this.parts.search.value);
