@@ -17,7 +17,7 @@ def percent(share: Share) -> str:
 def progress_sentence(found: Measurement) -> str:
     """How far the test items are labeled."""
     if found.n_waiting:
-        return f"{found.n_labeled:,} of {count(found.n_drawn, 'test item')} are labeled. The rest waits in the queue."
+        return f"{found.n_labeled:,} of {count(found.n_drawn, 'test item')} are labeled. The others are in the queue."
     skipped = f" {found.n_skipped:,} were skipped and do not count." if found.n_skipped else ""
     return f"All {count(found.n_labeled, 'test item')} are labeled.{skipped}"
 
@@ -60,7 +60,7 @@ def forecast_sentence(found: Forecast | None, n_test: int) -> str:
     """An estimate with its uncertainty, or what is missing for one."""
     if found is None:
         return (
-            f"An estimate takes {FEWEST_ROUNDS} rounds with different numbers of labels after the draw and "
+            f"An estimate needs {FEWEST_ROUNDS} rounds with different numbers of labels after the draw and "
             f"{FEWEST_ITEMS} labeled test items (now {n_test:,})."
         )
     target = f"{100 * found.target:.0f} %"
@@ -70,8 +70,8 @@ def forecast_sentence(found: Forecast | None, n_test: int) -> str:
         return f"The curve does not reach {target}: with this model and these classes, more labels may not be enough."
     if found.high is None:
         return (
-            f"{target} takes at least about {count(found.low, 'more label')}. There is no upper end: the curve may "
-            "flatten before."
+            f"{target} takes at least about {count(found.low, 'more label')}. There is no upper bound: the curve may "
+            "flatten first."
         )
     return (
         f"{target} takes about {count(found.more, 'more label')} (80 % interval {found.low:,} to {found.high:,}), if "
@@ -85,11 +85,11 @@ def stop_advice(found: Measurement, forecast: Forecast | None) -> str:
         return ""
     low, high = found.newest.accuracy.interval
     if forecast.reached and low >= forecast.target:
-        return "You can stop: the lower end of the interval is above the target too."
+        return "You can stop: even the lower end of the interval is above the target."
     if forecast.reached:
         return (
             f"The target is reached, but the interval begins at {100 * low:.1f} %. Draw more test items to be sure, or "
-            "label on."
+            "keep labeling."
         )
     if high < forecast.target and (forecast.low is None or forecast.high is None):
         return "More labels of the same kind will probably not be enough. Check the confusions and the classes first."

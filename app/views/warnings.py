@@ -74,8 +74,8 @@ def _no_labels(number: int, active: Sequence[ClassRow], used: Sequence[int], now
     if not none or not any(used):
         return ""
     return (
-        f"Round {number} had no label for {_names(none)}. Its predictions of a class without labels are not to be "
-        "trusted. Label examples and start a round."
+        f"Round {number} had no label for {_names(none)}. Do not trust its predictions for a class without labels. "
+        "Label examples and start a round."
     )
 
 
@@ -115,8 +115,8 @@ def _rarely_predicted(
     if not rare:
         return ""
     return (
-        f"Round {number} predicts less than {100 * limit:.0f} % of the items as {_names(rare)}. A class is rare, or "
-        "the model has not learned it. Find examples in the grid and label a few."
+        f"Round {number} predicts less than {100 * limit:.0f} % of the items as {_names(rare)}. Such a class "
+        "is rare, or the model has not learned it. Find examples in the grid and label a few."
     )
 
 

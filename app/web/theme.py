@@ -62,9 +62,9 @@ def note(text: str) -> None:
     st.html(f'<p class="winnow-note">{markup(text)}</p>')
 
 
-def next_step(words: str, screen: str, key: str) -> None:
-    """A button that leads from an empty screen to the screen with the next step."""
-    if st.button(words, key=key):
+def next_step(words: str, screen: str, key: str, *, primary: bool = False) -> None:
+    """A button that leads from an empty screen to the screen with the next step; `primary`: the main action here."""
+    if st.button(words, key=key, type="primary" if primary else "secondary"):
         st.switch_page(st.session_state["pages"][screen])
 
 

@@ -22,6 +22,36 @@ TITLES: dict[str, str] = {
     "finish": "Finish",
 }
 NAMES: tuple[str, ...] = tuple(TITLES)
+UNDER_WAY: dict[str, str] = {  # in "Round 3 is running (training)."
+    "snapshot": "taking a snapshot",
+    "encode": "encoding",
+    "decide": "choosing the approach",
+    "prepare": "preparing",
+    "check": "checking labels",
+    "train": "training",
+    "predict": "predicting",
+    "propagate": "propagating labels",
+    "features": "computing features",
+    "select": "selecting",
+    "map": "drawing the map",
+    "rival": "training a second model",
+    "finish": "finishing",
+}
+ABOUT: dict[str, str] = {  # one sentence for people
+    "snapshot": "Freezes the labels and items that this round uses.",
+    "encode": "Computes the features of new items with the encoder.",
+    "decide": "Chooses between the encoder and training from scratch.",
+    "prepare": "Turns the media into inputs for the network.",
+    "check": "Looks for labels that may be wrong.",
+    "train": "Trains the model on the labels.",
+    "predict": "Predicts the class of every item.",
+    "propagate": "Passes labels on to very similar items.",
+    "features": "Computes how similar items are to each other.",
+    "select": "Picks the items of the next batch.",
+    "map": "Places similar items close together.",
+    "rival": "Trains the approach that was not chosen, to compare the two.",
+    "finish": "Stores the results.",
+}
 
 
 def title_of(name: str) -> str:

@@ -22,9 +22,16 @@ def place(k: int) -> tuple[float, float]:
 
 
 def finish_round(
-    store: Store, project: ProjectRow, picks: Sequence[int], *, accuracy: float = 0.7, confidence: float = 0.8
+    store: Store,
+    project: ProjectRow,
+    picks: Sequence[int],
+    *,
+    accuracy: float = 0.7,
+    confidence: float = 0.8,
+    **metrics: object,
 ) -> RoundRow:
-    """The prediction for item k is class k modulo the number of classes; `picks` are positions among the items."""
+    """The prediction for item k is class k modulo the number of classes; `picks` are positions among the items.
+    `metrics` are stored with the others."""
     pool, log = Pool(store, project.id), RoundLog(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)
@@ -56,6 +63,7 @@ def finish_round(
             "n_held_out": 100,
             "confusion": confusion.tolist(),
             "seconds": {"train": 12.0, "select": 3.0},
+            **metrics,
         },
     )
     return log.get(row.id)

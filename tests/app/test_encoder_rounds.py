@@ -255,7 +255,7 @@ def test_the_preset_auto_decides_and_says_why_and_a_replay_gives_the_same(store,
     assert [one["name"] for one in found["rows"]] == ["tiny", "none"] and found["best"] == "tiny"
     assert all(one["n"] == 18 and one["low"] <= one["right"] / 18 <= one["high"] for one in found["rows"])
     assert main(["encoders", "audition", "digits"]) == 0
-    assert "auto compares this one with training from scratch" in capsys.readouterr().out
+    assert "Automatic compares this one with training from scratch" in capsys.readouterr().out
     project = list_projects(store)[0]
     assert stored_audition(project) == found  # not computed again: the seconds are the same
     assert preferred_encoder(project) == ("tiny", found["identity"])

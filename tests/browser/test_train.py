@@ -14,6 +14,8 @@ from storage.rounds.log import RoundLog
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually, serious
 
+NOTE = "Encoder chosen: 28 of 40 (70 %), 15 of 40 from scratch; both cross-validated."
+
 
 def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(open_browser, audio, store):
     user = open_browser(audio)
@@ -135,12 +137,17 @@ def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images,
     ]  # fmt: skip
     found = {"key": "k", "n_labels": 40, "best": "efficientnet-lite0", "identity": "a" * 64, "rows": rows}
     change_settings(store, images.id, {"extra": {"audition": found}})
+    finish_round(store, images, [0, 1], approach={"note": NOTE})
     user = open_browser(images)
     page = user.tab("train")
     card = page.locator(".st-key-card-audition")
-    expect(card).to_contain_text("Encoders compared")
+    expect(card).to_contain_text("Encoders compared at 40 labels")
+    expect(card).to_contain_text(NOTE)  # as it is, without the escapes of Markdown
     expect(card.locator("tbody tr")).to_have_text(
-        [re.compile(r"EfficientNet-lite0\s*70 % \(55 to 82\).*auto compares this one"), re.compile("no encoder.*38 %")]
+        [
+            re.compile(r"EfficientNet-lite0\s*70 % \(55 to 82\).*Automatic compares this one"),
+            re.compile("no encoder.*38 %"),
+        ]
     )
     expect(card.get_by_role("button", name="Compare")).to_be_visible()
     at_rest(page)
@@ -148,6 +155,6 @@ def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images,
     data = user.tab("data")
     expect(data.locator(".st-key-card-encoders")).to_contain_text("efficientnet-lite0")
     data.get_by_text("Embeddings from elsewhere").click()
-    expect(data.get_by_role("button", name="Read embeddings")).to_be_disabled()
+    expect(data.get_by_role("button", name="Import embeddings")).to_be_disabled()
     at_rest(data)
     assert serious(data) == []

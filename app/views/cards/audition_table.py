@@ -26,15 +26,15 @@ def _note(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if row["problem"]:
         return str(row["problem"])
     if not row["identity"]:
-        return "a head on the inputs; a network trained from scratch is usually better than it"
-    return "auto compares this one with training from scratch" if row["name"] == found["best"] else ""
+        return "a head on the inputs; a network trained from scratch is usually better"
+    return "Automatic compares this one with training from scratch" if row["name"] == found["best"] else ""
 
 
 def about_audition(found: Mapping[str, Any]) -> str:
     """What was measured, on how many labels."""
     n = max((row["n"] for row in found["rows"]), default=0)
     if not n:
-        return f"{found['n_labels']:,} labels are too few: a class needs two of them to be predicted."
+        return f"{found['n_labels']:,} labels are too few: a class needs at least two."
     return f"Share of {n:,} labels that a head predicts correctly without using them, with the 95 % interval."
 
 

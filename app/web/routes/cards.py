@@ -28,6 +28,7 @@ from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path, sound_path
 from app.web.routes.recordings import recording_path
 from core.errors import NotFound
+from core.rounds import stage_names
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
 from storage.labeling.labeled_items import own_classes
@@ -42,17 +43,6 @@ PICK_NUMBERS = ("outer_before", "outer_after", "stands_for", "confidence", "near
 LIKELY = 5  # classes of a suggestion
 PACE_OVER = 30  # labels
 LONGEST_DECISION = 120.0  # seconds; longer times are breaks
-STAGES_UNDER_WAY = {
-    "snapshot": "taking a snapshot",
-    "prepare": "preparing",
-    "check": "checking labels",
-    "train": "training",
-    "predict": "predicting",
-    "features": "computing features",
-    "select": "selecting",
-    "map": "drawing the map",
-    "finish": "finishing",
-}
 
 
 def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[ItemRow]) -> list[dict[str, Any]]:
@@ -83,8 +73,8 @@ def channel_note(item: ItemRow, settings: ProjectSettings) -> str:
     if not 1 <= channel <= channels or channels == 1:
         return ""
     return (
-        f"The model is given channel {channel} of {channels} alone. The picture shows the mean of all channels, and "
-        "all of them are played."
+        f"The model is given only channel {channel} of {channels}. The picture shows the mean of all channels, and all "
+        "of them are played."
     )
 
 
@@ -272,7 +262,7 @@ def pace(recent: Sequence[LabelEventRow]) -> float | None:
 def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bool) -> str:
     number = (latest.number if latest else 0) + 1
     if latest is not None and latest.unfinished:
-        stage = f" ({STAGES_UNDER_WAY.get(latest.stage, latest.stage)})" if latest.stage else ""
+        stage = f" ({stage_names.UNDER_WAY.get(latest.stage, latest.stage)})" if latest.stage else ""
         return f"Round {latest.number} is running{stage}. Its picks will appear first."
     if settings.automatic_rounds:
         return f"Round {number} starts automatically." if batch_done else f"then round {number} starts automatically"

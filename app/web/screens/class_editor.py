@@ -54,7 +54,7 @@ def _choice(project_id: int, by_id: Mapping[int, ClassRow]) -> ClassRow | None:
 
 def _chips(active: list[ClassRow], per_class: Mapping[int, int]) -> str:
     parts = [
-        f'<span class="winnow-chip"><kbd>{markup(row.key or " ")}</kbd>'
+        f'<span class="winnow-chip">{f"<kbd>{markup(row.key)}</kbd>" if row.key else ""}'
         f'<span aria-hidden="true" style="color:{markup(row.color or "#888888")}">●</span>'
         f"{markup(row.name)} <small>{per_class.get(row.id, 0):,}</small></span>"
         for row in active[:200]

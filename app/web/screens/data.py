@@ -50,6 +50,7 @@ BLIND_TEXT = (
     "labeled the item yourself."
 )
 SHOWN_PROBLEMS = 50
+HELD_OUT = {"n_test": "test item", "n_validation": "validation item"}
 
 
 def render() -> None:
@@ -247,9 +248,9 @@ def _wait_for(job_id: str) -> None:
 def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: PreviewRequest) -> None:
     """Which files the import would take, which it would leave out, and why."""
     good = seen["n_entries"] - seen["n_problems"]
-    held_out = f"including {count(seen['n_test'], 'test item')}"
-    held_out += f" and {count(seen['n_validation'], 'validation item')}" if seen["n_validation"] else ""
-    theme.figure(f"{good:,}", "files can be imported", held_out)
+    held_out = [count(seen[name], words) for name, words in HELD_OUT.items() if seen[name]]
+    about = f"including {' and '.join(held_out)}" if held_out else ""
+    theme.figure(f"{good:,}", f"{'file' if good == 1 else 'files'} can be imported", about)
     if seen["cut"]:
         theme.muted(seen["cut"])
     if seen["labels"]:
@@ -277,7 +278,7 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: Previe
 
 def _import_sentence(view: JobView) -> str:
     done = view.result or {}
-    parts = [f"**{done.get('imported', 0):,}** imported", f"{done.get('n_duplicates', 0):,} duplicates"]
+    parts = [f"**{done.get('imported', 0):,}** imported", count(done.get("n_duplicates", 0), "duplicate")]
     parts += [f"{done.get('already', 0):,} already in the project", f"{done.get('n_refused', 0):,} rejected"]
     if done.get("n_unreadable"):
         parts.append(f"{done['n_unreadable']:,} unreadable")

@@ -48,7 +48,7 @@ def render() -> None:
     with left, theme.card("export"):
         theme.heading("Export", f"{counts.labeled:,} of {count(counts.total, 'item')} labeled")
         if counts.labeled == 0:
-            theme.muted("Nothing is labeled yet. An export can contain only model predictions and test items.")
+            theme.muted("Nothing is labeled yet, so an export can contain only model predictions and test items.")
             theme.next_step("Label the first items", "label", "export-to-label")
         found = options(project)
     with right:
@@ -179,6 +179,6 @@ def _model_sentence(view: JobView) -> str:
 def _sentence(view: JobView) -> str:
     done = view.result or {}
     name = str(done.get("target", "")).rsplit("/", 1)[-1]
-    missing = f", {done['media_missing']:,} files missing" if done.get("media_missing") else ""
+    missing = f", {count(done['media_missing'], 'file')} missing" if done.get("media_missing") else ""
     missing += f", {done['contested']:,} contested" if done.get("contested") else ""
-    return f"{done.get('rows', 0):,} rows{missing}. [Download {name}](/api/exports/{name})"
+    return f"{count(done.get('rows', 0), 'row')}{missing}. [Download {name}](/api/exports/{name})"

@@ -35,7 +35,7 @@ from app.web.screens.settings import advanced
 from core.acquisition import catalog
 from core.config import from_dict
 from core.rounds import stage_names
-from storage.labeling.pool import Pool
+from storage.labeling.pool import Pool, PoolCounts
 from storage.projects import projects
 from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectSettings
@@ -44,7 +44,7 @@ from storage.rounds.workers import WorkerRow
 MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # more classes have a table of the most frequent confusions
 PRESET_WORDS = {
     "auto": "Automatic: encoder or from scratch",
-    "encoder": "Encoder: pretrained, seconds a round",
+    "encoder": "Encoder: pretrained, seconds per round",
     "laptop": "Laptop: minutes on 2 cores",
     "paper": "Paper: WideResNet-28-10, requires a GPU",
     "smoke": "Smoke test: seconds, low accuracy",
@@ -87,11 +87,12 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(message)}")
     if not counts.total:
         theme.muted("This project has no items yet. Import files, then label a few.")
-        theme.next_step("Import files", "data", "train-to-data")
+        theme.next_step("Import files", "data", "train-to-data", primary=True)
     elif not counts.labeled:
-        theme.muted("Nothing is labeled yet. A round can pick a first batch; a model needs labels of two classes.")
-        theme.next_step("Label the first items", "label", "train-to-label")
-    go = _fields(project, nothing=not counts.waiting)
+        theme.muted("Nothing is labeled yet. A model needs labels of at least two classes. Without labels, a round "
+                    "only picks a first batch.")  # fmt: skip
+        theme.next_step("Label the first items", "label", "train-to-label", primary=True)
+    go = _fields(project, counts)
     help_text = "A round starts as soon as all items of a batch are labeled."
     st.toggle("Start the next round automatically", help=help_text, **_setting(project, "automatic_rounds"))
     advanced.section(project)
@@ -101,8 +102,8 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
         st.rerun()
 
 
-def _fields(project: projects.ProjectRow, *, nothing: bool) -> bool:
-    """The settings of a round; whether the button was pressed."""
+def _fields(project: projects.ProjectRow, counts: PoolCounts) -> bool:
+    """The settings of a round; whether the button was pressed. Before the first label, labeling is the main action."""
     fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
     with fields[0]:
         st.selectbox(
@@ -125,7 +126,13 @@ def _fields(project: projects.ProjectRow, *, nothing: bool) -> bool:
     with fields[3]:
         st.number_input("Seed", 0, 2**31 - 1, help="Fixes all random choices.", **_setting(project, "seed"))
     with fields[4]:
-        return st.button("Start round", type="primary", key="start-round", width="stretch", disabled=nothing)
+        return st.button(
+            "Start round",
+            type="primary" if counts.labeled else "secondary",
+            key="start-round",
+            width="stretch",
+            disabled=not counts.waiting,
+        )
 
 
 def _setting(project: projects.ProjectRow, name: str) -> dict[str, Any]:
@@ -190,8 +197,8 @@ def _about_measure(found: LearningProgress) -> list[str]:
         if found.with_propagation is not None:
             lines.append(f"With label propagation: {100 * found.with_propagation:.1f} %.")
     if found.n_earlier:
-        rounds = "1 earlier round is" if found.n_earlier == 1 else f"{found.n_earlier} earlier rounds are"
-        lines.append(f"{rounds} not in the curve: their accuracy is an earlier measure.")
+        rounds = count(found.n_earlier, "earlier round")
+        lines.append(f"Not in the curve: {rounds} whose accuracy was measured in another way.")
     return lines
 
 
@@ -247,12 +254,14 @@ def counts_and_workers(project_id: int) -> None:
         counts = Pool(store, project_id).counts()
         known = list_classes(store, project_id)
         theme.heading("Labels by class", f"{count(counts.labeled, 'label')} now")
-        if known:
+        if not counts.labeled:
+            theme.muted("No labels yet.")
+        elif known:
             values = [counts.per_class.get(row.id, 0) for row in known]
             figure = charts.class_counts(values, [row.name for row in known], dark=dark(), height=180)
             st.plotly_chart(figure, key="class-counts", config=charts.PLOT_OPTIONS)
             missing = [row.name for row, value in zip(known, values, strict=True) if value == 0]
-            if counts.labeled and missing:
+            if missing:
                 more = f" and {len(missing) - 5:,} more" if len(missing) > 5 else ""
                 theme.muted(f"No label yet for {', '.join(missing[:5])}{more}.")
     with right, theme.card("workers", height="stretch"):

@@ -47,7 +47,7 @@ def test_classes_with_few_labels_or_few_predictions_are_named(sqlite_store):
     few, rare = label_warnings(sqlite_store, made.project_id)
     assert few == "Round 1: only one or two labels for wren, owl, up to 10 for other classes. Label more of them."
     assert rare.startswith(
-        "Round 1 predicts less than 5 % of the items as owl. A class is rare, or the model has not learned it."
+        "Round 1 predicts less than 5 % of the items as owl. Such a class is rare, or the model has not learned it."
     )
 
 
@@ -59,7 +59,7 @@ def test_a_class_without_labels_is_named_with_the_round_of_the_charts_and_the_la
     label(made, range(4, 8), 1)
     guessed(made, [0] * 4 + [1] * 4 + [2] * 20 + [0, 1] * 16)
     (none,) = label_warnings(sqlite_store, made.project_id)
-    assert none.startswith("Round 1 had no label for owl. Its predictions of a class without labels are not to be")
+    assert none.startswith("Round 1 had no label for owl. Do not trust its predictions for a class without labels.")
     label(made, range(8, 11), 2)
     (none,) = label_warnings(sqlite_store, made.project_id)
     assert none.startswith("Round 1 had no label for owl (3 now).")

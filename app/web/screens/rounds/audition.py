@@ -10,14 +10,14 @@ from app.jobs.requests import AuditionRequest
 from app.rounds import learning_settings
 from app.rounds.stored_audition import stored_audition
 from app.views.cards.audition_table import about_audition, audition_rows
-from app.views.text import count, markup, plain
+from app.views.text import count, markup
 from app.web import resources, theme
 from app.web.screens import job_list
 from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 from storage.rounds.log import RoundLog
 
-TITLE = "Audition"  # the titles of its jobs begin with it
+TITLE = "Comparison"  # the titles of its jobs begin with it
 
 
 def audition_card(project: ProjectRow) -> None:
@@ -31,8 +31,8 @@ def audition_card(project: ProjectRow) -> None:
     with theme.card("audition"):
         text, side = st.columns([6, 1], vertical_alignment="center")
         with text:
-            at = f"at {count(found['n_labels'], 'label')}" if found else "not run yet"
-            theme.heading("Encoders compared", at)
+            at = f"compared at {count(found['n_labels'], 'label')}" if found else "not compared yet"
+            theme.heading("Encoders", at)
         with side:
             running = _running(project.id)
             if st.button("Compare encoders", key="audition-now", disabled=running or labeled < 2, width="stretch"):
@@ -54,7 +54,7 @@ def audition_card(project: ProjectRow) -> None:
             )
         if note := _last_decision(project.id):
             theme.muted(note)
-    job_list.job_list(project.id, TITLE, lambda view: "The table above is new.")
+    job_list.job_list(project.id, TITLE, lambda view: "The table above is up to date.")
 
 
 def _running(project_id: int) -> bool:
@@ -73,5 +73,5 @@ def _last_decision(project_id: int) -> str:
     """The note of the newest round that chose between an encoder and training from scratch."""
     for row in RoundLog(resources.store(), project_id).list():
         if row.status == "finished" and (approach := row.metrics.get("approach")):
-            return plain(f"Round {row.number}. {approach['note']}")
+            return f"Round {row.number}. {approach['note']}"
     return ""

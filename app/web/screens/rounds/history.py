@@ -12,11 +12,12 @@ from app.rounds import requests as round_requests
 from app.views.cards.pick_table import pick_table
 from app.views.learning_progress import accuracy_on_picks, accuracy_words
 from app.views.strategy_names import strategy_title
-from app.views.text import markup, plain, visible
+from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.screens.rounds.comparison import open_comparison
 from core.config import RoundConfig
 from core.errors import Conflict, InvalidInput, NotFound
+from core.rounds import stage_names
 from storage.rounds.diff import RoundDiff, compare_rounds
 from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.names import MOST_CHARACTERS, round_names, set_round_name, title_of
@@ -174,7 +175,7 @@ def open_round(project_id: int, round_id: int) -> None:
     """Everything stored with a round: notes, picks with their reasons, times, settings, the log of a failure."""
     store = resources.store()
     row = RoundLog(store, project_id).get(round_id)
-    facts = f"{strategy_title(row.strategy)} · {row.status} · {row.n_labeled:,} labels · seed {row.config.seed}"
+    facts = f"{strategy_title(row.strategy)} · {row.status} · {count(row.n_labeled, 'label')} · seed {row.config.seed}"
     theme.heading(f"Round {row.number}", facts)
     _name_field(project_id, row)
     if row.error:
@@ -184,7 +185,9 @@ def open_round(project_id: int, round_id: int) -> None:
     if picks := pick_table(store, project_id, round_id, state.here().annotator.id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
-        theme.muted("Time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()))
+        theme.muted(
+            "Time: " + ", ".join(f"{stage_names.title_of(stage)} {value:.1f} s" for stage, value in seconds.items())
+        )
     with st.expander("Settings"):
         st.code(_settings(row.config), language="json")
     if row.log:

@@ -10,7 +10,7 @@ from app.views.figures import charts
 from app.views.figures.charts import CurvePoint
 from app.views.measuring import Measurement, Share, half_width, measure, needed_items
 from app.views.strategy_names import strategy_title
-from app.views.text import count
+from app.views.text import count, plain
 from app.web import resources, theme
 from core.errors import WinnowError
 from storage.labeling.groups import FEWEST_GROUPS, n_test_groups
@@ -58,12 +58,12 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
     """How exact the accuracy is to be, the number of items that takes, and the button."""
     frame = test_frame(resources.store(), project.id)
     if len(frame.item_ids) + len(frame.random_labels) < FEWEST_POOL:
-        theme.muted(f"The pool has {count(len(frame.item_ids), 'item')} without a label: too few to set some aside.")
+        theme.muted(f"The pool has {count(len(frame.item_ids), 'unlabeled item')}: too few to set some aside.")
         return
     fields = st.columns([3, 3, 2], vertical_alignment="bottom")
     with fields[0]:
         width = st.select_slider(
-            "Uncertainty of the accuracy",
+            "Margin of error",
             list(WIDTHS),
             value=0.05,
             format_func=WIDTHS.__getitem__,
@@ -78,13 +78,13 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
         old = _old_labels(frame) if by != "groups" else 0
     with fields[2]:
         words_ = f"Draw {count(possible, 'test item')}" if possible else "Enough test items"
-        go = st.button(words_, type="primary", key=f"measure-draw-{project.id}", width="stretch", disabled=not possible)
+        go = st.button(words_, key=f"measure-draw-{project.id}", width="stretch", disabled=not possible)
     theme.muted(" ".join([*_about(frame, wanted, possible, expected, have), *_about_groups(frame, by, n_groups)]))
     if go:
         try:
             draw_test_set(resources.store(), project.id, possible, n_labels=old, by=by)
         except WinnowError as problem:
-            st.warning(str(problem))
+            st.warning(plain(problem))
             return
         st.rerun()
 
@@ -97,8 +97,8 @@ def _old_labels(frame: Frame) -> int:
     use = st.checkbox(
         f"Use {count(n, 'label')} given in random order",
         key="measure-old",
-        help="They become test labels and no longer train. Only labels from before the first round can be used: later "
-        "items were picked, and a model has seen their labels.",
+        help="They become test labels and are no longer used for training. Only labels from before the first round can "
+        "be used: later items were picked, and a model has seen their labels.",
     )
     return n if use else 0
 
@@ -107,7 +107,7 @@ def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
     """Whole groups where there are enough of them, unless the user chooses items of every group."""
     if not n_groups:
         return "shares"
-    help_text = "Whole groups (speakers, recordings) as tests: no group is trained on and tested on."
+    help_text = "Whole groups (speakers, recordings) become test groups, so that no group is on both sides."
     use: GroupUse = st.selectbox(
         "Groups",
         list(GROUP_WORDS),
@@ -121,37 +121,37 @@ def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
 def _about_groups(frame: Frame, by: GroupUse, n_groups: int) -> list[str]:
     if by == "groups":
         return [
-            f"{n_groups:,} of {count(frame.n_whole_groups, 'group')} without a label become test groups: their other "
-            "items leave the pool, and the accuracy is that on new groups. The interval counts groups and may be wider."
+            f"{n_groups:,} of {count(frame.n_whole_groups, 'group')} without a label become test groups. Their other "
+            "items leave the pool, and the accuracy applies to new groups. The interval, by groups, may be wider."
         ]
     if not frame.groups:
         return []
     few = (
         ""
         if n_groups
-        else f" Whole groups can be kept apart from {FEWEST_GROUPS} groups without a label on, if a third of them "
-        "holds the test items."
+        else f" Whole groups can be set aside once there are {FEWEST_GROUPS} groups without a label, and a third of "
+        "them is enough for the test items."
     )
     return [
-        f"Each of {count(len(set(frame.groups)), 'group')} gets its share. The same groups are in training, so the "
-        f"accuracy on new groups may be lower.{few}"
+        f"Each of {count(len(set(frame.groups)), 'group')} contributes its share. The same groups are used for "
+        f"training, so the accuracy on new groups may be lower.{few}"
     ]
 
 
 def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int) -> list[str]:
-    parts = [f"Drawn from {count(len(frame.item_ids), 'item')} without a label."]
+    parts = [f"Drawn from {count(len(frame.item_ids), 'unlabeled item')}."]
     if possible < wanted:
         half = half_width(possible + have, expected)
         parts.append(
-            f"{wanted:,} are needed. At most half of the pool becomes test items: {possible:,} of them give about "
+            f"{wanted:,} are needed, but at most half of the pool becomes test items: {possible:,} give about "
             f"± {100 * half:.0f} points."
         )
     elif expected == 0.5:
-        parts.append("The number suffices for every accuracy; a high one needs fewer.")
+        parts.append("This is enough for any accuracy; a high accuracy needs fewer.")
     if frame.n_rounds:
         parts.append(
-            "Labels that exist are not used: rounds picked their items, so they are not a random sample. The accuracy "
-            "is that on the items without a label."
+            "Existing labels are not used: rounds picked those items, so they are not a random sample. The accuracy "
+            "applies to the unlabeled items."
         )
     return parts
 
@@ -182,7 +182,7 @@ def _results(project: ProjectRow, found: Measurement) -> None:
 
 
 def _target(project: ProjectRow, found: Measurement) -> None:
-    about = "The accuracy that you need; the sentence below says how many labels that may take."
+    about = "The accuracy that you need. The estimate below says how many labels it may take."
     key = f"measure-target-{project.id}"
     target = st.number_input("Target accuracy (%)", 50.0, 99.9, 95.0, 0.5, format="%.1f", key=key, help=about)
     forecast = found.forecast(target / 100)

@@ -21,6 +21,7 @@ from storage.rounds import workers
 POLL_SECONDS = 1.0
 UNITS = {  # what the stage counts
     "encode": "items",
+    "decide": "items",
     "prepare": "items read",
     "train": "training steps",
     "predict": "items",
@@ -28,6 +29,8 @@ UNITS = {  # what the stage counts
     "propagate": "clips compared",
     "features": "items",
     "select": "picks",
+    "map": "items",
+    "rival": "training steps",
 }
 MEASURES = {  # name of the training -> (name on the screen, whether it is a share)
     "loss": ("Loss", False),
@@ -58,7 +61,7 @@ def running(project_id: int) -> None:
         _measures(view)
     with stop:
         asked = view.round.cancel_requested
-        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked):
+        if st.button("Stopping" if asked else "Cancel", key="cancel-round", disabled=asked, width="stretch"):
             round_requests.cancel_round(resources.store(), project_id, view.round.id)
             st.rerun()
 
@@ -89,7 +92,10 @@ def stage_list(current: str, hidden: Collection[str] = ()) -> str:
         kind = "done" if place < at else "now" if place == at else "next"
         mark = "✓ " if kind == "done" else ""
         current_mark = ' aria-current="step"' if kind == "now" else ""
-        parts.append(f'<li class="winnow-stage-{kind}"{current_mark}>{mark}{stage_names.title_of(name)}</li>')
+        about = markup(stage_names.ABOUT[name])
+        parts.append(
+            f'<li class="winnow-stage-{kind}" title="{about}"{current_mark}>{mark}{stage_names.title_of(name)}</li>'
+        )
     return f'<ol class="winnow-stages" aria-label="Stages of the round">{"".join(parts)}</ol>'
 
 

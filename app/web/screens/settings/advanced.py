@@ -32,7 +32,7 @@ def section(project: ProjectRow) -> None:
         if others:
             settings = ", ".join(f"{name} = {project.settings.changes[name]}" for name in sorted(others))
             theme.muted(f"Also changed on the command line: {settings}.")
-        theme.muted("Clip length, picture size and mirroring: Data, What the model sees.")
+        theme.muted("Clip length, picture size and mirroring are under Data, What the model sees.")
         if changed and st.button("Reset to the preset", key=f"advanced-reset-{project.id}"):
             _reset(project.id, [view.setting.name for view in changed])
             st.rerun()
@@ -61,7 +61,7 @@ def _about(view: SettingView) -> str:
         return about
     cost = f"{duration(abs(view.seconds))} {'longer' if view.seconds > 0 else 'shorter'}"
     cost = cost if abs(view.seconds) >= 0.5 else "about the same time"
-    return f"{about} Changed from {view.preset_value}: estimated {cost} a round."
+    return f"{about} Changed from {view.preset_value}: estimated {cost} per round."
 
 
 def _keep(project_id: int, setting: Setting, key: str) -> None:

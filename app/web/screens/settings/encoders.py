@@ -28,16 +28,17 @@ def section(project: ProjectRow) -> None:
     """The card, and below it the embeddings that were read."""
     with theme.card("encoders"):
         rows = encoder_rows(project)
-        theme.heading("Encoders", f"{count(len(rows), 'pretrained network')} for this kind of media")
+        known = count(len(rows), "pretrained network") if rows else "no pretrained network"
+        theme.heading("Encoders", f"{known} for {'audio clips' if project.kind == 'audio' else 'pictures'}")
         if rows:
             lines = ["".join(f"<td>{markup(cell)}</td>" for cell in row) for row in rows]
             body = "".join(f"<tr>{line}</tr>" for line in lines)
-            head = "".join(f"<th scope='col'>{name}</th>" for name in ("Name", "Numbers", "License", ""))
+            head = "".join(f"<th scope='col'>{name}</th>" for name in ("Name", "Features", "License", ""))
             st.html(
                 f'<div class="winnow-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
             )
         theme.muted(
-            "Add one on the command line: python -m app encoders add FOLDER. Train compares them on your labels."
+            "Add one on the command line: python -m app encoders add FOLDER. Train can compare them on your labels."
         )
         with st.expander("Embeddings from elsewhere", key=f"embeddings-{project.id}"):
             _embeddings(project)
@@ -57,7 +58,7 @@ def encoder_rows(project: ProjectRow) -> list[tuple[str, str, str, str]]:
             if about.kind == project.kind:
                 rows.append((name, f"{about.output.width:,}", about.license, note))
         elif found is None:
-            rows.append((name, "", "", "built in, made when it is first used"))
+            rows.append((name, "", "", "built in, created on first use"))
         else:
             rows.append((name, "", "", str(found)))
     return rows
@@ -66,8 +67,8 @@ def encoder_rows(project: ProjectRow) -> list[tuple[str, str, str, str]]:
 def _embeddings(project: ProjectRow) -> None:
     """Choose a file and a name; starts the job."""
     theme.muted(
-        "Parquet with a key (sha256 or file name) and a list of numbers (embedding), or NPY together with a text file "
-        "that has one key a line. They become an encoder of their own."
+        "Parquet with the columns key (SHA-256 or file name) and embedding (a list of numbers), or NPY with a text "
+        "file that has one key per line. They become an encoder of their own."
     )
     name = st.text_input("Name", key=f"embeddings-name-{project.id}", placeholder="my-embeddings").strip().lower()
     key = f"embeddings-upload-{project.id}-{st.session_state.get('embeddings-taken', 0)}"
@@ -76,7 +77,7 @@ def _embeddings(project: ProjectRow) -> None:
     if name and not NAME.fullmatch(name):
         theme.note("Use a to z, 0 to 9, dots, hyphens and underscores in the name.")
     ready = source is not None and bool(NAME.fullmatch(name))
-    if st.button("Read embeddings", key=f"embeddings-read-{project.id}", disabled=not ready) and source is not None:
+    if st.button("Import embeddings", key=f"embeddings-read-{project.id}", disabled=not ready) and source is not None:
         start(project, name, source)
         st.session_state["embeddings-taken"] = st.session_state.get("embeddings-taken", 0) + 1
         st.rerun()
@@ -94,7 +95,7 @@ def result_text(view: JobView) -> str:
     if "items" not in done:
         return ""
     text = (
-        f"{done['items']:,} of {done['of']:,} items have embeddings of {done['dimension']:,} numbers, as the encoder "
+        f"{done['items']:,} of {done['of']:,} items have embeddings of {done['dimension']:,} numbers. Encoder: "
         f"{plain(done['name'])}."
     )
     if done["n_missing"]:

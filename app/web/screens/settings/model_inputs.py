@@ -24,8 +24,8 @@ from storage.projects.projects import ProjectRow, get_project
 N_ITEMS = 6
 ORIGINS = {
     "stored": "stored with the project",
-    "pool": "derived from the pool; the first round stores them",
-    "preset": "those of the rounds so far",
+    "pool": "derived from the pool; stored by the first round",
+    "preset": "as in the rounds so far",
 }
 PARTS = {"loudest": "The loudest part", "center": "The middle", "start": "The start"}
 FITS = {
@@ -116,9 +116,9 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
             "Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram that the network is given."
         )
         f_min = st.number_input(
-            "Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Lower ones are left out."
+            "Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Lower frequencies are left out."
         )
-        help_text = "0: the mean of all channels; else this one, where a file has so many. 1 is the first."
+        help_text = "0: the mean of all channels. 1: the first, and so on; files with fewer channels use the mean."
         channel = st.number_input("Channel", 0, 64, config.audio_channel, help=help_text)
     with right:
         part = st.selectbox(
@@ -131,7 +131,7 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         windows = st.number_input(
             "Windows for predictions", 1, 64, config.predict_windows, help="Longer clips are scored on several windows."
         )
-        help_text = "Higher ones are left out. 0 is half of the sample rate."
+        help_text = "Higher frequencies are left out. 0: half of the sample rate."
         f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=help_text)
     return {
         "seconds": float(seconds), "n_mels": int(n_mels), "f_min": float(f_min), "clip_from": part,
@@ -147,19 +147,19 @@ def _picture_fields(config: MediaConfig) -> dict[str, Any]:
             "Width in pixels", 8, 512, width, 4, help="Of the picture that the network is given."
         )
         fit = st.selectbox(
-            "Other aspects",
+            "Other aspect ratios",
             list(FITS),
             index=list(FITS).index(config.image_fit),
             format_func=FITS.__getitem__,
-            help="How a picture with another aspect is brought to this size.",
+            help="How a picture with another aspect ratio is brought to this size.",
         )
     with right:
         new_height = st.number_input(
             "Height in pixels", 8, 512, height, 4, help="Of the picture that the network is given."
         )
-        color = st.checkbox("Color", config.channels == 3, help="Without it, pictures become gray.")
+        color = st.checkbox("Color", config.channels == 3, help="Without color, pictures become grayscale.")
         mirror = st.checkbox(
-            "Mirror in training", config.flip, help="Only where a mirrored picture keeps its class; not for letters."
+            "Mirror in training", config.flip, help="Only if a mirrored picture keeps its class; not for letters."
         )
     return {
         "image_size": int(new_height),

@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.jobs import jobs
 from app.jobs.jobs import JobView
+from app.views.text import count
 from app.web import resources, theme
 from storage.labeling.pool import Pool
 
@@ -39,4 +40,4 @@ def _follow(project_id: int) -> None:
         files = f"Importing files: {view.done:,} of {view.total:,}."
     else:
         files = "Importing files."
-    theme.muted(f"{files} {waiting:,} items can be labeled now; new ones appear here as they arrive.")
+    theme.muted(f"{files} {count(waiting, 'item')} can be labeled now. New ones appear here as they arrive.")

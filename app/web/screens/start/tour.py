@@ -28,26 +28,26 @@ STEPS = (
     Step(
         "label",
         "Label a few items",
-        "Each class has a key. Press 1 to 9, or click a class. U takes a label back, ? lists all keys. "
+        "Each class has a key. Press it, or click the class. U undoes the last label, ? lists all keys. "
         "Label about ten items.",
     ),
     Step(
         "train",
         "Train a round",
         "A round trains a model on your labels and picks the items whose labels help it most. Press Start round. "
-        "You can go on labeling while it runs.",
+        "You can keep labeling while it runs.",
     ),
     Step(
         "map",
         "Look at the map",
-        "After the first round, similar items lie close together here. Rings are the next picks. Draw an area to label "
-        "its items together.",
+        "After the first round, similar items are close together here. Rings mark the next picks. Draw an area to "
+        "label its items together.",
     ),
     Step(
         "export",
         "Export",
-        "Take your labels along as CSV, JSONL, Parquet or a folder, with the round and the annotator of each label. "
-        "Then create a project of your own.",
+        "Download your labels as CSV, JSON Lines, Parquet or class folders, with the round and the annotator of each "
+        "label. Then create a project of your own.",
     ),
 )
 
@@ -65,7 +65,8 @@ def offer(projects: list[ProjectRow]) -> bool:
     with st.container(key="tour-offer"):
         st.html(
             '<h2 class="winnow-heading">New here?</h2><p class="winnow-muted">Four steps with the sample project '
-            f"{markup(sample.name)} show how labeling, training and exporting fit together. Nothing can break.</p>"
+            f"{markup(sample.name)} show how labeling, training and exporting work together. Your own projects are not "
+            "affected.</p>"
         )
         with st.container(horizontal=True, gap="small"):
             if st.button("Start the tour", type="primary", key="tour-start"):

@@ -96,8 +96,9 @@ class Player {
   }
 
   paint() {
-    const at = this.audio ? this.audio.currentTime : 0;
-    const share = this.seconds ? Math.min(1, at / this.seconds) : 0;
+    const heard = this.audio ? this.audio.currentTime : 0; // a decoder may play a little more than the file states
+    const at = this.seconds ? Math.min(heard, this.seconds) : heard;
+    const share = this.seconds ? at / this.seconds : 0;
     const playing = Boolean(this.audio && !this.audio.paused);
     this.parts.head.style.setProperty("--at", String(share));
     this.parts.played.setAttribute("width", String(share * 100));
