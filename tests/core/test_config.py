@@ -54,10 +54,11 @@ def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
 STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, before settings were renamed
 
 
-def test_a_preset_stored_by_version_0_1_is_read_as_the_same_preset():
+def test_a_laptop_round_stored_by_version_0_1_keeps_the_settings_it_had():
     unchecked = LabelsConfig(weigh=False, second_looks=False)  # labels were not checked then
     stored = from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text())
-    assert stored == dataclasses.replace(preset("laptop"), labels=unchecked)
+    similarity = SimilarityConfig(neighbors=10, reach=0.7)
+    assert stored == dataclasses.replace(preset("laptop"), labels=unchecked, similarity=similarity)
 
 
 def test_a_paper_round_stored_by_version_0_1_keeps_the_settings_it_had():
