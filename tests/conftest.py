@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from storage.database import store as store_module
-from storage.database.schema import METADATA
 from storage.database.store import Store
-from tests.postgres_server import Server, find_binaries, running_server
+from tests.postgres_server import Server, empty_tables, find_binaries, running_server
 
 # One thread for arithmetic in each test process, unless set otherwise. Test processes share the cores with each other
 # and with the servers they start, and OpenMP threads that wait for a busy core spin: on two busy cores, one file of
@@ -142,9 +141,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             yield opened
         return
     with Store.open(request.getfixturevalue("shared_postgres_url"), tmp_path / "home") as opened:
-        with opened.write() as connection:
-            names = ", ".join(table.name for table in METADATA.sorted_tables)
-            connection.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
+        empty_tables(opened)
         yield opened
 
 

@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import text
+
+from storage.database.schema import METADATA
+from storage.database.store import Store
 
 
 def find_binaries() -> Path | None:
@@ -70,6 +74,13 @@ class Server:
     def run(self, statement: str) -> None:
         with psycopg.connect(f"host={self.socket_folder} user=postgres dbname=postgres", autocommit=True) as connection:
             connection.execute(statement)
+
+
+def empty_tables(store: Store) -> None:
+    """Remove all rows of a store on PostgreSQL; ids start at 1 again."""
+    names = ", ".join(table.name for table in METADATA.sorted_tables)
+    with store.write() as connection:
+        connection.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
 
 
 @contextmanager

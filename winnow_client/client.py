@@ -19,7 +19,18 @@ import pandas as pd
 
 from winnow_client.connection import Connection
 from winnow_client.errors import ApiError, NotFinished
-from winnow_client.records import Applied, Item, Job, LabelClass, LeasedItem, Prediction, Project, Round, record
+from winnow_client.records import (
+    Applied,
+    Item,
+    Job,
+    LabelClass,
+    LeasedItem,
+    Member,
+    Prediction,
+    Project,
+    Round,
+    record,
+)
 
 PAGE = 1_000
 EVENTS_AT_ONCE = 5_000
@@ -69,6 +80,20 @@ class ProjectClient:
         self.project = project
         self._connection = connection
         self._path = f"/projects/{project.id}"
+
+    # Members
+
+    def members(self) -> list[Member]:
+        """The members with their roles, owners first; empty for a project that is open to everyone."""
+        return [record(Member, row) for row in self._connection.get(f"{self._path}/members")]
+
+    def set_role(self, person: str, role: str | None) -> None:
+        """Give a person a role (viewer, annotator, editor, owner), or with None remove them from the members."""
+        if role is not None:
+            self._connection.put(f"{self._path}/members", {"person": person, "role": role})
+        for member in self.members() if role is None else ():
+            if member.name == person:
+                self._connection.delete(f"{self._path}/members/{member.annotator_id}")
 
     # Classes and items
 

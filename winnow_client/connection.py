@@ -37,6 +37,12 @@ class Connection:
     def patch(self, path: str, body: Any) -> Any:
         return self._send("PATCH", path, True, json=body).json()
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._send("PUT", path, True, json=body).json()
+
+    def delete(self, path: str) -> None:
+        self._send("DELETE", path, True)
+
     def _send(self, method: str, path: str, repeatable: bool, **more: Any) -> httpx2.Response:
         for attempt in range(TRIES):
             last = attempt == TRIES - 1

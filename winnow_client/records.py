@@ -25,6 +25,13 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    annotator_id: int
+    name: str
+    role: str  # viewer | annotator | editor | owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LabelClass:
     id: int
     name: str
@@ -50,6 +57,7 @@ class Item:
     first_frame: int | None = None
     last_frame: int | None = None
     group_name: str = ""
+    shown_name: str = ""  # for annotators: the name, or the number of the item where the name contains a class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

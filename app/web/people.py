@@ -42,7 +42,7 @@ def session_actor() -> Actor | None:
     """The person of the page that runs in this thread; None outside of pages."""
     if get_script_run_ctx(suppress_warning=True) is None:
         return None
-    return Actor(st.session_state.get(ACTING))
+    return Actor(st.session_state.get(ACTING), owns_new=resources.sign_in())
 
 
 def _signed_in() -> AnnotatorRow | None:

@@ -188,7 +188,8 @@ def batches(files: Iterator[Path], model: Model) -> Iterator[tuple[list[Path], l
             inputs.append(model.prepare(path.read_bytes()))
             paths.append(path)
         except (OSError, Unreadable) as problem:
-            sys.stderr.write(f"{path} cannot be read: {problem}\n")
+            reason = getattr(problem, "error_string", problem)  # of soundfile, without the address of an object
+            sys.stderr.write(f"{path} cannot be read: {reason}\n")
         if len(inputs) == BATCH:
             yield paths, inputs
             paths, inputs = [], []

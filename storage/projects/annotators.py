@@ -88,6 +88,16 @@ def person_named(store: Store, name: str) -> AnnotatorRow:
     return annotator_named(store, name)
 
 
+def known_person(store: Store, name: str) -> AnnotatorRow:
+    """The person with this name, who has signed in or labeled before; raises NotFound."""
+    found = [row for row in list_people(store) if row.name == name.strip()]
+    if not found:
+        raise NotFound(
+            f"There is nobody called {name.strip()!r}. People are known here once they have signed in or chosen a name."
+        )
+    return found[0]
+
+
 def get_annotator(store: Store, annotator_id: int) -> AnnotatorRow:
     with store.read() as connection:
         return _one(connection, annotator_id)

@@ -78,7 +78,8 @@ def create_project(
     settings: ProjectSettings | None = None,
     guidelines: str = "",
 ) -> ProjectRow:
-    """Create a project with its classes in order; raises Conflict if the name exists."""
+    """Create a project with its classes in order; raises Conflict if the name exists. With an identity provider, its
+    creator is its owner (`roles.own_new_project`)."""
     roles.check_create()
     require(kind in KINDS, f"A project holds audio or image, not {kind!r}.")
     values = {
@@ -97,6 +98,7 @@ def create_project(
             raise Conflict(_taken(name)) from error
         for class_name in class_names:
             class_rows.add_in(connection, project_id, class_name, by=None)
+        roles.own_new_project(connection, project_id)
         return row_in(connection, project_id)
 
 

@@ -5,7 +5,8 @@ Actor     who acts: an annotator and, for an API token, the most that the token 
           may do everything, because whoever can start these commands can also open the database file.
 Role      viewer < annotator < editor < owner; each may do what the one before may.
 Members   A project without members is open: everyone is its owner, as in all stores from before roles. Once a project
-          has members, one of them an owner, everyone else cannot see it.
+          has members, one of them an owner, everyone else cannot see it. With an identity provider, whoever creates a
+          project is its first owner.
 
 The functions of storage call `check` or `check_in` with an `Action`. docs/people.md has the table of actions and roles.
 """
@@ -17,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, Select, delete, func, select
 
 from core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from storage.database.access_schema import Membership
@@ -37,6 +38,7 @@ NEEDED: dict[Action, Role] = {"read": "viewer", "label": "annotator", "edit": "e
 class Actor:
     annotator_id: int | None  # None: nobody has signed in; open projects only
     ceiling: Role = "owner"
+    owns_new: bool = False  # an identity provider vouches for people: new projects belong to who creates them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,12 @@ def role_in(connection: Connection, project_id: int, actor: Actor | None = None)
     return None if role is None else min(cast(Role, role), actor.ceiling, key=ROLES.index)
 
 
+def role_of(store: Store, project_id: int) -> Role | None:
+    """`role_in` of the current actor."""
+    with store.read() as connection:
+        return role_in(connection, project_id)
+
+
 def check_in(connection: Connection, project_id: int, action: Action) -> None:
     """Raise Forbidden, or NotFound for a project that is closed to the actor, unless the action is allowed."""
     if current_actor() is None:
@@ -118,6 +126,13 @@ def check_create() -> None:
         raise Forbidden(f"This token has the role {actor.ceiling}. Creating a project needs the role editor or owner.")
 
 
+def own_new_project(connection: Connection, project_id: int) -> None:
+    """Make the actor the owner of a project that was just created, if an identity provider vouches for them."""
+    actor = current_actor()
+    if actor is not None and actor.owns_new and actor.annotator_id is not None:
+        _give(connection, project_id, actor.annotator_id, "owner")
+
+
 def visible_projects(connection: Connection) -> set[int] | None:
     """The ids of the closed and open projects that the actor can see; None: all of them."""
     actor = current_actor()
@@ -131,36 +146,46 @@ def visible_projects(connection: Connection) -> set[int] | None:
 
 def list_members(store: Store, project_id: int) -> list[MemberRow]:
     """The members of a project, owners first; empty for an open project."""
-    query = (
-        select(Membership.annotator_id, Annotator.name, Membership.role, Membership.given_at)
-        .join(Annotator, Annotator.id == Membership.annotator_id)
-        .where(Membership.project_id == project_id)
-    )
     with store.read() as connection:
         check_in(connection, project_id, "read")
-        rows = [MemberRow(**row._asdict()) for row in connection.execute(query)]
+        rows = [MemberRow(**row._asdict()) for row in connection.execute(_members(project_id))]
     return sorted(rows, key=lambda row: (-ROLES.index(row.role), row.name))
 
 
-def set_role(store: Store, project_id: int, annotator_id: int, role: Role | None) -> None:
-    """Give a role, or with None take it away. The first member must be an owner, and the last owner stays one as long
-    as there are other members."""
+def set_role(store: Store, project_id: int, annotator_id: int, role: Role | None) -> MemberRow | None:
+    """Give a role and return the member, or with None take the role away. The first member must be an owner, and the
+    last owner stays one as long as there are other members."""
     if role is not None and role not in ROLES:
         raise InvalidInput(f"There is no role {role!r}. Use one of: {', '.join(ROLES)}.")
     with store.write() as connection:
         check_in(connection, project_id, "own")
         _require_known(connection, project_id, annotator_id)
-        key = {"project_id": project_id, "annotator_id": annotator_id}
-        if role is None:
-            which = (Membership.project_id == project_id, Membership.annotator_id == annotator_id)
-            connection.execute(delete(Membership).where(*which))
-        else:
-            values = {"role": role, "given_at": now()}
-            statement = insert_for(connection, Membership).values(**key, **values)
-            connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=values))
+        _give(connection, project_id, annotator_id, role)
         _require_owner(connection, project_id)
-        detail = {"annotator": annotator_id, "role": role}
-        audit.record(connection, audit.Entry("set_role", project_id, _actor_id(), detail))
+        found = connection.execute(_members(project_id).where(Membership.annotator_id == annotator_id)).one_or_none()
+    return MemberRow(**found._asdict()) if found is not None else None
+
+
+def _members(project_id: int) -> Select[*tuple[Any, ...]]:
+    return (
+        select(Membership.annotator_id, Annotator.name, Membership.role, Membership.given_at)
+        .join(Annotator, Annotator.id == Membership.annotator_id)
+        .where(Membership.project_id == project_id)
+    )
+
+
+def _give(connection: Connection, project_id: int, annotator_id: int, role: Role | None) -> None:
+    key = {"project_id": project_id, "annotator_id": annotator_id}
+    if role is None:
+        which = (Membership.project_id == project_id, Membership.annotator_id == annotator_id)
+        if not connection.execute(delete(Membership).where(*which)).rowcount:
+            return
+    else:
+        values = {"role": role, "given_at": now()}
+        statement = insert_for(connection, Membership).values(**key, **values)
+        connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=values))
+    detail = {"annotator": annotator_id, "role": role}
+    audit.record(connection, audit.Entry("set_role", project_id, _actor_id(), detail))
 
 
 def _actor_id() -> int | None:

@@ -12,7 +12,7 @@ from storage.projects.projects import ProjectRow, create_project, get_project
 
 def duplicate_setup(store: Store, project_id: int, name: str) -> ProjectRow:
     """Create the project `name`; keys and colors of the classes are kept. Items, labels, rounds and members are not
-    copied, so the new project is open."""
+    copied: the new project has the members of any new project (`roles.own_new_project`)."""
     source = get_project(store, project_id)
     classes = list_classes(store, project_id)
     made = create_project(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from storage.database.store import Store
 from storage.projects.annotators import annotator_named
 from tests.app.asgi_client import Answer, ask
 from tests.app.worker_processes import Crew, crew_in
+from tests.postgres_server import empty_tables
 
 CACHED = (
     resources.locations,
@@ -40,14 +42,23 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 
 
 @pytest.fixture
-def page_store(sqlite_home, monkeypatch) -> Iterator[Store]:
-    """`resources` on a store in a temporary folder, as the page server would have it on loopback."""
+def page_store(request: pytest.FixtureRequest, sqlite_home, monkeypatch) -> Iterator[Store]:
+    """`resources` on a store in a temporary folder, as the page server would have it on loopback.
+
+    `BOTH_DATABASES` of `tests.app.web.api.callers` as a mark of a test or a module runs it on PostgreSQL too."""
     monkeypatch.setenv("WINNOW_HOME", str(sqlite_home))
     for name in ("WINNOW_HOST", "WINNOW_TOKEN", "WINNOW_DATABASE_URL", "WINNOW_ALLOWED_HOSTS", "WINNOW_IMPORT_ROOTS"):
         monkeypatch.delenv(name, raising=False)
+    on_postgres = getattr(request, "param", "sqlite") == "postgresql"
+    if on_postgres:
+        shared = request.getfixturevalue("shared_postgres_url")
+        # Caches of this process are by the address, and ids begin at 1 in every test: each test has an address.
+        monkeypatch.setenv("WINNOW_DATABASE_URL", f"{shared}&application_name=test-{uuid.uuid4().hex}")
     for cached in CACHED:
         cached.cache_clear()
     opened = resources.store()
+    if on_postgres:
+        empty_tables(opened)
     yield opened
     resources.preview_pool().shutdown()
     opened.close()

@@ -12,8 +12,10 @@ from app.web.access import SESSION_COOKIE
 from app.web.routes.media import media_path
 from storage.database.store import Store
 from storage.labeling.pool import Pool
-from storage.projects.annotators import list_annotators
+from storage.projects.annotators import annotator_named, list_annotators
 from storage.projects.classes import list_classes
+from storage.projects.projects import get_project
+from storage.projects.roles import list_members
 from tests.app import sample_store
 from tests.browser.conftest import SLOW, Server, at_rest, current_item, eventually, saved, wait_for_card
 from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
@@ -112,4 +114,31 @@ def test_an_account_that_is_not_on_the_list_is_refused(signed: tuple[Server, Sto
     assert page.locator(".screen").count() == 0
     assert statuses(context, server, Pool(store, 1).items()[0]) == [401, 401, 401]
     assert "Eve" not in [row.name for row in list_annotators(store)]
+    context.close()
+
+
+def test_a_new_project_belongs_to_its_creator_who_gives_roles_on_data(signed: tuple[Server, Store], chromium: Browser):
+    server, store = signed
+    ben = annotator_named(store, "Ben")
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(SLOW)
+    page = entering(context, server, "ana")
+    wait_for_card(page)
+    page.get_by_role("link", name="Data").click()
+    card = page.locator(".st-key-card-members")
+    expect(card).to_contain_text("Everyone who can sign in is an owner")  # made by the operator: open
+    page.get_by_role("button", name="New project").click()
+    page.get_by_placeholder("Garden birds").fill("Garden birds")
+    page.get_by_role("button", name="Create project").click()
+    expect(card).to_contain_text("Ana <b>Koller</b>")
+    made = get_project(store, "Garden birds")
+    ana = next(row for row in list_annotators(store) if row.name == "Ana <b>Koller</b>")
+    assert [(row.annotator_id, row.role) for row in list_members(store, made.id)] == [(ana.id, "owner")]
+
+    card.get_by_role("combobox", name="Person").click()
+    page.get_by_role("option", name="Ben").click()
+    card.get_by_role("button", name="Set role").click()
+    eventually(page, lambda: [row.role for row in list_members(store, made.id)], ["owner", "viewer"])
+    expect(card).to_contain_text("Ben")
+    assert list_members(store, made.id)[1].annotator_id == ben.id
     context.close()

@@ -73,14 +73,19 @@ def role(
 ) -> None:
     """List the members of a project, or give someone a role. A project without members is open to everyone."""
     from core.config import require
-    from storage.projects.annotators import annotator_named
+    from storage.projects.annotators import annotator_named, list_annotators
     from storage.projects.roles import list_members, set_role
 
     with open_store() as store:
         found = find_project(store, project)
         if person is not None:
             require(role_ is not None, "Name the role as well: viewer, annotator, editor, owner, or none.")
+            new = person.strip() not in {row.name for row in list_annotators(store, include_removed=True)}
             who = annotator_named(store, person)
+            if new:
+                tell(
+                    f"{who.name!r} is a new name. Accounts of an identity provider get roles after their first sign-in."
+                )
             set_role(store, found.id, who.id, None if role_ == "none" else role_)
         rows = list_members(store, found.id)
     members = [{"annotator": row.name, "role": row.role} for row in rows]

@@ -16,7 +16,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount
 
-from app.web.api import embeddings, items, jobs, labels, lifecycle, measuring, models, predictions, projects, rounds
+from app.web.api import (
+    embeddings,
+    items,
+    jobs,
+    labels,
+    lifecycle,
+    measuring,
+    members,
+    models,
+    predictions,
+    projects,
+    rounds,
+)
 from app.web.api.docs_page import docs_page
 from app.web.api.gate import PREFIX, ApiGate, error
 from core.errors import Cancelled, Conflict, Forbidden, InvalidInput, NotFound, StoreUnusable, WinnowError
@@ -57,7 +69,7 @@ def make_api() -> FastAPI:
         dependencies=[Depends(HTTPBearer(auto_error=False, description="A token of `python -m app token new`."))],
         generate_unique_id_function=lambda route: route.name,
     )
-    for module in (projects, lifecycle, items, labels, rounds, predictions, embeddings, measuring, jobs):
+    for module in (projects, members, lifecycle, items, labels, rounds, predictions, embeddings, measuring, jobs):
         api.include_router(module.router)
 
     @api.get("/docs", include_in_schema=False)

@@ -75,7 +75,7 @@ class ApiGate:
             await answer(scope, receive, send)
         elif token is not None:
             scope.setdefault("state", {})["token"] = token
-            with acting_as(Actor(token.annotator_id, token.role)):
+            with acting_as(Actor(token.annotator_id, token.role, owns_new=resources.sign_in())):
                 await self.app(scope, limited(scope, receive), send)
         elif scope["path"] in OPEN_PATHS:
             await self.app(scope, receive, send)

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from app.jobs import jobs
 from app.jobs.requests import ImportRequest
+from app.views.item_names import ItemNames
 from app.web import resources
 from app.web.api import models
 from app.web.api.jobs import shown_job
@@ -117,13 +118,15 @@ def add_items(
 def shown_items(project: int, rows: list[ItemRow], request: Request) -> list[models.Item]:
     """The items with the names of their labels; labels that the caller may not see yet are left out."""
     store = resources.store()
-    names = class_rows.effective_names(list_classes(store, project, include_inactive=True))
+    known = list_classes(store, project, include_inactive=True)
+    names, called = class_rows.effective_names(known), ItemNames(row.name for row in known)
     hidden = set(items_to_hide(store, project, request.state.token.annotator_id).tolist())
     shown = []
     for row in rows:
         class_id = None if row.id in hidden else row.class_id
         label = None if class_id is None else names.get(class_id)
-        shown.append(models.Item.model_validate(row).model_copy(update={"class_id": class_id, "label": label}))
+        update = {"class_id": class_id, "label": label, "shown_name": called.shown_name(row.id, row.name)}
+        shown.append(models.Item.model_validate(row).model_copy(update=update))
     return shown
 
 

@@ -131,7 +131,10 @@ class Merge(Received):
 
 class Item(Returned):
     id: int
-    name: str
+    name: str = Field(description="The file name as imported. It may reveal the class.")
+    shown_name: str = Field(
+        default="", description="What to show to annotators: the name, or `Item 7` if the name contains a class."
+    )
     sha256: str
     media_type: str
     n_bytes: int

@@ -35,7 +35,8 @@ def list_projects(archived: bool = False) -> list[models.Project]:
 
 @router.post("/projects", status_code=201)
 def create_project(new: models.NewProject) -> models.Project:
-    """Create a project. It is open to everyone until it has members."""
+    """Create a project. With an identity provider it belongs to the token's person; else it is open to everyone until
+    it has members."""
     settings = changed_settings(ProjectSettings(), new.settings)
     store = resources.store()
     row = projects.create_project(store, new.name, new.kind, new.classes, settings=settings, guidelines=new.guidelines)
@@ -47,8 +48,7 @@ def get_project(project: Id) -> models.ProjectDetail:
     """One project with its counts."""
     store = resources.store()
     row = projects.get_project(store, project)
-    with store.read() as connection:
-        role = roles.role_in(connection, project)
+    role = roles.role_of(store, project)
     counts = models.Counts.model_validate(Pool(store, project).counts())
     return models.ProjectDetail(**shown(row).model_dump(), role=role or "", counts=counts)
 

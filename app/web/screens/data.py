@@ -19,7 +19,7 @@ from app.web.screens.archived_projects import archive_button, archived_projects
 from app.web.screens.class_editor import class_editor
 from app.web.screens.import_reading import show_findings, with_reading, with_windows
 from app.web.screens.job_list import follow, job_list
-from app.web.screens.settings import encoders, model_inputs
+from app.web.screens.settings import encoders, members, model_inputs
 from app.web.server_folders import find_on_server
 from app.web.widgets.uploads import uploads
 from core.config import from_dict
@@ -81,6 +81,7 @@ def render() -> None:
             class_editor(project, counts.per_class)
         with theme.card("project"):
             project_settings(project)
+        members.section(project)
         archived_projects()
 
 

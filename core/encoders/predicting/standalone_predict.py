@@ -153,7 +153,8 @@ def main() -> None:
         try:
             row = model.predict([path])[0]
         except Exception as problem:  # decoders raise errors of many types
-            sys.stderr.write(f"{path} cannot be read: {problem}\n")
+            reason = getattr(problem, "error_string", problem)  # of soundfile, without the address of an object
+            sys.stderr.write(f"{path} cannot be read: {reason}\n")
             continue
         best = int(row.argmax())
         every = [f"{value:.6f}" for value in row] if arguments.all else []

@@ -289,3 +289,35 @@ def test_a_change_of_roles_is_in_the_audit_log(made):
     entry = audit.list_entries(made.store, made.project_id)[0]
     assert (entry.kind, entry.detail) == ("set_role", {"annotator": made.ann, "role": "editor"})
     assert entry.annotator_id == annotator_named(made.store, "Olga").id
+
+
+def test_with_an_identity_provider_a_new_project_belongs_to_its_creator(store):
+    ann, bob = (annotator_named(store, name).id for name in ("Ann", "Bob"))
+    with acting_as(Actor(ann, owns_new=True)):
+        made = create_project(store, "Birds", "audio", ["wren"])
+        copy = duplicate_setup(store, made.id, "Birds again")
+        for project in (made, copy):
+            assert [(row.name, row.role) for row in roles.list_members(store, project.id)] == [("Ann", "owner")]
+    entry = audit.list_entries(store, made.id)[0]
+    assert (entry.kind, entry.annotator_id, entry.detail) == ("set_role", ann, {"annotator": ann, "role": "owner"})
+    with acting_as(Actor(bob, owns_new=True)):
+        assert list_projects(store) == []
+    with acting_as(Actor(ann, owns_new=True)):
+        set_role(store, made.id, bob, "viewer")
+    with acting_as(Actor(bob, owns_new=True)):
+        assert [row.name for row in list_projects(store)] == ["Birds"]
+
+
+def test_without_an_identity_provider_a_new_project_is_open(sqlite_store):
+    with acting_as(Actor(annotator_named(sqlite_store, "Ann").id)):
+        made = create_project(sqlite_store, "Birds", "audio")
+    assert roles.list_members(sqlite_store, made.id) == []
+    with acting_as(Actor(None, owns_new=True)):  # nobody has signed in
+        made = create_project(sqlite_store, "More birds", "audio")
+    assert roles.list_members(sqlite_store, made.id) == []
+
+
+def test_removing_someone_who_is_no_member_changes_nothing(made):
+    before = audit.list_entries(made.store, made.project_id)
+    assert set_role(made.store, made.project_id, made.bob, None) is None
+    assert audit.list_entries(made.store, made.project_id) == before

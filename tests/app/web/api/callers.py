@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -15,6 +16,10 @@ from storage.database.store import Store
 from storage.projects.roles import Role
 from storage.projects.tokens import create_token
 from tests.app.asgi_client import Answer, ask
+
+BOTH_DATABASES = pytest.mark.parametrize(
+    "page_store", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True
+)
 
 
 def api_app() -> Starlette:

@@ -8,7 +8,6 @@ import uuid
 
 import pytest
 
-from app.web.api.gate import RateLimit
 from core.version import VERSION
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -17,9 +16,9 @@ from storage.projects.roles import set_role
 from storage.projects.tokens import list_tokens, revoke_token
 from tests.app import sample_store
 from tests.app.asgi_client import ask
-from tests.app.web.api.callers import api_app, caller
+from tests.app.web.api.callers import BOTH_DATABASES, api_app, caller
 
-pytestmark = pytest.mark.usefixtures("page_store")
+pytestmark = [pytest.mark.usefixtures("page_store"), BOTH_DATABASES]
 
 
 @pytest.fixture
@@ -265,13 +264,6 @@ def test_more_requests_than_the_rate_get_429_and_the_time_to_wait(app, page_stor
     refused = slow("GET", "/me")
     assert refused.json()["code"] == "too_many_requests" and 1 <= int(refused.headers["retry-after"]) <= 21
     assert caller(app, page_store, person="Ben")("GET", "/me").status == 200
-
-
-def test_the_rate_refills_evenly():
-    rate = RateLimit(60)
-    assert [rate.seconds_to_wait("a", 0.0) for _ in range(61)] == [0.0] * 60 + [pytest.approx(1.0)]
-    assert rate.seconds_to_wait("a", 0.5) == pytest.approx(0.5)
-    assert rate.seconds_to_wait("a", 1.0) == 0.0 and rate.seconds_to_wait("b", 1.0) == 0.0
 
 
 def form(files: dict[str, bytes], **fields: str) -> tuple[bytes, str]:
