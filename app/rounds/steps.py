@@ -17,7 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.rounds import distributed_training, stage_outputs
+from app.rounds.artifact_refs import to_dict
 from app.rounds.finish import finish_round
 from app.rounds.stage_outputs import Stored
 from app.rounds.stored_audition import preferred_encoder
@@ -33,6 +36,7 @@ from core.rounds.outputs import LabelTrust, TrainingResult
 from core.rounds.stage import Stage, run_stage
 from core.rounds.stages import STAGES, TRAIN
 from core.runtime import Runtime
+from core.types import PoolSnapshot
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.media import shared as shared_media
@@ -66,7 +70,7 @@ def take_snapshot(of: StoredRound) -> StepResult:
     """Freeze the pool as it was when the round was requested, and resolve the settings for this device."""
     row = of.row
     shared_media.share(of.store, row.project_id, row.last_item_id, of.report)
-    snapshot = Pool(of.store, row.project_id).snapshot(row)
+    snapshot = original_pool(of, Pool(of.store, row.project_id).snapshot(row))
     config = resolved_encoder(of.store, row)
     start = RoundStart(
         snapshot=snapshot,
@@ -74,6 +78,23 @@ def take_snapshot(of: StoredRound) -> StepResult:
         previous_round=previous_round(of.log, row),
     )
     return StepResult(output=stage_outputs.put_output(of.place, start))
+
+
+def original_pool(of: StoredRound, derived: PoolSnapshot) -> PoolSnapshot:
+    """For a replay, the pool that its original stored, with the test items of that time, without items that were
+    deleted since; else, and for an original that stored none, the pool as `derived` from the events."""
+    row = of.row
+    ref = of.artifact(row.replay_of, "snapshot") if row.replay_of is not None else None
+    if ref is None:
+        return derived
+    stored = stage_outputs.open_snapshot(of.place, to_dict(ref))
+    kept = np.isin(stored.item_ids, derived.item_ids)
+    if kept.all():
+        return stored
+    arrays = ("item_ids", "labels", "held_out", "held_out_labels", "eligible", "groups", "windows", "confirmed")
+    rows = {name: values[kept] for name in arrays if (values := getattr(stored, name)) is not None}
+    hashes = tuple(one for one, stays in zip(stored.hashes, kept, strict=True) if stays)
+    return dataclasses.replace(stored, hashes=hashes, **rows)
 
 
 def resolved_encoder(store: Store, row: RoundRow) -> RoundConfig:
