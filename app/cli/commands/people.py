@@ -83,7 +83,7 @@ def role(
             new = person.strip() not in {row.name for row in list_annotators(store, include_removed=True)}
             who = annotator_named(store, person)
             if new:
-                tell(
+                print_note(
                     f"{who.name!r} is a new name. Accounts of an identity provider get roles after their first sign-in."
                 )
             set_role(store, found.id, who.id, None if role_ == "none" else role_)
