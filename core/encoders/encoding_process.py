@@ -136,7 +136,11 @@ def main() -> None:
     os.dup2(2, 1)  # nothing but replies goes to the parent's pipe, whatever a library prints
     settings = json.loads(requests.readline())
     folder = Path(settings["folder"])
-    description, data = parse_description((folder / JSON).read_bytes()), (folder / ONNX).read_bytes()
+    try:
+        description, data = parse_description((folder / JSON).read_bytes()), (folder / ONNX).read_bytes()
+    except (InvalidInput, OSError) as problem:
+        _reply(replies, {"error": f"Its folder cannot be read, and may have been removed: {problem}"})
+        return
     confine(int(settings["bytes"]))
     signal.setitimer(signal.ITIMER_REAL, LOAD_SECONDS)
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from core.encoders.checks import check_encoder
 from core.encoders.description import parse_description
@@ -122,6 +123,36 @@ def test_a_network_that_behaves_badly_is_refused_with_the_reason(network, change
 def test_a_loop_without_end_is_stopped(tmp_path):
     with pytest.raises(InvalidInput, match="took more than 1 s for an item"):
         check_encoder(tiny.write(tmp_path / "tiny", tiny.endless()), QUICK)
+
+
+def test_an_encoder_that_was_removed_since_it_was_opened_is_named(tmp_path):
+    encoder = open_encoder(tiny.write(tmp_path / "tiny", tiny.linear()))
+    shutil.rmtree(encoder.folder)
+    with EncoderRunner(encoder, QUICK) as runner, pytest.raises(InvalidInput, match=r"may have been removed: .*tiny"):
+        runner.start()
+
+
+def nested(depth: int) -> onnx.ModelProto:
+    """Branches inside branches, `depth` deep."""
+    graph = helper.make_graph([helper.make_node("Identity", ["yes"], ["b0"])], "g0", [], [tiny_bool("b0")])
+    for level in range(1, depth + 1):
+        node = helper.make_node("If", ["yes"], [f"b{level}"], then_branch=graph, else_branch=graph)
+        graph = helper.make_graph([node], f"g{level}", [], [tiny_bool(f"b{level}")])
+    model = tiny.linear()
+    model.graph.node.extend(graph.node)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    return model
+
+
+def tiny_bool(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.BOOL, [])
+
+
+def test_graphs_inside_graphs_have_a_limit():
+    described = parse_description(json.dumps(tiny.description()))
+    Session(nested(3).SerializeToString(), described, threads=1)
+    with pytest.raises(InvalidInput, match="graphs inside graphs, more than 8 deep"):
+        Session(nested(10).SerializeToString(), described, threads=1)
 
 
 def test_bytes_that_are_no_network_are_refused(tmp_path):
