@@ -10,9 +10,13 @@ Departures and details
 - The paper drops input features of its linear classifier. A request carries embeddings and predictions, so the linear
   classifier is recovered from them: the least-squares map from embeddings (with a constant) to log-probabilities over
   all rows, with a small ridge. For a linear head on its embeddings this is the head itself.
-- The probability 0.75, the three draws and the majority are those of the authors' published code and settings
-  (github.com/sanketx/AL-foundation-models), which cluster the embeddings of the unsure items in the same way.
-- When there are fewer unsure candidates than picks, those with the smallest margins join them.
+- The probability 0.75, the three draws, the majority, the k-means clusters of the embeddings and the item nearest to
+  each center were compared with the authors' code (github.com/sanketx/AL-foundation-models, query_strategies/dropout).
+  There the classifier is also trained with this dropout, and batch normalization follows it; the head here is not.
+  There embeddings are scaled to length 1; those of a head on an encoder are of length 1 already.
+- When there are fewer unsure candidates than picks, those with the smallest margins join them. The authors' code fills
+  up with random items, and one version of it counts a single changed prediction as enough when fewer than 25 items per
+  pick are unsure. Neither is in the paper's description.
 - Before the first model the items nearest to the centers of k-means, the paper's initialization.
 """
 

@@ -3,8 +3,12 @@
 Below SWITCH labels per class the batch is TypiClust's, from there on that of margin sampling. The score is that of the
 strategy in use, and a note names it.
 
-Departures and details: the paper switches after a number of rounds. Here the number of labels per class decides, so
-that the batch size does not. SWITCH is our choice; it was not checked against the paper's text.
+Departures and details
+- The abstract and public summaries of the paper (arXiv 2403.03728) say that TypiClust comes first and margin sampling
+  after it, that the point of transition is given by a heuristic together with a rule for the step size, and that with
+  a pretrained backbone it may be early. The numbers of the heuristic could not be read there, and the authors'
+  code was not found. SWITCH is our choice.
+- The number of labels per class decides, not the number of rounds, so that the batch size does not matter.
 """
 
 from __future__ import annotations
