@@ -1,15 +1,15 @@
 """Strategies on frozen encoders: data sets x strategies x seeds x label counts, one protocol, resumable.
 
     python -m experiments.benchmark --size small|full --data DIR --encoders DIR --out DIR
-                                    [--parts curves goals ways scratch] [--only SET ...] [--strategies NAME ...]
+                                    [--parts curves goals approaches scratch] [--only SET ...] [--strategies NAME ...]
                                     [--seeds N] [--set NAME=FOLDER=ENCODER ...] [--report] [--page DIR]
 
 small: pools of at most 1,000 items. full: all items. Parts:
 
-curves   1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
-goals    bico and uniform at the label counts of the goals (`goals`)
-ways     encoder, training from scratch and `auto` (`ways`): hours, so it runs only if it is named; whole pools always
-scratch  five strategies on three sets with training from scratch (`scratch`): hours, so it runs only if it is named
+curves      1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
+goals       bico and uniform at the label counts of the goals (`goals`)
+approaches  an encoder, training from scratch and `auto` on whole pools (`approaches`). It takes hours: only if named
+scratch     five strategies on three sets with training from scratch (`scratch`). It takes hours: only if named
 
 One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there. A
 part without trials leaves its section of the page as it is.
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from experiments.benchmark import goals, page, scratch, sets, ways
+from experiments.benchmark import approaches, goals, page, scratch, sets
 from experiments.benchmark.protocol import Pool, run_trial
 from experiments.benchmark.sets import FeatureSet, Source
 from experiments.record import DATA, machine, say
@@ -35,7 +35,7 @@ STRATEGIES = (
     "bico", "uniform", "margin", "max_entropy", "badge", "k_center", "k_means", "typiclust", "prob_cover",
     "max_herding", "uncertainty_herding", "drop_query", "tcm",
 )  # fmt: skip
-PARTS = ("curves", "goals", "ways", "scratch")
+PARTS = ("curves", "goals", "approaches", "scratch")
 PER_CLASS = (1, 2, 3, 4, 7, 10)
 TAILED = ("cifar10", "mnist", "speech_commands")
 SMALL_POOL = 1_000
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--processes", type=int, help="of ways and scratch; one per core by default")
+    parser.add_argument("--processes", type=int, help="of approaches and scratch; one per core by default")
     parser.add_argument(
         "--page", type=Path, default=None, help="folder for benchmark.md and its figure; OUT by default"
     )
@@ -129,8 +129,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if not given.report:
         run_all(given)
-        if "ways" in given.parts:
-            ways.run_ways(sets.Places(given.data, given.encoders, given.out), given.seeds, given.only, given.processes)
+        if "approaches" in given.parts:
+            approaches.run_approaches(
+                sets.Places(given.data, given.encoders, given.out), given.seeds, given.only, given.processes
+            )
         if "scratch" in given.parts:
             n_seeds = min(given.seeds, scratch.SEEDS)
             scratch.run_scratch(given.data, given.out, given.only, n_seeds, given.processes)
@@ -139,7 +141,7 @@ def main() -> None:
     summary = page.write(
         page.Inputs(curve, about, tuple(given.strategies), PER_CLASS, given.size),
         {"goals": page.table(goals.HEADER, goals.goal_rows(goal, goal_about)) if goal else "",
-         "ways": page.table(ways.HEADER, rows) if (rows := ways.way_rows(given.out)) else "",
+         "approaches": page.table(approaches.HEADER, rows) if (rows := approaches.approach_rows(given.out)) else "",
          "scratch": scratch.scratch_section(given.out)},
         given.page or given.out,
     )  # fmt: skip

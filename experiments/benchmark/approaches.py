@@ -1,4 +1,4 @@
-"""Both ways to a model from the same first labels: an encoder with a head, training from scratch, and `auto`.
+"""Both approaches to a model from the same first labels: an encoder with a head, training from scratch, and `auto`.
 
 A run is `python -m app simulate` with bico and batches of ten; training from scratch takes a minute or two a round.
 Results are kept in OUT/simulations and an interrupted run goes on where it stopped.
@@ -22,10 +22,10 @@ BATCH = 10
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ways on one set, and the numbers of labels that are shown."""
+    """Approaches on one set, and the numbers of labels that are shown."""
 
     name: str
-    ways: tuple[str, ...]
+    approaches: tuple[str, ...]
     shown: tuple[int, ...]
 
     @property
@@ -37,15 +37,15 @@ COMPARISONS = (
     Comparison("mnist", ("auto", "encoder", "scratch"), (10, 20, 30, 40)),
     Comparison("spoken_digit", ("encoder", "scratch"), (10, 40, 70)),
 )
-HEADER = ["set", "way", "seeds", "labels: accuracy"]
+HEADER = ["set", "approach", "seeds", "labels: accuracy"]
 
 
-def folder_of(out: Path, comparison: Comparison, way: str) -> Path:
-    return out / "simulations" / f"{comparison.name}-{way}"
+def folder_of(out: Path, comparison: Comparison, approach: str) -> Path:
+    return out / "simulations" / f"{comparison.name}-{approach}"
 
 
-def run_ways(places: sets.Places, seeds: int, only: list[str], processes: int | None) -> None:
-    """Run the simulations that have no results yet; the cheap ways first."""
+def run_approaches(places: sets.Places, seeds: int, only: list[str], processes: int | None) -> None:
+    """Run the simulations that have no results yet; the cheap approaches first."""
     os.environ["WINNOW_HOME"] = str(places.out / "home")  # where `auto` finds the built-in encoder
     known = sets.known_sources(places.data, places.out)
     for comparison in COMPARISONS:
@@ -55,21 +55,21 @@ def run_ways(places: sets.Places, seeds: int, only: list[str], processes: int | 
         if comparison.name == "mnist":
             sets.write_pictures(source, places.data)
         encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
-        for way in sorted(comparison.ways, key=("encoder", "auto", "scratch").index):
-            name = {"encoder": str(encoder.folder), "auto": "auto", "scratch": "none"}[way]
+        for approach in sorted(comparison.approaches, key=("encoder", "auto", "scratch").index):
+            name = {"encoder": str(encoder.folder), "auto": "auto", "scratch": "none"}[approach]
             command = SimulationCommand(
-                data=source.folder, project=None, out=folder_of(places.out, comparison, way), strategies=("bico",),
+                data=source.folder, project=None, out=folder_of(places.out, comparison, approach), strategies=("bico",),
                 seeds=seeds, preset="auto", encoder=name, processes=processes,
             )  # fmt: skip
             run_simulation(command, comparison.plan, as_json=True)
 
 
-def way_rows(out: Path) -> list[list[str]]:
+def approach_rows(out: Path) -> list[list[str]]:
     """The cells of the table: means over the seeds that have reached the last count, with 95 % t intervals."""
     found = []
     for comparison in COMPARISONS:
-        for way in comparison.ways:
-            folder = folder_of(out, comparison, way)
+        for approach in comparison.approaches:
+            folder = folder_of(out, comparison, approach)
             if not (folder / "results.json").exists():
                 continue
             by_seed: dict[int, dict[int, float]] = {}
@@ -82,5 +82,5 @@ def way_rows(out: Path) -> list[list[str]]:
                 f"{count}: {with_half(mean_interval(np.array([one[count] for one in complete])))}"
                 for count in comparison.shown
             )
-            found.append([comparison.name, way, str(len(complete)), cells])
+            found.append([comparison.name, approach, str(len(complete)), cells])
     return found

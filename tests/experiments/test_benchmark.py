@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.benchmark import goals, page, scratch, sets, ways
+from experiments.benchmark import approaches, goals, page, scratch, sets
 from experiments.benchmark.protocol import Pool, first_labels, run_trial
 from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
 from experiments.benchmark.statistics import Results
@@ -112,11 +112,11 @@ def test_the_page_is_made_from_trials_and_keeps_its_words(tmp_path):
         f"# Words\n\n<!-- tables: begin -->\nold\n<!-- tables: end -->\n\nAfter.\n{kept}\n"
     )
     found = page.write(
-        page.Inputs(curve, about, STRATEGIES, (1, 2, 3), "small"), {"goals": "", "ways": "new"}, tmp_path
+        page.Inputs(curve, about, STRATEGIES, (1, 2, 3), "small"), {"goals": "", "approaches": "new"}, tmp_path
     )
     text = (tmp_path / "benchmark.md").read_text()
     assert text.startswith("# Words") and f"After.\n{kept}\n" in text and "old" not in text
-    assert text.endswith("<!-- ways: begin -->\n\nnew\n\n<!-- ways: end -->\n")
+    assert text.endswith("<!-- approaches: begin -->\n\nnew\n\n<!-- approaches: end -->\n")
     assert "| bico |" in text and set(found["mean_rank"]) == set(STRATEGIES)
     assert (tmp_path / "benchmark_curves.svg").read_text().count("<polyline") == len(STRATEGIES)
 
@@ -144,18 +144,18 @@ def test_goals_are_compared_with_a_paired_interval_over_the_seeds_that_both_have
     assert cells[2][4] == ("yes" if mean >= 96 else "no") and cells[2][3].startswith(f"{mean:.1f} ± ")
 
 
-def test_ways_count_the_seeds_that_reached_the_last_number_of_labels(tmp_path):
-    comparison = ways.COMPARISONS[0]
+def test_approaches_count_the_seeds_that_reached_the_last_number_of_labels(tmp_path):
+    comparison = approaches.COMPARISONS[0]
     records = [
         {"seed": seed, "n_labels": count, "accuracy": 0.5 + 0.01 * count / 10 + 0.02 * seed}
         for seed in range(3)
         for count in (10, 20, 30, 40)
         if (seed, count) != (2, 40)
     ]
-    folder = ways.folder_of(tmp_path, comparison, "auto")
+    folder = approaches.folder_of(tmp_path, comparison, "auto")
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": records}))
-    [row] = ways.way_rows(tmp_path)
+    [row] = approaches.approach_rows(tmp_path)
     assert row[:3] == ["mnist", "auto", "2"] and row[3].startswith("10: 52.0 ± ") and "40: 55.0 ± " in row[3]
 
 
