@@ -14,6 +14,7 @@ import numpy as np
 
 from app.cli.commands.simulate import SimulationCommand, run_simulation
 from app.simulation.results import read_results
+from core.encoders.built_in import BUILT_IN
 from experiments.benchmark import sets
 from experiments.benchmark.goals import mean_interval, with_half
 
@@ -55,8 +56,9 @@ def run_approaches(places: sets.Places, seeds: int, only: list[str], processes: 
         if comparison.name == "mnist":
             sets.write_pictures(source, places.data)
         encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
+        named = encoder.name if encoder.name in BUILT_IN else str(encoder.folder)
         for approach in sorted(comparison.approaches, key=("encoder", "auto", "scratch").index):
-            name = {"encoder": str(encoder.folder), "auto": "auto", "scratch": "none"}[approach]
+            name = {"encoder": named, "auto": "auto", "scratch": "none"}[approach]
             command = SimulationCommand(
                 data=source.folder, project=None, out=folder_of(places.out, comparison, approach), strategies=("bico",),
                 seeds=seeds, preset="auto", encoder=name, processes=processes,
