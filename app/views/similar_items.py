@@ -8,6 +8,7 @@ lengths of rows are computed once per round.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Lock, Timer
 
@@ -23,9 +24,12 @@ IDLE_SECONDS = 30.0
 MOST = 500
 PLACES = 32  # values in a block of `largest`
 KEPT = 3
-MOST_COMPARED = 10_000  # items whose neighborhoods are computed: each is compared with each
+MOST_COMPARED = 10_000  # items of which each is compared with each
+MOST_IN_CELLS = 200_000  # items of which each is compared with those of its cells
 NEAREST = 10
 PAIR_BLOCK = 512
+CELLINGS = 3  # divisions of a large pool into cells: near rows that one separates are together in another
+MOST_IN_CELL = 2_000
 _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
 _lock = Lock()
 
@@ -137,28 +141,70 @@ _neighborhoods: OrderedDict[int, tuple[RoundPredictions, Neighborhoods]] = Order
 
 
 def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
-    """Computed once per round, exactly; None for more than MOST_COMPARED items or without features."""
+    """Computed once per round: exactly for up to MOST_COMPARED items, within cells above. None for more than
+    MOST_IN_CELLS items or without features."""
     embeddings, key = found.embeddings, id(found.embeddings)
-    if embeddings is None or not 1 < len(embeddings) <= MOST_COMPARED:
+    if embeddings is None or not 1 < len(embeddings) <= MOST_IN_CELLS:
         return None
     with _lock:
         kept = _neighborhoods.get(key)
     if kept is not None and kept[0].embeddings is embeddings:
         return kept[1]
     unit = np.asarray(embeddings, np.float32) * _inverse_lengths(found)[:, None]
-    n, k = len(unit), min(NEAREST, len(unit) - 1)
-    mean, best, partner = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.int64)
-    for start in range(0, n, PAIR_BLOCK):
-        rows = np.arange(start, min(start + PAIR_BLOCK, n))
-        cosines = unit[rows] @ unit.T
-        cosines[rows - start, rows] = -np.inf
-        mean[rows] = np.partition(cosines, n - k, axis=1)[:, n - k :].mean(1)
-        partner[rows] = cosines.argmax(1)
-        best[rows] = cosines[rows - start, partner[rows]]
-    pair = np.minimum(np.arange(n), partner)
-    made = Neighborhoods(np.argsort(mean, kind="stable"), np.lexsort((pair, -np.round(best, 5))))
+    n = len(unit)
+    near = _Nearest(np.full(n, -2, np.float32), np.full(n, -2, np.float32), np.arange(n))
+    if n <= MOST_COMPARED:
+        near.compare(unit, np.arange(n))
+    else:
+        for start in range(CELLINGS):
+            for members in _cells(unit, start):
+                near.compare(unit, members)
+    pair = np.minimum(np.arange(n), near.partner)
+    made = Neighborhoods(np.argsort(near.mean, kind="stable"), np.lexsort((pair, -np.round(near.best, 5))))
     with _lock:
         _neighborhoods[key] = (found, made)
         while len(_neighborhoods) > KEPT:
             _neighborhoods.popitem(last=False)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """What is known of the neighbors of each row; more comparisons raise it."""
+
+    mean: NDArray[np.float32]  # (n,) mean cosine with the NEAREST most similar rows
+    best: NDArray[np.float32]  # (n,) cosine with the most similar row
+    partner: NDArray[np.int64]  # (n,) that row
+
+    def compare(self, unit: NDArray[np.float32], members: NDArray[np.int64]) -> None:
+        """Each of the rows `members` with each; the cosine with no row is taken as 0."""
+        n, k = len(members), min(NEAREST, len(members) - 1)
+        if not k:
+            return
+        others = unit[members]
+        for start in range(0, n, PAIR_BLOCK):
+            places = np.arange(start, min(start + PAIR_BLOCK, n))
+            rows, own = members[places], places - start
+            cosines = others[places] @ others.T
+            cosines[own, places] = -np.inf
+            mean = np.partition(cosines, n - k, axis=1)[:, n - k :].sum(1) / min(NEAREST, len(unit) - 1)
+            self.mean[rows] = np.maximum(self.mean[rows], mean)
+            nearest = cosines.argmax(1)
+            best = cosines[own, nearest]
+            better = best > self.best[rows]
+            self.best[rows[better]], self.partner[rows[better]] = best[better], members[nearest[better]]
+
+
+def _cells(unit: NDArray[np.float32], start: int) -> Iterator[NDArray[np.int64]]:
+    """Every row in the cell of the most similar of √n evenly spaced rows, from the row `start` on. Large cells are cut:
+    they lie around one point, so that any part of them has near rows."""
+    n = len(unit)
+    n_centers = round(n**0.5)
+    centers = unit[(np.arange(n_centers) * n // n_centers + start * n // n_centers // CELLINGS) % n]
+    cell = np.empty(n, np.int64)
+    for first in range(0, n, BLOCK):
+        cell[first : first + BLOCK] = (unit[first : first + BLOCK] @ centers.T).argmax(1)
+    order = np.argsort(cell, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(cell[order])) + 1):
+        along = members[np.argsort(unit[members] @ centers[start % n_centers], kind="stable")]
+        yield from np.array_split(along, -(-len(along) // MOST_IN_CELL))

@@ -134,7 +134,7 @@ class ProjectOrders:
 
     def _by_neighborhood(self, sort: Sort, first: NDArray[np.int64]) -> NDArray[np.int32]:
         """Items that are like no other first, or the most similar pairs first; items without features last. The order
-        of the queue where the pool is too large (`similar_items.MOST_COMPARED`)."""
+        of the queue where the pool is too large (`similar_items.MOST_IN_CELLS`)."""
         near = neighborhoods(self._found) if self._found is not None else None
         if self._found is None or near is None:
             return self._in_queue(first)

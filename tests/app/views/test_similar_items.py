@@ -83,5 +83,30 @@ def test_outliers_and_near_duplicates_are_those_of_all_pairs(monkeypatch):
         assert near is not None and near.outliers[0] == 20 and set(near.duplicates[:2].tolist()) == {7, 41}
         assert np.allclose(expected[near.outliers], np.sort(expected), atol=1e-5)
         assert np.allclose(cosines.max(1)[near.duplicates], np.sort(cosines.max(1))[::-1], atol=2e-5)
-    monkeypatch.setattr(similar_items, "MOST_COMPARED", 59)
+    monkeypatch.setattr(similar_items, "MOST_COMPARED", 40)
+    monkeypatch.setattr(similar_items, "MOST_IN_CELLS", 59)
+    similar_items._neighborhoods.clear()
     assert neighborhoods(found) is None
+
+
+@pytest.mark.parametrize("largest", [2_000, 150], ids=["whole cells", "cut cells"])
+def test_large_pools_find_near_duplicates_and_outliers_within_cells(largest, monkeypatch):
+    rng = np.random.default_rng(2)
+    n, groups = 6_000, rng.integers(0, 12, 6_000)
+    features = (rng.normal(size=(12, 32))[groups] + 0.5 * rng.normal(size=(n, 32))).astype(np.float32)
+    copies = rng.permutation(n)[:90].reshape(45, 2)
+    features[copies[:, 1]] = 1.5 * features[copies[:, 0]] + 2e-3 * rng.normal(size=(45, 32))
+    alone = np.setdiff1d(np.arange(n), copies)[:6]
+    features[alone] = rng.normal(size=(6, 32))
+    found = predictions(features)
+    monkeypatch.setattr(similar_items, "MOST_COMPARED", 1_000)
+    monkeypatch.setattr(similar_items, "MOST_IN_CELL", largest)
+    similar_items._neighborhoods.clear()
+    near = neighborhoods(found)
+    assert near is not None and sorted(near.outliers.tolist()) == sorted(near.duplicates.tolist()) == list(range(n))
+    first = near.duplicates[:90].tolist()
+    assert len(set(first) & set(copies.ravel().tolist())) >= 86
+    places = {row: place for place, row in enumerate(first)}
+    together = [abs(places.get(a, -9) - places.get(b, -99)) == 1 for a, b in copies.tolist()]
+    assert np.mean(together) > 0.9
+    assert set(near.outliers[:6].tolist()) == set(alone.tolist())
