@@ -26,7 +26,7 @@ import torch
 
 from app.jobs.predict_windows import list_files
 from app.jobs.predicting import PredictOptions, predict_files
-from app.rounds.round_model import open_round_model
+from app.rounds.model import open_round_model
 from benchmarks.exporting import peak_mb
 from core.learning.file_predictor import BLOCK
 from storage.database.store import Store

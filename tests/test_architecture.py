@@ -20,6 +20,8 @@ LIGHT_CORE = (
     "core.types",
     "core.errors",
     "core.config",
+    "core.atomic_files",
+    "core.module_processes",
     "core.kernel_names",
     "core.stored_config",
     "core.limits",
@@ -291,6 +293,11 @@ def described() -> dict[str, tuple[str, ...]]:
 
 def test_the_architecture_page_names_every_package_and_no_other():
     assert set(described()) == packages()
+
+
+def test_the_architecture_page_names_the_light_modules_of_core():
+    row = next(line for line in ARCHITECTURE.splitlines() if line.startswith("| light modules:"))
+    assert re.findall(r"`(core\.[a-z_.]+)`", row) == list(LIGHT_CORE)
 
 
 def test_every_module_that_the_architecture_page_names_exists():

@@ -74,7 +74,7 @@ class Client:
 
 
 class ProjectClient:
-    """One project."""
+    """One project: its classes, items, labels, rounds, predictions and exports."""
 
     def __init__(self, connection: Connection, project: Project) -> None:
         self.project = project
@@ -294,6 +294,8 @@ class ProjectClient:
         return Path(target)
 
     def wait_for_job(self, job: Job, seconds: float) -> Job:
+        """Poll a background job until it has finished; raises NotFinished if it fails or does not end in time."""
+
         def look() -> tuple[Job, bool]:
             found = record(Job, self._connection.get(f"{self._path}/jobs/{job.id}"))
             return found, found.status != "running"

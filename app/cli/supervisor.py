@@ -23,6 +23,7 @@ from app.cli.output import print_note, progress_bar
 from app.processes import child
 from app.web import server_command
 from core.errors import Conflict, WinnowError
+from core.module_processes import module_command
 from storage.database import backups
 from storage.database.health import note_backup
 from storage.database.locations import Locations, from_environment
@@ -140,10 +141,10 @@ class Supervisor:
         logs = place.home / "logs"
         command = server_command.command(place.host, place.port)
         self.server = Service("server", command, environment, logs / "server.log")
-        worker = child.module_command("app", "worker")
+        worker = module_command("app", "worker")
         self.worker = Service("worker", worker, environment, logs / "worker.log")
         one_thread = environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a fit is short
-        self.live = Service("live process", child.module_command("app", "live"), one_thread, logs / "live.log")
+        self.live = Service("live process", module_command("app", "live"), one_thread, logs / "live.log")
         self.token = environment.get("WINNOW_TOKEN")
 
     def run(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from app.rounds.round_model import RoundModel
+from app.rounds.model import RoundModel
 from core.encoders.folders import JSON, ONNX, Encoder
 from core.learning.models import TrainedModel
 from core.learning.networks.head import HeadNetwork

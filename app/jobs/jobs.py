@@ -1,6 +1,6 @@
 """Jobs: imports, exports and summaries that a page starts and does not wait for.
 
-A job is a request (`app.jobs.requests`), a process (`app.jobs.job_process`) and a folder (`app.jobs.job_folder`). The
+A job is a request (`app.jobs.requests`), a process (`app.jobs.process`) and a folder (`app.jobs.folder`). The
 folder holds the whole state, so a reloaded page or a restarted page server finds the job as it is. A job whose process
 ended without a result is reported as lost.
 """
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.jobs import requests
-from app.jobs.job_folder import JobFolder
+from app.jobs.folder import JobFolder
 from app.jobs.requests import Request
 from app.processes import child
 from app.processes.messages import Message
+from core.module_processes import module_command
 from storage.projects import roles
 
 Status = Literal["running", "finished", "failed", "cancelled", "lost"]
@@ -81,7 +82,7 @@ def start(
         folder.write_job(asdict(job) | {"request": requests.to_dict(request), "actor": by})
         with (folder.path / "stderr.txt").open("wb") as stderr:
             process = child.start(
-                child.module_command("app.jobs.job_process", str(folder.path), str(lock)),
+                module_command("app.jobs.process", str(folder.path), str(lock)),
                 child.Streams(stderr=stderr),
                 environment=os.environ | {"WINNOW_HOME": str(home)},
                 pass_fds=(lock,),

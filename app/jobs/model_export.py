@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from app.jobs.encoder_export import describe_encoder, encoder_model_files
-from app.rounds.round_model import RoundModel, open_round_model
+from app.rounds.model import RoundModel, open_round_model
 from app.views.figures.charts import wilson
 from core.errors import InvalidInput, NotFound
 from core.learning.file_predictor import BLOCK

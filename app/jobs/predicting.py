@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.jobs.predict_windows import SUFFIXES, list_units, write_tracks
-from app.rounds.round_model import RoundModel, open_round_model
+from app.rounds.model import RoundModel, open_round_model
 from core.config import require
 from core.errors import InvalidInput, NotFound
 from core.learning.file_predictor import BLOCK, FilePredictions

@@ -17,7 +17,7 @@ import numpy as np
 
 from app.jobs.predicting import Entry, predict_entries, prediction_table
 from app.jobs.requests import PredictionRequest
-from app.rounds.round_model import open_round_model
+from app.rounds.model import open_round_model
 from core.errors import InvalidInput, NotFound
 from core.types import Report
 from storage.database.store import Store

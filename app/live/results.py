@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.system.atomic_files import write_file
+from core.atomic_files import write_file
 
 VERSION = 1
 

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.processes.messages import Message, decode
+from core.module_processes import ROOT, module_environment
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 READ_BYTES = 1 << 16
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
@@ -45,11 +45,6 @@ class Streams:
     stdin: int | IO[bytes] | None = subprocess.DEVNULL
     stdout: int | IO[bytes] | None = subprocess.DEVNULL
     stderr: int | IO[bytes] | None = None
-
-
-def module_command(module: str, *arguments: str) -> list[str]:
-    """The command of `python -m MODULE`. The working directory is not on its import path; `start` puts ROOT there."""
-    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def start(
@@ -65,12 +60,10 @@ def start(
 
     With `end_with_parent` the kernel sends it SIGTERM when the thread that called `start` ends (Linux only).
     """
-    values = dict(os.environ if environment is None else environment)
-    values["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), values.get("PYTHONPATH"))))
     return subprocess.Popen(
         list(command),
         cwd=cwd,
-        env=values,
+        env=module_environment(environment),
         stdin=streams.stdin,
         stdout=streams.stdout,
         stderr=streams.stderr,

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.processes.channel import Channel
-from app.processes.child import PipedChild, explain_exit, module_command
+from app.processes.child import PipedChild, explain_exit
 from app.processes.messages import error_message
 from core.errors import TrainingFailed, WinnowError
+from core.module_processes import module_command
 from core.types import Progress, Report
 
 if TYPE_CHECKING:

@@ -141,6 +141,7 @@ def put_snapshot(place: Place, snapshot: PoolSnapshot) -> Stored:
 
 
 def open_snapshot(place: Place, stored: Stored) -> PoolSnapshot:
+    """The snapshot that `put_snapshot` stored."""
     about, arrays = _open_npz(place.folder, to_ref(stored))
     hashes = arrays.pop("hashes")
     return PoolSnapshot(
@@ -159,6 +160,7 @@ def put_selection(place: Place, selection: Selection) -> Stored:
 
 
 def open_selection(place: Place, stored: Stored) -> Selection:
+    """The selection that `put_selection` stored."""
     value = json.loads(place.folder.path(to_ref(stored)).read_bytes())
     return Selection(
         item_ids=np.asarray(value["item_ids"], np.int64),
@@ -200,6 +202,7 @@ def put_kernel(place: Place, fitted: FittedKernel) -> Stored:
 
 
 def open_kernel(place: Place, stored: Stored) -> FittedKernel:
+    """The feature map that `put_kernel` stored."""
     context = place.context()
     config = context.config.kernel
     about, arrays = _open_npz(place.folder, to_ref(stored))

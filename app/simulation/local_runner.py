@@ -19,12 +19,13 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from app.processes.child import PipedChild, explain_exit, module_command
+from app.processes.child import PipedChild, explain_exit
 from app.processes.messages import Message
 from app.simulation.results import Question, ResultsFile, record_from
 from app.simulation.trial_process import Task, TrialSetting, start_file
 from app.views.durations import duration
 from core.errors import WinnowError
+from core.module_processes import module_command
 from core.rounds.simulation_plan import RoundRecord
 from core.types import Progress, Report, ignore
 

@@ -131,6 +131,7 @@ def document(store: Store, simulation_id: int) -> dict[str, Any]:
 
 
 def question_of(row: SimulationRow) -> Question:
+    """The question of a stored simulation, as `results.json` has it."""
     asked = from_dict(SimulationRequest, dict(row.asked))
     return Question(
         project=row.project_id,

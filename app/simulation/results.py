@@ -17,10 +17,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from core.atomic_files import write_file
 from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import EARLIER, INDUCTIVE, Plan, RoundRecord
-from storage.system.atomic_files import write_file
 from storage.system.file_lock import file_lock
 
 VERSION = 2

@@ -141,7 +141,7 @@ class OuterProblem:
         return self._loss(logits), self.scale * gradient, errors
 
     def loss(self, W: Tensor) -> Tensor:
-        """G ()."""
+        """G () at weights W, without its gradient."""
         return self._loss(self.apply(W))
 
     def _loss(self, logits: Tensor) -> Tensor:

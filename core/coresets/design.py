@@ -77,7 +77,7 @@ def criterion_matrix(Z: Tensor, prior: Prior, stands_for: Tensor | None = None) 
 
 
 def value(Z: Tensor, weights: Tensor, prior: Prior) -> Tensor:
-    """() g(w)."""
+    """() g(w), the criterion of a design with weights w."""
     return (criterion_matrix(Z, prior) * posterior_covariance(Z, weights, prior)).sum()
 
 

@@ -44,7 +44,7 @@ class SoftmaxRegression:
     inverse_gram: Tensor | None = None
 
     def value(self, W: Tensor) -> Tensor:
-        """() F(W)."""
+        """() F(W), the objective at weights W (C, r)."""
         return self._value(W @ self.features.T, W)
 
     def _value(self, logits: Tensor, W: Tensor) -> Tensor:

@@ -132,6 +132,7 @@ def confine(extra_bytes: int) -> None:
 
 
 def main() -> None:
+    """Answer requests from stdin until it is closed."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing but replies goes to the parent's pipe, whatever a library prints
     settings = json.loads(requests.readline())

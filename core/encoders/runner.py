@@ -12,10 +12,8 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +24,8 @@ from core.encoders.tensors import pool_windows
 from core.encoders.windows import Windows
 from core.errors import InvalidInput
 from core.limits import Limits, current_limits
+from core.module_processes import ROOT, module_command, module_environment
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MODULE = "core.encoders.encoding_process"
 READ_BYTES = 1 << 20
 TICK_SECONDS = 0.5
@@ -73,10 +71,9 @@ class EncoderRunner:
             "bytes": self.limits.encode_bytes,
             "threads": self.threads,
         }
-        environment = dict(os.environ) | {"OMP_NUM_THREADS": str(self.threads), "OPENBLAS_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+        environment = module_environment(OMP_NUM_THREADS=str(self.threads), OPENBLAS_NUM_THREADS="1")
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE],
+            module_command(MODULE),
             cwd=ROOT, env=environment, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip

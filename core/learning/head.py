@@ -63,7 +63,7 @@ class HeadSpace:
     components: Rows  # V S (d, r)
 
     def transform(self, features: NDArray[np.floating]) -> Rows:
-        """z (n, r)."""
+        """z (n, r), rows of length 1, of features x (n, d)."""
         z = (np.asarray(features, np.float64) - self.mean) @ self.components
         return np.asarray(z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12))
 
@@ -100,18 +100,18 @@ def fit_space(features: NDArray[np.floating], n_dimensions: int, n_classes: int)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A fitted head."""
+    """A fitted head: its space, its weights, and the classes that have labels."""
 
     space: HeadSpace
     weights: Rows  # W (C, r), zero for classes without labels
     offsets: Rows  # (C,) 0, or NEVER for classes without labels
 
     def logits(self, features: NDArray[np.floating]) -> Rows:
-        """(n, C)."""
+        """(n, C) logits of features (n, d); NEVER for classes without labels."""
         return np.asarray(self.space.transform(features) @ self.weights.T + self.offsets)
 
     def probabilities(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
-        """(n, C)."""
+        """(n, C) probabilities of features (n, d)."""
         return np.asarray(softmax(self.logits(features), axis=1), np.float32)
 
 

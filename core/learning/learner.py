@@ -155,6 +155,7 @@ class Learner:
         }  # fmt: skip
 
     def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Set the state that `tensors` gave after `step` steps."""
         load_into(self.network, tensors, "network.")
         load_into(self.average, tensors, "average.")
         for number, parameter in enumerate(self.network.parameters()):

@@ -30,6 +30,7 @@ class TrainedModel:
 
 
 def save_model(model: TrainedModel, path: Path) -> None:
+    """Write the model to a safetensors file, in one step."""
     description = {
         "shape": dataclasses.asdict(model.shape),
         "config": dataclasses.asdict(model.config),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from core.atomic_files import replace_durably, temporary_path
 from core.errors import InvalidInput, NotFound
 
 DESCRIPTION = "winnow"
@@ -23,20 +22,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mappin
     """Atomic and durable: after a crash `path` holds the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     on_host = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
+    with temporary_path(path) as temporary:
         save_file(on_host, temporary, metadata={DESCRIPTION: json.dumps(dict(description), sort_keys=True)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        replace_durably(temporary, path)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

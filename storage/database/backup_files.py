@@ -20,8 +20,8 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
+from core.atomic_files import replace_durably
 from core.errors import InvalidInput, StoreUnusable
-from storage.system.atomic_files import replace_durably
 from storage.system.file_lock import forget
 
 KEPT = 10

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 from pathlib import Path
 
+from core.atomic_files import write_file
 from core.errors import StoreUnusable
 from storage.database import checks
 from storage.database.store import Store, now
@@ -59,9 +59,7 @@ def note_backup(home: Path, problem: str) -> None:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.part")
-        draft.write_text(json.dumps({"problem": problem, "at": now().isoformat()}))
-        os.replace(draft, path)
+        write_file(path, json.dumps({"problem": problem, "at": now().isoformat()}))
 
 
 def backup_problem(home: Path) -> str:

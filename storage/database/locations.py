@@ -36,6 +36,7 @@ class Locations:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Locations:
+    """The locations that the environment names; raises InvalidInput for unusable values."""
     home = Path(environment.get("WINNOW_HOME") or DEFAULT_HOME).expanduser().absolute()
     port = environment.get("WINNOW_PORT") or str(DEFAULT_PORT)
     if not port.isascii() or not port.isdigit():

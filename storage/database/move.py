@@ -23,13 +23,13 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, bindparam, delete, func, select, text, update
 from sqlalchemy import Table as SqlTable
 
+from core.atomic_files import temporary_path
 from core.errors import Conflict, NotFound, StoreUnusable
 from core.types import Progress, Report, ignore
 from storage.database.schema import METADATA, Item, Lease, Project, QueueCursor, Setting, Worker
 from storage.database.store import Store, insert_for
 from storage.database.tables.recordings import Recording
 from storage.media.packs import PackWriter
-from storage.system.atomic_files import temporary_path
 
 NOT_COPIED = {Lease.__tablename__, QueueCursor.__tablename__, Worker.__tablename__}
 BLOCK = 1_000

@@ -27,11 +27,11 @@ from pathlib import Path
 from sqlalchemy import Connection, delete, text
 from sqlalchemy.exc import OperationalError
 
+from core.atomic_files import replace_durably
 from core.errors import InvalidInput, StoreUnusable
 from storage.database import backup_files, backups, checks, migrate, move
 from storage.database.schema import METADATA, Project
 from storage.database.store import DEADLOCKS, LOCK_TIMEOUT, Store, make_engine
-from storage.system.atomic_files import replace_durably
 from storage.system.file_lock import file_lock
 
 LOCK_SECONDS = 60.0

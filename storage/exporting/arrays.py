@@ -50,6 +50,7 @@ def write_arrays(store: Store, connection: Connection, project_id: int, folder: 
 
 
 def newest_arrays(store: Store, connection: Connection, project_id: int) -> RoundArrays:
+    """The arrays of the newest finished round, for the items that the project still has. Raises NotFound before it."""
     query = select(Round.id, Round.number, Round.class_event).where(
         Round.project_id == project_id, Round.status == "finished"
     )

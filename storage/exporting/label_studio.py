@@ -46,6 +46,7 @@ def local_files_prefix(target: Path) -> str:
 
 
 def readme(target: Path, prefix: str, media: bool) -> str:
+    """The text that says how to load the tasks into Label Studio."""
     folder = target.stem if target.suffix == ".zip" else target.name
     if not media:
         about = "The media files were not exported: the tasks name them, and Label Studio cannot show them."

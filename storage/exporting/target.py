@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from core.atomic_files import sync_path
 from core.errors import Conflict, InvalidInput
-from storage.system.atomic_files import sync_path
 from storage.system.processes import is_running
 
 MANIFESTS = ("manifest.json", "model.json")  # an export of labels, and one of a model

@@ -51,6 +51,7 @@ class ImportReport:
         return asdict(self)
 
     def sentence(self) -> str:
+        """The counts of the import as one sentence."""
         splits = ", ".join(f"{n:,} {name}" for name, n in self.splits.items())
         parts = [f"{self.imported:,} imported" + (f" ({splits})" if splits else "")]
         if self.recordings:

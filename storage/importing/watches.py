@@ -192,6 +192,7 @@ def save_buffer(store: Store, project_id: int, buffer: dict[str, Any]) -> None:
 
 
 def counts(store: Store, project_id: int) -> dict[Outcome, int]:
+    """The number of files by their outcome."""
     query = (
         select(WatchedFile.outcome, func.count())
         .where(WatchedFile.project_id == project_id)

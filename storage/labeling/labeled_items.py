@@ -18,6 +18,7 @@ from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, R
 from storage.database.store import Store
 from storage.labeling import queue
 from storage.labeling.state_arrays import states_in_memory
+from storage.labeling.undo import undoes_event
 from storage.projects.class_rows import effective_ids
 from storage.projects.projects import row_in
 
@@ -91,7 +92,7 @@ def items_seen_with_labels(connection: Connection, project_id: int, label_sequen
     )
     query = (
         select(LabelEvent.item_id)
-        .outerjoin(undo, undo.undoes == LabelEvent.uuid)
+        .outerjoin(undo, undoes_event(undo))
         .where(
             LabelEvent.project_id == project_id,
             LabelEvent.kind.in_(("label", "decide")),

@@ -219,6 +219,7 @@ class Pool:
             return _known_counts(connection, self.project_id, states)
 
     def batch(self) -> BatchProgress:
+        """The progress of the batch of the newest finished round."""
         newest = (
             select(Round.id, Round.number)
             .where(Round.project_id == self.project_id, Round.status == "finished")

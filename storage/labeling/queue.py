@@ -77,7 +77,7 @@ def put_first(connection: Connection, project_id: int, item_ids: Sequence[int]) 
 
 
 def ranks_of(connection: Connection, project_id: int, item_ids: Sequence[int]) -> dict[int, int]:
-    """item id -> rank."""
+    """item id -> its rank in the queue (`ItemState.queue_rank`)."""
     return {item_id: rank for rank, _, item_id in _places(connection, project_id, item_ids)}
 
 

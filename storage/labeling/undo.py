@@ -34,7 +34,12 @@ def without_undone(events: Iterable[Event]) -> list[Event]:
     return [event for event in events if event.uuid not in undone]
 
 
+def undoes_event(undo: type[LabelEvent]) -> ColumnElement[bool]:
+    """The same rule as a condition: the event `undo`, an alias of `LabelEvent`, undoes the event `LabelEvent`."""
+    return undo.undoes == LabelEvent.uuid
+
+
 def is_undone() -> ColumnElement[bool]:
-    """The same rule as a condition on `LabelEvent`."""
+    """The same rule as a condition on `LabelEvent`: an event exists that undoes it."""
     undo = aliased(LabelEvent)
-    return select(undo.sequence).where(undo.undoes == LabelEvent.uuid).exists()
+    return select(undo.sequence).where(undoes_event(undo)).exists()

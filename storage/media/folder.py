@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from core.atomic_files import replace_durably, sync_path
 from core.errors import InvalidInput, NotFound
 from storage.media.packs import Altered, Packs
-from storage.system.atomic_files import replace_durably, sync_path
 from storage.system.processes import is_running
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")

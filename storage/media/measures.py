@@ -12,6 +12,7 @@ from storage.database.store import Store
 
 
 def pool_measures(store: Store, project_id: int) -> PoolMeasures:
+    """The measures of the readable items of the pool."""
     columns = (Item.seconds, Item.sample_rate, Item.width, Item.height)
     query = select(*columns).where(
         Item.project_id == project_id, Item.held_out.is_(False), Item.condition != "unreadable"

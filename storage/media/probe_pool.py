@@ -13,7 +13,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,11 +21,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from core.limits import Limits
+from core.module_processes import module_command, module_environment
 from storage.media.probe import Content, Measures
 from storage.media.probe_process import RECORDING, Examiner
 from storage.media.types import HEAD_BYTES, identify
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Examined(NamedTuple):
@@ -46,14 +44,12 @@ class _Child:
     """One running `storage.media.probe_process`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "storage.media.probe_process"],
+            module_command("storage.media.probe_process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=module_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
             text=True,
             encoding="ascii",
             start_new_session=True,

@@ -253,6 +253,7 @@ def guard_decoding(limits: Limits) -> None:
 
 
 def main() -> None:
+    """Examine batches from stdin until it is closed."""
     settings = json.loads(sys.stdin.readline())
     limits = Limits(**settings["limits"])
     examiner = Examiner(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select
 
 from core.errors import Conflict, NotFound
 from storage.database.schema import ClassEvent, LabelClass
@@ -110,7 +110,12 @@ def effective_names(rows: Iterable[ClassRow]) -> dict[int, str]:
 
 def members_of(class_id: int) -> Select[int]:
     """A query of the classes whose labels count as `class_id`, itself included."""
-    return select(LabelClass.id).where((LabelClass.id == class_id) | (LabelClass.effective_id == class_id))
+    return select(LabelClass.id).where(counting_class() == class_id)
+
+
+def counting_class() -> ColumnElement[int]:
+    """`ClassRow.counts_as` as an expression on `LabelClass`."""
+    return func.coalesce(LabelClass.effective_id, LabelClass.id)
 
 
 def add_in(connection: Connection, project_id: int, name: str, by: int | None = None) -> ClassRow:
@@ -194,6 +199,7 @@ def merge_ends(events: Iterable[tuple[Any, ...]]) -> dict[int, int]:
 def record_event(
     connection: Connection, project_id: int, class_id: int, kind: str, detail: dict[str, Any], by: int | None
 ) -> None:
+    """Append a class event in the transaction of the change that it describes."""
     connection.execute(
         insert(ClassEvent).values(
             uuid=str(uuid.uuid4()),

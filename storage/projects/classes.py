@@ -50,6 +50,7 @@ def add_class(store: Store, project_id: int, name: str, by: int | None = None) -
 
 
 def rename_class(store: Store, project_id: int, class_id: int, name: str, by: int | None = None) -> ClassRow:
+    """Give an active class another name; its labels follow. A taken name is refused."""
     named(name, "The class name", 1_000)
     with store.write() as connection:
         touch(connection, project_id)
@@ -94,6 +95,7 @@ def unmerge_class(store: Store, project_id: int, source_id: int, by: int | None 
 
 
 def retire_class(store: Store, project_id: int, class_id: int, by: int | None = None) -> ClassRow:
+    """Accept no new labels of the class; its existing labels stay."""
     with store.write() as connection:
         touch(connection, project_id)
         _keep_keys(connection, project_id)
@@ -106,6 +108,7 @@ def retire_class(store: Store, project_id: int, class_id: int, by: int | None = 
 
 
 def restore_class(store: Store, project_id: int, class_id: int, by: int | None = None) -> ClassRow:
+    """Undo `retire_class`."""
     with store.write() as connection:
         touch(connection, project_id)
         _keep_keys(connection, project_id)

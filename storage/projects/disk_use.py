@@ -26,6 +26,7 @@ class DiskUse:
 
 
 def disk_use(store: Store, project_id: int) -> DiskUse:
+    """The disk space of the project's media and arrays."""
     media, shared, n_linked = [0, 0], 0, 0
     arrays = select(Artifact.sha256, Artifact.n_bytes).where(Artifact.project_id == project_id).distinct().subquery()
     with store.read() as connection:

@@ -22,8 +22,8 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
+from core.atomic_files import replace_durably
 from core.errors import InvalidInput, NotFound
-from storage.system.atomic_files import replace_durably
 
 CHUNK = 1 << 20
 

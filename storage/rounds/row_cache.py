@@ -34,8 +34,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.atomic_files import sync_path
 from core.errors import InvalidInput
-from storage.system.atomic_files import sync_path
 from storage.system.file_lock import try_lock
 
 LOG = logging.getLogger("winnow.row_cache")

@@ -22,7 +22,7 @@ from app.jobs.embeddings import add_embeddings
 from app.jobs.operations import keep_embeddings
 from app.jobs.requests import EmbeddingsRequest
 from app.rounds import requests as round_requests
-from app.rounds.round_model import open_round_model
+from app.rounds.model import open_round_model
 from app.rounds.stored_audition import preferred_encoder, stored_audition
 from app.rounds.stored_round import past_rounds
 from app.rounds.timing import estimates

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.jobs.job_folder import JobFolder
+from app.jobs.folder import JobFolder
 from app.jobs.jobs import Job
 from app.processes.messages import Message
 from app.web import tickets

@@ -91,6 +91,7 @@ def pins(text: str) -> list[tuple[str, str]]:
 
 
 def device() -> Finding:
+    """The device that rounds would use, and whether the torch build fits the machine."""
     import torch
 
     from core.runtime import default_device
@@ -108,6 +109,7 @@ def device() -> Finding:
 
 
 def encoders() -> Finding:
+    """The encoders of this store, and whether each can be read."""
     from core.encoders.built_in import BUILT_IN
     from core.encoders.folders import Encoder, installed
 
@@ -121,6 +123,7 @@ def encoders() -> Finding:
 
 
 def store() -> Finding:
+    """Whether the store can be opened, with its projects."""
     from core.errors import StoreUnusable
     from storage.database.locations import shown
     from storage.database.store import Store
@@ -142,6 +145,7 @@ def store() -> Finding:
 
 
 def disk() -> Finding:
+    """The free space of the disk that holds the store."""
     home = _place().home
     there = next(path for path in (home, *home.parents) if path.exists())
     usage = shutil.disk_usage(there)
@@ -153,6 +157,7 @@ def disk() -> Finding:
 
 
 def port() -> Finding:
+    """Whether the port is free, or Winnow runs there."""
     from app.cli.supervisor import healthy
 
     place = _place()
@@ -170,6 +175,7 @@ def port() -> Finding:
 
 
 def workers() -> Finding:
+    """The living workers of the store."""
     from storage.database.store import Store
     from storage.rounds.workers import living_workers
 

@@ -22,6 +22,7 @@ ORIGINS = {
 def change_and_show(
     store: Store, project: ProjectRow, changes: Sequence[str], unset: Sequence[str], as_json: bool
 ) -> None:
+    """Change and unset settings of a project, then print all of them."""
     if unset:
         project = learning_settings.unset(store, project, unset)
     if changes:

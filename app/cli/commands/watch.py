@@ -38,6 +38,7 @@ def follow(store: Store, project_id: int, as_json: bool) -> int:
 
 
 def show_watch(store: Store, project_id: int, as_json: bool) -> int:
+    """Print the state of the project's watch; raises NotFound if it has none. Returns the exit code."""
     row = watches.get(store, project_id)
     if row is None:
         raise NotFound("This project does not watch a folder. Start with: python -m app watch PROJECT FOLDER")
@@ -52,6 +53,7 @@ def show_watch(store: Store, project_id: int, as_json: bool) -> int:
 
 
 def words(watch: dict[str, Any]) -> str:
+    """The state of a watch as one sentence."""
     lines = [
         f"{watch['folder']} is {'watched' if watch['status'] == 'active' else 'no longer watched'}: {watch['taken']:,} "
         f"imported, {watch['duplicate']:,} duplicates, {watch['unreadable']:,} unreadable, "

@@ -13,6 +13,7 @@ HEIGHT = 210
 
 
 def strategy_maps(found: PicksComparison, *, dark: bool) -> go.Figure:
+    """One figure with a small map for each strategy."""
     look = tokens(dark)
     n = len(found.strategies)
     figure = make_subplots(

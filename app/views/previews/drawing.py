@@ -28,12 +28,12 @@ from PIL import Image, ImageOps
 from plotly.colors import sequential
 
 from app.views.previews.model_input import model_input_png
+from core.atomic_files import write_file
 from core.config import MediaConfig, from_json
 from core.errors import InvalidInput
 from core.limits import Limits, current_limits, length_problem
 from core.media.audio import open_audio
 from core.media.images import open_image, picture_notes, plain
-from storage.system.atomic_files import write_file
 
 N_COLUMNS = 900
 N_ROWS = 320

@@ -10,20 +10,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import queue
 import selectors
 import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
-from pathlib import Path
 
 from core.errors import InvalidInput, WinnowError
 from core.limits import Limits
+from core.module_processes import module_command, module_environment
 
-ROOT = Path(__file__).resolve().parents[3]
 MAX_REPLY_BYTES = 32 << 20
 GRACE_SECONDS = 5.0  # beyond the child's own limit, before the pool ends it
 START_SECONDS = 60.0  # imports of a new child on a busy machine
@@ -46,14 +43,12 @@ class _Child:
     """One running `app.views.previews.process`."""
 
     def __init__(self, limits: Limits) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "app.views.previews.process"],
+            module_command("app.views.previews.process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=module_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
             bufsize=0,
         )
         assert self.process.stdin is not None and self.process.stdout is not None

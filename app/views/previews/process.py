@@ -49,6 +49,7 @@ def cut_from(data: bytes, window: Window) -> bytes:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Draw requests from stdin until it is closed."""
     limits = Limits(**json.loads(requests.readline()))
     confine(limits)
     while line := requests.readline():

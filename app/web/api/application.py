@@ -58,6 +58,7 @@ def api_mount() -> Mount:
 
 
 def make_api() -> FastAPI:
+    """The ASGI app of the API with all endpoints, error handlers and limits."""
     api = FastAPI(
         title="Winnow",
         version=VERSION,

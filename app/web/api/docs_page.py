@@ -16,6 +16,7 @@ STYLE = (
 
 
 def docs_page(document: Mapping[str, Any], prefix: str) -> str:
+    """The page for an OpenAPI document, as HTML."""
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -42,6 +42,7 @@ Answer = dict[str, Any]
 
 
 def api_routes() -> list[Route]:
+    """The routes of the widgets."""
     project = "/api/projects/{project:int}"
     return [
         Route("/api/session", _route(None), methods=["POST"]),

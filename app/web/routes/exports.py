@@ -72,6 +72,7 @@ def may_read(path: Path, actor: Actor) -> bool:
 
 
 def download(request: Request) -> Response:
+    """Send the file of a finished export to a person with a session who may see its project."""
     ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
     if ticket is None:
         return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401, headers=HEADERS)

@@ -17,6 +17,7 @@ from storage.projects.projects import ProjectRow
 
 
 def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
+    """The card with all classes: add one, or choose one to edit."""
     store = resources.store()
     known = classes.list_classes(store, project.id, include_inactive=True)
     active = [row for row in known if row.active]
@@ -69,6 +70,7 @@ def _title(row: ClassRow, by_id: Mapping[int, ClassRow]) -> str:
 
 
 def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int) -> None:
+    """The fields of one class: name, key, color, merge and retire."""
     store, by = resources.store(), state.here().annotator.id
     if row.effective_id is not None:
         if st.button("Undo merge", key=f"unmerge-{row.id}"):

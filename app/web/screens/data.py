@@ -86,6 +86,7 @@ def render() -> None:
 
 
 def new_project(can_go_back: bool) -> None:
+    """The form that creates a project."""
     theme.heading("New project", "import files in the next step")
     with st.form("new-project-form", border=False):
         name = st.text_input("Name", placeholder="Garden birds", help="Shown in the project menu and in exports.")
@@ -288,6 +289,7 @@ def _import_sentence(view: JobView) -> str:
 
 
 def project_settings(project: projects.ProjectRow) -> None:
+    """The form with the project's settings and guidelines; stores what changed."""
     theme.heading("Project")
     with st.form(f"project-form-{project.id}", border=False):
         name = st.text_input("Name", project.name, help="Shown in the project menu and in exports.")

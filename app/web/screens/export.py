@@ -125,6 +125,7 @@ def _least_confidence(project: ProjectRow) -> float | None:
 
 
 def holds(found: ExportCounts) -> None:
+    """The numbers of rows that the export contains, by their source."""
     theme.heading("This export contains")
     theme.figure(f"{found.total:,}", "row" if found.total == 1 else "rows", f"{found.labels:,} labeled by annotators")
     if found.pseudo_labels:

@@ -83,6 +83,7 @@ def render() -> None:
 
 
 def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
+    """The fields above the map: coloring, compared strategies, drawing."""
     coloring = st.segmented_control(
         "Color", COLORINGS, default="Prediction", key="map-color", label_visibility="collapsed"
     )
@@ -146,6 +147,7 @@ def _next_round(numbers: list[int], current: int) -> None:
 
 
 def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
+    """Draw the figure and read the selection on it."""
     dark, choice = st.context.theme.type == "dark", chosen()
     figure = map_figure(found, coloring, shadows, dark=dark)
     outline(figure, choice.areas, dark=dark)
@@ -237,6 +239,7 @@ def rows_in_areas(found: MapLayers, choice: Chosen) -> np.ndarray[Any, np.dtype[
 
 
 def area(found: MapLayers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    """The items in the selected areas, and what can be done with them."""
     project, store = state.project(), resources.store()
     n_labeled = int((found.label[rows] != NONE).sum())
     theme.heading("Selected area")
@@ -304,6 +307,7 @@ def _like(item_id: int) -> None:
 
 
 def label_here(found: MapLayers, row: int, pool: Pool) -> None:
+    """A field that labels the open item."""
     current = int(found.label[row])
     if current != NONE:
         theme.muted(f"Labeled {found.class_names[current]}")

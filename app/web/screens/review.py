@@ -48,6 +48,7 @@ def render() -> None:
 
 
 def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
+    """One item to decide: media, labels, prediction, evidence and history."""
     project, store = state.project(), resources.store()
     place = st.session_state.get("review-place", 0) % len(waiting)
     case = waiting[place]
@@ -117,6 +118,7 @@ def _label_list(lines: list[tuple[str, str]]) -> str:
 
 
 def agreement_card(project_id: int, known: list[ClassRow]) -> None:
+    """Agreement of annotators over all items with several labels, and per class."""
     found = agreement.agreement(resources.store(), project_id)
     theme.heading("Agreement", f"{count(found.n_items, 'item')} with at least two labels")
     if found.alpha is None:
@@ -136,6 +138,7 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
 
 
 def people_card(project_id: int) -> None:
+    """What each annotator did in the project."""
     theme.heading("Annotators")
     zone = ZoneInfo(st.context.timezone) if st.context.timezone else UTC
     lines = annotator_lines(annotator_statistics(resources.store(), project_id, zone), datetime.now(zone))

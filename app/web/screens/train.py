@@ -248,6 +248,7 @@ def _frequent_confusions(found: LearningProgress) -> None:
 
 
 def counts_and_workers(project_id: int) -> None:
+    """Labels by class, and the workers that run rounds."""
     left, right = st.columns([7, 5])
     store = resources.store()
     with left, theme.card("per-class", height="stretch"):

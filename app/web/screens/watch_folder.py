@@ -46,6 +46,7 @@ def section(project: ProjectRow, may_name_folders: bool) -> None:
 
 
 def choose(project: ProjectRow, before: WatchRow | None) -> None:
+    """The form that starts a watch."""
     known, key = before.folder if before else "", f"watch-folder-{project.id}"
     folder = st.text_input(
         "Folder on the server",

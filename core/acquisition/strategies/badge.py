@@ -25,7 +25,7 @@ def gradient_factors(P: Tensor) -> Tensor:
 
 
 def squared_norms(a: Tensor, h: Tensor) -> Tensor:
-    """(n,) |g_i|^2."""
+    """(n,) |g_i|^2, the squared length of each hypothetical gradient."""
     return (a * a).sum(1) * (h * h).sum(1)
 
 

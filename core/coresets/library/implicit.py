@@ -55,7 +55,7 @@ class BilevelProblem(Protocol):
         ...
 
     def outer(self, parameters: Any) -> float:
-        """g(theta)."""
+        """g(theta), the outer loss at the parameters that `solve` gave."""
         ...
 
     def influence(self, parameters: Any, weights: Tensor) -> Influence:

@@ -34,6 +34,7 @@ def threshold(step: Step, confidence: Tensor) -> Tensor | float:
 
 
 def loss(step: Step) -> Losses:
+    """The losses of one training step, by the module's docstring."""
     with torch.no_grad():
         predictions = step.network(step.unlabeled.weak()).float().softmax(1)  # (b_u, C)
         if step.config.align != "off":

@@ -88,6 +88,7 @@ def forward(step: Step, mixed: Tensor) -> Tensor:
 
 
 def loss(step: Step) -> Losses:
+    """The losses of one training step, by the module's docstring."""
     mixed, targets, guesses = mixed_batch(step)
     logits = forward(step, mixed)
     n_labeled = len(step.targets)

@@ -8,6 +8,7 @@ from core.learning.methods.step import Losses, Step, accuracy_of
 
 
 def loss(step: Step) -> Losses:
+    """The cross-entropy of one training step on labeled items."""
     pictures = step.labeled.strong() if step.config.augment else step.labeled.clean()
     logits = step.network(pictures).float()
     zero = logits.new_zeros(())

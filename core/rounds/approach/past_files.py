@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from core.atomic_files import write_file
 from core.rounds.approach.evidence import PastRound
 
 
 def save_past(past: PastRound, path: Path) -> None:
-    """Complete under its name, or not there."""
+    """Write the file in one step: it is complete, or not there."""
     about = {"n_labels": past.n_labels, "encoder": past.encoder, "uses_encoder": past.uses_encoder}
     text = json.dumps(about | {"class_names": past.class_names}).encode()
     arrays = {name: getattr(past, name) for name in ("item_ids", "classes") if getattr(past, name) is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.savez(file, about=np.frombuffer(text, np.uint8), **arrays)
-    os.replace(file.name, path)
+    content = io.BytesIO()
+    np.savez(content, about=np.frombuffer(text, np.uint8), **arrays)
+    write_file(path, content.getvalue())
 
 
 def load_past(path: Path) -> PastRound:

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from core.atomic_files import replace_durably, temporary_path
 from core.errors import Conflict, InvalidInput
 from storage.exporting.formats import is_formula
 from storage.importing.tables.readers import GUARD
-from storage.system.atomic_files import replace_durably, temporary_path
 
 COLUMNS: dict[str, type] = {
     "file": str, "start": float, "end": float, "class": str, "confidence": float, "entropy": float,

@@ -78,6 +78,7 @@ class Matches:
 
 
 def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
+    """The items that meet all conditions of the query."""
     states = item_states(store, project_id)
     labels = _visible_labels(store, project_id, states, query.viewer)
     mask = _of_states(states, labels, query)
@@ -178,14 +179,13 @@ def _noted(connection: Connection, project_id: int, viewer: int) -> NDArray[np.i
 
 def _contested(project_id: int) -> Select[Any]:
     """Items whose current labels count as different classes and that nobody decided."""
-    counts_as = func.coalesce(LabelClass.effective_id, LabelClass.id)
     return (
         select(CurrentLabel.item_id)
         .join(ItemState, ItemState.item_id == CurrentLabel.item_id)
         .join(LabelClass, LabelClass.id == CurrentLabel.class_id)
         .where(ItemState.project_id == project_id, text(SHARED), ~ItemState.decided)
         .group_by(CurrentLabel.item_id)
-        .having(func.count(distinct(counts_as)) > 1)
+        .having(func.count(distinct(class_rows.counting_class())) > 1)
     )
 
 
@@ -224,6 +224,7 @@ class QueryChoices:
 
 
 def query_choices(store: Store, project_id: int, viewer: int = NO_ID) -> QueryChoices:
+    """The values that the conditions of a query can have in this project."""
     states = item_states(store, project_id)
     with store.read() as connection:
         people = connection.execute(select(Annotator.id, Annotator.name).order_by(Annotator.name)).all()

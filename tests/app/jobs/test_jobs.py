@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs import job_process, jobs, requests
-from app.jobs.job_folder import JobFolder
+from app.jobs import jobs, process, requests
+from app.jobs.folder import JobFolder
 from app.jobs.operations import IMPORT_CANCELLED
 from app.jobs.requests import ExportRequest, ImportRequest, PreviewRequest, SummaryOptions, SummaryRequest
 from app.processes import child
@@ -158,7 +158,7 @@ def test_an_import_cancelled_on_its_way_keeps_what_it_imported(home, tmp_path, m
 
     monkeypatch.setattr(JobFolder, "send", send_and_cancel)
     lock = JobFolder(path).open_lock()
-    assert job_process.main(path, lock) == 1
+    assert process.main(path, lock) == 1
     os.close(lock)
     assert views[0].status == "running" and len(views) == 2
     done = views[1]

@@ -16,6 +16,7 @@ from app.processes import child
 from app.processes.child import PipedChild, Streams, explain_exit
 from app.processes.messages import Message, ProgressReporter, decode, encode, error_message, progress_message
 from core.errors import Cancelled, InvalidInput, WinnowError
+from core.module_processes import module_command
 from core.types import Progress
 
 ECHO = """
@@ -115,7 +116,7 @@ def test_a_busy_child_ends_when_its_parent_is_killed():
 
 def test_a_module_is_found_from_any_folder_and_the_folder_does_not_shadow_it(tmp_path):
     (tmp_path / "core.py").write_text("raise SystemExit(9)")
-    process = child.start(child.module_command("app", "--help"), Streams(), cwd=tmp_path)
+    process = child.start(module_command("app", "--help"), Streams(), cwd=tmp_path)
     assert process.wait(120) == 0
 
 

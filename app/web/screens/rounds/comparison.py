@@ -104,6 +104,7 @@ def _result(row: RoundRow, found: Comparison) -> None:
 
 
 def comparison_table(found: PicksComparison) -> str:
+    """Overlap, predicted classes and distances of each strategy, as a table."""
     lines = []
     for place, one in enumerate(found.strategies):
         shared = "the round itself" if place == 0 else f"{len(one.shared)} of {len(one.item_ids)}"

@@ -28,6 +28,7 @@ HEADINGS = ("Round", "Strategy", "Labels", "Test accuracy", "Wrong predictions",
 
 
 def round_history(project_id: int) -> None:
+    """The card with the newest rounds, or all of them on request."""
     rows = RoundLog(resources.store(), project_id).list()
     if not rows:
         return

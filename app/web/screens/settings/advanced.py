@@ -18,6 +18,7 @@ from storage.projects.projects import ProjectRow, get_project
 
 
 def section(project: ProjectRow) -> None:
+    """The section with the learning settings that people change."""
     views = learning_settings.listed(resources.store(), project)
     changed = [view for view in views if view.changed]
     title = f"Advanced · {len(changed)} changed" if changed else "Advanced"

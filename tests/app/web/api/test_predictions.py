@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from app.jobs import jobs, operations
-from app.jobs.job_folder import JobFolder
+from app.jobs.folder import JobFolder
 from app.jobs.requests import from_dict
 from app.processes.messages import Message
-from app.rounds.round_model import open_round_model
+from app.rounds.model import open_round_model
 from app.web import resources
 from app.web.api import predictions
 from core.types import ignore

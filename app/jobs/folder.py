@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.processes.messages import Message, ProgressReporter, decode, encode
-from storage.system.atomic_files import write_file
+from core.atomic_files import write_file
 from storage.system.file_lock import try_lock, unlock
 
 ERROR_LENGTH = 600

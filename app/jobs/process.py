@@ -1,4 +1,4 @@
-"""The process of one job: `python -m app.jobs.job_process FOLDER LOCK`, started by `app.jobs.jobs`."""
+"""The process of one job: `python -m app.jobs.process FOLDER LOCK`, started by `app.jobs.jobs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from app.jobs import operations, requests
-from app.jobs.job_folder import JobFolder
+from app.jobs.folder import JobFolder
 from app.processes.explain import explain
 from app.processes.messages import Message, error_message
 from core.errors import Cancelled, WinnowError

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from storage.system import atomic_files
-from storage.system.atomic_files import replace_durably, temporary_path, write_file
+from core import atomic_files
+from core.atomic_files import replace_durably, temporary_path, write_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
