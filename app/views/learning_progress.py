@@ -108,12 +108,15 @@ def _own_points(store: Store, project_id: int) -> list[CurvePoint]:
 
 
 def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
-    """Compare the predictions for the round's picks with the labels they have now. None before the first label."""
+    """Compare the predictions for the round's picks with the labels they have now. None before the first label.
+
+    Second looks do not count: their items had a label, which the model was trained with."""
     found = predictions_of(store, row)
     if found is None or not row.metrics.get("has_model"):
         return None
     counts_as = class_rows.counts_as(classes.list_classes(store, row.project_id, True))
-    picks = [pick.item_id for pick in RoundLog(store, row.project_id).picks(row.id)]
+    new = [pick for pick in RoundLog(store, row.project_id).picks(row.id) if not pick.reason.get("second_look")]
+    picks = [pick.item_id for pick in new]
     labels = counting_classes(store, row.project_id, picks)
     wrong = 0
     for item_id, label in labels.items():

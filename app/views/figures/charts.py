@@ -185,7 +185,9 @@ def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bo
             hovertemplate="%{customdata}: %{text:,} (%{z:.0%})<extra></extra>",
         )
     )
-    figure.update_xaxes(showgrid=False, title_text="predicted", type="category", showticklabels=len(names) <= 20)
+    upright = {"tickangle": -90} if max(map(len, names), default=0) > 3 else {}  # else plotly may slant them
+    shown = len(names) <= 20
+    figure.update_xaxes(showgrid=False, title_text="predicted", type="category", showticklabels=shown, **upright)
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category", showticklabels=len(names) <= 20)
     return figure
 

@@ -34,6 +34,8 @@ NUMBER_PLACES = {
     "middle right": (1.2, 0), "middle left": (-1.2, 0), "top center": (0, 1.2), "bottom center": (0, -1.2),
 }  # fmt: skip
 NUMBER_OFFSET, RING_SIZE = 16.0, 14.0  # pixels: of a number from the middle of its ring, and around a ring
+TRIANGLE_SIZE = 11.0  # pixels around the triangle of a labeled item
+NO_POINTS: NDArray[np.float32] = np.empty((0, 2), np.float32)
 NUMBER_SIZE = np.array([18.0, 14.0])  # pixels that a number takes
 UNFADED = {"marker": {"opacity": 1}}  # a click opens an item and does not fade the others
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
@@ -73,7 +75,7 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
         font: dict[str, object] = {"color": look.text, "size": 12, "weight": "bold"}
         if few:
             font["shadow"] = f"0 0 3px {look.surface}, 0 0 3px {look.surface}"  # readable above points
-        beside = number_positions(found.points[found.picks], found.extent)
+        beside = number_positions(found.points[found.picks], found.extent, found.points[triangles])
         rings = dots(**at, marker=ring, text=order, textposition=beside, textfont=font, name="picked")
         figure.add_trace(rings.update(unselected=UNFADED | {"textfont": {"color": look.text}}))
     bar = {"bgcolor": "rgba(0,0,0,0)", "color": look.muted, "activecolor": look.accent}
@@ -112,12 +114,15 @@ def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
 
 
-def number_positions(picks: NDArray[np.float32], extent: MapExtent) -> list[str]:
+def number_positions(
+    picks: NDArray[np.float32], extent: MapExtent, labeled: NDArray[np.float32] = NO_POINTS
+) -> list[str]:
     """Where the number of each pick stands, so that numbers of near picks do not overlap: of the eight places around a
-    ring, the first that is free of earlier numbers and of other rings, else the one with the fewest of them. On the map
-    as it is first shown."""
+    ring, the first that is free of earlier numbers, of other rings and of triangles (at `labeled`), else the one with
+    the fewest of them; a triangle counts least. On the map as it is first shown."""
     (left, right), (low, high) = extent.x, extent.y
-    pixels = picks.astype(np.float64) * (HEIGHT / max(high - low, (right - left) / WIDEST, 1e-9))
+    scale = HEIGHT / max(high - low, (right - left) / WIDEST, 1e-9)
+    pixels, triangles = picks.astype(np.float64) * scale, labeled.astype(np.float64) * scale
     names, around = list(NUMBER_PLACES), NUMBER_OFFSET * np.array(list(NUMBER_PLACES.values()))
     numbers = np.empty((0, 2))
     chosen: list[str] = []
@@ -126,7 +131,8 @@ def number_positions(picks: NDArray[np.float32], extent: MapExtent) -> list[str]
         rings = np.delete(pixels, row, axis=0)
         on_rings = np.linalg.norm(centers[:, None] - rings[None], axis=2) < RING_SIZE
         on_numbers = (np.abs(centers[:, None] - numbers[None]) < NUMBER_SIZE).all(2)
-        best = int((on_rings.sum(1) + on_numbers.sum(1)).argmin())
+        on_triangles = np.linalg.norm(centers[:, None] - triangles[None], axis=2) < TRIANGLE_SIZE
+        best = int((on_rings.sum(1) + on_numbers.sum(1) + on_triangles.any(1) / 2).argmin())
         numbers = np.vstack([numbers, centers[best]])
         chosen.append(names[best])
     return chosen

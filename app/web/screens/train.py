@@ -81,7 +81,7 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     store, settings = resources.store(), project.settings
     number = newest.round.number + 1 if newest else 1
     counts = Pool(store, project.id).counts()
-    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {counts.waiting:,} unlabeled")
+    theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {counts.waiting:,} to label")
     if newest is not None and newest.round.status in ("failed", "cancelled"):
         message = newest.round.error or "The previous model and picks stay in use."
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(message)}")

@@ -18,7 +18,12 @@ from tests.storage.pools import Made, make_pool
 
 
 def finished(
-    made: Made, predicted: list[int], picks: list[int], accuracy: float | None = None, earlier: bool = False
+    made: Made,
+    predicted: list[int],
+    picks: list[int],
+    accuracy: float | None = None,
+    earlier: bool = False,
+    second_looks: tuple[int, ...] = (),
 ) -> int:
     """A finished round that predicts class predicted[k] for item k, and whose picks are the items at `picks`."""
     log = RoundLog(made.store, made.project_id)
@@ -31,7 +36,10 @@ def finished(
         item_ids=ids,
         scores=np.ones(len(ids), np.float32),
         strategy="bico",
-        reasons=tuple(PickReason(order=k + 1, score=1.0, stands_for=3) for k in range(len(ids))),
+        reasons=tuple(
+            PickReason(order=k + 1, score=1.0, stands_for=3, second_look=place in second_looks)
+            for k, place in enumerate(picks)
+        ),
     )
     metrics: dict[str, object] = {"has_model": True, "class_names": ["robin", "wren", "owl"], "n_held_out": 0}
     if accuracy is not None:
@@ -51,6 +59,17 @@ def test_wrong_predictions_are_counted_among_labeled_picks_only(sqlite_store):
     made.pool.label(made.items[5], made.classes[0], annotator=made.ann)
     found = learning_progress(made.store, made.project_id).on_picks[round_id]
     assert (found.labeled, found.wrong) == (2, 1)
+
+
+def test_second_looks_are_no_predictions_of_the_batch(sqlite_store):
+    """Their items had labels before the round, which trained on them."""
+    made = make_pool(sqlite_store, 6)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    round_id = finished(made, [0, 1, 2, 0, 1, 2], picks=[0, 1], second_looks=(0,))
+    assert round_id not in learning_progress(made.store, made.project_id).on_picks
+    made.pool.label(made.items[1], made.classes[2], annotator=made.ann)
+    found = learning_progress(made.store, made.project_id).on_picks[round_id]
+    assert (found.labeled, found.wrong) == (1, 1)
 
 
 def test_a_predicted_class_that_was_merged_counts_as_its_target(sqlite_store):

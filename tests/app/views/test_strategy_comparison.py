@@ -9,7 +9,7 @@ import pytest
 
 from app.views.cards.strategy_comparison import compare_picks
 from app.views.figures.charts import confusion
-from app.views.figures.map import NUMBER_PLACES, hovers, map_figure, number_positions
+from app.views.figures.map import HEIGHT, NUMBER_OFFSET, NUMBER_PLACES, hovers, map_figure, number_positions
 from app.views.figures.map_extent import CELLS, MANY_ITEMS, map_extent
 from app.views.map_layers import MapLayers
 from app.views.text import figure_text
@@ -94,6 +94,16 @@ def test_numbers_of_near_picks_have_places_of_their_own():
     found = number_positions(near, map_extent(pool))
     assert len(set(found[:3])) == 3 and set(found) <= set(NUMBER_PLACES)
     assert found[3] == "top right" and number_positions(near[:0], map_extent(pool)) == []
+
+
+def test_the_number_of_a_pick_avoids_labeled_items():
+    pool = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)
+    extent, pick = map_extent(pool), np.zeros((1, 2), np.float32)
+    pixel = (extent.y[1] - extent.y[0]) / HEIGHT
+    places = {name: np.array([place], np.float32) * NUMBER_OFFSET * pixel for name, place in NUMBER_PLACES.items()}
+    assert number_positions(pick, extent, places["top right"]) == ["bottom right"]
+    taken = np.concatenate([places["top right"], places["bottom right"]])
+    assert number_positions(pick, extent, taken) == ["top left"]
 
 
 def test_picks_lie_above_the_points_of_a_large_map(finished):

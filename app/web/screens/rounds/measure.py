@@ -150,8 +150,8 @@ def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int)
         parts.append("This is enough for any accuracy; a high accuracy needs fewer.")
     if frame.n_rounds:
         parts.append(
-            "Existing labels are not used: rounds picked those items, so they are not a random sample. The accuracy "
-            "applies to the unlabeled items."
+            "Existing labels are not used: rounds have trained on them or picked their items. The accuracy applies to "
+            "the unlabeled items."
         )
     return parts
 
