@@ -61,6 +61,11 @@ class ItemRow:
     group_name: str = ""
     pick: PickRow | None = None  # the newest
 
+    @property
+    def waits_for_second_look(self) -> bool:
+        """Whether its label is in doubt and someone is asked again; that person is not shown the label."""
+        return self.waiting and self.pick is not None and bool(self.pick.reason.get("second_look"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemFilter:

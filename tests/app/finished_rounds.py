@@ -67,3 +67,13 @@ def finish_round(
         },
     )
     return log.get(row.id)
+
+
+def ask_again(store: Store, project_id: int, item_id: int) -> RoundRow:
+    """A finished round that asks for a second look at the label of one item."""
+    log = RoundLog(store, project_id)
+    row = log.request(RoundConfig())
+    looks = (PickReason(order=1, score=1.0, second_look=True, trust=0.1, influence=-0.2),)
+    chosen = Selection(item_ids=np.array([item_id]), scores=np.ones(1), strategy="bico", reasons=looks)
+    log.finish(row.id, arrays={}, selection=chosen, metrics={})
+    return row

@@ -102,7 +102,7 @@ def _card(
         pick = {"round": item.pick.round, "position": item.pick.position, "of": n_picks}
         pick |= {"strategy": strategy, "strategy_title": strategy_title(strategy)}
         pick |= {name: item.pick.reason.get(name) for name in PICK_NUMBERS}
-        pick["second_look"] = bool(item.pick.reason.get("second_look")) and item.waiting
+        pick["second_look"] = item.waits_for_second_look
     return {
         "item_id": item.id,
         "name": item.name,

@@ -94,6 +94,8 @@ def strip(item: ItemRow, recording: RecordingRow, annotator: int) -> dict[str, A
     if project.settings.is_blind:
         own = own_classes(store, item.project_id, annotator, [one.item_id for one in windows])
         given = {item_id: own.get(item_id) for item_id in given}
+    if item.waits_for_second_look:
+        given[item.id] = None
     rate, order = recording.sample_rate, [one.item_id for one in windows]
     colors, counts_as = {row.id: row for row in known}, class_rows.counts_as(known)
     spans = [

@@ -24,7 +24,7 @@ from storage.media.windows import WindowOptions
 from storage.projects.annotators import annotator_named
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project, update_project
-from tests.app.finished_rounds import finish_round
+from tests.app.finished_rounds import ask_again, finish_round
 from tests.storage.pools import read_item
 
 RATE = 8_000
@@ -112,6 +112,19 @@ def test_the_strip_shows_predictions_where_suggestions_are_always_shown(get, win
         settings = dataclasses.replace(project.settings, **change)
         update_project(page_store, project.id, settings=settings)
         assert json.loads(get(path).body)["predictions"] == []
+
+
+def test_the_strip_does_not_show_the_label_that_a_second_look_is_about(get, windows, page_store):
+    project, ann = windows[0].project_id, annotator_named(page_store, "ada").id
+    pool, owl = Pool(page_store, project), list_classes(page_store, project)[0].id
+    for item in (windows[2], windows[5]):
+        pool.label(item.id, owl, annotator=ann)
+    ask_again(page_store, project, windows[2].id)
+    labels = json.loads(get(f"{recording_path(windows[2])}/strip.json").body)["labels"]
+    assert [one["start"] for one in labels] == [10.0]
+    pool.label(windows[2].id, owl, annotator=ann)
+    labels = json.loads(get(f"{recording_path(windows[2])}/strip.json").body)["labels"]
+    assert [one["start"] for one in labels] == [4.0, 10.0]
 
 
 def test_parts_of_other_items_and_without_a_session_are_refused(get, windows, page_store, tmp_path):

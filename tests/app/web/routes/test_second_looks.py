@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from core.config import RoundConfig
-from core.types import PickReason, Selection
-from storage.rounds.log import RoundLog
 from tests.app import sample_store
+from tests.app.finished_rounds import ask_again
 from tests.app.web.routes.test_blind_labeling import LabelingSetup
 
 
 def test_a_second_look_says_so_and_does_not_show_the_label(page_store, post):
     setup = LabelingSetup(page_store, sample_store.audio_project(page_store, n=6))
     setup.label(2, 1, setup.ana)
-    log = RoundLog(page_store, setup.project.id)
-    row = log.request(RoundConfig())
     item = setup.items[2]
-    looks = (PickReason(order=1, score=1.0, second_look=True, trust=0.1, influence=-0.2),)
-    chosen = Selection(item_ids=np.array([item]), scores=np.ones(1), strategy="bico", reasons=looks)
-    log.finish(row.id, arrays={}, selection=chosen, metrics={})
+    ask_again(page_store, setup.project.id, item)
     path = f"/api/projects/{setup.project.id}"
     card = post(f"{path}/cards", {"holder": "tab", "limit": 1}, person="Ana").json()["cards"][0]
     assert card["item_id"] == item and card["pick"]["second_look"] and card["why"].startswith("A second look:")
