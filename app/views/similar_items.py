@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from app.views.predictions import RoundPredictions, give_back
 
 BLOCK = 16_384  # rows that are compared at once
-MOST_HELD = 1 << 25  # bytes of the features of a large pool in memory at a time
+MOST_HELD = 1 << 24  # bytes of the features of a large pool in memory at a time
 MOST_KEPT_ROWS = 200_000  # of a pool whose features stay in memory between searches
 IDLE_SECONDS = 30.0
 MOST = 500
