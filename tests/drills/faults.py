@@ -1,4 +1,7 @@
-"""The faults of a drill, drawn with a seed; each kind comes once before any comes again."""
+"""The faults of a drill, drawn with a seed; each kind comes once before any comes again.
+
+Where the kinds that are left cannot happen now, because a process is not serving yet, the others come again.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,14 @@ class Faults:
 
     def next(self, say: Callable[[str], None]) -> None:
         """One more fault; a kind that cannot happen now is put back."""
-        if not self._bag:
-            self._bag = self.kinds()
-            self.chance.shuffle(self._bag)
+        if not self._draw(say):
+            again = [kind for kind in self.kinds() if kind not in self._bag]
+            self.chance.shuffle(again)
+            self._bag += again
+            self._draw(say)
+
+    def _draw(self, say: Callable[[str], None]) -> bool:
+        """Let the first kind of the bag happen that can; False if none can."""
         for position, kind in enumerate(self._bag):
             detail = kind()
             if detail is None:
@@ -71,7 +79,8 @@ class Faults:
             at = round(time.monotonic() - self.began, 1)
             self.log.append({"at_seconds": at, "fault": kind.__name__, "detail": detail})
             say(f"{at:7.1f} s  {kind.__name__}: {detail}")
-            return
+            return True
+        return False
 
     def end_due(self, everything: bool = False) -> None:
         """End faults that last for a while and whose time is over."""
