@@ -10,9 +10,9 @@ caches are flipped, the clock jumps by up to ten years. The seed and the fault l
 Last line: one JSON object. `acknowledged` counts the events that the server acknowledged as stored, `lost` those that
 are not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
 `inconsistencies` (promised: none) are sentences: a damaged database, projections that differ from the events, events
-that were refused or stored in another order, acknowledged uploads with other bytes, no round that finishes after the
-faults. SIGTERM ends the faults early. The exit status is an error when a promise does not hold. The test suite runs
-thirty seconds.
+that were refused or stored in another order, answers that are internal errors, acknowledged uploads with other bytes,
+no round that finishes after the faults. SIGTERM ends the faults early. The exit status is an error when a promise does
+not hold. The test suite runs thirty seconds.
 """
 
 from __future__ import annotations

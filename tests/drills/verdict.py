@@ -33,6 +33,7 @@ def judge(store: Store, project_id: int, annotators: Sequence[Annotator]) -> Ver
     verdict.lost = sum(_lost(one, events) for one in annotators)
     verdict.doubled = _doubled(annotators, events)
     verdict.inconsistencies += _order(annotators, events) + _refusals(annotators)
+    verdict.inconsistencies += _server_errors(annotators)
     verdict.inconsistencies += _current_labels(store, project_id, events) + _integrity(store)
     if wrong := Pool(store, project_id).rebuild():
         verdict.inconsistencies.append(f"{wrong} projections differ from what the events give.")
@@ -75,6 +76,12 @@ def _refusals(annotators: Sequence[Annotator]) -> list[str]:
         if one.waiting:
             problems.append(f"{len(one.waiting)} events of {one.name} could not be sent after the faults ended.")
     return problems
+
+
+def _server_errors(annotators: Sequence[Annotator]) -> list[str]:
+    """Whatever fails, the server says what it is (503) or does not answer; an internal error is a mistake in it."""
+    count = sum(one.statuses["500"] for one in annotators)
+    return [f"{count} answers were internal errors (500). The log of the server has their causes."] if count else []
 
 
 def _current_labels(store: Store, project_id: int, events: Sequence[Any]) -> list[str]:

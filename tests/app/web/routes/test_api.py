@@ -191,6 +191,15 @@ def test_nearest_labeled_items_are_those_of_a_brute_force_search(post, project, 
     ]
 
 
+def test_a_finished_pool_has_no_more_cards(post, project, page_store):
+    sample_store.finish_round(page_store, project)
+    pool, first = Pool(page_store, project.id), list_classes(page_store, project.id)[0].id
+    for item in pool.items():
+        pool.label(item.id, first, annotator=annotator_named(page_store, "Ana").id)
+    answer = post(f"/api/projects/{project.id}/cards", {"holder": "tab", "limit": 10})
+    assert (answer.status, answer.json()["cards"]) == (200, [])
+
+
 def test_the_hidden_share_is_met_and_the_draw_never_changes():
     draws = [cards.draw(item, 3, 5) for item in range(4000)]
     assert draws == [cards.draw(item, 3, 5) for item in range(4000)]
