@@ -2,12 +2,13 @@
 #   check   lint, types and the fast tests: a little over 2 minutes on two cores
 #   test    lint, types and all tests, browsers and PostgreSQL included: about 15 minutes
 #   PROCESSES=… sets in how many processes make test runs the tests
-#   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others; without it pip's own index decides
+#   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others, once: later commands keep it. Without it
+#   pip's own index decides
 PYTHON ?= python3
-TORCH ?= default
+VENV := .venv
+TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(firstword $(wildcard $(VENV)/.torch-cpu $(VENV)/.torch-cuda))),default)
 TORCH_CUDA ?= cu130
 PROCESSES ?= 3
-VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Tests start hundreds of processes. Without bytecode files, each would compile the sources again.
@@ -34,10 +35,13 @@ $(VENV)/.torch-default: | $(PY)
 	@touch $@
 
 $(VENV)/.torch-cpu $(VENV)/.torch-cuda: requirements.txt | $(PY)
-	@echo "Installing the $(TORCH) build of $(TORCH_PINS)"
-	@$(PIP) --force-reinstall --no-deps --index-url https://download.pytorch.org/whl/$(TORCH_BUILD_$(TORCH)) $(TORCH_PINS)
+	@if [ "$$(cat $@ 2>/dev/null)" != "$(TORCH_PINS)" ]; then \
+	  echo "Installing the $(TORCH) build of $(TORCH_PINS)"; \
+	  $(PIP) --force-reinstall --no-deps --index-url https://download.pytorch.org/whl/$(TORCH_BUILD_$(TORCH)) $(TORCH_PINS) \
+	    || exit 1; \
+	fi
 	@rm -f $(VENV)/.torch-cpu $(VENV)/.torch-cuda
-	@touch $@
+	@echo "$(TORCH_PINS)" > $@
 
 $(VENV)/.runtime: requirements.txt $(VENV)/.torch-$(TORCH) | $(PY)
 	@echo "Installing the pinned requirements (a few minutes the first time)"

@@ -1,4 +1,4 @@
-"""The Makefile: the chosen build of torch stays when the pinned requirements are installed after it."""
+"""The Makefile: the chosen build of torch stays, with the pinned requirements and in later commands."""
 
 from __future__ import annotations
 
@@ -63,3 +63,49 @@ def test_the_chosen_build_of_torch_stays_when_the_requirements_are_installed(tmp
     said = install(usual, "-r", str(requirements))
     assert installed() == {f"{name}-{version}+cpu" for name, version in PINS.items()}
     assert said.count("Requirement already satisfied: torch") >= 2
+
+
+def test_a_build_is_chosen_once_and_later_commands_keep_it(tmp_path):
+    """A script in the place of Python records what would be installed."""
+    venv, log = tmp_path / "venv", tmp_path / "log"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text(f'#!/bin/sh\necho "$*" >> {log}\n')
+    (venv / "bin" / "python").chmod(0o755)
+    pins = " ".join(f"{name}=={version}" for name, version in PINS.items())
+
+    def installs(*words: str) -> list[str]:
+        """The places that `make setup` installs from, in order: an index, or "requirements"."""
+        log.write_text("")
+        subprocess.run(["make", "-C", str(ROOT), "setup", f"VENV={venv}", *words], check=True, env=clean)
+        lines = log.read_text().splitlines()
+        assert all("-r requirements.txt" in line or line.endswith(pins) for line in lines)
+        return [found[1] if (found := re.search(r"whl/(\w+)", line)) else "requirements" for line in lines]
+
+    def age(name: str) -> None:
+        """As if requirements.txt had changed since."""
+        os.utime(venv / name, (1, 1))
+
+    clean = {name: value for name, value in os.environ.items() if name not in ("TORCH", "MAKEFLAGS", "MAKELEVEL")}
+    assert installs() == ["requirements"] and installs() == []
+    assert installs("TORCH=cpu") == ["cpu", "requirements"]
+    assert installs() == [] and installs("TORCH=cpu") == []
+    age(".torch-cpu")
+    age(".runtime")
+    assert installs() == ["requirements"], "other requirements changed: torch is not fetched again"
+    (venv / ".torch-cpu").write_text("torch==1.0.0 torchaudio==1.0.0\n")
+    age(".torch-cpu")
+    assert installs() == ["cpu", "requirements"], "torch changed: the same build of the new version"
+    assert installs("TORCH=cuda") == ["cu130", "requirements"] and installs() == []
+    assert not (venv / ".torch-cpu").exists()
+    assert installs("TORCH=cpu") == ["cpu", "requirements"] and installs() == []
+    assert subprocess.run(["make", "-C", str(ROOT), "setup", "TORCH=gpu"], capture_output=True).returncode != 0
+
+
+def test_a_build_that_cannot_be_installed_is_not_remembered(tmp_path):
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+    (venv / "bin" / "python").chmod(0o755)
+    command = ["make", "-C", str(ROOT), "setup", f"VENV={venv}", "TORCH=cpu"]
+    assert subprocess.run(command, capture_output=True).returncode != 0
+    assert not (venv / ".torch-cpu").exists() and not (venv / ".runtime").exists()
