@@ -1,6 +1,6 @@
 """The page script: annotator, open project, header with tabs, then one screen.
 
-Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.here()` for the
+Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.session()` for the
 annotator and the project, reads the store, draws, and calls one function of `storage`.
 """
 
@@ -53,10 +53,10 @@ def main() -> None:
     if page is pages["label"] and len(projects) > 1 and not state.names_project(projects):
         st.switch_page(start)
     project = None if page is start else state.pick_project(projects)
-    here = state.Here(person, people.ticket_of(person), project)
-    state.arrive(here)
+    session = state.Session(person, people.ticket_of(person), project)
+    state.set_session(session)
     st.session_state["pages"] = pages | {OVERVIEW: start}
-    state.open_project(here.project.id if here.project else None)
+    state.open_project(session.project.id if session.project else None)
     header(projects, pages, page)
     store_notices()
     page.run()
@@ -81,18 +81,20 @@ def store_notices() -> None:
 
 def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) -> None:
     """Brand, project, tabs, saved state and annotator, on every screen."""
-    here = state.here()
+    session = state.session()
     with st.container(key="topbar", horizontal=True, vertical_alignment="center"):
         st.html('<div class="winnow-brand">Winnow</div>', width="content")
         if projects:
-            _project_menu(projects, here.project)
+            _project_menu(projects, session.project)
         with st.container(key="tabs", horizontal=True):
-            for name, page in pages.items() if here.project is not None or not projects else ():
+            for name, page in pages.items() if session.project is not None or not projects else ():
                 with st.container(key="tab-current" if page is current else f"tab-{name}", width="content"):
-                    st.page_link(page, query_params={state.PROJECT: str(here.project.id)} if here.project else None)
-        session_badge(here, key="session-badge")
-        with st.popover(plain(people.initials(here.annotator.name)), key="person"):
-            theme.muted(f"Labeling as {here.annotator.name}")
+                    st.page_link(
+                        page, query_params={state.PROJECT: str(session.project.id)} if session.project else None
+                    )
+        session_badge(session, key="session-badge")
+        with st.popover(plain(people.initials(session.annotator.name)), key="person"):
+            theme.muted(f"Labeling as {session.annotator.name}")
             st.button("Sign out" if resources.sign_in() else "Switch user", on_click=people.leave, key="leave")
             theme.muted(f"Winnow {VERSION}")
 
@@ -127,7 +129,7 @@ def _guarded(name: str, draw: Callable[[], None]) -> Callable[[], None]:
     """Draw a screen that needs a project only when there is one; otherwise offer to create or restore one."""
 
     def render() -> None:
-        project = state.here().project
+        project = state.session().project
         if project is None and name not in WITHOUT_PROJECT:
             _no_project()
             return

@@ -17,7 +17,7 @@ PROJECT = "project"
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class Session:
     """The annotator and the open project during one script run."""
 
     annotator: AnnotatorRow
@@ -25,18 +25,20 @@ class Here:
     project: ProjectRow | None
 
 
-def arrive(here: Here) -> None:
-    st.session_state["here"] = here
+def set_session(session: Session) -> None:
+    """Make `session` the one of this script run; the page script calls it before a screen is drawn."""
+    st.session_state["session"] = session
 
 
-def here() -> Here:
-    found: Here = st.session_state["here"]
+def session() -> Session:
+    """The session of this script run."""
+    found: Session = st.session_state["session"]
     return found
 
 
 def project() -> ProjectRow:
     """The open project; screens that need one are only run when there is one."""
-    found = here().project
+    found = session().project
     assert found is not None
     return found
 

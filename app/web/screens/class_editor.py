@@ -27,7 +27,7 @@ def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
         places = st.columns([3, 1], vertical_alignment="bottom")
         name = places[0].text_input("New class", placeholder="Name", help="Name of a class that annotators can choose.")
         if places[1].form_submit_button("Add", width="stretch") and name.strip():
-            _do(classes.add_class, store, project.id, name.strip(), by=state.here().annotator.id)
+            _do(classes.add_class, store, project.id, name.strip(), by=state.session().annotator.id)
     if not active:
         return
     chosen = _choice(project.id, {row.id: row for row in known})
@@ -71,7 +71,7 @@ def _title(row: ClassRow, by_id: Mapping[int, ClassRow]) -> str:
 
 def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int) -> None:
     """The fields of one class: name, key, color, merge and retire."""
-    store, by = resources.store(), state.here().annotator.id
+    store, by = resources.store(), state.session().annotator.id
     if row.effective_id is not None:
         if st.button("Undo merge", key=f"unmerge-{row.id}"):
             _do(classes.unmerge_class, store, project_id, row.id, by=by)
@@ -119,7 +119,7 @@ def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> No
     """Store only what changed. A refused name leaves key and color as they were."""
     store = resources.store()
     if name != row.name:
-        classes.rename_class(store, project_id, row.id, name, by=state.here().annotator.id)
+        classes.rename_class(store, project_id, row.id, name, by=state.session().annotator.id)
     if (key, color) != (row.key or "", row.color):
         classes.style_class(store, project_id, row.id, key=key, color=color)
 

@@ -54,7 +54,7 @@ HELD_OUT = {"n_test": "test item", "n_validation": "validation item"}
 
 
 def render() -> None:
-    project = state.here().project
+    project = state.session().project
     if project is None or st.session_state.get("new-project"):
         with theme.card("new-project"):
             new_project(project is not None)
@@ -186,7 +186,7 @@ def _source(project: projects.ProjectRow) -> Path | None:
     """An upload that is complete, or a folder, archive or manifest on the server."""
     source_kind = _source_kind(project.id)
     if source_kind == "Upload":
-        upload = uploads(state.here(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
+        upload = uploads(state.session(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
         return upload_path(upload) if upload and upload_path(upload).exists() else None
     text = st.text_input(
         "Folder, zip or manifest on the server",

@@ -11,18 +11,21 @@ from storage.labeling.pool import Pool
 
 
 def render() -> None:
-    here = state.here()
-    assert here.project is not None
+    session = state.session()
+    assert session.project is not None
     chosen = state.grid_set()
     if chosen is not None:
         with st.container(key="grid-set", horizontal=True, vertical_alignment="center"):
             theme.heading(chosen[1], count(len(chosen[0]), "item"))
             st.button("Show all items", on_click=state.clear_grid_set, key="grid-all")
     like = state.like_to_show()
-    named = Pool(resources.store(), here.project.id).items_by_id([like]) if like is not None else []
+    named = Pool(resources.store(), session.project.id).items_by_id([like]) if like is not None else []
     similar = {"item_id": named[0].id, "name": visible(named[0].name)} if named else None
     wanted = grid_tiles(
-        here, items=chosen[0] if chosen else None, like=similar, key=f"grid-{here.project.id}-{here.annotator.id}"
+        session,
+        items=chosen[0] if chosen else None,
+        like=similar,
+        key=f"grid-{session.project.id}-{session.annotator.id}",
     )
     if wanted == "grid-all":
         state.clear_grid_set()

@@ -9,10 +9,10 @@ from app.web.widgets.label_card import label_card
 
 
 def render() -> None:
-    here = state.here()
-    assert here.project is not None
+    session = state.session()
+    assert session.project is not None
     item = state.item_to_open()
-    wanted = label_card(here, open_item=item, key=f"label-{here.project.id}-{here.annotator.id}")
+    wanted = label_card(session, open_item=item, key=f"label-{session.project.id}-{session.annotator.id}")
     if wanted is not None and wanted.startswith("like:"):
         state.send_like(int(wanted.removeprefix("like:")))
         st.switch_page(st.session_state["pages"]["grid"])

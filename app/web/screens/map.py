@@ -62,7 +62,7 @@ def render() -> None:
     row = chosen_round(done)  # drawn below the map, read before it
     compared = round_requests.comparison(store, row.id)
     beside = f"{compared.ticket} {compared.status}" if compared else ""
-    annotator = state.here().annotator.id
+    annotator = state.session().annotator.id
     blind_for = annotator if len(items_to_hide(store, project.id, annotator)) else None
     live = live_result(store, project.id, row.id)
     followed = live.fit.revision if live is not None else 0
@@ -255,7 +255,7 @@ def area(found: MapLayers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         st.toast(f"{count(len(open_ids), 'item')} moved to the front of the queue.")
     if st.button("Pick half of the next batch here", key="area-batch", width="stretch", disabled=none):
         constraint = round_requests.region_constraint(store, [int(one) for one in open_ids], 0.5)
-        row = round_requests.request_round(store, project.id, by=state.here().annotator.id, constraint=constraint)
+        row = round_requests.request_round(store, project.id, by=state.session().annotator.id, constraint=constraint)
         took = row.constraint.get("region") == constraint["region"]
         st.toast(
             f"Round {row.number} "
@@ -323,7 +323,7 @@ def label_here(found: MapLayers, row: int, pool: Pool) -> None:
     if name is not None and (current == NONE or name != found.class_names[current]):
         class_id = found.class_ids[found.class_names.index(name)]
         event = LabelInput(uuid=str(uuid.uuid4()), item_id=int(found.item_ids[row]), kind="label", class_id=class_id)
-        applied = pool.apply([event], annotator=state.here().annotator.id)[0]
+        applied = pool.apply([event], annotator=state.session().annotator.id)[0]
         if applied.accepted:
             st.rerun()
         st.error(plain(applied.reason))

@@ -28,7 +28,7 @@ KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "fl
 def render() -> None:
     project, store = state.project(), resources.store()
     known = list_classes(store, project.id, include_inactive=True)
-    waiting = review_cases.cases(store, project.id, state.here().annotator.id)
+    waiting = review_cases.cases(store, project.id, state.session().annotator.id)
     left, right = st.columns([3, 2])
     with left, theme.card("case"):
         if waiting:
@@ -79,7 +79,7 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     buttons = st.columns([2, 2, 1])
     if buttons[0].button("Save decision", type="primary", key=f"decide-now-{case.item_id}", width="stretch"):
         event = LabelInput(uuid=str(uuid.uuid4()), item_id=case.item_id, kind="decide", class_id=chosen)
-        applied = pool.apply([event], annotator=state.here().annotator.id)[0]
+        applied = pool.apply([event], annotator=state.session().annotator.id)[0]
         if applied.accepted:
             st.rerun()
         st.error(plain(applied.reason))

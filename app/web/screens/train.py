@@ -98,7 +98,7 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     advanced.section(project)
     _cost(project, settings.strategy, counts.labeled)
     if go:
-        round_requests.request_round(store, project.id, by=state.here().annotator.id)
+        round_requests.request_round(store, project.id, by=state.session().annotator.id)
         st.rerun()
 
 

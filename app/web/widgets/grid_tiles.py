@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.web.state import Here
+from app.web.state import Session
 from app.web.widgets.bundle import widget
 
 SHARED = (
@@ -15,18 +15,18 @@ SHARED = (
 
 
 def grid_tiles(
-    here: Here, *, items: Sequence[int] | None, key: str, like: Mapping[str, Any] | None = None
+    session: Session, *, items: Sequence[int] | None, key: str, like: Mapping[str, Any] | None = None
 ) -> str | None:
     """Mount it over all items, or only `items`, first with those most similar to the item `like`. Returns the screen
     that the person chose, or `label:<item id>` for an item to open."""
-    assert here.project is not None
+    assert session.project is not None
     result = widget("grid_tiles", *SHARED)(
         key=key,
         data={
-            "ticket": here.ticket,
-            "annotator_id": here.annotator.id,
-            "project_id": here.project.id,
-            "kind": here.project.kind,
+            "ticket": session.ticket,
+            "annotator_id": session.annotator.id,
+            "project_id": session.project.id,
+            "kind": session.project.kind,
             "like": dict(like) if like is not None else None,
             "items": list(items) if items is not None else None,
         },

@@ -7,7 +7,7 @@ the acknowledgement that it is on disk.
 
 from __future__ import annotations
 
-from app.web.state import Here
+from app.web.state import Session
 from app.web.widgets.bundle import widget
 
 SHARED = (
@@ -16,16 +16,16 @@ SHARED = (
 )  # fmt: skip
 
 
-def label_card(here: Here, *, open_item: int | None = None, key: str) -> str | None:
+def label_card(session: Session, *, open_item: int | None = None, key: str) -> str | None:
     """Mount it, with `open_item` on the card if given; returns the name of the screen that the person chose."""
-    assert here.project is not None
+    assert session.project is not None
     result = widget("label_card", *SHARED)(
         key=key,
         data={
-            "ticket": here.ticket,
-            "annotator_id": here.annotator.id,
-            "project_id": here.project.id,
-            "kind": here.project.kind,
+            "ticket": session.ticket,
+            "annotator_id": session.annotator.id,
+            "project_id": session.project.id,
+            "kind": session.project.kind,
             "open_item": open_item,
         },
         on_go_change=lambda: None,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from app.web.state import Here
+from app.web.state import Session
 from app.web.widgets.bundle import widget
 
 
-def session_badge(here: Here, *, key: str) -> None:
+def session_badge(session: Session, *, key: str) -> None:
     """Mount the badge once per page. An expired ticket triggers a rerun, which issues a new one."""
     widget("session_badge")(
         key=key,
         data={
-            "ticket": here.ticket,
-            "annotator_id": here.annotator.id,
-            "project_id": here.project.id if here.project else None,
+            "ticket": session.ticket,
+            "annotator_id": session.annotator.id,
+            "project_id": session.project.id if session.project else None,
         },
         width="content",
         on_renew_change=lambda: None,

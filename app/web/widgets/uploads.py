@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from app.web.state import Here
+from app.web.state import Session
 from app.web.widgets.bundle import widget
 
 
-def uploads(here: Here, *, key: str) -> str | None:
+def uploads(session: Session, *, key: str) -> str | None:
     """The name of the newest finished upload of this widget; None before."""
     result = widget("uploads")(
         key=key,
-        data={"ticket": here.ticket, "annotator_id": here.annotator.id, "project_id": None},
+        data={"ticket": session.ticket, "annotator_id": session.annotator.id, "project_id": None},
         default={"upload": None},
         on_upload_change=lambda: None,
     )

@@ -152,7 +152,7 @@ def _row(project_id: int, row: RoundRow, names: dict[int, str]) -> None:
                 type="tertiary",
                 help="Run again with the same items, labels and seed.",
             ):
-                round_requests.request_replay(resources.store(), project_id, row.id, by=state.here().annotator.id)
+                round_requests.request_replay(resources.store(), project_id, row.id, by=state.session().annotator.id)
                 st.rerun()
             st.button(
                 "Compare",
@@ -183,7 +183,7 @@ def open_round(project_id: int, round_id: int) -> None:
         st.error(plain(row.error))
     for note in row.notes:
         theme.muted(str(note))
-    if picks := pick_table(store, project_id, round_id, state.here().annotator.id):
+    if picks := pick_table(store, project_id, round_id, state.session().annotator.id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
         theme.muted(

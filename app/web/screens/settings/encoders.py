@@ -72,7 +72,7 @@ def _embeddings(project: ProjectRow) -> None:
     )
     name = st.text_input("Name", key=f"embeddings-name-{project.id}", placeholder="my-embeddings").strip().lower()
     key = f"embeddings-upload-{project.id}-{st.session_state.get('embeddings-taken', 0)}"
-    upload = uploads(state.here(), key=key)
+    upload = uploads(state.session(), key=key)
     source = upload_path(upload) if upload and upload_path(upload).exists() else None
     if name and not NAME.fullmatch(name):
         theme.note("Use a to z, 0 to 9, dots, hyphens and underscores in the name.")

@@ -59,7 +59,7 @@ def sample_of(projects: list[ProjectRow]) -> ProjectRow | None:
 
 def offer(projects: list[ProjectRow]) -> bool:
     """A card on the start page for newcomers: start the tour, or skip it. Whether it is shown."""
-    sample, person = sample_of(projects), state.here().annotator.id
+    sample, person = sample_of(projects), state.session().annotator.id
     if sample is None or not _is_newcomer(projects, person):
         return False
     with st.container(key="tour-offer"):
@@ -79,8 +79,8 @@ def offer(projects: list[ProjectRow]) -> bool:
 
 def banner(screen: str) -> None:
     """The current step, above the screens of the sample project while the tour runs."""
-    step, here = st.session_state.get(STEP), state.here()
-    if step is None or here.project is None or here.project.id != st.session_state.get(PROJECT):
+    step, session = st.session_state.get(STEP), state.session()
+    if step is None or session.project is None or session.project.id != st.session_state.get(PROJECT):
         return
     current = STEPS[step]
     with st.container(key="tour"):
@@ -114,7 +114,7 @@ def _go_to(step: int) -> None:
 
 
 def _skip() -> None:
-    hints.mark_seen(resources.store(), state.here().annotator.id, HINT)
+    hints.mark_seen(resources.store(), state.session().annotator.id, HINT)
 
 
 def _end() -> None:
