@@ -28,7 +28,7 @@ MOST_COMPARED = 10_000  # items of which each is compared with each
 MOST_IN_CELLS = 200_000  # items of which each is compared with those of its cells
 NEAREST = 10
 PAIR_BLOCK = 512
-CELLINGS = 3  # divisions of a large pool into cells: near rows that one separates are together in another
+N_PARTITIONS = 3  # divisions of a large pool into cells: near rows that one separates are together in another
 MOST_IN_CELL = 2_000
 _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
 _lock = Lock()
@@ -156,7 +156,7 @@ def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
     if n <= MOST_COMPARED:
         near.compare(unit, np.arange(n))
     else:
-        for start in range(CELLINGS):
+        for start in range(N_PARTITIONS):
             for members in _cells(unit, start):
                 near.compare(unit, members)
     pair = np.minimum(np.arange(n), near.partner)
@@ -200,7 +200,7 @@ def _cells(unit: NDArray[np.float32], start: int) -> Iterator[NDArray[np.int64]]
     they lie around one point, so that any part of them has near rows."""
     n = len(unit)
     n_centers = round(n**0.5)
-    centers = unit[(np.arange(n_centers) * n // n_centers + start * n // n_centers // CELLINGS) % n]
+    centers = unit[(np.arange(n_centers) * n // n_centers + start * n // n_centers // N_PARTITIONS) % n]
     cell = np.empty(n, np.int64)
     for first in range(0, n, BLOCK):
         cell[first : first + BLOCK] = (unit[first : first + BLOCK] @ centers.T).argmax(1)

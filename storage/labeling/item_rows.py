@@ -63,7 +63,7 @@ class ItemRow:
 
     @property
     def waits_for_second_look(self) -> bool:
-        """Whether its label is in doubt and someone is asked again; that person is not shown the label."""
+        """Whether the item waits for a second look; its label is then not shown to the annotator."""
         return self.waiting and self.pick is not None and bool(self.pick.reason.get("second_look"))
 
 

@@ -38,7 +38,7 @@ NEEDED: dict[Action, Role] = {"read": "viewer", "label": "annotator", "edit": "e
 class Actor:
     annotator_id: int | None  # None: nobody has signed in; open projects only
     ceiling: Role = "owner"
-    owns_new: bool = False  # an identity provider vouches for people: new projects belong to who creates them
+    owns_new: bool = False  # people sign in with an identity provider: new projects belong to their creators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def check_create() -> None:
 
 
 def own_new_project(connection: Connection, project_id: int) -> None:
-    """Make the actor the owner of a project that was just created, if an identity provider vouches for them."""
+    """Make the actor the owner of a project that was just created, if people sign in with an identity provider."""
     actor = current_actor()
     if actor is not None and actor.owns_new and actor.annotator_id is not None:
         _give(connection, project_id, actor.annotator_id, "owner")

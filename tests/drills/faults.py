@@ -70,7 +70,7 @@ class Faults:
             self._draw(say)
 
     def _draw(self, say: Callable[[str], None]) -> bool:
-        """Let the first kind of the bag happen that can; False if none can."""
+        """Cause the first fault of the bag that is possible now; False if none is."""
         for position, kind in enumerate(self._bag):
             detail = kind()
             if detail is None:
