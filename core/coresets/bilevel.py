@@ -22,7 +22,7 @@ Departures and details
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ from core.coresets.span import InnerProblem
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 
+BLOCK_BYTES = 2 * 2**20  # of features in a block of the pool
 ViewFeatures = Callable[[int], Any]
 """Pool row -> (A, q) features of its augmented views."""
 
@@ -123,34 +124,51 @@ class OuterProblem:
         total = len(features) if weights is None else float(weights.sum())
         self.scale = 1.0 / total if objective.mean else 1.0
 
-    def apply(self, W: Tensor) -> Tensor:
-        """(C, n) W z for all rows."""
+    def slices(self) -> Iterator[slice]:
+        """Blocks of rows that stay in cache between two products; all rows at once on a GPU."""
+        n, q = self.features.shape
+        step = n if self.features.is_cuda else max(1, BLOCK_BYTES // (q * self.features.element_size()))
+        return (slice(begin, begin + step) for begin in range(0, n, step))
+
+    def apply(self, W: Tensor, rows: slice) -> Tensor:
+        """(C, k) W z for a block of rows."""
+        z = self.features[rows]
         if not self.bias:
-            return W @ self.features.T
-        q = self.features.shape[1]
-        return W.narrow(1, 0, q) @ self.features.T + W.narrow(1, q, 1)
+            return W @ z.T
+        return torch.addmm(W.narrow(1, z.shape[1], 1), W.narrow(1, 0, z.shape[1]), z.T)
 
     def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """G (), dG/dW as W, and P - Y (C, n)."""
-        logits = self.apply(W)
-        errors = torch.softmax(logits, 0) - self.targets
-        counted = errors if self.weights is None else errors * self.weights
-        gradient = counted @ self.features
-        if self.bias:
-            gradient = torch.cat([gradient, counted.sum(1, keepdim=True)], 1)
-        return self._loss(logits), self.scale * gradient, errors
+        """G (), dG/dW as W, and P - Y (C, n), in one pass over the features."""
+        loss, gradient, errors = (
+            W.new_zeros((), dtype=torch.float64),
+            torch.zeros_like(W),
+            torch.empty_like(self.targets),
+        )
+        q = self.features.shape[1]
+        for rows in self.slices():
+            logits = self.apply(W, rows)
+            found = torch.softmax(logits, 0) - self.targets[:, rows]
+            counted = found if self.weights is None else found * self.weights[rows]
+            gradient.narrow(1, 0, q).addmm_(counted, self.features[rows])
+            if self.bias:
+                gradient.narrow(1, q, 1).add_(counted.sum(1, keepdim=True))
+            errors[:, rows] = found
+            loss += self._losses(logits, rows).sum(dtype=torch.float64)
+        return self.scale * loss, self.scale * gradient, errors
 
     def loss(self, W: Tensor) -> Tensor:
         """G () at weights W, without its gradient."""
-        return self._loss(self.apply(W))
+        parts = [self._losses(self.apply(W, rows), rows).sum(dtype=torch.float64) for rows in self.slices()]
+        return self.scale * torch.stack(parts).sum()
 
-    def _loss(self, logits: Tensor) -> Tensor:
-        losses = cross_entropy(logits, self.targets)
-        return self.scale * (losses if self.weights is None else losses * self.weights).sum()
+    def _losses(self, logits: Tensor, rows: slice) -> Tensor:
+        losses = cross_entropy(logits, self.targets[:, rows])
+        return losses if self.weights is None else losses * self.weights[rows]
 
     def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
         """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""
-        return inner_scale * (errors * self.apply(V)).sum(0)
+        parts = [(errors[:, rows] * self.apply(V, rows)).sum(0) for rows in self.slices()]
+        return inner_scale * torch.cat(parts)
 
     def equal_rows(self, row: int, errors: Tensor) -> Tensor:
         """Rows equal to `row` in every feature; their probabilities, equal up to rounding, narrow the search."""

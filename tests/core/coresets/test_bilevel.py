@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from core.coresets.bilevel import Objective, OuterProblem, Settings, follow, greedy
 from core.coresets.softmax import SoftmaxRegression, cross_entropy
 from core.coresets.solvers import truncated_newton
 from core.coresets.span import InnerProblem, new_directions
 from core.errors import Cancelled, InvalidInput
+from tests.core.fake_cuda import fake_cuda
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "implicit_grad_small.npz"
 CONVENTIONS = {"A": Objective(), "A2": Objective(), "B": Objective(mean=False, bias=False)}
@@ -204,6 +204,28 @@ def test_systems_with_the_hessian_match_a_dense_solve():
     torch.testing.assert_close(solved.value, expected, rtol=1e-8, atol=1e-9)
 
 
+def test_directions_left_out_of_the_basis_take_part_in_systems_with_the_hessian():
+    draw = torch.Generator().manual_seed(1)
+    spectrum = 0.3 ** torch.arange(20, dtype=torch.float64)
+    rows = torch.randn(8, 20, generator=draw, dtype=torch.float64) * spectrum
+    targets = torch.softmax(torch.randn(3, 8, generator=draw, dtype=torch.float64), 0)
+    inner = InnerProblem.create(rows, targets, 1e-3, mean=True, cutoff=2.0)
+    inner.solve(1e-12)
+    assert 1 < len(inner.basis) < 8
+    outside = rows - inner.coordinates @ inner.basis
+    assert inner.left_out == pytest.approx(float(outside.norm()), rel=1e-6)
+    P = inner.probabilities()
+    curvature = torch.stack([torch.diag(p) - torch.outer(p, p) for p in P.T]) / 8
+    dense = torch.einsum("iab,ij,ik->ajbk", curvature, rows, rows).reshape(60, 60)
+    dense = dense + 1e-3 * torch.eye(60, dtype=torch.float64)
+    target = torch.randn(3, 20, generator=draw, dtype=torch.float64)
+    solved = inner.solve_hessian(target, None, 1e-10)
+    expected = torch.linalg.solve(dense, target.flatten()).reshape(3, 20)
+    assert solved.converged and solved.residual <= 1e-10
+    assert float((dense @ solved.value.flatten() - target.flatten()).norm() / target.norm()) <= solved.residual + 1e-14
+    torch.testing.assert_close(solved.value, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_solves_that_stop_short_are_reported():
     base, base_targets, pool, targets = problem()
     found = greedy(base, base_targets, pool, targets, 2, 1e-4, settings=Settings(max_cg_steps=1, max_newton_steps=1))
@@ -245,7 +267,7 @@ def test_unusable_input_is_refused_by_name(change, message: str):
 
 
 def test_the_pool_and_the_basis_stay_on_the_device_of_their_inputs():
-    with FakeTensorMode():
+    with fake_cuda():
         pool = OuterProblem(torch.randn(50, 8, device="cuda"), torch.rand(3, 50, device="cuda"), Objective())
         loss, gradient, errors = pool.outer(torch.zeros(3, 9, device="cuda"))
         scores = pool.scores(errors, gradient, 0.1)
@@ -261,7 +283,7 @@ def test_new_directions_are_orthonormal_and_outside_the_basis():
     basis = torch.linalg.qr(torch.randn(30, 4, generator=draw))[0].T
     rows = torch.randn(6, 30, generator=draw)
     rows[5] = basis[0] + rows[0]
-    found = new_directions(basis, rows, 0.0)
+    found = new_directions(basis, rows, rows @ basis.T, 0.0)
     both = torch.cat([basis, found])
     assert len(found) == 5
     torch.testing.assert_close(both @ both.T, torch.eye(9), atol=1e-5, rtol=0)
