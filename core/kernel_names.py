@@ -11,7 +11,7 @@ KERNEL_NETWORKS: dict[str, str] = {
     "cntk6": "Six 3x3 convolutions that flatten. About 3 times scnn.",
     "cntk6-gap": "Six 3x3 convolutions with global average pooling. On a CPU about 3,500 times scnn: for a few hundred "
     "items and landmarks, or for a GPU.",
-    "cntk6-gap-fast": "cntk6-gap by quadrature: entries mostly within 1 %, at most 4 %. On a CPU about 120 times scnn.",
+    "cntk6-gap-fast": "cntk6-gap by quadrature: entries within about 1 %. On a CPU about 160 times scnn.",
     "myrtle5": "Four convolutions with average pooling. On a CPU about 4,500 times scnn: for a few hundred items and "
     "landmarks, or for a GPU.",
     "rbf": "Gaussian of the distance between inputs: negligible cost.",

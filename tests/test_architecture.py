@@ -78,7 +78,6 @@ DEFERRED_IMPORTS = (
         "it loads pandas too, which takes a second; rounds with few labels, and most processes, do without it",
     ),
     ("app.views.measuring", "scipy.*", "half a second of every start of the page server; only groups need a quantile"),
-    ("core.kernels.plan", "scipy.interpolate", "it loads most of scipy; kernels on a grid of offsets alone need it"),
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),

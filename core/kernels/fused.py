@@ -101,7 +101,7 @@ def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
         rows = slice(begin, begin + 16)
         side = (flat[rows], maps[rows])
         sums = np.zeros((2, len(side[0]), len(side[0])))
-        loops.run_tile((*side, *side), tables, _buffers(plan), (plan.frame, 0), (False, True), sums)
+        loops.run_tile((*side, *side), tables, _buffers(plan, 2), (plan.frame, 0), (False, True), sums)
         own[rows] = np.diagonal(sums[0])
 
     list(pool.map(run, range(0, n, 16)))
@@ -116,13 +116,14 @@ def _own_averaged(plan: Plan) -> int:
     return plan.n_averaged if whole else positions
 
 
-def _buffers(plan: Plan) -> tuple[NDArray[np.float32], ...]:
+def _buffers(plan: Plan, n_items: int) -> tuple[NDArray[np.float32], ...]:
+    """Registers, a column of sums, cropped maps of `n_items` and pooled covariances: the work space of a tile."""
     frame, height, width = plan.frame, int(plan.stages[0][2]), int(plan.stages[0][3])
     size = 2 * frame + (height + 2 * frame) * (width + frame)
     return (
         np.zeros((plan.n_registers, 2, size), np.float32),
         np.zeros(size, np.float32),
-        np.zeros((2, plan.maps_size if len(plan.offsets) > 1 else 1), np.float32),
+        np.zeros((max(n_items, 2), plan.maps_size if len(plan.offsets) > 1 else 1), np.float32),
         np.zeros((2, plan.pooled_size), np.float32),
     )
 
@@ -130,11 +131,13 @@ def _buffers(plan: Plan) -> tuple[NDArray[np.float32], ...]:
 def _tiles(plan: Plan, side1: Side, side2: Side, symmetric: bool) -> Iterator[tuple[int, int, int, int, int]]:
     """(begin1, end1, begin2, end2, diagonal); pairs below the diagonal are left out when the two sides are one."""
     per_item = side2.inputs[0].size + side2.maps.shape[1]
-    columns = int(np.clip(_CACHE_FLOATS // per_item, 4, 64))
+    columns = int(np.clip(_CACHE_FLOATS // per_item, 4 if len(plan.offsets) == 1 else 8, 64))
     positions = side2.inputs.shape[2] if len(plan.offsets) == 1 else side2.inputs.shape[2] * len(plan.offsets) // 4
     pairs = max(1, int(_TILE_WORK / (positions * max(len(plan.ops), 1))))
     columns = min(columns, pairs)
-    rows = int(np.clip(pairs // columns, 1, 256))
+    rows = int(
+        np.clip(pairs // columns, 1, 256 if len(plan.offsets) == 1 else 2 * columns)
+    )  # cropped maps stay in cache
     n1, n2 = len(side1.own), len(side2.own)
     for begin1, begin2 in itertools.product(range(0, n1, rows), range(0, n2, columns)):
         end1, end2 = min(begin1 + rows, n1), min(begin2 + columns, n2)
@@ -156,7 +159,8 @@ def _fill(
     flags = (kind == "ntk", False)
     tables = (plan.ops, plan.weights, plan.stages, plan.offsets, plan.shares)
     both = (part1.inputs, part1.maps, part2.inputs, part2.maps)
-    loops.run_tile(both, tables, _buffers(plan), (plan.frame, diagonal), flags, sums)
+    buffers = _buffers(plan, len(part1.own) + len(part2.own))
+    loops.run_tile(both, tables, buffers, (plan.frame, diagonal), flags, sums)
     sums /= plan.n_averaged
     if plan.ends_as_sum and kind == "ntk":
         sums[1] -= sums[0]

@@ -332,40 +332,49 @@ def _run_ops(tables: Any, buffers: Any, maps: Any, index: int, offset: tuple[int
 
 
 @_loop
-def _run_pair(inputs: Any, maps: Any, tables: Any, buffers: Any, frame: int, flags: Any) -> tuple[float, float]:
-    """Sums of K and of the second picture over all needed position pairs after the last spatial layer, each offset with
-    its share."""
-    stages, offsets, shares = tables[2], tables[3], tables[4]
-    registers, cropped, pooled = buffers[0], buffers[2], buffers[3]
-    total_k = total_t = 0.0
-    pooled[:] = _ZERO
+def _run_offset(inputs: Any, maps: Any, tables: Any, buffers: Any, at: tuple[int, int], flags: Any) -> Any:
+    """All layers of one stage on one offset of a pair; returns the geometry of the result. at: (offset's number,
+    frame)."""
+    offset, stage = tables[3][at[0]], tables[2][tables[3][at[0], 0]]
+    registers, pooled = buffers[0], buffers[3]
+    dy, dx, frame = offset[1], offset[2], at[1]
+    geometry = (stage[2] - abs(dy), stage[3] - abs(dx), dy, dx, frame)
+    if offset[0] == 0:
+        _load_inputs(inputs[0], inputs[1], registers[0, 0], geometry)
+        _add(registers[0, 0], registers[0, 1], geometry, True)
+    else:
+        for c in range(2):
+            _load_pooled(pooled[c], stage, registers[0, c], geometry)
+    itself = flags[1] and dy == 0 and dx == 0
+    _run_ops(tables, buffers, maps, offset[0], (dy, dx, frame), (flags[0], itself))
+    dy, dx = dy // stage[8], dx // stage[8]
+    return stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame
+
+
+@_loop
+def _run_block(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int], flags: Any, out: Buffer) -> None:
+    """As `run_tile`, offset after offset: the maps of an item are cropped once for all its pairs. One pair where there
+    are several stages, as the pooled covariances are those of one pair."""
+    inputs1, maps1, inputs2, maps2 = sides
+    stages, offsets, shares, cropped = tables[2], tables[3], tables[4], buffers[2]
+    n1, frame = out.shape[1], geometries[0]
     for o in range(offsets.shape[0]):
-        index, dy, dx = offsets[o, 0], offsets[o, 1], offsets[o, 2]
-        stage = stages[index]
-        geometry = (stage[2] - abs(dy), stage[3] - abs(dx), dy, dx, frame)
-        if index == 0:
-            _load_inputs(inputs[0], inputs[1], registers[0, 0], geometry)
-            _add(registers[0, 0], registers[0, 1], geometry, True)
-        else:
-            for c in range(2):
-                _load_pooled(pooled[c], stage, registers[0, c], geometry)
-        if dx == 0:
-            _run_ops(tables, buffers, maps, index, (dy, dx, frame), (flags[0], flags[1] and dy == 0))
-        else:
-            if dx != offsets[o - 1, 2]:
-                _crop(tables[0], (stage[0], stage[1]), maps[0], cropped[0], (dx, 1, frame))
-                _crop(tables[0], (stage[0], stage[1]), maps[1], cropped[1], (dx, -1, frame))
-            _run_ops(tables, buffers, (cropped[0], cropped[1]), index, (dy, dx, frame), (flags[0], False))
-        dy, dx = dy // stage[8], dx // stage[8]
-        geometry = (stage[6] - abs(dy), stage[7] - abs(dx), dy, dx, frame)
-        result = registers[stage[5]]
-        if stage[4] == 0:
-            total_k += shares[o] * _total(result[0], geometry)
-            total_t += shares[o] * _total(result[1], geometry)
-        else:
-            for c in range(2):
-                _pool(result[c], pooled[c], stages[index + 1], geometry, stage[4])
-    return total_k, total_t
+        index, dx = offsets[o, 0], offsets[o, 2]
+        stage, result = stages[index], buffers[0][stages[index, 5]]
+        if dx != 0 and dx != offsets[o - 1, 2]:
+            for i in range(n1):
+                _crop(tables[0], (stage[0], stage[1]), maps1[i], cropped[i], (dx, 1, frame))
+            for j in range(out.shape[2]):
+                _crop(tables[0], (stage[0], stage[1]), maps2[j], cropped[n1 + j], (dx, -1, frame))
+        for i in range(n1):
+            for j in range(max(0, i + geometries[1]), out.shape[2]):
+                maps = (maps1[i], maps2[j]) if dx == 0 else (cropped[i], cropped[n1 + j])
+                geometry = _run_offset((inputs1[i], inputs2[j]), maps, tables, buffers, (o, frame), flags)
+                for c in range(2):
+                    if stage[4] == 0:
+                        out[c, i, j] += shares[o] * _total(result[c], geometry)
+                    else:
+                        _pool(result[c], buffers[3][c], stages[index + 1], geometry, stage[4])
 
 
 @_loop
@@ -374,10 +383,14 @@ def run_tile(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int],
 
     sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. geometries: (frame,
     diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is computed; whether to
-    pair each item with itself alone and fill its maps.
+    pair each item with itself alone and fill its maps. `out` is zero at the start.
     """
     inputs1, maps1, inputs2, maps2 = sides
+    if tables[2].shape[0] == 1 and not flags[1]:
+        _run_block(sides, tables, buffers, geometries, flags, out)
+        return
     for i in range(out.shape[1]):
         for j in range(max(0, i + geometries[1]), i + 1 if flags[1] else out.shape[2]):
-            pair, maps = (inputs1[i], inputs2[j]), (maps1[i], maps2[j])
-            out[0, i, j], out[1, i, j] = _run_pair(pair, maps, tables, buffers, geometries[0], flags)
+            pair = (inputs1[i : i + 1], maps1[i : i + 1], inputs2[j : j + 1], maps2[j : j + 1])
+            buffers[3][:] = _ZERO
+            _run_block(pair, tables, buffers, (geometries[0], 0), flags, out[:, i : i + 1, j : j + 1])

@@ -63,12 +63,13 @@ class GlobalAveragePool:
 
 
 @dataclass(frozen=True, slots=True)
-class GridAveragePool(GlobalAveragePool):
-    """`GlobalAveragePool` by quadrature: of the offsets between two positions, those on a grid of about `spacing` are
-    computed, and the mean over all is that of the cubic spline through them (`core.kernels.plan.offset_grid`). Sides
-    of at most `exact_below` positions are computed exactly. Not with `AveragePool`, which mixes offsets."""
+class QuadratureAveragePool(GlobalAveragePool):
+    """`GlobalAveragePool` by Bayesian quadrature: of the offsets between two positions those are computed, with
+    weights, that tell most about the mean over all; they cover `share` of the pairs of positions. Sides of at most
+    `exact_below` positions are computed exactly. Not with `AveragePool`, which mixes offsets. See
+    `core.kernels.quadrature`."""
 
-    spacing: int = 6
+    share: float = 0.045
     exact_below: int = 16
 
 
@@ -99,8 +100,12 @@ class Network:
             raise InvalidInput(f"Network {self.name!r}: only Dense and Relu may follow Flatten or GlobalAveragePool.")
         if any(isinstance(layer, Dense) for layer in spatial):
             raise InvalidInput(f"Network {self.name!r}: Dense must follow Flatten or GlobalAveragePool.")
-        if isinstance(self.layers[bridges[0]], GridAveragePool) and any(isinstance(x, AveragePool) for x in spatial):
-            raise InvalidInput(f"Network {self.name!r}: AveragePool mixes offsets, so GridAveragePool cannot end it.")
+        if isinstance(self.layers[bridges[0]], QuadratureAveragePool) and any(
+            isinstance(x, AveragePool) for x in spatial
+        ):
+            raise InvalidInput(
+                f"Network {self.name!r}: AveragePool mixes offsets, so QuadratureAveragePool cannot end it."
+            )
         for layer in spatial:
             _check_residual(self.name, layer)
 
@@ -159,7 +164,7 @@ def _stride(layers: tuple[Layer, ...]) -> int:
 
 
 def _bridge(pooling: Pooling) -> Layer:
-    bridges: dict[str, Layer] = {"flatten": Flatten(), "gap": GlobalAveragePool(), "gap-fast": GridAveragePool()}
+    bridges: dict[str, Layer] = {"flatten": Flatten(), "gap": GlobalAveragePool(), "gap-fast": QuadratureAveragePool()}
     if pooling not in bridges:
         raise InvalidInput(f"Pooling is {pooling!r}; choose one of {', '.join(bridges)}.")
     return bridges[pooling]

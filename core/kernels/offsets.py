@@ -9,7 +9,7 @@ their window means, the factors of ReLU, a shortcut): 512 MiB in all, beside the
 variances per item and ReLU. The full mode of `core.kernels.covariance` needs (H W)^2 floats for every pair instead.
 
 The dense layers after pooling follow `core.kernels.covariance`. The result agrees with that module and, for
-`GridAveragePool`, with the fused path.
+`QuadratureAveragePool`, with the fused path.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ while it is in cache. Which offsets are needed is found backwards from the outpu
 them after `GlobalAveragePool`. A network that flattens is then the case of one stage and one offset, and one with
 strides never computes the offsets that its strides skip.
 
-Quadrature over offsets. The mean of a covariance's picture changes smoothly with the offset, except at offset zero,
-where equal items have a cusp. `GridAveragePool` computes offset zero and a grid of others (`offset_grid`); the sum over
-all offsets is that of the cubic spline through the means on the grid, which is a weighted sum of the pictures' sums.
+Quadrature over offsets. The mean of a covariance's picture changes smoothly with the offset, except near offset zero,
+where like items have a peak. `QuadratureAveragePool` computes the offsets that `core.kernels.quadrature` chooses; the
+sum over all offsets is then a weighted sum of the pictures' sums.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import InvalidInput
-from core.kernels.networks import AveragePool, Conv, GlobalAveragePool, GridAveragePool, Layer, Network, Relu, Residual
+from core.kernels.networks import (
+    AveragePool,
+    Conv,
+    GlobalAveragePool,
+    Layer,
+    Network,
+    QuadratureAveragePool,
+    Relu,
+    Residual,
+)
+from core.kernels.quadrature import nodes
 
 CONV, RELU, ADD, CONVERT = range(4)
 CODE, SRC, DST, SIZE, STRIDE, SLOT, HEIGHT, WIDTH, FACTOR, FIRST = range(10)
@@ -48,7 +58,7 @@ class Plan:
     covariances (-1: it reads the images).
     offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first, then equal dx together;
     those for a pair of different items, and those that the variances of one item need. shares and self_shares: the
-    factor of each offset's picture in the sum of the last stage, 1 unless the bridge is a `GridAveragePool`.
+    factor of each offset's picture in the sum of the last stage, 1 unless the bridge is a `QuadratureAveragePool`.
     """
 
     ops: NDArray[np.int64]
@@ -217,45 +227,19 @@ def _pooled_size(height: int, width: int) -> int:
     return (2 * height - 1) * (2 * width - 1) * height * width
 
 
-def offset_grid(side: int, spacing: int) -> tuple[list[int], NDArray[np.float64]]:
-    """The offsets of a grid along a side of `side` positions, without 0, and the weights (2 side - 1, n) of the grid's
-    values in the cubic spline through them, at every offset from -(side - 1) to side - 1."""
-    from scipy.interpolate import CubicSpline
-
-    steps = max(2, round((side - 3) / spacing))
-    positive = sorted({round(2 + (side - 3) * k / steps) for k in range(steps + 1)})
-    nodes = [-d for d in reversed(positive)] + positive
-    return nodes, np.asarray(CubicSpline(nodes, np.eye(len(nodes)), bc_type="natural")(np.arange(1 - side, side)))
-
-
 def _weighted_offsets(
     stages: list[list[int]], last: tuple[int, int], pool: Layer | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Offsets and their shares; `pool` averages over all pairs of positions, None: over equal positions."""
-    if not isinstance(pool, GridAveragePool) or min(last) <= pool.exact_below:
+    if not isinstance(pool, QuadratureAveragePool) or min(last) <= pool.exact_below:
         reach = [side - 1 if pool is not None else 0 for side in last]
         rows = _offsets(stages, [set(range(-r, r + 1)) for r in reach])
         return rows, np.ones(len(rows))
-    grids = [offset_grid(side, pool.spacing) for side in last]
-    rows = _offsets(stages, [{0, *nodes} for nodes, _ in grids])
-    factor = stages[-1][8]
-    on_grid = np.all(rows[:, 1:] != 0, axis=1) | np.all(rows[:, 1:] == 0, axis=1)  # offset zero, and the grid itself
-    rows = rows[on_grid]
-    of_node = [dict(zip(nodes, _node_shares(nodes, spline), strict=True)) for nodes, spline in grids]
-    at_zero = [dict(zip(nodes, spline[len(spline) // 2], strict=True)) for nodes, spline in grids]
-    shares = np.ones(len(rows))
-    for number, (_, dy, dx) in enumerate((row // (1, factor, factor)).tolist() for row in rows):
-        if (dy, dx) != (0, 0):  # the spline's value at offset zero is replaced by the exact one
-            area = (last[0] - abs(dy)) * (last[1] - abs(dx)) / (last[0] * last[1])
-            shares[number] = of_node[0][dy] * of_node[1][dx] - at_zero[0][dy] * at_zero[1][dx] / area
-    return rows, shares
-
-
-def _node_shares(nodes: list[int], spline: NDArray[np.float64]) -> list[float]:
-    """Per node: the sum over all offsets of the number of positions times the node's weight, over its own number."""
-    side = (len(spline) + 1) // 2
-    positions = side - np.abs(np.arange(1 - side, side))
-    return [float(positions @ spline[:, k] / (side - abs(node))) for k, node in enumerate(nodes)]
+    chosen, weights = nodes(*last, pool.share)
+    shares = weights * (last[0] * last[1]) ** 2 / np.prod(np.array(last) - np.abs(chosen), axis=1)
+    order = np.lexsort((chosen[:, 0], chosen[:, 1], np.any(chosen != 0, axis=1)))
+    rows = np.concatenate([np.zeros((len(chosen), 1), np.int64), stages[-1][8] * chosen], 1)
+    return rows[order], shares[order]
 
 
 def _offsets(stages: list[list[int]], needed: list[set[int]]) -> NDArray[np.int64]:
