@@ -215,4 +215,4 @@ class InnerProblem:
     def _left_out(self) -> float:
         """|Z - X Q|, the Frobenius norm of what the rows hold outside the basis, at least its rounding."""
         kept = float(self.coordinates.norm()) ** 2
-        return max(self.energy - kept, torch.finfo(self.coordinates.dtype).eps * self.energy) ** 0.5
+        return math.sqrt(max(self.energy - kept, torch.finfo(self.coordinates.dtype).eps * self.energy))
