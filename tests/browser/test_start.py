@@ -26,6 +26,12 @@ from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, own_server, 
 from tests.browser.screens import READY
 
 LONG = "Recordings of the northern shore, spring and summer, second microphone"
+# The name of the project does not leave its button.
+NAME_INSIDE = """() => {
+  const button = document.querySelector('.st-key-project-menu button');
+  const [outer, inner] = [button, button.querySelector('p')].map((one) => one.getBoundingClientRect());
+  return inner.left >= outer.left && inner.right <= outer.right;
+}"""
 # Tabs and buttons of the header that lie outside of the window, are cut, or are covered by something else.
 OUT_OF_REACH = """() => [...document.querySelectorAll('.st-key-topbar a, .st-key-topbar button')].filter((one) => {
   const box = one.getBoundingClientRect();
@@ -148,6 +154,7 @@ def test_every_tab_and_action_stays_in_reach_when_the_page_is_zoomed(chromium, s
             page.wait_for_selector(READY[screen])
         at_rest(page)
         assert page.evaluate(OUT_OF_REACH) == [], screen
+        assert page.evaluate(NAME_INSIDE), screen
         assert page.evaluate(OVERFLOW) == 0, screen
         assert serious(page) == [], screen
     page.goto(f"{start.url}/projects")
