@@ -241,7 +241,7 @@ def test_a_kaggle_folder_is_mapped_before_it_is_imported(open_browser, store, tm
     expect(card).to_contain_text("Labels: cat 2, dog 1", timeout=30_000)
     expect(card).to_contain_text("Labels from: train.csv")
     expect(card).to_contain_text("Splits: train 2, val 1")
-    expect(card).to_contain_text("including 0 test items and 1 validation item")
+    expect(card).to_contain_text("including 1 validation item")
     assert Pool(store, project.id).counts().total == 0 and list_classes(store, project.id) == []
     expect(card).to_contain_text("First rows of train.csv")
     expect(page.get_by_label("Media folder", exact=True)).to_have_attribute("placeholder", "images")
