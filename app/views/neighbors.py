@@ -25,13 +25,12 @@ from storage.labeling.state_arrays import NO_ID, item_states
 FEWEST_DIRECTIONS, MOST_DIRECTIONS = 16, 64
 EXPLAINED = 0.99  # share of the variance that the directions hold, if `MOST_DIRECTIONS` suffice
 CANDIDATES = 200  # rows that are compared exactly for each item
-FEW_CANDIDATES = 64  # if the directions hold that share
+FEW_CANDIDATES = 32  # if the directions hold that share
 BLOCK = 32  # values in a block; its minimum stands for them
 SAMPLE = 4_096  # rows from which the principal directions are computed
 READ_ROWS = 8_192  # rows read at once, so that mapped memory can be given back in between
 READ_AROUND = 1 << 18  # bytes that the system maps when one row is read: measured 220 kB, as files have large pages
 MOST_HELD = 1 << 24  # bytes of mapped memory that a search may hold
-SEARCHED_ROWS = 10  # that are compared with all labeled rows at once
 KEPT_INDEXES = 3
 
 
@@ -65,8 +64,7 @@ class NeighborIndex:
         with self._lock:
             if not self._n:
                 return [np.empty(0, np.int64) for _ in rows]
-            parts = (rows[start : start + SEARCHED_ROWS] for start in range(0, len(rows), SEARCHED_ROWS))
-            return [found for part in parts for found in self._nearest(part, limit)]
+            return self._nearest(rows, limit) if len(rows) else []
 
     def _nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
         asked = self._read(rows)

@@ -40,7 +40,7 @@ from tests.round_pools import draw_project
 
 DISK_BYTES = 1 << 30
 TICKET_SECONDS = 30 * 365 * 86_400.0  # valid after every jump of the clock
-DRAIN_SECONDS = 180.0
+DRAIN_SECONDS = 600.0
 ROUND_SECONDS = 600.0  # for each stage
 MOST_STAGES = 12
 UNREACHABLE = (WinnowError, SQLAlchemyError, OSError)

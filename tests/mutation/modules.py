@@ -17,6 +17,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/core/acquisition/test_rivals.py",
     ),
     "core/coresets/bilevel.py": (f"{CORESETS}/test_bilevel_records.py", f"{CORESETS}/test_bilevel.py"),
+    "core/labels/trust.py": ("tests/core/labels/test_trust.py", "tests/core/rounds/test_checking.py"),
+    "core/labels/influence.py": ("tests/core/labels/test_influence.py", "tests/core/rounds/test_checking.py"),
+    "core/labels/second_looks.py": ("tests/core/labels/test_influence.py", "tests/core/rounds/test_checking.py"),
     "storage/labeling/projections.py": (
         f"{LABELING}/test_projection_rules.py",
         LABELING,
@@ -37,6 +40,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{LABELING}/test_event_limits.py",
     ),
     "storage/exporting/rows.py": (
+        f"{EXPORTING}/test_found_items.py",
+        f"{EXPORTING}/test_contested.py",
         f"{EXPORTING}/test_run.py",
         f"{EXPORTING}/test_counts.py",
         f"{LABELING}/test_event_limits.py",

@@ -17,6 +17,7 @@ from core.labels.trust import (
     fit_noise,
     head_predictor,
     label_trust,
+    out_of_fold_logits,
     trusted,
 )
 from core.learning.head import fit_head, prepare
@@ -119,3 +120,22 @@ def test_a_label_with_less_trust_absorbs_fewer_walks():
     found = propagated(T, P, labels, np.array([1.0, t, 1.0]))
     q1 = np.linalg.solve(np.array([[1, -0.8], [-(1 - t) * 0.5, 1]]), np.array([0.2 * 0.5, t * 1 + (1 - t) * 0.5 * 0]))
     assert np.allclose(found[:2, 0], q1, atol=1e-3) and np.allclose(found.sum(1), 1, atol=1e-3)
+
+
+def test_full_trust_is_certain_of_every_label_and_suspects_none():
+    found = trusted(np.array([1, UNLABELED, 0]), 2)
+    assert found.belief.tolist() == [[0, 1], [0, 0], [1, 0]] and found.weights.tolist() == [1, 1, 1]
+    assert (found.wrong_share, found.n_checked, found.suspects.tolist()) == (0.0, 0, [])
+
+
+def test_no_label_is_judged_by_a_model_of_one_class():
+    labels = np.array([0, 0, 0, 0, 0, 1])
+    known = []
+
+    def predict(without):
+        known.append(len(np.unique(without[without != UNLABELED])))
+        return np.zeros((6, 2))
+
+    found = out_of_fold_logits(labels, 2, predict)
+    assert known and min(known) == 2
+    assert np.isnan(found[5]).all() and np.isfinite(found).any()
