@@ -18,7 +18,7 @@ from tests.app import sample_store
 from tests.app.asgi_client import ask
 from tests.app.web.api.callers import BOTH_DATABASES, api_app, caller
 
-pytestmark = [pytest.mark.usefixtures("page_store"), BOTH_DATABASES]
+pytestmark = pytest.mark.usefixtures("page_store")
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def label(item_id, class_id, **more):
     return {"uuid": str(uuid.uuid4()), "item_id": item_id, "kind": "label", "class_id": class_id} | more
 
 
+@BOTH_DATABASES
 def test_nothing_but_the_description_is_answered_without_a_token(app, project, page_store):
     for path in (f"/api/v1/projects/{project.id}/items", "/api/v1/projects", "/api/v1/me", "/api/v1/nothing"):
         answer = ask(app, "GET", path)
@@ -52,6 +53,7 @@ def test_nothing_but_the_description_is_answered_without_a_token(app, project, p
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
 
 
+@BOTH_DATABASES
 def test_a_session_cookie_authorizes_nothing(app, project, page_store):
     """A foreign page can make a browser send cookies; the API does not read them."""
     from app.web import resources, tickets
@@ -66,6 +68,7 @@ def test_a_session_cookie_authorizes_nothing(app, project, page_store):
     assert answer.status == 401
 
 
+@BOTH_DATABASES
 def test_a_revoked_token_is_refused_and_a_used_one_has_its_time(app, page_store, call):
     assert call("GET", "/me").json() == {
         "token": "token of Ana", "role": "owner", "annotator_id": 1, "annotator": "Ana"
@@ -76,6 +79,7 @@ def test_a_revoked_token_is_refused_and_a_used_one_has_its_time(app, page_store,
     assert call("GET", "/me").status == 401
 
 
+@BOTH_DATABASES
 def test_projects_and_classes_are_created_read_and_changed(call, page_store):
     made = call("POST", "/projects", {"name": "Birds", "kind": "audio", "classes": ["robin", "wren"]})
     assert made.status == 201
@@ -98,6 +102,7 @@ def test_projects_and_classes_are_created_read_and_changed(call, page_store):
     assert detail["role"] == "owner" and detail["counts"]["total"] == 0
 
 
+@BOTH_DATABASES
 def test_pages_of_items_hold_each_item_once(call, project, page_store):
     wanted = [item.id for item in Pool(page_store, project.id).items()]
     seen, cursor = [], 0
@@ -113,6 +118,7 @@ def test_pages_of_items_hold_each_item_once(call, project, page_store):
     ]
 
 
+@BOTH_DATABASES
 def test_media_are_the_imported_bytes_whole_and_in_ranges(call, project, page_store):
     item = Pool(page_store, project.id).items()[0]
     path = f"/projects/{project.id}/items/{item.id}/media"
@@ -121,6 +127,7 @@ def test_media_are_the_imported_bytes_whole_and_in_ranges(call, project, page_st
     assert call("GET", path, range="bytes=4-9").body == whole.body[4:10]
 
 
+@BOTH_DATABASES
 def test_a_label_is_stored_once_under_the_tokens_annotator(call, project, page_store):
     class_id = list_classes(page_store, project.id)[2].id
     item = call("POST", f"/projects/{project.id}/next", {"holder": "notebook"}).json()["items"][0]["item"]
@@ -137,6 +144,7 @@ def test_a_label_is_stored_once_under_the_tokens_annotator(call, project, page_s
     assert [one["accepted"] for one in foreign["applied"]] == [False, True]
 
 
+@BOTH_DATABASES
 def test_two_holders_get_different_items_until_one_releases(call, project):
     def lease(holder):
         given = call("POST", f"/projects/{project.id}/next", {"limit": 3, "holder": holder}).json()
@@ -148,6 +156,7 @@ def test_two_holders_get_different_items_until_one_releases(call, project):
     assert set(lease("three")) & set(one)
 
 
+@BOTH_DATABASES
 @pytest.mark.slow
 def test_rounds_are_requested_followed_cancelled_and_read(call, project, page_store):
     path = f"/projects/{project.id}"
@@ -167,6 +176,7 @@ def test_rounds_are_requested_followed_cancelled_and_read(call, project, page_st
     assert [one["item"]["id"] for one in next_ones] == picked[:2] and next_ones[0]["predictions"]
 
 
+@BOTH_DATABASES
 def test_pages_of_predictions_equal_the_rounds_own_arrays(call, project, page_store):
     from app.views.predictions import newest_predictions
 
@@ -184,6 +194,7 @@ def test_pages_of_predictions_equal_the_rounds_own_arrays(call, project, page_st
         assert row["class_id"] == page["classes"][int(share.argmax())]["id"]
 
 
+@BOTH_DATABASES
 def test_a_blind_project_hides_labels_and_predictions_until_the_caller_has_labeled(app, page_store):
     project = sample_store.audio_project(page_store, n=6, labels_per_item=2)
     ana, ben = caller(app, page_store), caller(app, page_store, person="Ben")
@@ -206,6 +217,7 @@ def test_a_blind_project_hides_labels_and_predictions_until_the_caller_has_label
     assert len(ben("GET", f"{path}/items/{items[0]}/history").json()) == 2
 
 
+@BOTH_DATABASES
 def test_roles_hold_for_tokens(app, project, page_store, call):
     viewer = caller(app, page_store, "viewer", "Vera")
     annotator = caller(app, page_store, "annotator", "Ann")
@@ -230,6 +242,7 @@ def test_roles_hold_for_tokens(app, project, page_store, call):
     assert call("GET", path).status == 404 and call("GET", "/projects").json() == []
 
 
+@BOTH_DATABASES
 def test_every_error_has_the_documented_shape(call, project):
     answers = [
         call("GET", "/projects/999999"),
@@ -252,11 +265,13 @@ def test_every_error_has_the_documented_shape(call, project):
     assert {one["field"] for one in answers[4].json()["fields"]} == {"body.name", "body.kind", "body.more"}
 
 
+@BOTH_DATABASES
 def test_a_body_above_the_limit_is_refused(call, project):
     answer = call("POST", f"/projects/{project.id}/labels", b'{"events": [' + b" " * (16 * 2**20) + b"]}")
     assert answer.status == 413 and answer.json()["code"] == "too_large" and "16,777,216" in answer.json()["error"]
 
 
+@BOTH_DATABASES
 def test_more_requests_than_the_rate_get_429_and_the_time_to_wait(app, page_store, monkeypatch):
     monkeypatch.setenv("WINNOW_API_RATE", "3")
     slow = caller(api_app(), page_store)
