@@ -252,7 +252,8 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     assert row.metrics["n_labeled"] == 9
     shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.labels_since == 3
-    settings = dataclasses.replace(drawn.settings, automatic_rounds=True)
+    short = {"training.steps": 8, "training.warm_steps": 4, "training.bank_views": 0}  # the preset auto trains for long
+    settings = dataclasses.replace(drawn.settings, automatic_rounds=True, preset="smoke", changes=short)
     update_project(drawn.store, drawn.project_id, settings=settings)
     waiting = [i for i in picks_of(drawn, row.id) if i not in drawn.item_ids[20:23]]
     drawn.label(waiting)
