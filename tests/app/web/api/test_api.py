@@ -353,6 +353,7 @@ def check_windows(call, project, store) -> None:
     assert refused.status == 422 and "hop_seconds needs window_seconds" in refused.json()["error"]
 
 
+@BOTH_DATABASES
 @pytest.mark.slow
 def test_a_project_is_duplicated_measured_and_deleted_by_its_name(call, project, page_store):
     path = f"/projects/{project.id}"
@@ -378,6 +379,7 @@ def test_a_project_is_duplicated_measured_and_deleted_by_its_name(call, project,
     assert [row["name"] for row in call("GET", "/projects?archived=true").json()] == ["Copy"]
 
 
+@BOTH_DATABASES
 @pytest.mark.slow
 def test_a_deletion_whose_process_died_continues_when_the_server_starts(project, page_store):
     from app.jobs.deletions import resume_deletions
