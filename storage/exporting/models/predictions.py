@@ -1,7 +1,8 @@
 """Predictions as a table that is written row by row and survives an interruption.
 
 Rows go to a hidden JSON Lines file beside the target, which begins with a description of the run. The same command run
-again reads which files are in it and continues. The table in its own format appears at the end, complete.
+again reads which files are in it and continues. The table in its own format appears at the end, complete. The hidden
+file is locked while a run writes it, so a second run with the same target is refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import csv
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from core.atomic_files import replace_durably, temporary_path
 from core.errors import Conflict, InvalidInput
 from storage.exporting.formats import is_formula
 from storage.importing.tables.readers import GUARD
+from storage.system.file_lock import try_lock
 
 COLUMNS: dict[str, type] = {
     "file": str, "start": float, "end": float, "class": str, "confidence": float, "entropy": float,
@@ -62,12 +65,11 @@ class PredictionTable:
         return len(self._done)
 
     def begin(self, fresh: bool) -> None:
-        """Read what an interrupted run left, or remove it with `fresh`."""
+        """Read what an interrupted run left, or remove it with `fresh`. Raises Conflict while another run has the same
+        target."""
+        self._release = weakref.finalize(self, os.close, self._locked())
         if fresh:
-            self.partial.unlink(missing_ok=True)
-        if not self.partial.exists():
-            self.partial.write_text(json.dumps(self.about) + "\n", encoding="utf-8")
-            return
+            os.truncate(self.partial, 0)
         end, names = 0, []
         with open(self.partial, "rb") as file:
             for number, line in enumerate(file):
@@ -89,6 +91,18 @@ class PredictionTable:
             self.partial.write_text(json.dumps(self.about) + "\n", encoding="utf-8")
         self._done = np.sort(np.array(names, np.uint64))
 
+    def _locked(self) -> int:
+        """A descriptor of the hidden file, locked until it is closed."""
+        while True:
+            descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666)
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                raise Conflict(f"Another run is writing {self.target}. Wait until it ends, or choose another name.")
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.partial)):
+                    return descriptor
+            os.close(descriptor)  # a run that ended in between has removed the file
+
     def has(self, name: str, start: float | None = None) -> bool:
         """Whether an earlier run has predicted this file, or its window from `start` seconds."""
         key = np.uint64(_key(row_name(name, start)))
@@ -97,7 +111,8 @@ class PredictionTable:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows; they are in the file when this returns."""
-        with open(self.partial, "a", encoding="utf-8") as file:
+        with open(self.partial, "r+", encoding="utf-8") as file:  # not created again if someone has removed it
+            file.seek(0, os.SEEK_END)
             file.write("".join(json.dumps({name: row.get(name) for name in self.columns}) + "\n" for row in rows))
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -115,6 +130,7 @@ class PredictionTable:
             replace_durably(path, self.target)
         with contextlib.suppress(OSError):
             os.unlink(self.partial)
+        self._release()
 
     def _write_jsonl(self, path: Path) -> None:
         with open(path, "x", encoding="utf-8") as file:
