@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from app.web import tickets
 from app.web.access import SESSION_COOKIE
@@ -196,6 +197,22 @@ def open_anchor(context: BrowserContext, server: Server) -> None:
     Streamlit loads is parsed and compiled anew: Map took 3.0 s of CPU time instead of 1.7 s, Train 3.8 s instead of
     2.4 s."""
     context.new_page().goto(server.url + HEALTH_PATH)
+
+
+def choose(page: Page, field: Locator, option: str) -> None:
+    """A list that is drawn anew while it is open closes, so it is opened again until the option can be clicked."""
+    wanted = page.get_by_role("option", name=option, exact=True)
+    for attempt in range(10):
+        expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
+        at_rest(page)
+        field.click()
+        try:
+            wanted.click(timeout=5_000)
+            return
+        except PlaywrightTimeout:
+            if attempt == 9:
+                raise
+            page.keyboard.press("Escape")
 
 
 def wait_for_card(page: Page) -> None:

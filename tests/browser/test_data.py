@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import soundfile
 from playwright.sync_api import Locator, Page, expect
-from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from app.jobs import jobs
 from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project
 from tests.app import sample_store
-from tests.browser.conftest import AnnotatorBrowser, at_rest, eventually
+from tests.browser.conftest import AnnotatorBrowser, at_rest, choose, eventually
 from tests.storage import made_media
 
 HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
@@ -28,22 +27,6 @@ _numbers = itertools.count(1)
 
 def wav(name: str, number: int) -> dict[str, object]:
     return {"name": name, "mimeType": "audio/wav", "buffer": sample_store.clip(number)}
-
-
-def choose(page: Page, field: Locator, option: str) -> None:
-    """A list that is drawn anew while it is open closes, so it is opened again until the option can be clicked."""
-    wanted = page.get_by_role("option", name=option, exact=True)
-    for attempt in range(10):
-        expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
-        at_rest(page)
-        field.click()
-        try:
-            wanted.click(timeout=5_000)
-            return
-        except PlaywrightTimeout:
-            if attempt == 9:
-                raise
-            page.keyboard.press("Escape")
 
 
 def upload(page: Page, files: Any) -> None:

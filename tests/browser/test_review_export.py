@@ -109,7 +109,7 @@ def test_contested_items_are_announced_before_an_export_and_left_out_on_request(
     expect(counts.locator("strong")).to_have_text(["1", "1"])
     expect(counts).to_contain_text("contested items left out")
     page.get_by_role("button", name="Create export").click()
-    expect(page.locator(".st-key-card-jobs-export")).to_contain_text("1 rows")
+    expect(page.locator(".st-key-card-jobs-export")).to_contain_text("1 row.")
 
 
 def test_blind_labeling_is_explained_and_can_be_switched_off(open_browser, store):

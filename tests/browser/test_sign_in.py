@@ -17,7 +17,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import get_project
 from storage.projects.roles import list_members
 from tests.app import sample_store
-from tests.browser.conftest import SLOW, Server, at_rest, current_item, eventually, saved, wait_for_card
+from tests.browser.conftest import SLOW, Server, at_rest, choose, current_item, eventually, saved, wait_for_card
 from tests.browser.identity_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
 from tests.free_ports import free_port
 
@@ -135,8 +135,7 @@ def test_a_new_project_belongs_to_its_creator_who_gives_roles_on_data(signed: tu
     ana = next(row for row in list_annotators(store) if row.name == "Ana <b>Koller</b>")
     assert [(row.annotator_id, row.role) for row in list_members(store, made.id)] == [(ana.id, "owner")]
 
-    card.get_by_role("combobox", name="Person").click()
-    page.get_by_role("option", name="Ben").click()
+    choose(page, card.get_by_role("combobox", name="Person"), "Ben")
     card.get_by_role("button", name="Set role").click()
     eventually(page, lambda: [row.role for row in list_members(store, made.id)], ["owner", "viewer"])
     expect(card).to_contain_text("Ben")

@@ -48,7 +48,7 @@ def test_an_error_has_the_servers_sentence_and_code(monkeypatch):
 
 def test_an_answer_that_is_not_ours_is_an_error_too(monkeypatch):
     client, _ = answering(monkeypatch, httpx2.Response(400, text="<html>proxy</html>"))
-    with pytest.raises(ApiError, match="answered 400"):
+    with pytest.raises(ApiError, match="returned 400"):
         client.me()
 
 

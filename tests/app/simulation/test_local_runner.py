@@ -17,7 +17,7 @@ from app.simulation.report import labels_to_reach, reach_table, summarize, table
 from app.simulation.results import Question, ResultsFile, merge, read_results, record_from
 from app.simulation.settings import change_settings, hard_cases, preset_for_this_machine
 from app.simulation.trial_process import Task
-from core.config import LabelsConfig, preset
+from core.config import LabelsConfig, SimilarityConfig, preset
 from core.errors import Conflict, InvalidInput
 from core.rounds.simulation_plan import Plan, RoundRecord
 from core.types import Progress
@@ -187,7 +187,8 @@ def test_settings_are_changed_by_the_names_and_values_of_older_versions():
 
 def test_results_of_version_0_1_are_continued(data, tmp_path):
     unchecked = LabelsConfig(weigh=False, second_looks=False)  # version 0.1 did not check labels
-    asked = question(data, config=dataclasses.replace(preset("laptop"), labels=unchecked))
+    similarity = SimilarityConfig(neighbors=10, reach=0.7)
+    asked = question(data, config=dataclasses.replace(preset("laptop"), labels=unchecked, similarity=similarity))
     older = json.loads((Path(__file__).parents[2] / "core/stored_settings/laptop_0_1.json").read_text())
     stored = asked.to_dict() | {"config": older}
     (tmp_path / "results.json").write_text(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.jobs import job_process, jobs
+from app.jobs import jobs, process
 from app.jobs.requests import ImportRequest
 from app.web import resources
 from storage.projects import audit
@@ -74,7 +74,7 @@ def test_an_import_that_creates_a_project_makes_its_person_the_owner(page_store,
 def run_here(folder: Path) -> SimpleNamespace:
     """The job without a process of its own."""
     with acting_as(None):
-        assert job_process.main(folder, os.open(folder / "job.json", os.O_RDONLY)) == 0
+        assert process.main(folder, os.open(folder / "job.json", os.O_RDONLY)) == 0
     return SimpleNamespace(wait=lambda: 0)
 
 
