@@ -147,9 +147,11 @@ def label_notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows:
     counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):
-        notes.append(f"{missing} of {n_classes} classes have no label yet. The model cannot predict them.")
+        have, them = ("has", "it") if missing == 1 else ("have", "them")
+        notes.append(f"{missing} of {n_classes} classes {have} no label yet. The model cannot predict {them}.")
     if single := int((counts == 1).sum()):
-        notes.append(f"{single} of {n_classes} classes have a single label. Expect low accuracy for them.")
+        have, them = ("has", "it") if single == 1 else ("have", "them")
+        notes.append(f"{single} of {n_classes} classes {have} a single label. Expect low accuracy for {them}.")
     return tuple(notes)
 
 

@@ -101,8 +101,8 @@ def test_a_class_with_a_single_example_is_learned_and_mentioned():
     snapshot, media = pool({0: 0, 3: 0, 1: 1})
     result = run(snapshot, media)
     assert result.metrics["has_model"]
-    assert any("have a single label" in note for note in result.notes)
-    assert any("have no label yet" in note for note in result.notes)
+    assert any("a single label" in note for note in result.notes)
+    assert any("no label yet" in note for note in result.notes)
 
 
 def test_a_fully_labeled_pool_trains_and_chooses_nothing():
