@@ -110,8 +110,10 @@ class PredictionTable:
         return place < len(self._done) and self._done[place] == key
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows; they are in the file when this returns."""
-        with open(self.partial, "r+", encoding="utf-8") as file:  # not created again if someone has removed it
+        """Add rows; they are in the file when this returns. Raises Conflict if the rows before were removed."""
+        if not self.partial.exists():  # not created again, because the table would miss the rows before
+            raise Conflict(f"{self.partial} was removed while it was written. Run the command again.")
+        with open(self.partial, "r+", encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
             file.write("".join(json.dumps({name: row.get(name) for name in self.columns}) + "\n" for row in rows))
 

@@ -62,6 +62,6 @@ def test_rows_that_were_removed_by_another_program_end_the_run_with_an_error(tmp
     first.begin(fresh=False)
     first.append(rows("a.wav"))
     first.partial.unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Conflict, match="removed while it was written"):
         first.append(rows("b.wav"))
     assert not target.exists()
