@@ -118,18 +118,18 @@ class Deck extends EventTarget {
   }
 
   // Live predictions: the suggestions of the cards to come are fetched again. The card on screen stays as it is.
+  // "followed" says that the next cards have them.
   async follow(before, live) {
     if (!live || !before || !before.live || live.revision === before.live.revision) return;
-    this.dispatchEvent(new CustomEvent("followed", { detail: live }));
     const items = this.ahead.map((card) => card.item_id);
-    if (!items.length) return;
     try {
-      const answer = await this.api.post(`${this.path}/cards`, { items });
+      const answer = items.length ? await this.api.post(`${this.path}/cards`, { items }) : { cards: [] };
       const fresh = new Map(answer.cards.map((card) => [card.item_id, card.suggestion]));
       for (const card of this.ahead) if (fresh.has(card.item_id)) card.suggestion = fresh.get(card.item_id);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error; // the older suggestions stay
     }
+    if (!this.closed) this.dispatchEvent(new CustomEvent("followed", { detail: live }));
   }
 
   // A label was stored: its effect on the predictions is there within a second.
