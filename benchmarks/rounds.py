@@ -51,7 +51,7 @@ from core.runtime import Runtime
 from core.types import PoolMeasures, RoundResult
 from storage.rounds.row_cache import FolderRowCache
 
-DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "fsdd"
+DATA = Path("data") / "fsdd"  # where --data is not given
 
 
 def read_pool(folder: Path) -> tuple[LabeledPool, dict[str, Path]]:

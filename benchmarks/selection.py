@@ -143,7 +143,7 @@ def large(n: int = 100_000, q: int = 512, n_classes: int = 10, m: int = 10) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--golden", type=Path, default=Path(__file__).parents[2] / "shared" / "golden")
+    parser.add_argument("--golden", type=Path, default=Path("golden"))
     parser.add_argument("--steps", type=int, default=750, help="timed Adam steps of 7,500")
     parser.add_argument("--only", choices=("exact", "large"))
     parser.add_argument("--rows", type=int, default=100_000, help="of the large pool, 512 features each")

@@ -1,4 +1,4 @@
-"""Runs an experiment and stores its results: `python -m experiments.NAME --size small|full --out DIR`.
+"""Runs an experiment and stores its results: `python -m experiments.paper.NAME --size small|full --out DIR`.
 
 A module defines `main(arguments) -> Record` and ends with `run("name", main)`. Output: DIR/results.json
 (every row, settings, CPU seconds), DIR/plot.html and DIR/plot.png, and one JSON object as the last line of the output.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path("data")  # the folder of data sets where --data is not given
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ class Record:
 
 
 def run(name: str, main: Callable[[Arguments], Record]) -> None:
-    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}")
+    spec = sys.modules["__main__"].__spec__
+    parser = argparse.ArgumentParser(prog=f"python -m {spec.name if spec else name}")
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--out", type=Path, default=Path("results") / name)
-    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the experiment by name; all when left out")
     given = parser.parse_args()
     arguments = Arguments(given.size, given.out, given.data, tuple(given.only))

@@ -244,7 +244,8 @@ def test_a_module_is_small_and_named_after_what_it_does():
 
 
 def test_a_folder_has_few_modules():
-    folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules().values() if path.name != "__init__.py")
+    paths = [*modules().values(), *(ROOT / "experiments").rglob("*.py")]
+    folders = Counter(str(path.parent.relative_to(ROOT)) for path in paths if path.name != "__init__.py")
     large = {folder: n for folder, n in folders.items() if n > MOST_MODULES}
     assert not large, f"More than {MOST_MODULES} modules: {large}. Group them into packages."
 

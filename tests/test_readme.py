@@ -106,7 +106,7 @@ def test_tests_named_in_documents_exist(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_benchmarks_and_experiments_named_in_documents_exist(document):
-    named = re.findall(r"python -m ((?:benchmarks|experiments)(?:\.[a-z_]+)+)", document.read_text())
+    named = re.findall(r"python -m ((?:benchmarks|experiments)(?:\.[a-z_]+)+)(?![.\w])", document.read_text())
     files = {name: name.replace(".", "/") for name in named}
     missing = [
         name

@@ -122,7 +122,8 @@ def test_rescaling_finds_a_total_weight_that_is_far_off_and_keeps_every_joining_
 def test_the_representer_proxy_on_digits_is_at_least_as_good_as_the_golden_run_at_every_size():
     """Same start and same candidates per step; the golden outer losses are of an independent implementation.
 
-    The first 12 sizes, where the two are closest, are run here; `python -m experiments.representer_digits` runs all 50.
+    The first 12 sizes, where the two are closest, are run here. `python -m experiments.paper.representer_digits` runs
+    all 50.
     """
     golden = np.load(GOLDEN)
     X = torch.tensor(golden["X"])

@@ -17,8 +17,8 @@ from core.coresets.library.linear import one_hot
 from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, learn_task
 from core.coresets.library.streaming import ClassBalancedReservoir, MergeReduce, Reservoir
 from experiments.datasets import mnist
-from experiments.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 
 MEMORY, BATCH, EPOCHS = 100, 125, 40
 PAPER = {"reservoir": 80.6, "balanced reservoir": 89.7, "bilevel merge-reduce": 92.4}

@@ -15,7 +15,7 @@ from core.coresets.library.linear import SoftmaxProblem, kernel_factor, one_hot
 from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.record import Arguments, Record, curves, run
 
-GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden" / "representer_digits_weighted.npz"
+GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden" / "representer_digits_weighted.npz"
 CORRECTIONS, SHORTLIST = 30, 12
 
 

@@ -1,6 +1,6 @@
 """Replay memories on split MNIST: sizes (Table 9), the proxy's kernel (Table 10), and balanced streams (Table 5).
 
-    python -m experiments.replay_memories [--only sizes proxies streams] [--size small|full] --out DIR
+    python -m experiments.replay.replay_memories [--only sizes proxies streams] [--size small|full] --out DIR
 
 Continual learning trains task by task with a memory of 50, 100 or 200. Streams deliver the same tasks one after the
 other in batches of 125; the memory is a reservoir, or merge-reduce with bilevel coresets in ten slots, and 40 gradient
@@ -23,9 +23,9 @@ from core.coresets.library.linear import one_hot
 from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
 from core.coresets.library.streaming import MergeReduce, Reservoir
 from core.coresets.library.summaries import summarize
-from experiments.continual import Task, permuted, split
-from experiments.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 from experiments.record import Arguments, Record, mean_and_deviation, run, say
+from experiments.replay.continual import Task, permuted, split
+from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 
 GAMMA, BATCH, STEPS, SLOTS = 5e-4, 125, 40, 10
 PAPER = {

@@ -15,8 +15,8 @@ from core.coresets.library.linear import one_hot
 from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
 from core.coresets.library.summaries import SUMMARIES, summarize
 from experiments.datasets import mnist
-from experiments.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
 
 WITHOUT = "without replay"
 METHODS = ("bilevel", WITHOUT, *SUMMARIES)

@@ -1,6 +1,6 @@
 """Multiclass logistic regression on kernel features (Fig. 7): MNIST with an RBF kernel, CIFAR-10 with a tangent kernel.
 
-    python -m experiments.multiclass_logistic [--only mnist cifar10] --out DIR
+    python -m experiments.paper.multiclass_logistic [--only mnist cifar10] --out DIR
 
 Features are Nyström features: 500 of the RBF kernel exp(-1e-3 |x - y|^2) on MNIST, 2,048 of `cntk6-gap-fast` on
 CIFAR-10 (the small size: 300 of `cntk6`, which flattens). Methods: one by one without weights; weighted by

@@ -1,9 +1,9 @@
 """The paper's batch active learning (its last experiment) on Spoken Digit: MixMatch, tangent-kernel coresets, views.
 
-    python -m experiments.mixmatch_coresets --out DIR                        small: a CPU, the network below
-    python -m experiments.mixmatch_coresets --size full --out DIR            the `paper` preset, on a GPU
-    python -m experiments.mixmatch_coresets --only bico --seeds 0 --out DIR  a part; parts may run beside each other
-    python -m experiments.mixmatch_coresets --table --out DIR                what DIR holds so far, without running
+    python -m experiments.paper.mixmatch_coresets --out DIR                        small: a CPU, the network below
+    python -m experiments.paper.mixmatch_coresets --size full --out DIR            the `paper` preset, on a GPU
+    python -m experiments.paper.mixmatch_coresets --only bico --seeds 0 --out DIR  a part; parts may run in parallel
+    python -m experiments.paper.mixmatch_coresets --table --out DIR                the results so far, without running
 
 Both sizes have the paper's selection: `wrn` kernel, q = 2,048 uniform landmarks, 100 augmented views of each labeled or
 chosen clip, soft pseudo-labels without temperature, penalty 1e-4, batches of 10 from 10 to 70 labels, every round from
@@ -50,7 +50,7 @@ PAPER = {  # percent, six seeds
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m experiments.mixmatch_coresets")
+    made = argparse.ArgumentParser(prog="python -m experiments.paper.mixmatch_coresets")
     made.add_argument("--size", choices=list(SEEDS), default="small")
     made.add_argument("--out", type=Path, help="default: results/mixmatch_coresets/SIZE")
     made.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))

@@ -5,7 +5,7 @@ differences to the neighbors, across and down). Both are softmax regression. Cor
 for B, for the sum of both and alternating; each is evaluated with networks on all pixels: C, a dense one; D, a
 convolutional one with pooling; E, a convolution and a dense layer.
 
-`experiments.joint_transfer` does the same with two networks on the same pixels.
+`experiments.paper.joint_transfer` does the same with two networks on the same pixels.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import torch
 from core.coresets.library.linear import SoftmaxProblem, one_hot
 from core.coresets.library.regularized import ShrinkConfig, shrink_coreset
 from core.coresets.library.weighted import PursuitConfig, correct_weights
+from experiments.paper.variants_figure import load
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
-from experiments.variants_figure import load
 
 SHARES = (0.02, 0.05, 0.1)
 PENALTIES = (1e-2, 3e-3, 1e-3)
