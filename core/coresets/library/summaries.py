@@ -3,7 +3,7 @@
     uniform                a random order
     k-means, k-center      k-means++ seeding, in the order drawn; farthest-first traversal: on raw features, on
                            last-layer embeddings, or on gradients
-    gradient matching      iCaRL's herding on gradients, jointly over all classes: the running mean follows the mean
+    gradient matching      iCaRL's herding on unit gradients, over all classes together: their mean is followed
     max entropy, hardest   largest entropy of the prediction; largest loss
     iCaRL                  herding: the running mean of the chosen embeddings follows the class mean, classes in turn
     FRCL                   the rows whose kernel columns leave the least trace of variance unexplained (inducing points
@@ -76,8 +76,8 @@ def k_center(x: FloatArray, size: int, seed: int) -> RowArray:
 
 
 def gradient_matching(gradients: FloatArray, size: int) -> RowArray:
-    """Herding of all gradients together: a Hilbert coreset with equal weights in the space of last-layer gradients."""
-    return _herd(gradients, size)
+    """Herding of all gradients together, at unit length as iCaRL's embeddings: a Hilbert coreset with equal weights."""
+    return _herd(gradients / (np.linalg.norm(gradients, axis=1, keepdims=True) + 1e-8), size)
 
 
 def max_entropy(evidence: Evidence, size: int) -> RowArray:

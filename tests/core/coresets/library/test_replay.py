@@ -111,12 +111,13 @@ def test_each_summary_selects_by_its_named_criterion():
     far = np.array([[0.0], [1.0], [10.0], [5.2]])
     begin, second = k_center(far, 2, 0)
     assert second == abs(far - far[begin]).argmax()
-    gradients = np.array([[1.0, 0], [0, 1.0], [-1.0, 0], [0.9, 0.1]])
+    raw = np.array([[1.0, 0], [0, 8.0], [-1.0, 0], [0.9, 0.1]])  # lengths do not count
+    gradients = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     target = gradients.mean(0)
     first = int(((gradients - target) ** 2).sum(1).argmin())
     pairs = [((target - (gradients[first] + gradients[row]) / 2) ** 2).sum() for row in range(4) if row != first]
     second = [row for row in range(4) if row != first][int(np.argmin(pairs))]
-    assert gradient_matching(gradients, 2).tolist() == [first, second]
+    assert gradient_matching(raw, 2).tolist() == [first, second]
     seeds = summarize("k-means features", e, 3)
     assert len(set(seeds.tolist())) == 3
     with pytest.raises(InvalidInput, match="no summary called"):
