@@ -1,4 +1,4 @@
-"""Selection of measurements from which sparse signals can be recovered (Borsos et al., dictionary selection).
+"""Selection of measurements from which sparse signals can be recovered (Borsos et al., 2021, eq. 13).
 
 A dictionary of n possible linear measurements a_i of signals u_j in R^d; taking a subset, each signal is recovered from
 the measured values alone, and the worst recovery counts:

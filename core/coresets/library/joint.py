@@ -1,4 +1,4 @@
-"""One coreset for several models (Borsos et al., 2021, section on joint coresets).
+"""One coreset for several models (Borsos et al., 2021, eq. 11).
 
     sum          min over w   sum_k a_k G_k(w):  the models share the rows and weights, each has its own parameters
     alternating  models take turns: the next row is the argmax of the influence on the current model

@@ -1,4 +1,4 @@
-"""Continual learning with a replay memory of coresets (Borsos et al., 2021, section on continual learning).
+"""Continual learning with a replay memory of coresets (Borsos et al., 2021, Section 4.2).
 
 Tasks arrive one after another and are not available again. After each, a summary of it joins a memory of fixed
 capacity, in which all tasks have equal slots; earlier summaries shrink to their first rows (every method orders its

@@ -127,7 +127,8 @@ class NetworkProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sgd:
-    """SGD with Nesterov momentum and a cosine rate, as in the paper's appendix: from the same start every time."""
+    """SGD with momentum, a cosine rate and the paper's weight decay and first rate (Appendix C), from the same start
+    every time. The paper does not say which momentum; this is Nesterov's with 0.9."""
 
     steps: int
     batch: int = 64
