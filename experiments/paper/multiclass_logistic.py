@@ -22,6 +22,7 @@ from core.kernels.networks import by_name, rbf
 from core.kernels.nystrom import fit
 from experiments.datasets import cifar10, mnist, rows_per_class
 from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.replay.forgetting_events import ForgettingEvents
 
 SHARES = (0.02, 0.05, 0.1)
 PENALTY = {"mnist": 1e-3, "cifar10": 1e-3}
@@ -45,24 +46,19 @@ def features_of(name: str, arguments: Arguments, n: int, seed: int) -> tuple:
 
 
 def forgetting_order(Z: torch.Tensor, y: torch.Tensor, seed: int, epochs: int = 60) -> np.ndarray:
-    """Rows by how often SGD forgot them, most often first; rows that were never right count as always forgotten."""
+    """Rows by how often SGD forgot them, most often first; rows that were never right come before all others."""
     generator = torch.Generator().manual_seed(seed)
     W = torch.zeros(10, Z.shape[1], dtype=Z.dtype, requires_grad=True)
     optimizer = torch.optim.SGD([W], lr=0.5, momentum=0.9)
-    right, times = torch.zeros(len(y), dtype=torch.bool), torch.zeros(len(y))
-    ever = torch.zeros(len(y), dtype=torch.bool)
+    events = ForgettingEvents(len(y))
     for _ in range(epochs):
         for rows in torch.randperm(len(y), generator=generator).split(128):
             logits = Z[rows] @ W.T
-            correct = logits.detach().argmax(1) == y[rows]
-            times[rows] += (right[rows] & ~correct).float()
-            right[rows], ever[rows] = correct, ever[rows] | correct
+            events.see(rows, logits.detach().argmax(1) == y[rows])
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(logits, y[rows]).backward()
             optimizer.step()
-    times[~ever] = times.max() + 1
-    order = np.random.default_rng(seed).permutation(len(y))
-    return order[np.argsort(-times[order].numpy(), kind="stable")]
+    return events.order(seed)
 
 
 def study(name: str, arguments: Arguments, seed: int) -> list[dict]:

@@ -29,25 +29,25 @@ SMALL_BETAS = {"permuted": [0.1], "split": [10.0, 100.0]}
 Task = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def permuted(arguments: Arguments, n_test: int) -> list[Task]:
-    """Ten tasks: the same 1,000 digits under ten permutations of the pixels."""
+def permuted(arguments: Arguments, n_test: int, per_task: int = PER_TASK) -> list[Task]:
+    """Ten tasks: the same digits under ten permutations of the pixels."""
     x, y, xt, yt = mnist(arguments.data)
     generator = np.random.default_rng(0)
     tasks = []
     for _ in range(10):
         order = generator.permutation(784)
-        train, test = (torch.tensor(a.reshape(len(a), -1)[:, order]) for a in (x[:PER_TASK], xt[:n_test]))
-        tasks.append((train, torch.tensor(y[:PER_TASK]), test, torch.tensor(yt[:n_test])))
+        train, test = (torch.tensor(a.reshape(len(a), -1)[:, order]) for a in (x[:per_task], xt[:n_test]))
+        tasks.append((train, torch.tensor(y[:per_task]), test, torch.tensor(yt[:n_test])))
     return tasks
 
 
-def split(arguments: Arguments, n_test: int) -> list[Task]:
+def split(arguments: Arguments, n_test: int, per_task: int = PER_TASK) -> list[Task]:
     """Five tasks of two digits each, one output for all ten."""
     x, y, xt, yt = mnist(arguments.data)
     generator = np.random.default_rng(0)
     tasks = []
     for low in range(0, 10, 2):
-        rows = generator.permutation(np.flatnonzero((y == low) | (y == low + 1)))[:PER_TASK]
+        rows = generator.permutation(np.flatnonzero((y == low) | (y == low + 1)))[:per_task]
         test = np.flatnonzero((yt == low) | (yt == low + 1))[: n_test // 5]
         parts = (x[rows][:, None], y[rows], xt[test][:, None], yt[test])
         tasks.append(tuple(torch.tensor(part) for part in parts))

@@ -1,4 +1,4 @@
-"""The networks and kernels of the replay and streaming experiments on MNIST."""
+"""The networks and kernels of the replay and streaming experiments on MNIST and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from core.kernels.networks import fnn, scnn
 from core.kernels.ntk import kernel
 
-PENALTY = 2e-3  # of the kernel proxy: the paper's 1e-3 |W|^2, here PENALTY / 2 |W|^2
+PENALTY = 2e-3  # of the kernel proxy: 1e-3 |W|^2 in the authors' code, here PENALTY / 2 |W|^2; the paper names none
 
 
 class Dense(nn.Module):
@@ -31,14 +31,24 @@ class Dense(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """Two 5 x 5 convolutions with pooling, then a dense layer; channels (32, 64) and 128 units are the paper's."""
+    """Two 5 x 5 convolutions with pooling, then a dense layer; channels (32, 64) and 128 units are the paper's.
 
-    def __init__(self, channels: tuple[int, int] = (32, 64), width: int = 128, dropout: float = 0.5) -> None:
+    `picture` is (channels, side length) of the inputs.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int] = (32, 64),
+        width: int = 128,
+        dropout: float = 0.5,
+        picture: tuple[int, int] = (1, 28),
+    ) -> None:
         super().__init__()
+        side = ((picture[1] - 4) // 2 - 4) // 2
         self.body = nn.Sequential(
-            nn.Conv2d(1, channels[0], 5), nn.Dropout(dropout), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(picture[0], channels[0], 5), nn.Dropout(dropout), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(channels[0], channels[1], 5), nn.Dropout(dropout), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(16 * channels[1], width), nn.Dropout(dropout), nn.ReLU(),
+            nn.Flatten(), nn.Linear(side * side * channels[1], width), nn.Dropout(dropout), nn.ReLU(),
         )  # fmt: skip
         self.head = nn.Linear(width, 10)
 

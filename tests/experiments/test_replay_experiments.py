@@ -1,0 +1,95 @@
+"""The replay and transfer experiments on tiny made-up pictures: memories are replayed, and sets are what they say."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from core.coresets.library.linear import one_hot
+from core.coresets.library.replay import bilevel_summary
+from experiments.paper import network_transfer
+from experiments.replay import split_cifar, streaming_rivals, variational_continual
+from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk
+from experiments.replay.replay_memories import bilevel_choice
+
+pytestmark = pytest.mark.slow
+
+
+def pictures(labels: torch.Tensor, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """A small pattern per class on a large one that all share, so that a new task overwrites an earlier one."""
+    patterns = torch.randn(11, *shape, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(len(labels), *shape, generator=torch.Generator().manual_seed(seed))
+    return 2 * patterns[10] + 0.5 * patterns[labels] + 0.3 * noise
+
+
+def two_tasks(n: int, shape: tuple[int, ...] = (1, 28, 28)) -> list[tuple[torch.Tensor, ...]]:
+    tasks = []
+    for low in (0, 2):
+        y, yt = low + torch.arange(n) % 2, low + torch.arange(40) % 2
+        tasks.append((pictures(y, shape, low + 1), y, pictures(yt, shape, low + 2), yt))
+    return tasks
+
+
+@pytest.mark.parametrize("method", ["gradient_selection", "exemplar_streaming"])
+def test_the_memory_of_a_stream_holds_the_first_task(method):
+    tasks, network = two_tasks(250), partial(Dense, 30)
+    learn = getattr(streaming_rivals, method)
+    assert learn(tasks, network, 10.0, 0) > learn(tasks, network, 0.0, 0) + 20
+
+
+def test_coresets_bring_the_first_task_back_in_variational_learning():
+    tasks = two_tasks(120)
+    scale = {"width": 30, "epochs": 100, "coreset_epochs": 150}
+    found = {}
+    for method in ("without coresets", "uniform"):
+        rows = variational_continual.chosen_rows(method, tasks, "split", 0)
+        found[method] = variational_continual.learn(tasks, rows, scale, 0)
+    assert found["uniform"] > found["without coresets"] + 10
+
+
+def test_the_kept_choice_is_the_beginning_of_a_longer_one():
+    x, y, _, _ = two_tasks(60)[0]
+    choose = bilevel_choice(dense_ntk)
+    longer = choose(None, x, y, 12)
+    for size in (1, 5, 12):
+        alone = bilevel_summary(dense_ntk(x), one_hot(y, 10), size, penalty=PENALTY)
+        assert choose(None, x, y, size).tolist() == alone.tolist() == longer[:size].tolist()
+
+
+def test_split_cifar_takes_each_tasks_own_bilevel_rows(monkeypatch):
+    monkeypatch.setattr(split_cifar, "MEMORY", 8)
+    tasks = two_tasks(40, (3, 16, 16))
+    orders = split_cifar.bilevel_orders(tasks)
+    for low, (x, y, _, _) in zip((0, 2), tasks, strict=True):
+        chosen = split_cifar.chooser("bilevel", orders, 0)(None, x, y, 4)
+        assert chosen.tolist() == orders[low][:4].tolist()
+        assert len(set(orders[low].tolist())) == 8
+    scale = {"channels": (4, 8), "width": 16, "epochs": 3}
+    first, again, without = (
+        split_cifar.study(m, tasks, orders, scale, 10.0, 0) for m in ("bilevel", "bilevel", split_cifar.WITHOUT)
+    )
+    assert first == again
+    assert 0 <= without <= 100
+
+
+def test_the_convolutional_network_takes_pictures_of_any_size():
+    for picture in ((1, 28), (3, 32), (3, 16)):
+        outputs = Convolutional((4, 8), 16, 0.5, picture)(torch.zeros(2, picture[0], picture[1], picture[1]))
+        assert outputs.shape == (2, 10)
+
+
+def test_transferred_sets_have_their_size_and_train_other_networks():
+    y = torch.arange(80) % 4
+    x, xt, yt = pictures(y, (3, 8, 8), 1), pictures(y, (3, 8, 8), 2), y
+    scale = network_transfer.SMALL | {"coreset": 24, "start": 8, "batch": 8, "steps": 12, "terms": 4}
+    sets = network_transfer.chosen_sets(x, y, scale, 0)
+    assert {name: len(set(rows.tolist())) for name, rows in sets.items()} == {
+        "bilevel": 24, "uniform": 24, "k-center, embeddings": 24, "forgetting": 24, "all rows": 80,
+    }  # fmt: skip
+    assert sets["bilevel"][:8].tolist() == sets["uniform"][:8].tolist()  # from the same random rows
+    scale = scale | {"steps": 40}
+    for make in network_transfer.TARGETS.values():
+        assert network_transfer.accuracy(make, np.arange(80), (x, y, xt, yt), scale, 0) > 60
