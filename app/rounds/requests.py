@@ -160,8 +160,9 @@ class RoundView:
 
     round: RoundRow
     stage: str  # the step that runs; empty before a worker has begun
-    done: int  # units of the stage
+    done: int  # units of the current part of the stage
     total: int
+    counted: str  # the name of that part
     note: str
     stage_seconds_left: float | None  # None before there is an estimate
     seconds_left: float | None  # of the whole round
@@ -188,6 +189,7 @@ def view(store: Store, project_id: int, round_id: int | None = None) -> RoundVie
         stage=left.step if left else "",
         done=left.done if left else 0,
         total=left.total if left else 0,
+        counted=left.counted if left else "",
         note=newest.note if newest and newest.note != FINISHED else "",
         stage_seconds_left=left.stage_seconds if left else None,
         seconds_left=left.round_seconds if left else None,

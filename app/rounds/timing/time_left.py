@@ -5,8 +5,14 @@
     rate      units per second: the median slope over pairs of rows (Theil and Sen) of the newest rows, so that a
               slow start, a pause or a burst does not move it
     stage     units left / rate, plus the expected seconds of later phases, which the last comparable round recorded
-    round     plus the expected seconds of later steps, times the speed: measured over expected seconds of the finished
-              steps of this round, with ACCURATE_SECONDS added to both so that short steps say little
+    speed     seconds that this round takes for one that was expected: the geometric mean of the ratios of measured to
+              expected seconds, over the finished steps and the one that runs. A ratio weighs as much as the shorter of
+              its two times, so that a step that was expected to be short moves it little. With a comparable round,
+              seconds of a unit are compared instead, in the newest RECENT_SECONDS: a machine that became slower
+              stays slow
+    round     plus the expected seconds of later steps, times the speed. Without a comparable round, there is none until
+              the speed is known from KNOWN_SHARE of the work, nor in the first KNOWN_SECONDS of a step that is a
+              third of what is left
 
 Until a phase has MIN_SECONDS, its expected seconds count, where a finished round measured them. Without such a round,
 later phases of a step take their share of the work (`Expected.shares`). The text of a row is never read. Only rows
@@ -18,6 +24,7 @@ left is said to be short (`is_short`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,8 +43,10 @@ MIN_GAP = 0.3  # seconds between the rows of a pair
 MOST_ROWS = 40  # that enter a rate: 780 pairs
 SHORTEST_SECONDS = 20.0  # of the rows that enter a rate; else half of the phase
 SMOOTHED_ROWS, SMOOTHED_SECONDS = 8, 8.0  # newest rows whose estimates of the end are averaged
-ACCURATE_SECONDS = 5.0
-SLOWEST, FASTEST = 0.2, 5.0  # limits of the speed factor
+AS_EXPECTED_SECONDS = 6.0  # the weight of a speed of 1 beside what was measured
+KNOWN_SHARE, KNOWN_SECONDS = 0.03, 15.0  # of the expected seconds of a round, and of a long step
+RECENT_SECONDS = 120.0  # of a round whose speed is compared with a recorded one
+MOST_FACTOR = 30.0  # limit of the speed, in both directions
 OVERRUN = 0.1  # share of the elapsed time that is left when a step takes longer than expected
 WAITING = 0.5  # share of an estimate without units that stays while no row arrives
 ROW_SECONDS = 2.0  # the longest usual time between rows
@@ -118,8 +127,9 @@ class TimeLeft:
     done: int = 0  # of the current phase
     total: int = 0
     stage_seconds: float | None = None  # None before there is an estimate
-    round_seconds: float | None = None
+    round_seconds: float | None = None  # of all steps before a worker has begun; None before the speed is known
     is_short: bool = False  # the step takes less than STATED_SECONDS in all
+    counted: str = ""  # the name of the current phase
 
 
 def time_left(rows: Sequence[ProgressRow], expected: Expected, at: datetime) -> TimeLeft:
@@ -127,17 +137,27 @@ def time_left(rows: Sequence[ProgressRow], expected: Expected, at: datetime) -> 
     steps = steps_of(rows)
     if not steps:
         return TimeLeft("", round_seconds=sum(expected.seconds.values()))
-    *finished, current = steps
-    speed = _speed(finished, expected)
+    current = steps[-1]
+    ratios = _ratios(steps, expected)
+    speed, before = _speed(ratios), _speed(_ratios([*steps[:-1], Step(current.name, 0.0, ())], expected))
     waited = max((at - rows[-1].at).total_seconds(), 0.0)
-    known = _left_in_step(current, expected, speed)
+    known = _left_in_step(current, expected, before)
     stage = None if known is None else known - _passed(current, known, waited)
     usual = max(speed * expected.seconds.get(current.name, 0.0) - current.seconds - waited, 0.0)
-    later = NAMES[NAMES.index(current.name) + 1 :]
-    total = (usual if stage is None else stage) + speed * sum(expected.seconds.get(name, 0.0) for name in later)
+    later = speed * sum(expected.seconds.get(name, 0.0) for name in NAMES[NAMES.index(current.name) + 1 :])
+    total: float | None = (usual if stage is None else stage) + later
+    if not expected.is_measured and not _is_known(current, 2 * usual > later, ratios, expected):
+        total = None
     counted = current.phases[-1] if current.phases else Phase("", 0, ((0.0, 0),))
     short = stage is not None and current.seconds + waited + stage < STATED_SECONDS
-    return TimeLeft(current.name, counted.rows[-1][1], counted.total, stage, total, short)
+    return TimeLeft(current.name, counted.rows[-1][1], counted.total, stage, total, short, counted.name)
+
+
+def _is_known(step: Step, is_long: bool, ratios: Sequence[tuple[float, float]], expected: Expected) -> bool:
+    """Whether enough of a round is measured to estimate all of it without a comparable round."""
+    if is_long and step.seconds < KNOWN_SECONDS:
+        return False
+    return sum(seconds for seconds, _ in ratios) >= KNOWN_SHARE * sum(expected.seconds.values())
 
 
 def _passed(step: Step, known: float, waited: float) -> float:
@@ -183,11 +203,63 @@ def _step(name: str, rows: Sequence[ProgressRow], began: datetime) -> Step:
     return Step(name, seconds, tuple(Phase(counted, total, tuple(own)) for counted, total, own in phases))
 
 
-def _speed(finished: Sequence[Step], expected: Expected) -> float:
-    """Seconds that this round takes for one that was expected."""
-    measured = sum(step.seconds for step in finished) + ACCURATE_SECONDS
-    usual = sum(expected.seconds.get(step.name, 0.0) for step in finished) + ACCURATE_SECONDS
-    return min(max(measured / usual, SLOWEST), FASTEST)
+def _ratios(steps: Sequence[Step], expected: Expected) -> list[tuple[float, float]]:
+    """Measured over expected seconds with their weights; the last step is the one that runs."""
+    return _recent(steps, expected) if expected.is_measured else _by_rule(steps, expected)
+
+
+def _speed(ratios: Sequence[tuple[float, float]]) -> float:
+    """Seconds that this round takes for one that was expected, from ratios with their weights."""
+    weight = sum(seconds for seconds, _ in ratios) + AS_EXPECTED_SECONDS
+    speed = math.exp(sum(seconds * math.log(ratio) for seconds, ratio in ratios) / weight)
+    return min(max(speed, 1 / MOST_FACTOR), MOST_FACTOR)
+
+
+def _by_rule(steps: Sequence[Step], expected: Expected) -> list[tuple[float, float]]:
+    """(weight, ratio) of each finished step, and of the part of the current one that has passed."""
+    *finished, current = steps
+    found = [_compared(step.seconds, expected.seconds.get(step.name, 0.0)) for step in finished]
+    left = _left_in_step(current, expected, 1.0) if current.phases else None
+    if left is not None and current.seconds > 0:
+        passed = current.seconds / (current.seconds + left)
+        found.append(_compared(current.seconds, passed * expected.seconds.get(current.name, 0.0)))
+    return found
+
+
+def _compared(measured: float, usual: float) -> tuple[float, float]:
+    weight = min(measured, usual)
+    return (weight, measured / usual) if weight > 0 else (0.0, 1.0)
+
+
+def _recent(steps: Sequence[Step], expected: Expected) -> list[tuple[float, float]]:
+    """(weight, ratio) of the phases of the newest RECENT_SECONDS that the recorded round has too, and of the finished
+    steps without phases."""
+    found: list[tuple[float, float]] = []
+    room = RECENT_SECONDS
+    for place, step in enumerate(reversed(steps)):
+        if not step.phases and place > 0:
+            found.append(_compared(step.seconds, expected.seconds.get(step.name, 0.0)))
+        past = {(phase.name, k): phase for k, phase in _numbered(expected.phases.get(step.name, ()))}
+        for k, phase in reversed(_numbered(step.phases)):
+            rows = [row for row in phase.rows if row[0] >= phase.rows[-1][0] - room]
+            unit, seconds = _unit_seconds(rows), rows[-1][0] - rows[0][0]
+            usual = _unit_seconds(past[phase.name, k].rows) if (phase.name, k) in past else None
+            if unit and usual:
+                found.append((seconds, unit / usual))
+            room = max(room - seconds, 0.0)
+    return found
+
+
+def _unit_seconds(rows: Sequence[tuple[float, int]]) -> float | None:
+    """Mean seconds of a unit; None before MIN_UNITS."""
+    counted = rows[-1][1] - rows[0][1]
+    return (rows[-1][0] - rows[0][0]) / counted if counted >= MIN_UNITS else None
+
+
+def _numbered(phases: Sequence[Phase]) -> list[tuple[int, Phase]]:
+    """Each phase with the number of those before it of the same name: a step may count under one name twice."""
+    names = [phase.name for phase in phases]
+    return [(names[:k].count(phase.name), phase) for k, phase in enumerate(phases)]
 
 
 def _left_in_step(step: Step, expected: Expected, speed: float) -> float | None:

@@ -32,6 +32,7 @@ UNITS = {  # what the stage counts
     "map": "items",
     "rival": "training steps",
 }
+PART_UNITS = {"views": "items augmented", "landmarks": "landmarks"}  # of parts that several stages have
 MEASURES = {  # name of the training -> (name on the screen, whether it is a share)
     "loss": ("Loss", False),
     "labeled_loss": ("Loss on labeled items", False),
@@ -101,15 +102,19 @@ def stage_list(current: str, hidden: Collection[str] = ()) -> str:
 
 def _time_left(view: RoundView) -> str:
     """The time left of the stage and of the round, side by side."""
-    if view.waiting_for_worker and not view.stage:
+    is_waiting = view.waiting_for_worker and not view.stage
+    if is_waiting:
         alive = workers.living_workers(resources.store())
-        stage = "Waiting for a worker" if alive else "No worker is running. Start one with: python -m app worker"
+        stage = "Waiting for a free worker" if alive else "No worker is running. Start one with: python -m app worker"
     elif view.stage_seconds_left is None:
         stage = f"{stage_names.title_of(view.stage)}: estimating the time left"
     else:
         stage = f"{stage_names.title_of(view.stage)}: {_left(view.stage_seconds_left, view.stage_is_short)}"
-    short = (view.seconds_left or 0.0) < STATED_SECONDS
-    whole = "" if view.seconds_left is None else f"Whole round: {_left(view.seconds_left, short)}"
+    whole = ""
+    if view.seconds_left is not None and is_waiting:
+        whole = f"Whole round: about {duration(view.seconds_left)} from its start"
+    elif view.seconds_left is not None:
+        whole = f"Whole round: {_left(view.seconds_left, view.seconds_left < STATED_SECONDS)}"
     return f'<p class="winnow-time-left"><span>{markup(stage)}</span><span>{markup(whole)}</span></p>'
 
 
@@ -120,8 +125,9 @@ def _left(seconds: float, is_short: bool) -> str:
 def _facts(view: RoundView) -> str:
     parts = []
     if view.total > 1:
-        parts.append(f"{view.done:,} of {view.total:,} {UNITS.get(view.stage, 'steps')}")
-    if view.note and not view.curves:
+        unit = PART_UNITS.get(view.counted) or UNITS.get(view.stage, "steps")
+        parts.append(f"{view.done:,} of {view.total:,} {unit}")
+    if view.note and not view.curves and view.counted not in PART_UNITS:
         parts.append(view.note)
     before = f" ({view.labels_since:,} more since it started)" if view.labels_since else ""
     parts.append(f"{count(view.round.n_labeled, 'label')}{before}")
