@@ -27,7 +27,8 @@ FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above th
 DENSITY_OPACITY = 0.7
 DOT_SIZES = ((3_000, 6.0), (20_000, 4.5))  # up to so many points; more have the smallest size
 SMALLEST_DOT = 3.0
-DOT_OPACITY, DOT_OPACITY_ON_DENSITY = 0.8, 0.65
+DOT_OPACITY, DOT_OPACITY_ON_DENSITY = 0.8, 0.8
+DOT_ON_DENSITY, EDGE_ON_DENSITY = 4.0, 0.6  # pixels
 WIDEST = 1.8  # width of the map over its height
 NUMBER_PLACES = {
     "top right": (1, 1), "bottom right": (1, -1), "top left": (-1, 1), "bottom left": (-1, -1),
@@ -54,7 +55,7 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     figure.add_trace(
         dots(
             **_at(found, circles),
-            marker=painted(found, coloring, circles, dark) | _dot(found),
+            marker=painted(found, coloring, circles, dark) | _dot(found, fade(look.text, 0.4)),
             unselected={"marker": {"opacity": DOT_OPACITY}},
             name="not labeled",
         )
@@ -86,11 +87,12 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
     return figure
 
 
-def _dot(found: MapLayers) -> dict[str, object]:
-    """The look of a point: smaller where there are many, so that clusters do not become one area, and where the density
-    of all items lies below."""
+def _dot(found: MapLayers, edge: str) -> dict[str, object]:
+    """The look of a point: smaller where there are many, so that clusters do not become one area. On the density of all
+    items, which is gray, it has an edge: the color of a class may be a gray too."""
     if found.extent.density is not None:
-        return {"size": SMALLEST_DOT, "opacity": DOT_OPACITY_ON_DENSITY, "line": {"width": 0}}
+        line = {"width": EDGE_ON_DENSITY, "color": edge}
+        return {"size": DOT_ON_DENSITY, "opacity": DOT_OPACITY_ON_DENSITY, "line": line}
     size = next((size for most, size in DOT_SIZES if len(found.drawn) <= most), SMALLEST_DOT)
     return {"size": size, "opacity": DOT_OPACITY, "line": {"width": 0}}
 

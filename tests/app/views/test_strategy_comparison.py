@@ -85,6 +85,8 @@ def test_the_density_of_all_items_lies_below_the_points_of_a_large_map(finished)
     counts, *edges = np.histogram2d(*found.points.T.astype(np.float64), CELLS, ends)
     assert np.abs(np.expm1(np.nan_to_num(density.z)) - counts.T).sum() < n / 1_000, "up to points on a border"
     assert np.allclose(density.x, (edges[0][1:] + edges[0][:-1]) / 2) and np.allclose(density.y[0], edges[1][:2].mean())
+    points = next(trace for trace in figure.data if trace.name == "not labeled")
+    assert points.marker.line.width > 0, "a gray class is told from the gray density by its edge"
     assert map_figure(layers(100, row), "Prediction", (), dark=False).data[0].name == "not labeled"
 
 
