@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -68,7 +69,7 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
         if ticket is None:
             return _error(401, "You are signed out. Open Winnow again. Labels that were not sent yet are kept.")
         if handle is None:
-            return _open_session(request)
+            return _open_session(request, ticket)
         project = request.path_params["project"]
         try:
             body = await _body(request)
@@ -89,8 +90,14 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
     return endpoint
 
 
-def _open_session(request: Request) -> Response:
+def _open_session(request: Request, ticket: tickets.Ticket) -> Response:
+    """Set the session cookie. One of the same annotator stays until half of its time has passed: browsers keep media by
+    cookie, and a new one would make them load everything again."""
     response = JSONResponse({}, headers={"Cache-Control": "no-store"})
+    known = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
+    half = (time.time() + ticket.expires) / 2
+    if known is not None and known.annotator_id == ticket.annotator_id and half < known.expires <= ticket.expires:
+        return response
     secure, seconds = is_https(request), int(resources.LOCAL_LIFETIME)
     set_cookie(response, SESSION_COOKIE, request.headers["x-winnow-ticket"], secure=secure, seconds=seconds)
     return response

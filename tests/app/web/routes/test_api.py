@@ -8,6 +8,8 @@ import uuid
 import pytest
 
 from app.views.predictions import newest_predictions
+from app.web import resources, tickets
+from app.web.access import SESSION_COOKIE
 from app.web.routes import cards
 from core.errors import StoreUnusable
 from storage.labeling.pool import Pool
@@ -38,6 +40,23 @@ def test_a_label_is_stored_once_however_often_it_is_sent(post, project, page_sto
     assert [(e.item_id, e.class_id, e.seconds) for e in stored] == [(item, class_id, 1.5)]
     assert stored[0].at.isoformat() == "2026-01-02T03:04:05.678000+00:00"
     assert answer.json()["state"]["counts"]["labeled"] == 1
+
+
+def test_a_session_cookie_stays_while_it_is_young_so_that_browsers_keep_their_media(routes, page_store):
+    ana, bea = (annotator_named(page_store, name).id for name in ("Ana", "Bea"))
+
+    def issued(annotator: int, days: float) -> str:
+        return tickets.issue(resources.key(), annotator, days * 24 * 3600)
+
+    def sets_cookie(known: str | None) -> bool:
+        headers = {"x-winnow-ticket": issued(ana, 30)} | ({"cookie": f"{SESSION_COOKIE}={known}"} if known else {})
+        answer = ask(routes, "POST", "/api/session", {}, headers)
+        assert answer.status == 200
+        return "set-cookie" in answer.headers
+
+    assert not sets_cookie(issued(ana, 29))
+    for known in (None, issued(ana, 3), issued(bea, 29), issued(ana, 60), "forged"):
+        assert sets_cookie(known)
 
 
 def test_what_cannot_be_stored_is_refused_alone_with_its_reason(post, project, page_store):
@@ -71,8 +90,6 @@ def test_a_body_that_is_no_request_gets_a_sentence(post, project, body):
 
 
 def test_without_a_ticket_or_with_a_forged_or_old_one_nothing_is_answered(routes, project, page_store):
-    from app.web import resources, tickets
-
     ana = annotator_named(page_store, "Ana")
     good = tickets.issue(resources.key(), ana.id, 60)
     old = tickets.issue(resources.key(), ana.id, -1)
@@ -247,7 +264,7 @@ def test_the_state_says_what_happens_next(post, project, page_store):
     from storage.rounds.log import RoundLog
 
     RoundLog(page_store, project.id).request(RoundConfig())
-    assert post(path).json()["batch"]["then"] == "Round 2 is running. Its picks will appear first."
+    assert post(path).json()["batch"]["then"] == "Round 2 is waiting for a worker. Its picks will appear first."
 
 
 def test_a_store_that_cannot_be_written_now_answers_503_so_that_browsers_send_again(post, project, monkeypatch):
