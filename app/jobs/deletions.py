@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from app.jobs import jobs
 from app.jobs.jobs import Job
 from app.jobs.requests import DeletionRequest
+from app.views.text import count
 from storage.database.store import Store
 from storage.projects.deletion import DeletionRow, request_deletion, unfinished_deletions
 from storage.projects.roles import acting_as
@@ -29,5 +30,5 @@ def _start(store: Store, row: DeletionRow) -> Job:
 
 
 def _title(row: DeletionRow) -> str:
-    what = f"{len(row.item_ids):,} items of {row.project_name}" if row.item_ids is not None else row.project_name
+    what = f"{count(len(row.item_ids), 'item')} of {row.project_name}" if row.item_ids is not None else row.project_name
     return f"Deletion {row.id}: {what}"

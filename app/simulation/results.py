@@ -129,7 +129,7 @@ class ResultsFile:
             return {}
         stored = read_results(self.path)
         if not self.question.same_as(stored["question"]):
-            raise Conflict(f"{self.path} holds the results of another question. Choose another folder with --out.")
+            raise Conflict(f"{self.path} contains the results of other settings. Choose another folder with --out.")
         refuse_earlier(f"{self.path}", map(record_from, stored["records"]), "Choose another folder with --out.")
         merged = {_key(one): one for one in [*self.records, *map(record_from, stored["records"])]}
         self.records = [merged[key] for key in sorted(merged)]
@@ -147,7 +147,7 @@ def read_results(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
         found["question"]["plan"], found["records"]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path} holds no results of a simulation ({error}). Move it away to start anew.") from None
+        raise InvalidInput(f"{path} contains no simulation results ({error}). Move it, then start again.") from None
     return dict(found)
 
 

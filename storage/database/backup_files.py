@@ -118,7 +118,7 @@ def before_server_migration(url: str, home: Path) -> Path | None:
         target.chmod(0o600)
     if done.returncode:
         target.unlink(missing_ok=True)
-        raise StoreUnusable(f"pg_dump could not back the store up before its migration: {done.stderr.strip()}")
+        raise StoreUnusable(f"pg_dump could not back up the store before its migration: {done.stderr.strip()}")
     return target
 
 

@@ -164,8 +164,8 @@ def locked_tables(connection: Connection) -> Iterator[None]:
                 raise
             if time.monotonic() > deadline:
                 raise StoreUnusable(
-                    f"Others wrote to the store without a pause for {LOCK_SECONDS:.0f} s, so nothing was restored. "
-                    "End the import or the workers that write to it, then try again."
+                    f"Other processes wrote to the store for {LOCK_SECONDS:.0f} s without a pause. "
+                    "Nothing was restored. End the import or the workers that write to it, then try again."
                 ) from error
             time.sleep(random.uniform(0.005, 0.05))
     with transaction:

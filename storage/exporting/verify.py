@@ -77,7 +77,7 @@ def _check_files(folder: Path, about: Mapping[str, Any], found: Verification, re
     for number, (name, wanted) in enumerate(sorted(listed.items())):
         report(Progress("verify", number, len(listed), name))
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            found.problems.append(f"The list of files names {name}, which lies outside the folder.")
+            found.problems.append(f"The list of files names {name}, which is outside the folder.")
             continue
         found.n_files += 1
         if not (folder / name).is_file():

@@ -103,7 +103,7 @@ def checked_folder(store: Store, folder: Path | str) -> Path:
         raise InvalidInput(f"{folder} is not a folder. Name the folder for new files.")
     home = store.home.resolve()
     if root == home or root in home.parents or home in root.parents:
-        raise InvalidInput(f"{root} holds Winnow's own files, or lies among them. Watch another folder.")
+        raise InvalidInput(f"{root} contains Winnow's own files, or is inside their folder. Watch another folder.")
     return root
 
 

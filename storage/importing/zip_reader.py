@@ -105,7 +105,7 @@ class ZipReader:
             if decompress is not None and decompress.eof:
                 break
         if n_bytes != entry.size or crc != entry.crc:
-            raise BadEntry(f"It is damaged: {n_bytes:,} bytes of {entry.size:,}, or another checksum than declared.")
+            raise BadEntry(f"It is damaged: {n_bytes:,} bytes of {entry.size:,}, or a wrong checksum.")
 
     def _unpacked(self, decompress: zlib._Decompress | None, packed: bytes) -> tuple[bytes, bytes]:
         if decompress is None:
@@ -117,7 +117,7 @@ class ZipReader:
 
     def _data_of(self, entry: ZipEntry) -> int:
         if entry.flags & _ENCRYPTED:
-            raise BadEntry("It is encrypted; unpack it yourself and import the folder.")
+            raise BadEntry("It is encrypted. Unpack it and import the folder.")
         if entry.method not in (_STORED, _DEFLATED):
             raise BadEntry(f"Its compression method {entry.method} is not supported; use deflate.")
         local = self._read_at(entry.header, _LOCAL.size)
@@ -126,7 +126,7 @@ class ZipReader:
         *_, n_name, n_extra = _LOCAL.unpack(local)
         central_name = self._read_at(entry.position + _CENTRAL.size, entry.n_name)
         if self._read_at(entry.header + _LOCAL.size, n_name) != central_name:
-            raise BadEntry("Its local header carries another name than the directory.")
+            raise BadEntry("Its local header and the directory have different names.")
         return int(entry.header + _LOCAL.size + n_name + n_extra)
 
     def _read_at(self, offset: int, n_bytes: int) -> bytes:
@@ -151,7 +151,7 @@ class ZipReader:
             raise self._too_many(count)
         start = end - size
         if start < 0 or offset > start:
-            raise InvalidInput(f"{self.path.name} is damaged: its directory does not lie where it says.")
+            raise InvalidInput(f"{self.path.name} is damaged: its directory is not at the stated position.")
         return start, end, start - offset
 
     def _too_many(self, count: int) -> InvalidInput:
@@ -177,18 +177,18 @@ class ZipReader:
         if total > 64 * MIB and total > self.limits.max_zip_ratio * self._n_bytes:
             raise InvalidInput(
                 f"{self.path.name} unpacks to {total / self._n_bytes:,.0f} times its size; the limit is "
-                f"{self.limits.max_zip_ratio:g} (max_zip_ratio). It may be made to fill the disk."
+                f"{self.limits.max_zip_ratio:g} (max_zip_ratio). Such an archive can fill the disk."
             )
         if _overlap(spans):
             raise InvalidInput(
-                f"{self.path.name} has entries that share the same bytes, as archives made to fill the disk do. "
-                "Nothing was imported; pack it again with a usual tool."
+                f"{self.path.name} has entries that share the same bytes, which is a way to fill a disk. "
+                "Nothing was imported; pack it again with a standard tool."
             )
 
     def _entry(self, position: int) -> tuple[ZipEntry, int]:
         line = self._read_at(position, _CENTRAL.size)
         if len(line) < _CENTRAL.size or line[:4] != b"PK\x01\x02":
-            raise InvalidInput(f"{self.path.name} is damaged: its directory breaks off at byte {position:,}.")
+            raise InvalidInput(f"{self.path.name} is damaged: its directory is truncated at byte {position:,}.")
         (_, made_by, _, flags, method, _, _, crc, packed, size, n_name, n_extra, n_comment, _, _, outside, header) = (
             _CENTRAL.unpack(line)
         )

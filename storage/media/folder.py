@@ -82,7 +82,7 @@ class MediaFolder:
                 return None
             raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
         if not stat.S_ISREG(status.st_mode):
-            raise MediaChanged(f"{path} is not a regular file any more.")
+            raise MediaChanged(f"{path} is no longer a regular file.")
         return path
 
     def open(self, sha256: str, link_path: str | None = None) -> BinaryIO:

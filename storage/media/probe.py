@@ -108,7 +108,7 @@ def _one_line(problem: Exception) -> str:
 def _audio(media_type: str, n_frames: int, sample_rate: int, channels: int, limits: Limits) -> Measures:
     _refuse_if(header_problem(sample_rate, channels, limits))
     if n_frames == 0:
-        raise Unreadable("It holds no samples.")
+        raise Unreadable("It contains no samples.")
     _refuse_if(length_problem(n_frames, sample_rate, channels, limits))
     return Measures("ok", "", media_type, n_frames / sample_rate, sample_rate, channels)
 
@@ -167,7 +167,7 @@ def _recording(found: Measures, n_frames: int, stated: int, kept: tuple[int, int
     rate, channels = found.sample_rate or 0, found.channels or 0
     _refuse_if(header_problem(rate, channels, limits))
     if n_frames == 0:
-        raise Unreadable("It holds no samples.")
+        raise Unreadable("It contains no samples.")
     _refuse_if(recording_problem(n_frames, rate, limits))
     note = ""
     if stated != n_frames:

@@ -84,7 +84,7 @@ def list_people(store: Store) -> list[AnnotatorRow]:
 def person_named(store: Store, name: str) -> AnnotatorRow:
     """`annotator_named` for a name that a person typed; the names of programs are refused."""
     if name.strip().casefold() in PROGRAM_NAMES:
-        raise Conflict(f"The name {name.strip()!r} is used for labels that no person gave. Use another name.")
+        raise Conflict(f"The name {name.strip()!r} is reserved for labels that no person gave. Use another name.")
     return annotator_named(store, name)
 
 
@@ -93,7 +93,7 @@ def known_person(store: Store, name: str) -> AnnotatorRow:
     found = [row for row in list_people(store) if row.name == name.strip()]
     if not found:
         raise NotFound(
-            f"There is nobody called {name.strip()!r}. People are known here once they have signed in or chosen a name."
+            f"There is no annotator called {name.strip()!r}. They appear once they have signed in or chosen a name."
         )
     return found[0]
 

@@ -230,7 +230,8 @@ def _refuse_work(connection: Connection, project_id: int) -> None:
     for table, what in ((Round, "round"), (Simulation, "simulation")):
         query = select(func.count()).where(table.project_id == project_id, table.status.in_(("requested", "running")))
         if n_running := connection.execute(query).scalar_one():
-            raise Conflict(f"{n_running} {what} of this project is running. Cancel it first. Nothing is deleted.")
+            state = f"A {what} of this project is" if n_running == 1 else f"{n_running} {what}s of this project are"
+            raise Conflict(f"{state} running. Cancel {'it' if n_running == 1 else 'them'} first. Nothing is deleted.")
     waiting = select(Deletion.id).where(Deletion.project_id == project_id, Deletion.finished_at.is_(None))
     if connection.execute(waiting.limit(1)).one_or_none() is not None:
         raise Conflict("A deletion in this project has not finished. Resume it: python -m app delete --resume")

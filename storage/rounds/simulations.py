@@ -172,7 +172,7 @@ def is_wanted(store: Store, simulation_id: int, attempt: int) -> bool:
 def get(store: Store, simulation_id: int) -> SimulationRow:
     found = _rows(store, Simulation.id == simulation_id)
     if not found:
-        raise NotFound("This simulation does not exist any more.")
+        raise NotFound("This simulation no longer exists.")
     return found[0]
 
 
@@ -232,7 +232,7 @@ def _found(connection: Connection, simulation_id: int) -> Any:
 def _locked(connection: Connection, simulation_id: int) -> Any:
     row = _found(connection, simulation_id)
     if row is None:
-        raise NotFound("This simulation does not exist any more.")
+        raise NotFound("This simulation no longer exists.")
     return row
 
 

@@ -10,6 +10,7 @@ import typer
 from app.cli.options import Json
 from app.cli.output import print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
+from app.views.text import count
 
 Project = Annotated[str, typer.Argument(help="Name or id of the project.")]
 Items = Annotated[list[int], typer.Argument(help="Ids of items.")]
@@ -79,7 +80,7 @@ def test_items(
         done = (move_to_pool if back else move_to_test)(store, find_project(store, project).id, items)
     for warning in done.warnings:
         print_note(warning)
-    show(asdict(done), as_json, f"{done.moved:,} items moved, {done.unchanged:,} were there already.")
+    show(asdict(done), as_json, f"{count(done.moved, 'item')} moved; already there: {done.unchanged:,}.")
 
 
 def measure_(  # noqa: PLR0913 (one parameter for each option)

@@ -47,7 +47,7 @@ def upload_routes() -> list[Route]:
 def upload_path(upload: str) -> Path:
     """The path of an upload's archive; raises ValueError for a name that the server did not create."""
     if not NAME.fullmatch(upload):
-        raise ValueError(f"{upload!r} is not the name of an upload")
+        raise ValueError(f"{upload!r} is not the name of an upload.")
     return upload_folder() / f"{upload}.zip"
 
 

@@ -79,7 +79,7 @@ class PredictionTable:
                 if number == 0 and values != self.about:
                     raise Conflict(
                         f"{self.partial} holds predictions of another run (round {values.get('round')}, this one uses "
-                        f"round {self.about.get('round')} or other options). Run that one again, or start anew with "
+                        f"round {self.about.get('round')} or other options). Run that one again, or start over with "
                         "--overwrite."
                     )
                 if number:

@@ -47,7 +47,7 @@ def given_span(values: dict[str, Any], start: str, end: str) -> GivenSpan | None
         return None
     begin, stop = _number(values.get(start), start), _number(values.get(end), end)
     if begin is None or stop is None or not 0 <= begin < stop < 1e9:
-        raise InvalidRow(f"The part from {begin} to {stop} s is none; start must be at least 0 and below end.")
+        raise InvalidRow(f"The part from {begin} to {stop} s is empty; the start must be at least 0 and below the end.")
     return GivenSpan(None, None, begin, stop)
 
 

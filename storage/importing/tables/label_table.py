@@ -150,7 +150,7 @@ class LabelTable:
             raise InvalidRow("The row names no file: its path is empty.")
         known = locate(sha256)
         if known is None:
-            raise InvalidRow("The row names no file, and the store has no bytes with its hash.")
+            raise InvalidRow("The row names no file, and the store has no file with its hash.")
         return known
 
     @property

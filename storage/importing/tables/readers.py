@@ -153,7 +153,7 @@ def _document(path: Path) -> Iterator[TableRow]:
         try:
             document = json.load(file)
         except (ValueError, RecursionError) as problem:
-            raise InvalidInput(f"{path.name} breaks off or is not JSON: {problem}.") from problem
+            raise InvalidInput(f"{path.name} is truncated or is not valid JSON: {problem}.") from problem
     if not kind_of_document(document):
         raise InvalidInput(
             f"{path.name} is neither a list of tasks or rows, nor a COCO file, nor FiftyOne's labels.json. "
@@ -181,7 +181,7 @@ def _array(path: Path) -> Iterator[Any]:
             except (ValueError, RecursionError) as problem:
                 more = file.read(_CHUNK)
                 if not more or len(buffer) > 64 * _CHUNK:
-                    raise InvalidInput(f"{path.name} breaks off or is not JSON: {problem}.") from problem
+                    raise InvalidInput(f"{path.name} is truncated or is not valid JSON: {problem}.") from problem
                 buffer += more
                 continue
             yield element

@@ -66,7 +66,7 @@ def test_duplicate_test_items_history_disk_and_clean(project, capsys):
     assert said(capsys)["moved"] == 2
     assert main(["test-items", "Birds", str(first), "--back"]) == 0
     output = capsys.readouterr()
-    assert "1 items moved" in output.out and "may train" in output.err
+    assert "1 item moved" in output.out and "may train" in output.err
     assert main(["disk", "--json"]) == 0
     assert [(row["name"], row["media_files"]) for row in said(capsys)] == [("Birds", 4), ("Birds 2", 0)]
     assert main(["clean"]) == 0

@@ -152,7 +152,7 @@ def test_no_samples_and_samples_that_are_not_numbers_are_unreadable():
     assert examine(riff(form, floats), LIMITS).status == "unreadable"
     infinite = np.array([0.0, np.inf], np.float32).tobytes()
     assert "infinite" in examine(riff(form, infinite), LIMITS).reason
-    assert examine(wav(n_samples=0), LIMITS) == Measures("unreadable", "It holds no samples.", "audio/wav")
+    assert examine(wav(n_samples=0), LIMITS) == Measures("unreadable", "It contains no samples.", "audio/wav")
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])

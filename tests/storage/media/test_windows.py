@@ -117,7 +117,7 @@ def test_a_header_that_states_another_length_is_noted_and_the_bytes_count(size, 
 
 def test_a_wav_without_samples_is_unreadable():
     data = wav_with_size(0)[: wav_with_size(0).index(b"data") + 8]
-    assert examine_recording(data, Limits())[:2] == ("unreadable", "It holds no samples.")
+    assert examine_recording(data, Limits())[:2] == ("unreadable", "It contains no samples.")
 
 
 def test_a_flac_with_a_wrong_length_is_used_as_far_as_it_can_be_read():
