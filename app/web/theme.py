@@ -7,12 +7,14 @@ containers a `key`, which becomes the class `st-key-<key>`, and use the blocks b
     with theme.card("confusions"): ...           a surface with a hairline border
     theme.heading("Confusions", "300 clips")     its title and a muted addition
     theme.figure("+2.1", "points on test items", "95.7 → 97.8 %")
+    theme.table(["Class", "Items"], [["dog", "12"]])
     theme.note("Keep going: ...")                advice on an accent tint
     theme.empty_state("No round yet", "…")       text for an empty screen; put one button below it
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
@@ -60,6 +62,18 @@ def figure(value: str, words: str, detail: str = "") -> None:
 def note(text: str) -> None:
     """Advice on the accent's soft tint; shown literally."""
     st.html(f'<p class="winnow-note">{markup(text)}</p>')
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
+    """A table of short texts, all shown literally. A `wide` one is a list of named values on a phone."""
+    head = "".join(f'<th scope="col">{markup(name)}</th>' for name in columns)
+    lines = [
+        "".join(f'<td data-name="{markup(name)}">{markup(cell)}</td>' for name, cell in zip(columns, row, strict=True))
+        for row in rows
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    kind = "winnow-table winnow-wide" if wide else "winnow-table"
+    st.html(f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
 
 
 def next_step(words: str, screen: str, key: str, *, primary: bool = False) -> None:

@@ -1,5 +1,6 @@
-"""Every screen at desktop and phone size, light and dark: nothing overlaps or sticks out, everything has a name and
-enough contrast (axe-core), and every control can be reached by keyboard. One server, one page for each theme."""
+"""Every screen at desktop and phone size and at 150 and 200 % zoom, light and dark: nothing overlaps, sticks out or is
+cut, everything has a name and enough contrast (axe-core), and every control can be reached by mouse and keyboard. One
+server, one page for each theme."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import update
 
 from app.web import tickets
 from app.web.access import SESSION_COOKIE
+from storage.database.schema import Item
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -22,6 +25,8 @@ from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, eventually, 
 from tests.browser.screens import READY
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+LONG = "Recordings of the northern shore, spring and summer, second microphone"
+ZOOMED = [{"width": 853, "height": 533}, {"width": 640, "height": 400}]  # the desktop at 150 and 200 %
 BACKGROUND = {"light": "rgb(250, 249, 246)", "dark": "rgb(19, 21, 24)"}
 # Boxes of texts and controls that share pixels though neither holds the other, and boxes beyond the window's right edge
 # that no scrolling container holds. Shadow roots of the widgets are looked into.
@@ -68,6 +73,41 @@ CROWDED = """() => {
 }"""
 
 
+# The name of the project does not leave its button.
+NAME_INSIDE = """() => {
+  const button = document.querySelector('.st-key-project-menu button');
+  const [outer, inner] = [button, button.querySelector('p')].map((one) => one.getBoundingClientRect());
+  return inner.left >= outer.left && inner.right <= outer.right;
+}"""
+# Tabs and buttons of the header that lie outside of the window, are cut, or are covered by something else.
+OUT_OF_REACH = """() => [...document.querySelectorAll('.st-key-topbar a, .st-key-topbar button')].filter((one) => {
+  const box = one.getBoundingClientRect();
+  if (!box.width) return false;
+  const top = (x) => document.elementFromPoint(x, (box.top + box.bottom) / 2);
+  return [box.left + 3, box.right - 3].some((x) => !top(x) || !(one.contains(top(x)) || top(x).contains(one)));
+}).map((one) => one.textContent)"""
+# Names of buttons and fields that are cut, and words that are broken in two. A name of a project may be cut: the menu
+# shows all of it.
+CUT = """() => {
+  const PARTS = 'button p, label p, h2, th, .winnow-table td, .stSelectbox input', found = [];
+  for (const one of document.querySelectorAll(`.stMain :is(${PARTS})`)) {
+    if (one.closest('.st-key-project-menu') || !one.checkVisibility({ checkVisibilityCSS: true })) continue;
+    const name = one.textContent.trim() || one.value || '';
+    if (one.scrollWidth > one.clientWidth + 1 && one.clientWidth) found.push(`cut: ${name}`);
+    const walker = document.createTreeWalker(one, NodeFilter.SHOW_TEXT), range = document.createRange();
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      for (const word of node.data.matchAll(/\\p{L}+/gu)) {
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+        if (lines.size > 1) found.push(`broken: ${name}`);
+      }
+    }
+  }
+  return found;
+}"""
+
+
 # What can be clicked or filled but is left out of the order of Tab, outside of widgets that move inside by arrow keys
 # or repeat what the keyboard does in the field itself.
 LEFT_OUT = """() => {
@@ -95,8 +135,8 @@ FOCUSED = """() => {
 
 @pytest.fixture(scope="module")
 def busy(store: Store) -> ProjectRow:
-    """Something on every screen: two rounds, labels of two people who disagree, a waiting batch."""
-    project = sample_store.audio_project(store, "All screens", 16, labels_per_item=2)
+    """Something on every screen: two rounds, labels of two people who disagree, a waiting batch, hidden labels."""
+    project = sample_store.audio_project(store, LONG, 16, labels_per_item=2)
     pool, known = Pool(store, project.id), list_classes(store, project.id)
     finish_round(store, project, [0, 1, 2], accuracy=0.6)
     ana, bea = (annotator_named(store, name).id for name in ("Ana Koller", "Bea"))
@@ -104,6 +144,10 @@ def busy(store: Store) -> ProjectRow:
         pool.label(item.id, known[mine].id, annotator=ana)
         pool.label(item.id, known[hers].id, annotator=bea)
     finish_round(store, project, [3, 4, 5], accuracy=0.7)
+    with store.write() as connection:
+        own = update(Item).where(Item.project_id == project.id)
+        connection.execute(own.values(truth_class_id=known[0].id))
+        connection.execute(own.where(Item.id == pool.items()[-1].id).values(held_out=True))
     return project
 
 
@@ -127,12 +171,13 @@ def fits(page: Page) -> None:
     """In the window as it is now; plots follow a new size of it a moment later."""
     eventually(page, lambda: page.evaluate(OVERFLOW), 0)
     eventually(page, lambda: page.evaluate(CROWDED), {"wide": [], "over": []})
+    eventually(page, lambda: page.evaluate(CUT), [])
 
 
 @pytest.mark.parametrize("screen", READY)
-def test_a_screen_fits_desktop_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
+def test_a_screen_fits_desktop_zoom_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
     page = tour
-    for size in (DESK, PHONE):
+    for size in (DESK, *ZOOMED, PHONE):
         page.set_viewport_size(size)
         if size is DESK:
             page.locator(".st-key-tabs a", has_text=screen).click()
@@ -140,6 +185,7 @@ def test_a_screen_fits_desktop_and_phone_and_has_no_serious_findings(tour: Page,
         page.wait_for_selector(READY[screen])
         at_rest(page)
         fits(page)
+        assert page.evaluate(OUT_OF_REACH) == [] and page.evaluate(NAME_INSIDE)
         eventually(page, lambda: serious(page), [])
     eventually(page, lambda: page.locator(".st-key-tabs").evaluate("tabs => tabs.scrollWidth - tabs.clientWidth"), 0)
     eventually(page, lambda: page.evaluate(LEFT_OUT), [])

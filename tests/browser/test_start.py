@@ -24,21 +24,7 @@ from storage.projects.sample_projects import HANDWRITTEN, SPOKEN
 from tests.app import sample_store
 from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, own_server, serious
 from tests.browser.screens import READY
-
-LONG = "Recordings of the northern shore, spring and summer, second microphone"
-# The name of the project does not leave its button.
-NAME_INSIDE = """() => {
-  const button = document.querySelector('.st-key-project-menu button');
-  const [outer, inner] = [button, button.querySelector('p')].map((one) => one.getBoundingClientRect());
-  return inner.left >= outer.left && inner.right <= outer.right;
-}"""
-# Tabs and buttons of the header that lie outside of the window, are cut, or are covered by something else.
-OUT_OF_REACH = """() => [...document.querySelectorAll('.st-key-topbar a, .st-key-topbar button')].filter((one) => {
-  const box = one.getBoundingClientRect();
-  if (!box.width) return false;
-  const top = (x) => document.elementFromPoint(x, (box.top + box.bottom) / 2);
-  return [box.left + 3, box.right - 3].some((x) => !top(x) || !(one.contains(top(x)) || top(x).contains(one)));
-}).map((one) => one.textContent)"""
+from tests.browser.test_every_screen import DESK, LONG, OUT_OF_REACH, PHONE, ZOOMED
 
 
 @pytest.fixture(scope="module")
@@ -140,27 +126,16 @@ def test_the_tour_can_be_skipped_and_is_not_offered_again(chromium, start, kept)
     page.context.close()
 
 
-@pytest.mark.parametrize("zoom", [1.0, 1.5, 2.0])
-def test_every_tab_and_action_stays_in_reach_when_the_page_is_zoomed(chromium, start, kept, zoom):
-    scheme = "dark" if zoom == 2.0 else "light"
-    size = {"width": round(1280 / zoom), "height": round(800 / zoom)}
-    page = person_at(chromium, start, kept, "Ana", viewport=size, device_scale_factor=zoom, color_scheme=scheme)
-    project = get_project(kept, LONG).id
-    for screen in ("Label", "Grid", "Train", "Map", "Data", "Export", "Review"):
-        page.goto(f"{start.url}/{'' if screen == 'Label' else screen.lower()}?project={project}")
-        if screen == "Map":
-            expect(page.locator(".st-key-tab-current")).to_have_text(screen)  # no round yet: a way to Train
-        else:
-            page.wait_for_selector(READY[screen])
-        at_rest(page)
-        assert page.evaluate(OUT_OF_REACH) == [], screen
-        assert page.evaluate(NAME_INSIDE), screen
-        assert page.evaluate(OVERFLOW) == 0, screen
-        assert serious(page) == [], screen
+def test_the_overview_fits_at_every_zoom(chromium, start, kept):
+    """The other screens are in `test_every_screen.py`."""
+    page = person_at(chromium, start, kept, "Ana", color_scheme="dark")
     page.goto(f"{start.url}/projects")
     expect(page.locator(".winnow-project-name")).to_have_count(3)
-    at_rest(page)
-    assert page.evaluate(OVERFLOW) == 0 and page.evaluate(OUT_OF_REACH) == []
+    for size in (DESK, *ZOOMED, PHONE):
+        page.set_viewport_size(size)
+        at_rest(page)
+        assert page.evaluate(OVERFLOW) == 0 and page.evaluate(OUT_OF_REACH) == []
+        assert serious(page) == []
     page.context.close()
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from datetime import timedelta
 
 from playwright.sync_api import expect
+from sqlalchemy import update
 
 from core.types import Progress
+from storage.database.schema import RoundProgress
+from storage.database.store import now
 from storage.projects.projects import change_settings, create_project, get_project, update_project
 from storage.rounds import comparisons
 from storage.rounds.log import RoundLog
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually, serious
+from tests.browser.test_every_screen import CUT, ZOOMED
 
 NOTE = "Encoder chosen: 28 of 40 (70 %), 15 of 40 from scratch; both cross-validated."
 
@@ -52,8 +57,15 @@ def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(open_bro
     row = log.latest()
     assert row is not None and row.config.selection.batch_size == 5 and row.config.selection.strategy == "badge"
     log.start(row.id)
+    log.progress(row.id, Progress("views", 12, 24))
+    expect(page.get_by_text("12 of 24 items augmented · 0 labels")).to_be_visible()
     for step in (10, 20, 40):
         log.progress(row.id, Progress("train", step, 80, metrics={"loss": 2.0 - step / 40}))
+    expect(page.locator(".winnow-time-left")).to_have_text("Train: estimating the time left")
+    with store.write() as connection:  # as if each step had taken a second
+        for done, age in ((12, 42), (10, 30), (20, 20), (40, 0)):
+            rows = update(RoundProgress).where(RoundProgress.round_id == row.id, RoundProgress.done == done)
+            connection.execute(rows.values(at=now() - timedelta(seconds=age)))
     expect(page.locator("[aria-current='step']")).to_have_text("Train")
     expect(page.get_by_text("40 of 80 training steps · 0 labels")).to_be_visible()
     expect(page.locator(".winnow-time-left")).to_have_text(re.compile("^Train: .*Whole round: .* left$"))
@@ -118,11 +130,14 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     expect(card.locator(".st-key-comparison-maps .js-plotly-plot")).to_be_visible()
     assert serious(page) == []
     at_rest(page)
+    page.set_viewport_size(ZOOMED[0])
+    eventually(page, lambda: page.evaluate(CUT), [])
     row.get_by_role("button", name="Replay").click()
     expect(page.locator(".winnow-time-left")).to_contain_text("No worker is running. Start one with:")
     replay = RoundLog(store, audio.id).latest()
     assert replay is not None and replay.replay_of == first.id
     expect(card.locator("tbody tr")).to_have_count(3)  # still open beside the running round
+    eventually(page, lambda: page.evaluate(CUT), [])
     card.get_by_role("button", name="Close").click()
     expect(card).to_have_count(0)
 

@@ -262,7 +262,9 @@ def pace(recent: Sequence[LabelEventRow]) -> float | None:
 def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bool) -> str:
     number = (latest.number if latest else 0) + 1
     if latest is not None and latest.unfinished:
-        stage = f" ({stage_names.UNDER_WAY.get(latest.stage, latest.stage)})" if latest.stage else ""
+        if latest.started_at is None:
+            return f"Round {latest.number} is waiting for a worker. Its picks will appear first."
+        stage = f" ({stage_names.UNDER_WAY[latest.stage]})" if latest.stage in stage_names.UNDER_WAY else ""
         return f"Round {latest.number} is running{stage}. Its picks will appear first."
     if settings.automatic_rounds:
         return f"Round {number} starts automatically." if batch_done else f"then round {number} starts automatically"

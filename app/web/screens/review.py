@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import streamlit as st
 
 from app.views import review_cases
-from app.views.cards.annotator_table import annotator_lines
+from app.views.cards.annotator_table import COLUMNS, annotator_lines
 from app.views.item_names import ItemNames
 from app.views.review_cases import Case
 from app.views.text import count, markup, plain, visible
@@ -21,6 +21,7 @@ from storage.projects.annotators import annotator_statistics, list_annotators
 from storage.projects.class_rows import ClassRow
 from storage.projects.classes import list_classes
 
+MOST_CLASSES = 12  # in the table of agreement
 KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "flagged", "unflag": "removed the flag",
          "note": "added a note", "undo": "undid"}  # fmt: skip
 
@@ -29,7 +30,8 @@ def render() -> None:
     project, store = state.project(), resources.store()
     known = list_classes(store, project.id, include_inactive=True)
     waiting = review_cases.cases(store, project.id, state.session().annotator.id)
-    left, right = st.columns([3, 2])
+    with st.container(key="review"):
+        left, right = st.columns([3, 2])
     with left, theme.card("case"):
         if waiting:
             one_case(waiting, known)
@@ -131,10 +133,11 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
         theme.figure(f"{100 * found.share_equal:.0f} %", "of items with full agreement")
     names = {row.id: row.name for row in known}
     lowest_first = sorted((value, one) for one, value in found.per_class.items() if value is not None)
-    lines = [{"Class": visible(names.get(one, "?")), "Alpha": round(value, 3)} for value, one in lowest_first]
+    lines = [[visible(names.get(one, "?")), f"{value:.2f}"] for value, one in lowest_first]
     if lines:
-        two_digits = {"Alpha": st.column_config.NumberColumn(format="%.2f")}
-        st.dataframe(lines, hide_index=True, key="agreement-classes", column_config=two_digits)
+        theme.table(["Class", "Alpha"], lines[:MOST_CLASSES])
+    if len(lines) > MOST_CLASSES:
+        theme.muted(f"The {MOST_CLASSES} classes with the lowest agreement, of {len(lines):,}.")
 
 
 def people_card(project_id: int) -> None:
@@ -143,7 +146,6 @@ def people_card(project_id: int) -> None:
     zone = ZoneInfo(st.context.timezone) if st.context.timezone else UTC
     lines = annotator_lines(annotator_statistics(resources.store(), project_id, zone), datetime.now(zone))
     if lines:
-        formats = {"Seconds per label": st.column_config.NumberColumn(format="%.1f")}
-        st.dataframe(lines, hide_index=True, key="people", column_config=formats)
+        theme.table(COLUMNS, lines, wide=True)
     else:
         theme.muted("No labels yet.")

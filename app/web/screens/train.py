@@ -23,7 +23,7 @@ from app.views.learning_progress import (
     worst_confusions,
 )
 from app.views.strategy_names import strategy_title
-from app.views.text import count, markup, plain
+from app.views.text import count, plain
 from app.web import resources, state, theme
 from app.web.screens.rounds.audition import audition_card
 from app.web.screens.rounds.comparison import comparison_card
@@ -104,7 +104,8 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
 
 def _fields(project: projects.ProjectRow, counts: PoolCounts) -> bool:
     """The settings of a round; whether the button was pressed. Before the first label, labeling is the main action."""
-    fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
+    with st.container(key="round-fields"):
+        fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
     with fields[0]:
         st.selectbox(
             "Strategy",
@@ -160,7 +161,8 @@ def _cost(project: projects.ProjectRow, strategy: str, n_labeled: int) -> None:
 
 
 def results(found: LearningProgress) -> None:
-    left, middle, right = st.columns([5, 4, 3])
+    with st.container(key="results"):
+        left, middle, right = st.columns([5, 4, 3])
     with left, theme.card("curve", height="stretch"):
         _curve(found)
     with middle, theme.card("bought", height="stretch"):
@@ -242,9 +244,7 @@ def _frequent_confusions(found: LearningProgress) -> None:
     if not worst:
         theme.muted("No errors.")
         return
-    lines = [f"<tr><td>{markup(a)}</td><td>{markup(b)}</td><td>{n:,}</td></tr>" for a, b, n in worst]
-    head = "<tr><th scope='col'>Label</th><th scope='col'>Predicted as</th><th scope='col'>Items</th></tr>"
-    st.html(f'<div class="winnow-table"><table><thead>{head}</thead><tbody>{"".join(lines)}</tbody></table></div>')
+    theme.table(["Label", "Predicted as", "Items"], [[label, predicted, f"{n:,}"] for label, predicted, n in worst])
 
 
 def counts_and_workers(project_id: int) -> None:
@@ -275,5 +275,5 @@ def counts_and_workers(project_id: int) -> None:
 
 
 def _worker_line(worker: WorkerRow) -> str:
-    doing = stage_names.title_of(worker.stage) or "idle"
+    doing = stage_names.UNDER_WAY.get(worker.stage, "running a round") if worker.stage else "idle"
     return f"{worker.host} · {worker.device} · {doing} · last heartbeat {ago(worker.heartbeat_at)}"

@@ -18,11 +18,18 @@ from storage.projects.projects import ProjectSettings
 
 @pytest.mark.parametrize("stage", stage_names.NAMES)
 def test_a_running_round_is_described_in_words_at_every_stage(stage):
-    latest = SimpleNamespace(number=3, stage=stage, unfinished=True)
+    latest = SimpleNamespace(number=3, stage=stage, unfinished=True, started_at=1)
     words = what_next(ProjectSettings(), latest, False)
     assert words == f"Round 3 is running ({stage_names.UNDER_WAY[stage]}). Its picks will appear first."
     assert stage_names.UNDER_WAY[stage].split()[0].endswith("ing")
     assert f'title="{stage_names.ABOUT[stage]}"' in stage_list(stage)
+
+
+def test_a_part_of_a_stage_is_not_named_and_a_round_without_a_worker_waits():
+    latest = SimpleNamespace(number=3, stage="views", unfinished=True, started_at=1)
+    assert what_next(ProjectSettings(), latest, False) == "Round 3 is running. Its picks will appear first."
+    latest.started_at, waits = None, "Round 3 is waiting for a worker. Its picks will appear first."
+    assert what_next(ProjectSettings(), latest, False) == waits
 
 
 def test_every_stage_that_counts_names_its_units():

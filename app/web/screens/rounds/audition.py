@@ -10,7 +10,7 @@ from app.jobs.requests import AuditionRequest
 from app.rounds import learning_settings
 from app.rounds.stored_audition import stored_audition
 from app.views.cards.audition_table import about_audition, audition_rows
-from app.views.text import count, markup
+from app.views.text import count
 from app.web import resources, theme
 from app.web.screens import job_list
 from storage.labeling.pool import Pool
@@ -46,7 +46,7 @@ def audition_card(project: ProjectRow) -> None:
                 )
                 st.rerun()
         if found:
-            st.html(_table(found))
+            theme.table(["Encoder", "Accuracy", "Time", ""], audition_rows(found))
             theme.muted(about_audition(found))
         else:
             theme.muted(
@@ -60,13 +60,6 @@ def audition_card(project: ProjectRow) -> None:
 def _running(project_id: int) -> bool:
     seen: list[JobView] = jobs.list_jobs(resources.locations().home, project_id)
     return any(view.status == "running" and view.job.title.startswith(TITLE) for view in seen)
-
-
-def _table(found: dict) -> str:  # type: ignore[type-arg]
-    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Encoder", "Accuracy", "Time", ""))
-    lines = ["".join(f"<td>{markup(cell)}</td>" for cell in row) for row in audition_rows(found)]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="winnow-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _last_decision(project_id: int) -> str:

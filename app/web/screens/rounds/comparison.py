@@ -23,7 +23,7 @@ from storage.rounds.log import RoundLog, RoundRow
 OPEN = "comparison-open"
 POLL_SECONDS = 1.0
 SHOWN_PICKS = 24
-SHOWN_CLASSES = 4
+SHOWN_CLASSES = 6
 COLUMNS = ("Strategy", "Shared picks", "Predicted classes", "Distance to nearest pick", "Distance between picks")
 
 
@@ -120,7 +120,7 @@ def _classes(one: StrategyPicks, n_classes: int) -> str:
     if not one.predicted:
         return "no model yet"
     most = ", ".join(f"{name} ({n})" for name, n in list(one.predicted.items())[:SHOWN_CLASSES])
-    rest = " …" if len(one.predicted) > SHOWN_CLASSES else ""
+    rest = f" and {len(one.predicted) - SHOWN_CLASSES:,} more" if len(one.predicted) > SHOWN_CLASSES else ""
     return f"{len(one.predicted)} of {n_classes}: {most}{rest}"
 
 

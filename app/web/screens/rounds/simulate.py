@@ -84,7 +84,8 @@ def simulate_card(project: ProjectRow) -> None:
 
 def _fields(project: ProjectRow, known: KnownLabelCounts, last: SimulationRequest) -> SimulationRequest | None:
     """The settings of a simulation, initially those of the last one. Returned when the button is pressed."""
-    first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
+    with st.container(key="simulation-fields"):
+        first, *numbers, training = st.columns([5, 1, 1, 1, 1, 2], vertical_alignment="bottom")
     with first:
         strategies = st.multiselect(
             "Strategies to compare", catalog.names(), default=_offered(last), key=f"sim-strategies-{project.id}",
@@ -168,7 +169,7 @@ def _where(one: Simulation) -> str:
     if one.without_worker:
         return "No worker is running. Start one with: python -m app worker"
     if one.status == "requested":
-        return "Waiting for a worker"
+        return "Waiting for a free worker"
     left = [] if one.seconds_left is None else [f"about {duration(one.seconds_left)} left"]
     return " · ".join([f"{one.n_records:,} of {one.asked.n_records:,}", *left, *one.notes])
 

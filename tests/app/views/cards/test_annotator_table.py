@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from app.views.cards.annotator_table import annotator_lines
+from app.views.cards.annotator_table import COLUMNS, annotator_lines
 from storage.projects.annotators import annotator_statistics
 from tests.storage.pools import event, make_pool
 
@@ -23,8 +23,5 @@ def test_labels_of_today_are_those_of_the_visitors_day(sqlite_store):
     made.pool.undo(annotator=made.bob)
     found = annotator_statistics(sqlite_store, made.project_id, EAST)
     ann, bob = annotator_lines(found, datetime(2024, 5, 2, 20, 0, tzinfo=EAST))
-    assert ann == {
-        "Annotator": "Ann", "Labels": 3, "Today": 2, "Skipped": 1, "Flagged": 1, "Undone": 0, "Seconds per label": 2.0,
-        "Last action": morning,
-    }  # fmt: skip
-    assert (bob["Annotator"], bob["Labels"], bob["Undone"], bob["Last action"]) == ("Bob", 0, 1, None)
+    assert ann[:-1] == ["Ann", "3", "2", "1", "1", "0", "2.0 s"] and ann[-1].endswith("days ago")
+    assert bob == ["Bob", "0", "0", "0", "0", "1", "", ""] and len(COLUMNS) == len(bob)
