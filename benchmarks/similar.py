@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from app.views.predictions import RoundPredictions
-from app.views.similar_items import most_similar
+from app.views.similarity.similar_items import most_similar
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.live.results import read_result
-from app.views.neighbors import nearest_labeled
 from app.views.predictions import RoundPredictions, newest_predictions, predictions_of
+from app.views.similarity.neighbors import nearest_labeled
 from core.errors import NotFound
 from storage.database.store import Store
 from storage.labeling import agreement

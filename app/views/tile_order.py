@@ -11,16 +11,17 @@ equal confidence are in the shuffled order of the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.views.predictions import BestClasses, RoundPredictions
-from app.views.similar_items import neighborhoods
+from app.views.similarity.similar_items import neighborhoods
 from storage.database.store import Store
 from storage.labeling.browsing.item_columns import item_columns
 from storage.labeling.state_arrays import ItemStates
@@ -31,6 +32,7 @@ SORTS: tuple[Sort, ...] = (
 )  # fmt: skip
 NONE = -1
 BLOCK = 16_384  # items that are searched at once
+FEW = 8  # fewer than one in so many: the wanted items are sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +52,115 @@ def predicted_items(states: ItemStates, found: RoundPredictions, best: BestClass
     return PredictedItems(predicted, confidence)
 
 
+class Order:
+    """Items in one order, as their positions in `ItemStates` and as a value for each item that sorts them.
+
+    Either is computed from the other when it is first needed. Items of equal value are in the order of positions. An
+    order of all items but the similar ones (`some`) has values.
+    """
+
+    def __init__(
+        self, body: Callable[[], NDArray[np.int32]], values: NDArray[Any] | None = None, *, descending: bool = False
+    ) -> None:
+        self._body, self._values = body, values
+        self.descending, self.is_complete = descending, True
+        self.head = np.empty(0, np.int32)  # come first, though they are in `body` as well
+
+    @staticmethod
+    def of(positions: NDArray[np.int32]) -> Order:
+        return Order(lambda: positions)
+
+    @staticmethod
+    def some(positions: NDArray[np.int32]) -> Order:
+        order = Order.of(positions)
+        order.is_complete = False
+        return order
+
+    def after(self, head: NDArray[np.int64]) -> Order:
+        """The same order with these items at its beginning."""
+        values = self.values.copy()
+        values[head] = np.arange(-len(head), 0)
+        order = Order(lambda: self.body, values)
+        order.head = head.astype(np.int32)
+        return order
+
+    @cached_property
+    def body(self) -> NDArray[np.int32]:
+        return self._body()
+
+    @cached_property
+    def positions(self) -> NDArray[np.int32]:
+        if not len(self.head):
+            return self.body
+        rest = np.ones(len(self.body), np.bool_)
+        rest[self.head] = False
+        return np.concatenate([self.head, self.body[rest[self.body]]])
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """(n,) of an order of all n items."""
+        if self._values is not None:
+            return self._values
+        ranks = np.empty(len(self.body), np.int32)
+        ranks[self.body] = np.arange(len(ranks), dtype=np.int32)
+        return ranks
+
+
 def page(
-    order: NDArray[np.int32], wanted: NDArray[np.bool_], limit: int, *, after: int = NONE, offset: int = 0
+    order: Order, wanted: NDArray[np.bool_], limit: int, *, after: int = NONE, offset: int = 0
 ) -> NDArray[np.int32]:
     """Up to `limit` positions of items that are `wanted`, in this order: those that follow the item at position
-    `after`, without the first `offset`."""
-    start = 0
+    `after`, without the first `offset`.
+
+    A few wanted items are sorted. Many are found by going through the order.
+    """
+    if order.is_complete and np.count_nonzero(wanted) * FEW < len(wanted):
+        return _page_of_few(order, np.flatnonzero(wanted), limit, after, offset)
+    return _page_of_many(order, wanted, limit, after, offset)
+
+
+def _page_of_few(order: Order, at: NDArray[np.int64], limit: int, after: int, offset: int) -> NDArray[np.int32]:
+    values = order.values[at]
     if after != NONE:
-        found = np.flatnonzero(order == after)
-        start = int(found[0]) + 1 if len(found) else 0
-    parts = [np.empty(0, np.int32)]
-    for first in range(start, len(order), BLOCK):
-        block = order[first : first + BLOCK]
-        hits = block[wanted[block]]
-        taken = hits[offset : offset + limit]
-        offset = max(0, offset - len(hits))
-        limit -= len(taken)
-        parts.append(taken)
-        if limit <= 0:
-            break
-    return np.concatenate(parts)
+        last = order.values[after]
+        follows = (values < last if order.descending else values > last) | ((values == last) & (at > after))
+        at, values = at[follows], values[follows]
+    if order.descending:
+        values = -values
+    if len(at) > offset + limit:  # all that are not larger than the last value of the page: ties are sorted below
+        near = values <= np.partition(values, offset + limit - 1)[offset + limit - 1]
+        at, values = at[near], values[near]
+    return at[np.argsort(values, kind="stable")[offset : offset + limit]].astype(np.int32)
+
+
+def _page_of_many(order: Order, wanted: NDArray[np.bool_], limit: int, after: int, offset: int) -> NDArray[np.int32]:
+    found: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+    for positions, fits in _parts(order, wanted, after):
+        for first in range(0, len(positions), BLOCK):
+            block = positions[first : first + BLOCK]
+            hits = block[fits[block]]
+            taken = hits[offset : offset + limit]
+            offset = max(0, offset - len(hits))
+            limit -= len(taken)
+            found.append(taken)
+            if limit <= 0:
+                return np.concatenate(found)
+    return np.concatenate(found)
+
+
+def _parts(
+    order: Order, wanted: NDArray[np.bool_], after: int
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
+    """The positions that follow `after`, in two parts, and which of them are wanted."""
+    in_head = np.flatnonzero(order.head == after)
+    if after == NONE or len(in_head):
+        yield order.head[int(in_head[0]) + 1 if len(in_head) else 0 :], wanted
+        after = NONE
+    if len(order.head):
+        wanted = wanted.copy()
+        wanted[order.head] = False
+    in_body = np.flatnonzero(order.body == after) if after != NONE else np.empty(0, np.int64)
+    yield order.body[int(in_body[0]) + 1 if len(in_body) else 0 :], wanted
 
 
 @dataclass(slots=True)
@@ -77,7 +168,7 @@ class _Kept:
     """What was computed for the items of one project; `key` changes with the items, `of` with round and classes."""
 
     key: tuple[object, ...]
-    orders: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    orders: dict[str, Order] = field(default_factory=dict)
     of: tuple[object, ...] = ()
     predicted: PredictedItems | None = None
 
@@ -117,22 +208,30 @@ class ProjectOrders:
         self._kept = kept
         self.predicted = kept.predicted if found is not None else None
 
-    def order(self, sort: Sort, first: NDArray[np.int64]) -> NDArray[np.int32]:
-        """(n,) positions of all items. `first`: ids that the queue serves before all others, in their order."""
+    def order(self, sort: Sort, first: NDArray[np.int64]) -> Order:
+        """All items. `first`: ids that the queue serves before all others, in their order."""
         if sort in ("newest", "oldest"):
             ascending = np.arange(self._states.n_items, dtype=np.int32)
-            return ascending if sort == "oldest" else ascending[::-1]
+            newest = sort == "newest"
+            return Order(lambda: ascending[::-1] if newest else ascending, ascending, descending=newest)
         if sort == "labeled":
-            return self._by_label_time()
+            return Order(self._by_label_time, self._states.labeled_at, descending=True)
         if sort == "name":
-            return item_columns(self._store, self._project_id, self._states).by_name()
+            return self._by_name()
         if sort == "queue" or self.predicted is None:
             return self._in_queue(first)
         if sort in ("outliers", "duplicates"):
             return self._by_neighborhood(sort, first)
         return self._kept_order(sort, lambda: self._by_confidence(sort))
 
-    def _by_neighborhood(self, sort: Sort, first: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _by_name(self) -> Order:
+        by_name = item_columns(self._store, self._project_id, self._states).by_name()
+        kept = self._kept.orders.get("name")
+        if kept is None or kept.positions is not by_name:
+            kept = self._kept.orders["name"] = Order.of(by_name)
+        return kept
+
+    def _by_neighborhood(self, sort: Sort, first: NDArray[np.int64]) -> Order:
         """Items that are like no other first, or the most similar pairs first; items without features last. The order
         of the queue where the pool is too large (`similar_items.MOST_IN_CELLS`)."""
         near = neighborhoods(self._found) if self._found is not None else None
@@ -142,7 +241,7 @@ class ProjectOrders:
         rows = near.outliers if sort == "outliers" else near.duplicates
         ordered = at[rows][at[rows] >= 0]
         rest = np.setdiff1d(np.arange(self._states.n_items), ordered)
-        return np.concatenate([ordered, rest]).astype(np.int32)
+        return Order.of(np.concatenate([ordered, rest]).astype(np.int32))
 
     def _by_label_time(self) -> NDArray[np.int32]:
         """Newest label first, then the items without one by id."""
@@ -151,27 +250,23 @@ class ProjectOrders:
         rest = np.flatnonzero(self._states.labeled_at == 0)
         return np.concatenate([newest, rest]).astype(np.int32)
 
-    def _in_queue(self, first: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _in_queue(self, first: NDArray[np.int64]) -> Order:
         shuffled = self._kept_order("queue", self._shuffled)
         at = self._states.positions(first)
-        at = at[at >= 0].astype(np.int32)
-        if not len(at):
-            return shuffled
-        rest = np.ones(self._states.n_items, np.bool_)
-        rest[at] = False
-        return np.concatenate([at, shuffled[rest[shuffled]]])
+        at = at[at >= 0]
+        return shuffled.after(at) if len(at) else shuffled
 
     def _shuffled(self) -> NDArray[np.int32]:
         return np.argsort(self._states.shuffle, kind="stable").astype(np.int32)
 
     def _by_confidence(self, sort: Sort) -> NDArray[np.int32]:
         assert self.predicted is not None
-        shuffled = self._kept_order("queue", self._shuffled)
+        shuffled = self._kept_order("queue", self._shuffled).positions
         confidence = self.predicted.confidence[shuffled]
         return shuffled[np.argsort(confidence if sort == "unsure" else -confidence, kind="stable")]
 
-    def _kept_order(self, name: str, compute: Callable[[], NDArray[np.int32]]) -> NDArray[np.int32]:
+    def _kept_order(self, name: str, compute: Callable[[], NDArray[np.int32]]) -> Order:
         found = self._kept.orders.get(name)
         if found is None:
-            found = self._kept.orders[name] = compute()
+            found = self._kept.orders[name] = Order.of(compute())
         return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from threading import Thread
 
-from app.views.neighbors import nearest_labeled
 from app.views.predictions import newest_predictions
+from app.views.similarity.neighbors import nearest_labeled
 from app.views.tile_order import Sort
 from app.web.routes.tiles import TileQuery, found_items
 from storage.database.store import Store

@@ -40,6 +40,7 @@ from storage.system.file_lock import file_lock
 WAIT_SECONDS = 60.0  # for another writer
 TRIES = 5
 DEADLOCKS = ("40P01", "40001")  # PostgreSQL: deadlock detected, serialization failure
+DISK_FULL = "53100"  # PostgreSQL, whatever its sentence says
 LOCK_TIMEOUT = "55P03"  # PostgreSQL: a lock was not free in time
 Result = TypeVar("Result")
 
@@ -99,7 +100,7 @@ class Store:
                 with connection.begin():
                     yield connection
         except OperationalError as error:
-            if (sentence := _lost_connection(error, self.url)) is None:
+            if (sentence := _disk_full(error) or _lost_connection(error, self.url)) is None:
                 raise
             raise StoreUnusable(sentence) from error
 
@@ -177,13 +178,20 @@ class Store:
 def explained(error: OperationalError, url: str) -> str | None:
     """A message for a full disk, a read-only file or a lost connection; None for other errors."""
     text = str(error.orig).lower()
-    if "disk is full" in text or "no space left" in text:
-        return "The disk is full, so nothing was saved. Free some space and try again."
+    if (sentence := _disk_full(error)) is not None:
+        return sentence
     if "readonly" in text or "read-only" in text:
         return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
     if getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT:
         return f"Another writer kept the database busy for {WAIT_SECONDS:.0f} s, so nothing was saved. Try again."
     return _lost_connection(error, url)
+
+
+def _disk_full(error: OperationalError) -> str | None:
+    text = str(error.orig).lower()
+    if getattr(error.orig, "sqlstate", None) == DISK_FULL or "disk is full" in text or "no space left" in text:
+        return "The disk of the database is full, so nothing was saved. Free some space and try again."
+    return None
 
 
 def _lost_connection(error: OperationalError, url: str) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
+from itertools import count
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -70,7 +71,7 @@ class ItemStates:
     """One entry per item of a project, in the order of item ids. The arrays are read-only."""
 
     revision: int
-    generation: int  # grows when all rows were read again; while it stays, items keep their positions
+    generation: int  # another number each time that all rows are read; while it stays, items keep their positions
     item_ids: NDArray[np.int64]
     shuffle: NDArray[np.int32]
     held_out: NDArray[np.bool_]
@@ -107,6 +108,7 @@ class ItemStates:
 _states: WeakKeyDictionary[Store, OrderedDict[int, ItemStates]] = WeakKeyDictionary()
 _locks: WeakKeyDictionary[Store, dict[int, Lock]] = WeakKeyDictionary()
 _lock = Lock()
+_generations = count()
 
 
 def item_states(store: Store, project_id: int) -> ItemStates:
@@ -156,7 +158,7 @@ def _current(connection: Connection, project_id: int, known: ItemStates | None) 
         or n_deleted != known.n_deleted
         or not _is_stored(connection, known.newest_event)
     ):
-        found = _complete(connection, project_id, revision, known)
+        found = _complete(connection, project_id, revision)
         return replace(found, newest_event=newest, n_deleted=n_deleted)
     changed = _rows(connection, _changed_states(project_id, known.revision))
     found = _with_changes(connection, known, changed[changed["item_id"] <= before])
@@ -183,12 +185,12 @@ def _is_stored(connection: Connection, event: tuple[int, str] | None) -> bool:
     return connection.execute(uuid).scalar_one_or_none() == event[1]
 
 
-def _complete(connection: Connection, project_id: int, revision: int, known: ItemStates | None) -> ItemStates:
+def _complete(connection: Connection, project_id: int, revision: int) -> ItemStates:
     empty = np.empty(0, ROW)
     nothing: dict[str, Any] = {name: empty[name] for name in ("shuffle", *CHANGING)}
     states = ItemStates(
         revision=revision,
-        generation=known.generation + 1 if known is not None else 0,
+        generation=next(_generations),
         item_ids=empty["item_id"],
         held_out=np.empty(0, np.bool_),
         tally=Tally(),

@@ -22,8 +22,8 @@ from typing import Any
 
 from app.live.current import current_predictions, live_state
 from app.views.cards.pick_sentences import pick_sentence, second_look_sentence
-from app.views.neighbors import nearest_labeled
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
+from app.views.similarity.neighbors import nearest_labeled
 from app.views.strategy_names import strategy_title
 from app.web.routes.media import media_path, picture_path, sound_path
 from app.web.routes.recordings import recording_path

@@ -109,7 +109,8 @@ def _item_ids(project: ProjectRow, annotator: int, body: Body) -> list[int]:
     if not isinstance(query, dict):
         raise InvalidInput("query must be an object.")
     found = found_items(resources.store(), project.id, tile_query(project, annotator, query))
-    ids: list[int] = found.matches.states.item_ids[found.order[found.wanted[found.order]]].tolist()
+    order = found.order.positions
+    ids: list[int] = found.matches.states.item_ids[order[found.wanted[order]]].tolist()
     return ids
 
 

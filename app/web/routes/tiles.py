@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.live.current import current_predictions
 from app.views.item_names import ItemNames
-from app.views.similar_items import most_similar
-from app.views.tile_order import NONE, PredictedItems, ProjectOrders, Sort, page
+from app.views.similarity.similar_items import most_similar
+from app.views.tile_order import NONE, Order, PredictedItems, ProjectOrders, Sort, page
 from app.web.routes.media import media_path, sound_path
 from storage.database.store import Store
 from storage.labeling.browsing.item_browser import ItemQuery, Matches, matching, notes_of
@@ -51,7 +51,7 @@ class FoundItems:
 
     matches: Matches
     wanted: NDArray[np.bool_]
-    order: NDArray[np.int32]
+    order: Order
     predicted: PredictedItems | None
 
 
@@ -70,10 +70,11 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
     if query.like is not None and predictions is not None:
         at = int(matches.states.positions(np.array([query.like]))[0])
         if at >= 0 and matches.states.held_out[at] and matches.states.waiting[at]:  # a test item is labeled blind
-            return FoundItems(matches, wanted, np.empty(0, np.int32), orders.predicted)
+            return FoundItems(matches, wanted, Order.some(np.empty(0, np.int32)), orders.predicted)
         among = predictions.of_rows(matches.states, wanted, False)
         order = matches.states.positions(most_similar(predictions, query.like, among))
-        return FoundItems(matches, wanted, order[order >= 0][:MOST_SIMILAR].astype(np.int32), orders.predicted)
+        similar = Order.some(order[order >= 0][:MOST_SIMILAR].astype(np.int32))
+        return FoundItems(matches, wanted, similar, orders.predicted)
     return FoundItems(matches, wanted, orders.order(query.order, pool.first_in_queue()), orders.predicted)
 
 
@@ -102,7 +103,7 @@ def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
     rows = {row.id: row for row in Pool(store, project_id).items_by_id(states.item_ids[at].tolist())}
     made = _TileMaker(store, project_id, found, query.find.viewer, list(rows))
     wanted = zip(at.tolist(), states.item_ids[at].tolist(), strict=True)
-    total = int(np.count_nonzero(found.wanted if query.like is None else found.wanted[found.order]))
+    total = int(np.count_nonzero(found.wanted if found.order.is_complete else found.wanted[found.order.positions]))
     return {
         "tiles": [made.tile(rows[item_id], position) for position, item_id in wanted if item_id in rows],
         "total": total,

@@ -1,8 +1,9 @@
 """Finding items in the whole pool of a project: by state, class, annotator, round, split, date, name and marks.
 
 `matching` answers a query as one boolean per item, at the positions of `ItemStates`. Conditions on the state of an item
-are comparisons of arrays. The others read ids through an index that holds only the rows concerned: notes, contested and
-unreadable items, picks of a round, labels of an annotator. No query reads all items; names and splits are read once
+are comparisons of arrays, and so are those on an annotator's labels, notes and contested items
+(`storage.labeling.browsing.kept_values`). Unreadable items and the picks of a round are read through an index that
+holds only the rows concerned. No query reads all items; names and splits are read once
 (`storage.labeling.browsing.item_columns`).
 
 A `viewer` is the annotator of a blind project: only labels and notes of their own count, and no item is contested.
@@ -17,28 +18,23 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Select, distinct, func, select, text
+from sqlalchemy import Connection, Select, select, text
 
 from storage.database.bulk import chunks
 from storage.database.schema import (
     IN_NAMED_SPLIT,
     NOT_OK,
-    NOTED,
-    SHARED,
     Annotator,
     CurrentLabel,
     Item,
-    ItemState,
-    LabelClass,
     LabelEvent,
     Pick,
     Round,
 )
 from storage.database.store import Store
 from storage.labeling.browsing.item_columns import item_columns
-from storage.labeling.labeled_items import own_classes
+from storage.labeling.browsing.kept_values import are_contested, have_notes, labels_of, standing_notes
 from storage.labeling.state_arrays import NO_ID, ItemStates, item_states
-from storage.labeling.undo import is_undone
 from storage.projects import class_rows
 
 Show = Literal["waiting", "labeled", "test", "all"]
@@ -88,6 +84,8 @@ def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
             mask &= np.isin(labels, np.array(members, np.int32))
         for ids in _listed(connection, project_id, query):
             mask &= _are_among(states, ids)
+    for fits in _kept(store, project_id, states, query):
+        mask &= fits
     if query.split or query.search:
         columns = item_columns(store, project_id, states)
         if query.split:
@@ -100,11 +98,7 @@ def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
 def _visible_labels(store: Store, project_id: int, states: ItemStates, viewer: int) -> NDArray[np.int32]:
     if viewer == NO_ID:
         return states.class_id
-    own = own_classes(store, project_id, viewer)
-    labels = np.full(states.n_items, NO_ID, np.int32)
-    at = states.positions(np.fromiter(own, np.int64, len(own)))
-    labels[at[at >= 0]] = np.fromiter(own.values(), np.int32, len(own))[at >= 0]
-    return labels
+    return labels_of(store, project_id, viewer, states)
 
 
 def _of_states(states: ItemStates, labels: NDArray[np.int32], query: ItemQuery) -> NDArray[np.bool_]:
@@ -137,20 +131,23 @@ def _are_among(states: ItemStates, item_ids: NDArray[np.int64]) -> NDArray[np.bo
 
 def _listed(connection: Connection, project_id: int, query: ItemQuery) -> Iterable[NDArray[np.int64]]:
     """Ids of the items that meet each condition that an index answers."""
-    if "noted" in query.marks:
-        yield _noted(connection, project_id, query.viewer)
-    if "contested" in query.marks:
-        yield np.empty(0, np.int64) if query.viewer != NO_ID else _ids(connection, _contested(project_id))
     if "unreadable" in query.marks:
         yield _ids(connection, select(Item.id).where(Item.project_id == project_id, text(NOT_OK)))
     if query.round_id is not None:
         picks = select(Pick.item_id).join(Round, Round.id == Pick.round_id)
         yield _ids(connection, picks.where(Pick.round_id == query.round_id, Round.project_id == project_id))
+
+
+def _kept(store: Store, project_id: int, states: ItemStates, query: ItemQuery) -> Iterable[NDArray[np.bool_]]:
+    """(n,) each condition on labels and notes, from the arrays that follow the events."""
+    nothing = np.zeros(states.n_items, np.bool_)
+    if "noted" in query.marks:
+        yield have_notes(store, project_id, query.viewer, states)
+    if "contested" in query.marks:
+        yield nothing if query.viewer != NO_ID else are_contested(store, project_id, states)
     if query.annotator_id is not None:
-        labels = select(CurrentLabel.item_id).where(CurrentLabel.project_id == project_id)
         hidden = query.viewer not in (NO_ID, query.annotator_id)
-        found = labels.where(CurrentLabel.annotator_id == query.annotator_id)
-        yield np.empty(0, np.int64) if hidden else _ids(connection, found)
+        yield nothing if hidden else labels_of(store, project_id, query.annotator_id, states) != NO_ID
 
 
 def _ids(connection: Connection, query: Select[Any]) -> NDArray[np.int64]:
@@ -158,35 +155,6 @@ def _ids(connection: Connection, query: Select[Any]) -> NDArray[np.int64]:
     with connection.execute(query) as result:
         tuples: Any = result.cursor
         return np.fromiter((row[0] for row in tuples), np.int64)
-
-
-def standing_notes(project_id: int) -> Select[*tuple[Any, ...]]:
-    """Notes that are not undone, oldest first. An annotator's newest note on an item takes the place of the earlier
-    ones; an empty one removes them."""
-    columns = (LabelEvent.item_id, LabelEvent.annotator_id, LabelEvent.note, LabelEvent.sequence)
-    notes = select(*columns).where(LabelEvent.project_id == project_id, text(f"label_events.{NOTED}"), ~is_undone())
-    return notes.order_by(LabelEvent.sequence)
-
-
-def _noted(connection: Connection, project_id: int, viewer: int) -> NDArray[np.int64]:
-    newest = {
-        (row.item_id, row.annotator_id): row.note
-        for row in connection.execute(standing_notes(project_id))
-        if viewer in (NO_ID, row.annotator_id)
-    }
-    return np.array(sorted({item for (item, _), note in newest.items() if note}), np.int64)
-
-
-def _contested(project_id: int) -> Select[Any]:
-    """Items whose current labels count as different classes and that nobody decided."""
-    return (
-        select(CurrentLabel.item_id)
-        .join(ItemState, ItemState.item_id == CurrentLabel.item_id)
-        .join(LabelClass, LabelClass.id == CurrentLabel.class_id)
-        .where(ItemState.project_id == project_id, text(SHARED), ~ItemState.decided)
-        .group_by(CurrentLabel.item_id)
-        .having(func.count(distinct(class_rows.counting_class())) > 1)
-    )
 
 
 def notes_of(

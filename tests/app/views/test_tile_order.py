@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.views.predictions import newest_predictions
-from app.views.tile_order import BLOCK, page
+from app.views.tile_order import BLOCK, Order, page
 from app.web.routes.tiles import TileQuery, tiles
 from core.config import RoundConfig
 from core.types import Selection
@@ -89,18 +89,41 @@ def test_every_page_equals_a_plain_sort_after_labels_imports_and_merges(sqlite_s
     check(made)
 
 
-def test_a_page_is_found_across_blocks():
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.3])  # few are sorted, many are found along the order
+@pytest.mark.parametrize("head", [0, 40])
+def test_a_page_is_found_across_blocks(share, head):
     rng = np.random.default_rng(0)
-    order = rng.permutation(3 * BLOCK + 5).astype(np.int32)
-    wanted = rng.random(len(order)) < 0.01
-    meant = [one for one in order.tolist() if wanted[one]]
+    body = rng.permutation(3 * BLOCK + 5).astype(np.int32)
+    first = body[rng.permutation(len(body))[:head]]
+    order = Order.of(body).after(first) if head else Order.of(body)
+    complete = [*first.tolist(), *(one for one in body.tolist() if one not in set(first.tolist()))]
+    assert order.positions.tolist() == complete
+    wanted = rng.random(len(body)) < share
+    wanted[first[::2]] = True
+    meant = [one for one in complete if wanted[one]]
     for offset, limit in ((0, 10), (160, 20), (len(meant) - 4, 9), (len(meant), 5), (0, 10**6)):
         assert page(order, wanted, limit, offset=offset).tolist() == meant[offset : offset + limit]
-    for k in (0, 170, len(meant) - 1):
+    for k in (0, 3, 19, len(meant) // 2, len(meant) - 1):
         assert page(order, wanted, 7, after=meant[k]).tolist() == meant[k + 1 : k + 8]
-    unwanted = int(order[~wanted[order]][5])  # the last tile may match no more when the next page is asked for
-    following = [one for one in order[order.tolist().index(unwanted) :].tolist() if wanted[one]]
-    assert page(order, wanted, 3, after=unwanted).tolist() == following[:3]
+    for place in (5, 30, 2_000):  # the last tile may match no more when the next page is asked for
+        wanted[complete[place]] = False
+        following = [one for one in complete[place:] if wanted[one]]
+        assert page(order, wanted, 3, after=complete[place]).tolist() == following[:3]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+@pytest.mark.parametrize("descending", [False, True])
+def test_items_of_equal_value_are_in_the_order_of_positions_on_every_page(share, descending):
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 5, 4_000)
+    wanted = rng.random(4_000) < share
+    complete = sorted(range(4_000), key=lambda one: (-values[one] if descending else values[one], one))
+    order = Order(lambda: np.array(complete, np.int32), values, descending=descending)
+    meant, found, after = [one for one in complete if wanted[one]], [], -1
+    while len(part := page(order, wanted, 7, after=after)):
+        found += part.tolist()
+        after = found[-1]
+    assert found == meant
 
 
 def test_items_are_sorted_by_name_import_and_time_of_the_label(sqlite_store):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.views import neighbors, predictions, tile_order
+from app.views import predictions, tile_order
+from app.views.similarity import neighbors
 from app.web.warm_start import read_last_labeled, start_reading
 from storage.labeling.browsing import item_columns
 from storage.labeling.state_arrays import states_in_memory
@@ -23,7 +24,7 @@ def test_the_project_labeled_last_is_read_and_no_other(sqlite_store):
     assert [key for key in predictions._cached if key[0] == sqlite_store.url] == [(sqlite_store.url, 2)]
     assert [key for key in neighbors._indexes if key[0] == sqlite_store.url] == [(sqlite_store.url, 2, 0)]
     kept = tile_order._kept[sqlite_store.url, last.project_id]
-    assert set(kept.orders) == {"sure", "unsure", "queue"} and kept.predicted is not None
+    assert set(kept.orders) == {"sure", "unsure", "queue", "name"} and kept.predicted is not None
     names = item_columns._kept[sqlite_store]
     assert names.project_id == last.project_id and len(names.names) == 8 and len(names._by_name) == 1
 

@@ -84,12 +84,22 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_stored(sqlite_store: Store) ->
     with sqlite_store.engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(StoreUnusable, match=r"The disk is full, so nothing was saved\. Free some space"):
+    with pytest.raises(StoreUnusable, match=r"The disk of the database is full, so nothing was saved\. Free"):
         made.pool.label(made.items[0], made.classes[0], annotator=made.ann, note="x" * 100_000)
     with sqlite_store.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count=1000000")
     assert made.pool.history(made.items[0]) == []
     assert made.pool.label(made.items[0], made.classes[0], annotator=made.ann).accepted
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+def test_a_full_disk_of_postgresql_is_the_same_sentence(store: Store) -> None:
+    """A file that cannot be extended has the code of a full disk, and a sentence without these words."""
+    full = "DO $$ BEGIN RAISE 'could not extend file: wrote only 4096 of 8192 bytes' USING ERRCODE = '53100'; END $$"
+    for opened in (store.write, store.read):
+        with pytest.raises(StoreUnusable, match=r"The disk of the database is full"), opened() as connection:
+            connection.exec_driver_sql(full)
 
 
 def test_stores_opened_at_once_on_an_empty_folder_migrate_once(tmp_path: Path) -> None:

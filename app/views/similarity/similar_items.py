@@ -1,8 +1,8 @@
-"""The items most similar to one item: cosine over the features of a round, exact, most similar first.
+"""The items most similar to one item: cosine over the features of a round, most similar first.
 
 With an encoder these are the principal components of its features that the head uses; without one, the last layer of
-the network. Blocks of rows are read in their order, so that a pool of 100,000 is searched at the speed of memory. The
-lengths of rows are computed once per round.
+the network. Up to `MOST_KEPT_ROWS` rows, all are compared: blocks are read in their order, at the speed of memory, and
+the lengths of rows are computed once per round. In larger rounds an index is searched (`similar_index`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.views.predictions import RoundPredictions, give_back
+from app.views.similarity.similar_index import SimilarIndex
 
 BLOCK = 16_384  # rows that are compared at once
-MOST_HELD = 1 << 24  # bytes of the features of a large pool in memory at a time
-MOST_KEPT_ROWS = 200_000  # of a pool whose features stay in memory between searches
+MOST_KEPT_ROWS = 200_000  # of a round of which all rows are compared; its features stay in memory between searches
 IDLE_SECONDS = 30.0
 MOST = 500
 PLACES = 32  # values in a block of `largest`
@@ -31,7 +31,7 @@ PAIR_BLOCK = 512
 N_PARTITIONS = 3  # divisions of a large pool into cells: near rows that one separates are together in another
 MOST_IN_CELL = 2_000
 _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
-_lock = Lock()
+_lock, _index_lock = Lock(), Lock()
 
 
 def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -40,12 +40,28 @@ def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.bool_]
     own = found.row(item_id)
     if own is None or found.embeddings is None:
         return np.empty(0, np.int64)
+    if len(found.embeddings) > MOST_KEPT_ROWS:
+        near = _index(found).most_similar(own, among, MOST)
+        near = near[near != own]
+        rows = np.concatenate([np.array([own]), near])[:MOST] if among[own] else near
+        return np.asarray(found.item_ids[rows])
     scores = np.where(among, similarities(found, own), np.float32(-np.inf))
     scores[own] = np.inf if among[own] else -np.inf
     rows = largest(scores, MOST)
     rows = rows[scores[rows] > -np.inf]
     ids = found.item_ids[rows]
     return ids[np.lexsort((ids, -scores[rows]))]
+
+
+_indexes: list[tuple[RoundPredictions, SimilarIndex]] = []  # of the round that was searched last: 30 MB for a million
+
+
+def _index(found: RoundPredictions) -> SimilarIndex:
+    assert found.embeddings is not None
+    with _index_lock:  # built once: a second request waits for it
+        if not _indexes or _indexes[0][0].embeddings is not found.embeddings:
+            _indexes[:] = [(found, SimilarIndex(found.embeddings))]
+        return _indexes[0][1]
 
 
 def largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
@@ -73,20 +89,9 @@ def similarities(found: RoundPredictions, row: int) -> NDArray[np.float32]:
     scores = np.empty(len(embeddings), np.float32)
     for start in range(0, len(embeddings), BLOCK):
         scores[start : start + BLOCK] = embeddings[start : start + BLOCK] @ asked
-        _give_back_often(embeddings, start)
-    if len(embeddings) <= MOST_KEPT_ROWS:
-        _give_back_later(embeddings)
+    _give_back_later(embeddings)
     scores *= _inverse_lengths(found)
     return scores
-
-
-def _give_back_often(embeddings: NDArray[np.float32], start: int) -> None:
-    """Return the memory of the mapped features of a large pool on the way, so that a part of them is held at a time."""
-    row = embeddings[0].nbytes
-    if len(embeddings) > MOST_KEPT_ROWS and (
-        start * row // MOST_HELD != (start + BLOCK) * row // MOST_HELD or start + BLOCK >= len(embeddings)
-    ):
-        give_back(embeddings)
 
 
 _waiting: tuple[Timer, NDArray[np.float32]] | None = None
@@ -120,7 +125,6 @@ def _inverse_lengths(found: RoundPredictions) -> NDArray[np.float32]:
     for start in range(0, len(embeddings), BLOCK):
         block = np.asarray(embeddings[start : start + BLOCK], np.float32)
         lengths[start : start + BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float32))
-        _give_back_often(embeddings, start)
     np.divide(1, lengths, out=lengths, where=lengths > 0)
     with _lock:
         _lengths[key] = (found, lengths)  # the round is kept with it, so the id stays its own

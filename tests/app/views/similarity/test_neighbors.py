@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.views import neighbors
-from app.views.neighbors import CANDIDATES, NeighborIndex, _smallest, nearest_labeled
 from app.views.predictions import newest_predictions
+from app.views.similarity import neighbors
+from app.views.similarity.neighbors import CANDIDATES, NeighborIndex, _smallest, nearest_labeled
 from storage.projects.projects import get_project
 from tests.app.finished_rounds import finish_round
 from tests.storage.pools import make_pool

@@ -40,7 +40,7 @@ class NeighborIndex:
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._embeddings = embeddings
         self._lock = Lock()
-        self._mean, self._basis, explained = _principal_directions(embeddings)
+        self._mean, self._basis, explained = principal_directions(embeddings)
         self._candidates = FEW_CANDIDATES if explained else CANDIDATES
         give_back(embeddings)
         self._labeled = np.zeros(len(embeddings), np.bool_)
@@ -67,7 +67,7 @@ class NeighborIndex:
             return self._nearest(rows, limit) if len(rows) else []
 
     def _nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
-        asked = self._read(rows)
+        asked = read_rows(self._embeddings, rows)
         used = -(-self._n // BLOCK) * BLOCK  # whole blocks
         factors = np.ones((len(rows), self._reduced.shape[1]), np.float32)
         factors[:, :-1] = -2 * ((asked - self._mean) @ self._basis)
@@ -77,20 +77,10 @@ class NeighborIndex:
         places = _smallest(scores, self._candidates)
         usable = np.isfinite(np.take_along_axis(scores, places, 1))
         near = self._rows[places]  # (m, candidates)
-        difference = self._read(near.ravel()).reshape(*near.shape, -1) - asked[:, None]
+        difference = read_rows(self._embeddings, near.ravel()).reshape(*near.shape, -1) - asked[:, None]
         distances = np.where(usable, np.sqrt(np.square(difference).sum(2)), np.inf)
         order = np.lexsort((near, distances), axis=1)[:, :limit]
         return [near[k, best][usable[k, best]] for k, best in enumerate(order)]
-
-    def _read(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The embeddings of these rows; the memory of a large file is given back on the way."""
-        if self._embeddings.nbytes <= MOST_HELD:
-            return np.asarray(self._embeddings[rows], np.float32)
-        read = np.empty((len(rows), self._embeddings.shape[1]), np.float32)
-        for start in range(0, len(rows), step := MOST_HELD // READ_AROUND):
-            read[start : start + step] = self._embeddings[rows[start : start + step]]
-            give_back(self._embeddings)
-        return read
 
     def _add(self, rows: NDArray[np.int64]) -> None:
         self._reserve(self._n + len(rows))
@@ -124,18 +114,29 @@ class NeighborIndex:
         self._reduced[-more:, -1] = np.inf
 
 
-def _principal_directions(
-    embeddings: NDArray[np.float32],
+def read_rows(embeddings: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The embeddings of these rows; the memory of a large file is given back on the way."""
+    if embeddings.nbytes <= MOST_HELD:
+        return np.asarray(embeddings[rows], np.float32)
+    read = np.empty((len(rows), embeddings.shape[1]), np.float32)
+    for start in range(0, len(rows), step := MOST_HELD // READ_AROUND):
+        read[start : start + step] = embeddings[rows[start : start + step]]
+        give_back(embeddings)
+    return read
+
+
+def principal_directions(
+    embeddings: NDArray[np.float32], *, centered: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], bool]:
     """(e,) mean and (e, d) orthonormal directions of a sample of the rows, largest variance first, and whether they
-    hold the share `EXPLAINED` of it.
+    hold the share `EXPLAINED` of it. With `centered` false, the mean is not subtracted: 0, and second moments.
 
     The last layer of a classifier has little variance outside a few directions. Where it does not, the most directions
     are used and the search may miss some of the nearest rows.
     """
     n, e = embeddings.shape
-    sample = np.asarray(embeddings[:: max(1, -(-n // SAMPLE))], np.float64)
-    mean = sample.mean(0) if len(sample) else np.zeros(e)
+    sample = read_rows(embeddings, np.arange(0, n, max(1, -(-n // SAMPLE)))).astype(np.float64)
+    mean = sample.mean(0) if len(sample) and centered else np.zeros(e)
     if e <= FEWEST_DIRECTIONS:
         return mean.astype(np.float32), np.eye(e, dtype=np.float32), True
     variances, directions = np.linalg.eigh((sample - mean).T @ (sample - mean))

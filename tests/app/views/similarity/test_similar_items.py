@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.views import similar_items
 from app.views.predictions import RoundPredictions
-from app.views.similar_items import MOST, largest, most_similar, neighborhoods
+from app.views.similarity import neighbors, similar_index, similar_items
+from app.views.similarity.similar_items import MOST, largest, most_similar, neighborhoods
 
 
 def predictions(features: np.ndarray) -> RoundPredictions:
@@ -49,14 +49,50 @@ def test_a_mapped_file_gives_the_order_of_the_array(tmp_path, monkeypatch, kept_
     features = np.random.default_rng(3).normal(size=(700, 5)).astype(np.float32)
     np.save(tmp_path / "features.npy", features)
     given: list[int] = []
-    monkeypatch.setattr(similar_items, "give_back", lambda array: given.append(len(array)))
-    for name, value in {"BLOCK": 64, "MOST_HELD": 4_000, "MOST_KEPT_ROWS": kept_rows}.items():
-        monkeypatch.setattr(similar_items, name, value)
+    for module in (similar_items, similar_index, neighbors):
+        monkeypatch.setattr(module, "give_back", lambda array: given.append(len(array)))
+    monkeypatch.setattr(similar_index, "BLOCK", 64)
+    for module, most in ((similar_index, 4_000), (neighbors, 1 << 13)):
+        monkeypatch.setattr(module, "MOST_HELD", most)
+    monkeypatch.setattr(neighbors, "READ_AROUND", 1 << 8)
     expected = most_similar(predictions(features), 5 + 3 * 9, np.ones(700, np.bool_))
+    monkeypatch.setattr(similar_items, "MOST_KEPT_ROWS", kept_rows)
     given.clear()
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
-    assert most_similar(predictions(mapped), 5 + 3 * 9, np.ones(700, np.bool_)).tolist() == expected.tolist()
-    assert len(given) >= 6 if not kept_rows else given == [700], "a large pool gives memory back on the way"
+    found = predictions(mapped)
+    for _ in range(2):
+        assert most_similar(found, 5 + 3 * 9, np.ones(700, np.bool_)).tolist() == expected.tolist()
+    assert len(given) >= 30 if not kept_rows else given == [700], "a large round gives memory back on the way"
+
+
+def test_a_large_round_is_searched_by_an_index_that_finds_nearly_all(monkeypatch):
+    """Clusters in 16 of 48 dimensions, as networks give them: against a comparison with all rows."""
+    rng = np.random.default_rng(7)
+    n, mixing = 30_000, rng.normal(size=(16, 48))
+    features = 2 * rng.normal(size=(10, 48))[rng.integers(0, 10, n)] + 0.5 * rng.normal(size=(n, 16)) @ mixing
+    features = (features + 0.2 * rng.normal(size=(n, 48))).astype(np.float32)
+    features[100] = features[7_000] = features[29_999] = 3 * features[55]  # as similar as can be
+    features[8] = 0.0
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    found = predictions(features)
+    among = rng.random(n) < 0.9
+    few = np.zeros(n, np.bool_)
+    few[rng.permutation(n)[:300]] = True
+    asked = [55, *rng.integers(0, n, 8).tolist()]
+    for rows, least in ((among, 0.97), (few, 1.0)):
+        complete = [most_similar(found, int(found.item_ids[one]), rows).tolist() for one in asked]
+        with monkeypatch.context() as patch:
+            patch.setattr(similar_items, "MOST_KEPT_ROWS", 1_000)
+            patch.setattr(similar_index, "SEARCHED", 6_000)
+            indexed = [most_similar(found, int(found.item_ids[one]), rows).tolist() for one in asked]
+        shares = [len(set(one) & set(other)) / len(other) for one, other in zip(indexed, complete, strict=True)]
+        assert np.mean(shares) >= least and min(shares) > least - 0.1
+        for one, row in zip(indexed, asked, strict=True):
+            rows_found = (np.array(one) - 5) // 3
+            cosines = unit[rows_found] @ unit[row]
+            assert len(set(one)) == len(one) and rows[rows_found].all() and (np.diff(cosines) <= 1e-6).all()
+        assert all(one[0] == found.item_ids[row] for one, row in zip(indexed, asked, strict=True) if rows[row])
+        assert indexed[0][:4] == complete[0][:4]
 
 
 @pytest.mark.parametrize("n", [1, 499, 500, 501, 32 * 500, 32 * 501 + 17, 40_003])
