@@ -70,13 +70,13 @@ def giga(vectors: FloatArray, steps: int) -> FloatArray:
     weights, y = np.zeros(len(vectors)), units[at]
     weights[at] = 1.0
     for _ in range(steps - 1):
+        along = units @ y
+        lengths = np.sqrt(np.maximum(1 - along**2, 0.0))  # of the rows' parts orthogonal to y
         tangent = goal - (goal @ y) * y
-        others = units - np.outer(units @ y, y)
-        lengths = np.linalg.norm(others, axis=1)
-        open_rows = used & (lengths > 1e-12)
+        open_rows = used & (lengths > 1e-8)
         if np.linalg.norm(tangent) < 1e-12 or not open_rows.any():
             break
-        at = int(np.where(open_rows, others @ tangent / np.maximum(lengths, 1e-12), -np.inf).argmax())
+        at = int(np.where(open_rows, units @ tangent / np.maximum(lengths, 1e-8), -np.inf).argmax())
         gamma = _geodesic_step(goal @ units[at], goal @ y, units[at] @ y)
         y, weights = (1 - gamma) * y + gamma * units[at], (1 - gamma) * weights
         weights[at] += gamma
