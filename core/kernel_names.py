@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Shown beside the choice. Costs are CPU time per kernel entry at 32x32, as `benchmarks.kernels` prints them.
 KERNEL_NETWORKS: dict[str, str] = {
-    "scnn": "Two 5x5 convolutions. The default and the cheapest convolutional kernel: its cost is the unit below.",
+    "scnn": "Two 5x5 convolutions: the default, and the cheapest convolutional kernel.",
     "fnn": "Two dense layers on the flattened input: a fraction of scnn's cost, without spatial structure.",
     "wrn": "Wide residual network that flattens, the authors' proxy for active learning. About 8 times scnn.",
     "wrn-gap": "The same with global average pooling. On a CPU about 700 times scnn: hours where scnn takes a minute.",

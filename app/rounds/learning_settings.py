@@ -43,8 +43,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         ENCODER,
         "Encoder",
-        "The pretrained network of the presets Encoder and Automatic. auto takes the best one of the last comparison, "
-        "else the built-in one or the first that was added; none is for Automatic alone.",
+        "The pretrained network of the presets Encoder and Automatic. auto uses the best one of the last comparison, "
+        "otherwise the built-in one or the first that was added. none works with Automatic only.",
         ("auto", "none"),
     ),
     Setting(

@@ -148,7 +148,7 @@ def label_notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows:
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):
         have, them = ("has", "it") if missing == 1 else ("have", "them")
-        notes.append(f"{missing} of {n_classes} classes {have} no label yet. The model cannot predict {them}.")
+        notes.append(f"{missing} of {n_classes} classes {have} no label yet. Do not trust predictions of {them}.")
     if single := int((counts == 1).sum()):
         have, them = ("has", "it") if single == 1 else ("have", "them")
         notes.append(f"{single} of {n_classes} classes {have} a single label. Expect low accuracy for {them}.")

@@ -120,5 +120,5 @@ def trust_notes(trust: LabelTrust | None) -> tuple[str, ...]:
     if trust is None or not n_suspects:
         return ()
     what = "1 label is" if n_suspects == 1 else f"{n_suspects:,} labels are"
-    return (f"{what} more likely wrong than right, of {trust.n_checked:,} checked. They have less weight until "
-            "someone confirms them in Review.",)  # fmt: skip
+    return (f"{what} more likely wrong than right, of {trust.n_checked:,} checked. Such a label has less weight until "
+            "someone confirms it in Review.",)  # fmt: skip

@@ -61,12 +61,20 @@ class DeletionPlan:
 
     def sentence(self) -> str:
         what = f"The project {self.project!r} with" if self.whole_project else f"From {self.project!r}:"
-        rounds = f", {self.rounds:,} rounds" if self.whole_project else ""
-        return (
-            f"{what} {self.items:,} items, {self.events:,} label events{rounds} and {self.media_removed:,} media files "
-            f"({self.media_bytes:,} bytes) are deleted for good. {self.media_shared:,} media files stay because other "
-            f"projects have them, and {self.linked_files:,} linked files stay where they are. Backups and exports stay."
-        )
+        rounds = f", {_counted(self.rounds, 'round')}" if self.whole_project else ""
+        parts = [
+            f"{what} {_counted(self.items, 'item')}, {_counted(self.events, 'label event')}{rounds} and "
+            f"{_counted(self.media_removed, 'media file')} ({self.media_bytes:,} bytes) will be deleted for good."
+        ]
+        if self.media_shared:
+            parts.append(f"Kept because other projects use them: {_counted(self.media_shared, 'media file')}.")
+        if self.linked_files:
+            parts.append(f"Kept where they are: {_counted(self.linked_files, 'linked file')}.")
+        return " ".join([*parts, "Backups and exports are kept."])
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ READABLE = """() => {
       for (const node of one.childNodes) if (node.nodeType === Node.TEXT_NODE) found.push(node.textContent);
     }
   };
-  look(document.querySelector('.stApp'));
+  look(document.body);  // dialogs are outside of the app
   return found.filter((text) => text && text.trim());
 }"""
 

@@ -36,7 +36,7 @@ def names() -> list[str]:
 def test_delete_says_what_goes_and_deletes_only_when_confirmed(project, capsys):
     assert main(["delete", "Birds"]) == 0
     output = capsys.readouterr()
-    assert "4 items" in output.err and "are deleted for good" in output.err and "--confirm 'Birds'" in output.out
+    assert "4 items" in output.err and "will be deleted for good" in output.err and "--confirm 'Birds'" in output.out
     assert main(["delete", "Birds", "--confirm", "birds"]) == 1
     assert names() == ["Birds"]
     item = said_items()[0]

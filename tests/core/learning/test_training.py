@@ -90,7 +90,7 @@ def test_one_example_of_a_class_all_labeled_and_missing_classes_train_with_a_not
     labels[CLASSES == 3] = -1
     config = dataclasses.replace(SMALL, steps=3)
     model = train(POOL, labels, N_CLASSES, config, runtime=CPU)
-    assert any("1 of 4 classes has no label yet. The model cannot predict it." in note for note in model.notes)
+    assert any("1 of 4 classes has no label yet. Do not trust predictions of it." in note for note in model.notes)
     assert any("3 of 4 classes have a single label" in note for note in model.notes)
     tiny, classes = picture_pool(n=5)
     assert train(tiny, classes.astype(np.int64), N_CLASSES, config, runtime=CPU).metrics["loss"] > 0

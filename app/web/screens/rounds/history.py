@@ -186,9 +186,8 @@ def open_round(project_id: int, round_id: int) -> None:
     if picks := pick_table(store, project_id, round_id, state.session().annotator.id):
         st.dataframe(picks, hide_index=True, key=f"picks-{round_id}")
     if seconds := row.metrics.get("seconds"):
-        theme.muted(
-            "Time: " + ", ".join(f"{stage_names.title_of(stage)} {value:.1f} s" for stage, value in seconds.items())
-        )
+        names = [name for name in stage_names.NAMES if name in seconds]
+        theme.muted("Time: " + ", ".join(f"{stage_names.title_of(name)} {seconds[name]:.1f} s" for name in names))
     with st.expander("Settings"):
         st.code(_settings(row.config), language="json")
     if row.log:

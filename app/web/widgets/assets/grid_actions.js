@@ -49,8 +49,8 @@ class GridActions {
     this.menu.open = false;
     if (name === "skip" || name === "flag") return this.grid.mark(name, this.grid.chosenTiles());
     if (name === "queue") return this.post({ action: "queue", ...this.target() });
-    if (name === "test") return this.ask("Use as test items", `${this.items()} will be used for evaluation only. Their labels train no later round.`, "Use as test items", () => ({ action: "test" }));
-    if (name === "pool") return this.ask("Return to the pool", `${this.items()} can be labeled and used for training again. Do not use them as test items after that.`, "Return to the pool", () => ({ action: "pool" }));
+    if (name === "test") return this.ask("Use as test items", `${this.items()} will be used for evaluation only. Labels of test items train no later round.`, "Use as test items", () => ({ action: "test" }));
+    if (name === "pool") return this.ask("Return to the pool", `${this.items()} can be labeled and used for training again. A model cannot be measured on items that it was trained on.`, "Return to the pool", () => ({ action: "pool" }));
     if (name === "export") return this.askExport();
     return this.askDelete();
   }
@@ -62,7 +62,7 @@ class GridActions {
   askExport() {
     const format = element("select", { "aria-label": "Format" }, ...[["csv", "CSV"], ["jsonl", "JSON Lines"], ["parquet", "Parquet"]].map(([value, words]) => element("option", { value }, words)));
     const tests = element("input", { type: "checkbox" });
-    const words = `${this.items()}, one row each, with label, annotator, flag and notes. Items without a label are included.`;
+    const words = `One row for each item (${whole(this.count)}), with label, annotator, flag and notes. Items without a label are included.`;
     this.ask("Export", words, "Create export", () => ({ action: "export", format: format.value, test_labels: tests.checked }), [
       element("label", {}, "Format ", format),
       element("label", {}, tests, " Include labels of test items"),

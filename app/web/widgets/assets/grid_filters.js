@@ -8,7 +8,7 @@ const SORTS = [
   ["name", "Name"],
   ["newest", "Newest import first"],
   ["oldest", "Oldest import first"],
-  ["outliers", "Unlike all others first"],
+  ["outliers", "Most unusual first"],
   ["duplicates", "Near-duplicates first"],
 ];
 const BY_MODEL = ["sure", "unsure", "outliers", "duplicates"]; // orders that need a round
