@@ -27,6 +27,10 @@ class StoreUnusable(WinnowError):
     """The store cannot be opened safely: newer than the code, damaged, read-only, or unreachable."""
 
 
+class StoreUnreachable(StoreUnusable):
+    """The connection to the database was lost or refused; the same request may succeed later."""
+
+
 class TrainingFailed(WinnowError):
     """Training stopped for a reason (a loss that is not a number, nothing to learn from); the previous model stays."""
 

@@ -9,7 +9,8 @@ Simulations have workflows of their own (`app.simulation.workflows`).
 Large stages (prediction, kernel features) are divided into units, child workflows on a queue that every worker serves.
 
 No exception of a stage reaches the engine: an error or a cancellation ends the round in the store, with its message,
-and the result of the step says so.
+and the result of the step says so. A step that lost the database is run again when it answers (`app.worker.outages`).
+If it was away for too long, the engine notes an error; the round is then started again, a limited number of times.
 
 Step results of another version of the program are not read: a round that such a version began, and that no living
 worker runs, starts again from its first step (`restart_outdated`).
@@ -34,9 +35,10 @@ from app.worker import context as worker_context
 from app.worker import engine
 from app.worker.error_messages import sentence, traceback_text
 from app.worker.heartbeat import Activity, Superseded
+from app.worker.outages import through_outages
 from core.errors import Cancelled, WinnowError
 from core.types import Progress
-from storage.database.store import Store
+from storage.database.store import Store, is_outage
 from storage.rounds import comparisons
 from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow, project_of, unfinished_rounds
 
@@ -52,7 +54,7 @@ def round_workflow_id(round_id: int) -> str:
 @DBOS.workflow(name="winnow.round")
 def round_workflow(project_id: int, round_id: int) -> str:
     """One round, from snapshot to picks. Gives how it ended."""
-    if ended := _begin(project_id, round_id):
+    if ended := through_outages(worker_context.current().store, lambda: _begin(project_id, round_id)):
         return ended
     results: dict[str, Stored] = {}
     for stage in steps.ORDER:
@@ -85,8 +87,8 @@ def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
 
 
 def enqueue_waiting(store: Store) -> None:
-    """Enqueue every round, comparison and simulation that waits. What is enqueued already stays as it is; a round whose
-    workflow ended without a result (one cancelled by hand) is ended in the store too."""
+    """Enqueue every round, comparison and simulation that waits. What is enqueued already stays as it is. A round whose
+    workflow ended without a result is started again, or ended in the store too (one cancelled by hand)."""
     waiting = unfinished_rounds(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
@@ -94,7 +96,7 @@ def enqueue_waiting(store: Store) -> None:
         if row is None:
             engine.enqueue(engine.ROUNDS, round_workflow, round_workflow_id(round_id), project_id, round_id)
         elif row.status not in engine.UNFINISHED:
-            _end_orphan(RoundLog(store, project_id), round_id, row.status)
+            _restart_or_end(RoundLog(store, project_id), round_id, row)
     for asked in comparisons.requested(store):
         project_id = project_of(store, asked.round_id)
         workflow_id = f"comparison-{asked.round_id}-{asked.ticket}"
@@ -113,13 +115,36 @@ def restart_outdated(living: Collection[str]) -> list[str]:
     return outdated
 
 
-def _end_orphan(log: RoundLog, round_id: int, status: str) -> None:
+def _restart_or_end(log: RoundLog, round_id: int, workflow: Any) -> None:
+    """For an unfinished round whose workflow has ended. An error of the engine means that the store could not be used:
+    stages end their round themselves. Deleting the workflow lets `enqueue_waiting` start it again."""
     row = log.get(round_id)
-    if row.unfinished:
-        if row.cancel_requested:
-            log.mark_cancelled(round_id)
-        else:
-            log.fail(round_id, f"The round's workflow ended as {status} without a result. Start the round again.")
+    if not row.unfinished:
+        return
+    if row.cancel_requested:
+        log.mark_cancelled(round_id)
+    elif workflow.status != "ERROR":
+        log.fail(
+            round_id,
+            f"The round was stopped from outside: the engine has its workflow as {workflow.status}. Start a new round.",
+        )
+    elif _deaths(log.progress_of(round_id, limit=10_000)) >= MOST_DEATHS:
+        log.fail(
+            round_id,
+            f"The worker lost the database in {MOST_DEATHS} attempts at the same stage, so the round was ended. The "
+            f"last reason: {_reason(workflow)} Check that the database and the disk of the worker can be used, then "
+            "start a new round.",
+        )
+    else:
+        LOG.warning("round %s starts again, because its workflow ended with: %s", round_id, _reason(workflow))
+        engine.delete([workflow.workflow_id], with_children=True)
+
+
+def _reason(workflow: Any) -> str:
+    """The error of a workflow as a sentence."""
+    error = getattr(workflow, "error", None)
+    text = sentence(error) if isinstance(error, BaseException) else str(error or "").strip()
+    return f"{text.rstrip('.')}." if text else "the engine stored none."
 
 
 def _begin(project_id: int, round_id: int) -> str:
@@ -159,7 +184,15 @@ def _deaths(progress: Sequence[ProgressRow]) -> int:
 def _perform(
     step: str, project_id: int, round_id: int, results: dict[str, Stored], units: Sequence[str] = ()
 ) -> Stored:
-    """One step, in this worker. An error ends the round, and the result says how."""
+    """One step, in this worker, run again after an outage of the database. An error ends the round, and the result says
+    how."""
+    store = worker_context.current().store
+    return through_outages(store, lambda: _perform_once(step, project_id, round_id, results, units))
+
+
+def _perform_once(
+    step: str, project_id: int, round_id: int, results: dict[str, Stored], units: Sequence[str]
+) -> Stored:
     at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
@@ -181,6 +214,8 @@ def _perform(
     except Superseded:
         raise
     except Exception as error:
+        if is_outage(error):
+            raise
         engine.cancel(list(units))
         return StepResult(ended=_end(log, round_id, error)).to_dict()
 
@@ -198,6 +233,13 @@ def _end(log: RoundLog, round_id: int, error: Exception) -> str:
 
 
 def _perform_unit(stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]) -> Stored:
+    store = worker_context.current().store
+    return through_outages(store, lambda: _perform_unit_once(stage, project_id, round_id, results, rows))
+
+
+def _perform_unit_once(
+    stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]
+) -> Stored:
     at = worker_context.current()
     row: RoundRow = RoundLog(at.store, project_id).get(round_id)
     workflow_id = str(DBOS.workflow_id)
@@ -212,6 +254,8 @@ def _perform_unit(stage: str, project_id: int, round_id: int, results: dict[str,
     except Superseded:
         raise
     except Exception as error:
+        if is_outage(error):
+            raise
         return StepResult(error=sentence(error), log=traceback_text(error)).to_dict()
 
 
@@ -223,7 +267,7 @@ def _follow(units: Sequence[str], activity: Activity) -> list[Stored]:
         failed = [result.error for result in done.values() if result.error]
         lost = [row for row in rows.values() if row.status not in (*engine.UNFINISHED, "SUCCESS")]
         if failed or lost:
-            raise WinnowError(failed[0] if failed else f"A unit of the round ended as {lost[0].status}.")
+            raise WinnowError(failed[0] if failed else f"A part of the stage was lost: {_reason(lost[0])} Try again.")
         activity.report(Progress(activity.stage, len(done), len(units), f"{len(done)} of {len(units)} blocks"))
         if len(done) == len(units):
             return [done[unit].output or {} for unit in units]
@@ -231,6 +275,10 @@ def _follow(units: Sequence[str], activity: Activity) -> list[Stored]:
 
 
 def _compare(project_id: int, round_id: int, ticket: str) -> str:
+    return through_outages(worker_context.current().store, lambda: _compare_once(project_id, round_id, ticket))
+
+
+def _compare_once(project_id: int, round_id: int, ticket: str) -> str:
     at = worker_context.current()
     asked = comparisons.get(at.store, round_id)
     if asked is None or asked.ticket != ticket or asked.status != "requested":
@@ -238,6 +286,8 @@ def _compare(project_id: int, round_id: int, ticket: str) -> str:
     try:
         answer: Any = compare(at.store, RoundLog(at.store, project_id).get(round_id), asked)
     except Exception as error:
+        if is_outage(error):
+            raise
         answer = comparisons.failed(asked, sentence(error))
     comparisons.store_result(at.store, answer)
     return str(answer.status)

@@ -31,6 +31,7 @@ from app.worker import engine
 from app.worker.context import WorkerContext
 from app.worker.error_messages import sentence, traceback_text
 from app.worker.heartbeat import Activity, ActivityCallbacks, Superseded
+from app.worker.outages import through_outages
 from core.config import RoundConfig, from_dict, from_stored, to_json
 from core.encoders.choice import resolve_encoder
 from core.errors import Cancelled, NotFound, WinnowError
@@ -38,7 +39,7 @@ from core.rounds.approach.presets import resolve_at_start
 from core.rounds.simulation_plan import RoundRecord
 from core.runtime import Runtime
 from core.types import Progress, Report
-from storage.database.store import Store
+from storage.database.store import Store, is_outage
 from storage.media import shared as shared_media
 from storage.projects.projects import get_project
 from storage.rounds import simulations
@@ -86,13 +87,18 @@ def enqueue_waiting(store: Store) -> None:
         if workflow_id(row) not in known:
             engine.enqueue(engine.STUDIES, simulation_workflow, workflow_id(row), row.id, row.attempt)
         elif lost:
-            error = f"A workflow of the simulation ended as {lost[0].status} without a result. Resume it."
+            reason = str(getattr(lost[0], "error", None) or f"the engine has it as {lost[0].status}").rstrip(".")
+            error = f"A part of the simulation was lost: {reason}. Resume it: what is finished is kept."
             simulations.fail(store, row.id, row.attempt, error)
 
 
 def _begin(simulation_id: int, attempt: int) -> int:
     """The number of seeds to work on."""
     store = worker_context.current().store
+    return through_outages(store, lambda: _begin_once(store, simulation_id, attempt))
+
+
+def _begin_once(store: Store, simulation_id: int, attempt: int) -> int:
     try:
         row = simulations.get(store, simulation_id)
         asked = from_stored(RoundConfig, dict(row.settings))
@@ -105,11 +111,17 @@ def _begin(simulation_id: int, attempt: int) -> int:
     except NotFound:
         LOG.info("simulation %s is no longer there", simulation_id)
     except Exception as error:
+        if is_outage(error):
+            raise
         _fail(store, simulation_id, attempt, error)
     return 0
 
 
 def _seed(simulation_id: int, attempt: int, seed: int) -> str:
+    return through_outages(worker_context.current().store, lambda: _seed_once(simulation_id, attempt, seed))
+
+
+def _seed_once(simulation_id: int, attempt: int, seed: int) -> str:
     at, name = worker_context.current(), str(DBOS.workflow_id)
     if not simulations.is_wanted(at.store, simulation_id, attempt):
         return "superseded"
@@ -130,6 +142,8 @@ def _seed(simulation_id: int, attempt: int, seed: int) -> str:
     except Cancelled:
         return "cancelled"
     except Exception as error:
+        if is_outage(error):
+            raise
         _fail(at.store, simulation_id, attempt, error)
         return "failed"
 

@@ -30,7 +30,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import QueuePool
 
-from core.errors import StoreUnusable
+from core.errors import StoreUnreachable, StoreUnusable
 from storage.database import checks as store_checks
 from storage.database import locations
 from storage.media.folder import MediaFolder
@@ -100,9 +100,9 @@ class Store:
                 with connection.begin():
                     yield connection
         except OperationalError as error:
-            if (sentence := _disk_full(error) or _lost_connection(error, self.url)) is None:
+            if (problem := _disk_full(error) or _lost_connection(error, self.url)) is None:
                 raise
-            raise StoreUnusable(sentence) from error
+            raise problem from error
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
@@ -114,9 +114,9 @@ class Store:
             with self._write_lock(), self.engine.connect() as connection, connection.begin():
                 yield connection
         except OperationalError as error:
-            if (sentence := explained(error, self.url)) is None:
+            if (problem := explained(error, self.url)) is None:
                 raise
-            raise StoreUnusable(sentence) from error
+            raise problem from error
         finally:
             self._writing.busy = False
 
@@ -175,28 +175,37 @@ class Store:
         self.close()
 
 
-def explained(error: OperationalError, url: str) -> str | None:
-    """A message for a full disk, a read-only file or a lost connection; None for other errors."""
+def explained(error: OperationalError, url: str) -> StoreUnusable | None:
+    """What a full disk, a read-only file or a lost connection is for people; None for other errors."""
     text = str(error.orig).lower()
-    if (sentence := _disk_full(error)) is not None:
-        return sentence
+    if (problem := _disk_full(error)) is not None:
+        return problem
     if "readonly" in text or "read-only" in text:
-        return f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable."
+        return StoreUnusable(f"{locations.shown(url)} is read-only, so nothing was saved. Make it writable.")
     if getattr(error.orig, "sqlstate", None) == LOCK_TIMEOUT:
-        return f"Another writer kept the database busy for {WAIT_SECONDS:.0f} s, so nothing was saved. Try again."
+        return StoreUnusable(
+            f"Another writer kept the database busy for {WAIT_SECONDS:.0f} s, so nothing was saved. Try again."
+        )
     return _lost_connection(error, url)
 
 
-def _disk_full(error: OperationalError) -> str | None:
+def _disk_full(error: OperationalError) -> StoreUnusable | None:
     text = str(error.orig).lower()
     if getattr(error.orig, "sqlstate", None) == DISK_FULL or "disk is full" in text or "no space left" in text:
-        return "The disk of the database is full, so nothing was saved. Free some space and try again."
+        return StoreUnusable("The disk of the database is full, so nothing was saved. Free some space and try again.")
     return None
 
 
-def _lost_connection(error: OperationalError, url: str) -> str | None:
-    if error.connection_invalidated or "connection" in str(error.orig).lower():
-        return (
+def is_outage(error: BaseException) -> bool:
+    """Whether the connection to the database was lost or refused."""
+    if isinstance(error, OperationalError):
+        return error.connection_invalidated or "connection" in str(error.orig).lower()
+    return isinstance(error, StoreUnreachable)
+
+
+def _lost_connection(error: OperationalError, url: str) -> StoreUnreachable | None:
+    if is_outage(error):
+        return StoreUnreachable(
             f"The database at {locations.shown(url)} closed the connection before it answered: {error.orig} Try again."
         )
     return None

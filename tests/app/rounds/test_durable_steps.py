@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.rounds import steps, workflows
 from app.rounds.stored_round import FINISH, StepResult
+from app.worker import outages
 from app.worker.heartbeat import Superseded
 from core.config import RoundConfig
-from core.errors import Cancelled, InvalidInput, WinnowError
+from core.errors import Cancelled, InvalidInput, StoreUnreachable, WinnowError
 from core.types import Progress
 from storage.rounds import comparisons
 from storage.rounds.log import FINISHED, START, RoundLog
@@ -27,7 +29,7 @@ class Engine:
     """In place of the engine and the worker: steps run at once, units are recorded."""
 
     def __init__(self, store: Any, project_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.log = RoundLog(store, project_id)
+        self.log, self.monkeypatch = RoundLog(store, project_id), monkeypatch
         self.round_id = self.log.request(RoundConfig()).id
         self.performed: list[tuple[str, list[Any]]] = []
         self.enqueued: list[tuple[Any, ...]] = []
@@ -200,7 +202,7 @@ def test_a_unit_computes_its_rows_and_returns_its_error(engine):
 
 @pytest.mark.parametrize(
     ("unit", "words"),
-    [(ended_as("SUCCESS", error="Full."), "Full."), (ended_as("ERROR"), "A unit of the round ended as ERROR.")],
+    [(ended_as("SUCCESS", error="Full."), "Full."), (ended_as("ERROR"), "A part of the stage was lost")],
 )
 def test_a_failed_unit_ends_the_wait(engine, unit, words):
     engine.statuses = [{"a": SimpleNamespace(status="ENQUEUED", output=None), "b": unit}]
@@ -216,11 +218,11 @@ def test_waiting_rounds_are_enqueued_once_and_orphans_end(engine, monkeypatch):
     workflows.enqueue_waiting(store)
     round_ = (workflows.engine.ROUNDS, workflows.round_workflow, name, engine.log.project_id, engine.round_id)
     assert engine.enqueued == [round_] and engine.asked_for == [[name]] and later == [store]
-    engine.statuses = [{name: ended_as("PENDING")}, {name: ended_as("ERROR")}]
+    engine.statuses = [{name: ended_as("PENDING")}, {name: ended_as("CANCELLED")}]
     workflows.enqueue_waiting(store)
     assert engine.enqueued == [round_] and engine.status() == "requested"
     workflows.enqueue_waiting(store)
-    assert engine.status() == "failed" and "ended as ERROR without a result" in engine.log.get(engine.round_id).error
+    assert engine.status() == "failed" and "stopped from outside" in engine.log.get(engine.round_id).error
     workflows.enqueue_waiting(store)  # nothing waits: the engine is not asked
     assert len(engine.asked_for) == 3
     asked = comparisons.request(store, engine.round_id, ["badge"])
@@ -231,12 +233,110 @@ def test_waiting_rounds_are_enqueued_once_and_orphans_end(engine, monkeypatch):
     ]  # fmt: skip
 
 
+def test_a_round_whose_workflow_lost_the_database_starts_again_and_ends_with_the_reason(engine, monkeypatch):
+    store, name = engine.log.store, f"round-{engine.round_id}"
+    monkeypatch.setattr(workflows.simulation_workflows, "enqueue_waiting", lambda store: None)
+    lost = SimpleNamespace(workflow_id=name, status="ERROR", error=WinnowError("The database closed the connection."))
+    for attempt in range(workflows.MOST_DEATHS):
+        assert workflows._begin(engine.log.project_id, engine.round_id) == ""
+        if attempt < workflows.MOST_DEATHS - 1:
+            engine.statuses = [{name: lost}]
+            workflows.enqueue_waiting(store)
+            assert engine.deleted == [([name], True)] * (attempt + 1), "with its units; the next poll enqueues it"
+            assert engine.log.get(engine.round_id).unfinished
+    engine.statuses = [{name: lost}]
+    workflows.enqueue_waiting(store)
+    assert len(engine.deleted) == workflows.MOST_DEATHS - 1
+    assert engine.log.get(engine.round_id).error == (
+        "The worker lost the database in 5 attempts at the same stage, so the round was ended. The last reason: The "
+        "database closed the connection. Check that the database and the disk of the worker can be used, then start a "
+        "new round."
+    )
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_step_that_lost_the_database_is_run_again(engine, times):
+    stage, kept = steps.ORDER[1], engine.perform
+    lost = [
+        StoreUnreachable("The database closed the connection."),
+        OperationalError("SELECT", {}, Exception("connection refused")),  # of the engine's own tables
+        StoreUnreachable("Once more."),
+    ][:times]
+
+    def perform(name: str, of: Any, blocks: Any = ()) -> StepResult:
+        result: StepResult = kept(name, of, blocks)
+        if name == stage and lost:
+            raise lost.pop()
+        return result
+
+    engine.monkeypatch.setattr(workflows.steps, "perform", perform)
+    engine.monkeypatch.setattr(workflows.steps, "SPLIT", ())
+    assert engine.run() == "finished"
+    performed = [name for name, _ in engine.performed]
+    assert performed == [one for one in steps.ORDER for _ in range(times + 1 if one == stage else 1)]
+    assert engine.log.get(engine.round_id).unfinished and engine.cancelled == []
+
+
+def test_a_unit_and_a_comparison_that_lost_the_database_are_run_again(engine, monkeypatch):
+    lost = [StoreUnreachable("Away."), StoreUnreachable("Away.")]
+
+    def perform_unit(stage: str, of: Any, a: int, b: int) -> StepResult:
+        if lost:
+            raise lost.pop()
+        return StepResult(output={"x": 1})
+
+    monkeypatch.setattr(workflows.steps, "perform_unit", perform_unit)
+    given = (UNIT_STAGE, engine.log.project_id, engine.round_id, {}, [2, 4])
+    assert StepResult.from_dict(inspect.unwrap(workflows.unit_workflow)(*given)).output == {"x": 1}
+    store, away = engine.log.store, [StoreUnreachable("Away.")]
+    asked = comparisons.request(store, engine.round_id, ["badge"])
+
+    def compare(store: Any, row: Any, asked: Any) -> Any:
+        raise away.pop() if away else InvalidInput("No arrays.")
+
+    monkeypatch.setattr(workflows, "compare", compare)
+    run = inspect.unwrap(workflows.comparison_workflow)
+    assert run(engine.log.project_id, engine.round_id, asked.ticket) == "failed" and not away
+
+
+def test_a_database_that_stays_away_ends_the_wait(engine, monkeypatch):
+    class Away:
+        def read(self) -> Any:
+            raise StoreUnreachable("The database closed the connection.")
+
+    waits: list[float] = []
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(outages, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=waits.append))
+    with pytest.raises(StoreUnreachable, match="closed the connection"):
+        outages.wait_for(Away())  # type: ignore[arg-type]
+    assert len(waits) == 6
+    with pytest.raises(OperationalError):  # not a lost connection: not repeated
+        outages.through_outages(
+            engine.log.store, lambda: (_ for _ in ()).throw(OperationalError("", {}, Exception("")))
+        )
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+def test_work_goes_on_after_postgresql_ended_its_connection(store):
+    runs: list[int] = []
+
+    def work() -> str:
+        runs.append(1)
+        with store.read() as connection:
+            if len(runs) < 3:
+                connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+        return "done"
+
+    assert outages.through_outages(store, work) == "done" and len(runs) == 3
+
+
 def test_an_orphan_that_was_to_be_cancelled_is_cancelled_and_an_ended_one_stays(engine):
     engine.log.start(engine.round_id)
     engine.log.cancel(engine.round_id)
-    workflows._end_orphan(engine.log, engine.round_id, "CANCELLED")
+    workflows._restart_or_end(engine.log, engine.round_id, ended_as("CANCELLED"))
     assert engine.status() == "cancelled"
-    workflows._end_orphan(engine.log, engine.round_id, "ERROR")
+    workflows._restart_or_end(engine.log, engine.round_id, ended_as("ERROR"))
     assert engine.status() == "cancelled" and not engine.log.get(engine.round_id).error
 
 
