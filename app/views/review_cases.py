@@ -17,6 +17,7 @@ from storage.database.store import Store
 from storage.labeling import agreement
 from storage.labeling.labeled_items import UNDECIDED, items_to_hide, undecided_labels, undecided_until
 from storage.projects import class_rows, classes
+from storage.projects.roles import role_of
 from storage.rounds.log import RoundLog, RoundRow
 
 SUSPECTED = 0.5  # trust below which a label is more likely wrong than right, as in `core.labels.trust`
@@ -39,14 +40,16 @@ class Case:
 def cases(store: Store, project_id: int, reviewer: int | None = None) -> list[Case]:
     """Disagreements, then conflicts by descending confidence of the prediction.
 
-    In a blind project, items that the reviewer may still label are left out.
+    In a blind project, items that the reviewer may still label are left out. Items that wait for a second look are left
+    out unless the reviewer is an owner of the project or has labeled them.
     """
     differing = [
         Case(item_id=one.item_id, kind="disagreement", labels=one.labels)
         for one in agreement.disagreements(store, project_id)
     ]
     known = {one.item_id for one in differing}
-    hidden = set(items_to_hide(store, project_id, reviewer).tolist())
+    looks = reviewer is not None and role_of(store, project_id) != "owner"
+    hidden = set(items_to_hide(store, project_id, reviewer, second_looks=looks).tolist())
     found = differing + [one for one in conflicts(store, project_id) if one.item_id not in known]
     return [one for one in found if one.item_id not in hidden]
 

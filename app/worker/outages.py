@@ -11,9 +11,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
-
 from core.errors import StoreUnreachable
 from storage.database.store import Store, is_outage
 
@@ -29,7 +26,7 @@ def through_outages(store: Store, work: Callable[[], Result]) -> Result:
     for _ in range(MOST_OUTAGES):
         try:
             return work()
-        except (StoreUnreachable, OperationalError) as error:  # the engine's own tables raise the second one
+        except Exception as error:
             if not is_outage(error):
                 raise
             LOG.warning("The database is away; the work starts again when it answers: %s", error)
@@ -42,9 +39,8 @@ def wait_for(store: Store) -> None:
     until = time.monotonic() + OUTAGE_SECONDS
     while True:
         try:
-            with store.read() as connection:
-                connection.execute(text("SELECT 1"))
-            return
+            with store.read():  # which checks the connection
+                return
         except StoreUnreachable:
             if time.monotonic() > until:
                 raise

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, Select, func, or_, select
 from sqlalchemy.orm import aliased
 
 from storage.database.bulk import chunks
-from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, Round
+from storage.database.schema import CurrentLabel, Item, ItemState, LabelEvent, Pick, Round
 from storage.database.store import Store
 from storage.labeling import queue
+from storage.labeling.browsing.kept_values import labels_of
 from storage.labeling.state_arrays import states_in_memory
 from storage.labeling.undo import undoes_event
 from storage.projects.class_rows import effective_ids
@@ -48,12 +49,14 @@ def own_classes(store: Store, project_id: int, annotator: int, item_ids: Sequenc
         return {row.item_id: counts_as[row.class_id] for part in parts for row in connection.execute(part)}
 
 
-def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArray[np.int64]:
-    """(n,) ids of the items that the annotator may still label and has not labeled: in a blind project all of them,
-    else those of test sets (`storage.labeling.test_sets`).
+def items_to_hide(
+    store: Store, project_id: int, annotator: int | None, *, second_looks: bool = True
+) -> NDArray[np.int64]:
+    """(n,) sorted ids of the items that the annotator may still label and has not labeled: in a blind project all of
+    them, else those of test sets (`storage.labeling.test_sets`) and those that wait for a second look.
 
     Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator the
-    items of test sets alone are hidden.
+    items of test sets and second looks are hidden. With `second_looks` false, those are shown: to an owner who reviews.
     """
     states = states_in_memory(store, project_id)
     with store.read() as connection:
@@ -65,10 +68,28 @@ def items_to_hide(store: Store, project_id: int, annotator: int | None) -> NDArr
             waiting = np.fromiter(connection.execute(query).scalars(), np.int64)
         else:
             waiting = states.item_ids[states.waiting if blind else states.waiting & states.held_out]
+        if second_looks and not blind:
+            looks = connection.execute(_second_looks(project_id)).scalars()
+            waiting = np.union1d(waiting, np.fromiter(looks, np.int64))
     if annotator is None or not len(waiting):
         return np.sort(waiting)
-    own = own_classes(store, project_id, annotator)
-    return np.setdiff1d(waiting, np.fromiter(own, np.int64, len(own)))
+    if states is not None:
+        own = states.item_ids[labels_of(store, project_id, annotator, states) != NO_ID]
+    else:
+        own = np.fromiter(own_classes(store, project_id, annotator), np.int64)
+    return np.setdiff1d(waiting, own)
+
+
+def _second_looks(project_id: int) -> Select[int]:
+    """Ids of the labeled items that wait for a second look: no label, skip or decision came after the round."""
+    return (
+        select(ItemState.item_id)
+        .join(Pick, Pick.item_id == ItemState.item_id)
+        .join(Round, Round.id == Pick.round_id)
+        .where(Round.project_id == project_id, Pick.look_after.is_not(None))
+        .where(ItemState.waiting, ItemState.class_id.is_not(None), ItemState.sequence <= Pick.look_after)
+        .distinct()
+    )
 
 
 def items_seen_with_labels(connection: Connection, project_id: int, label_sequence: int) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ from core.errors import NotFound
 from core.rounds import stage_names
 from storage.database.store import Store
 from storage.labeling.item_rows import ItemRow
-from storage.labeling.labeled_items import own_classes
+from storage.labeling.labeled_items import items_to_hide, own_classes
 from storage.labeling.pool import LabelEventRow, Pool, PoolCounts
 from storage.media.types import media_kind
 from storage.projects import class_rows, classes
@@ -52,6 +52,7 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
     found, current = newest_predictions(store, project.id), current_predictions(store, project.id)
     ids = [item.id for item in items]
     near = _nearest(pool, ids, found, known, audience=annotator if project.settings.is_blind else 0)
+    hidden = set() if project.settings.is_blind else set(items_to_hide(store, project.id, annotator).tolist())
     own = own_classes(store, project.id, annotator, ids) if project.settings.is_blind else {}
     queued = pool.prioritized(ids)
     log = RoundLog(store, project.id)
@@ -61,7 +62,7 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
         card = _card(item, rounds, item.id in queued, found)
         blind = project.settings.is_blind and item.id not in own
         card["suggestion"] = suggestion(item.id, annotator, project.settings, current, known, blind=blind)
-        card["nearest"] = near.get(item.id, [])
+        card["nearest"] = [one for one in near.get(item.id, []) if one["item_id"] not in hidden]
         card = card if not item.held_out else _blind(card)
         made.append(card | {"why": f"{card['why']} {channel_note(item, project.settings)}".strip()})
     return made

@@ -22,6 +22,7 @@ from storage.exporting.rows import TABLES, ExportOptions, Format
 from storage.labeling.browsing.item_browser import MARKS, SHOWS, ItemQuery, Mark, Show, query_choices
 from storage.labeling.browsing.requeue import Sent, send_to_queue, take_back
 from storage.labeling.held_out import HeldOutMove, move_to_pool, move_to_test
+from storage.labeling.labeled_items import items_to_hide
 from storage.labeling.state_arrays import NO_ID
 from storage.projects.deletion import plan_deletion
 from storage.projects.projects import ProjectRow, get_project
@@ -54,6 +55,7 @@ def tile_query(project: ProjectRow, annotator: int, body: Body) -> TileQuery:
             search=fields.text(body, "search").strip(),
             items=None if body.get("items") is None else tuple(fields.integers(body, "items")),
             viewer=annotator if project.settings.is_blind else NO_ID,
+            hidden=() if project.settings.is_blind else tuple(_hidden(project.id, annotator)),
         ),
         class_id=fields.integer(body, "class_id"),
         confidence=None if low is None and high is None else (low or 0.0, 1.0 if high is None else high),
@@ -63,6 +65,11 @@ def tile_query(project: ProjectRow, annotator: int, body: Body) -> TileQuery:
         offset=max(0, fields.integer(body, "offset") or 0),
         limit=max(1, min(fields.integer(body, "limit") or 60, MOST_TILES)),
     )
+
+
+def _hidden(project: int, annotator: int) -> list[int]:
+    found: list[int] = items_to_hide(resources.store(), project, annotator).tolist()
+    return found
 
 
 def give_choices(project: int, annotator: int, body: Body) -> Answer:

@@ -58,6 +58,7 @@ class ItemQuery:
     search: str = ""  # part of the name, upper or lower case
     items: tuple[int, ...] | None = None  # only these, for example an area of the map
     viewer: int = NO_ID
+    hidden: tuple[int, ...] = ()  # items whose label is not shown and not searched, such as those of second looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Matches:
 def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
     """The items that meet all conditions of the query."""
     states = item_states(store, project_id)
-    labels = _visible_labels(store, project_id, states, query.viewer)
+    labels = _visible_labels(store, project_id, states, query)
     mask = _of_states(states, labels, query)
     with store.read() as connection:
         if query.class_id is not None:
@@ -95,10 +96,12 @@ def matching(store: Store, project_id: int, query: ItemQuery) -> Matches:
     return Matches(states, mask, labels)
 
 
-def _visible_labels(store: Store, project_id: int, states: ItemStates, viewer: int) -> NDArray[np.int32]:
-    if viewer == NO_ID:
+def _visible_labels(store: Store, project_id: int, states: ItemStates, query: ItemQuery) -> NDArray[np.int32]:
+    if query.viewer != NO_ID:
+        return labels_of(store, project_id, query.viewer, states)
+    if not query.hidden:
         return states.class_id
-    return labels_of(store, project_id, viewer, states)
+    return np.where(_are_among(states, np.array(query.hidden, np.int64)), np.int32(NO_ID), states.class_id)
 
 
 def _of_states(states: ItemStates, labels: NDArray[np.int32], query: ItemQuery) -> NDArray[np.bool_]:
@@ -148,6 +151,7 @@ def _kept(store: Store, project_id: int, states: ItemStates, query: ItemQuery) -
     if query.annotator_id is not None:
         hidden = query.viewer not in (NO_ID, query.annotator_id)
         yield nothing if hidden else labels_of(store, project_id, query.annotator_id, states) != NO_ID
+        yield ~_are_among(states, np.array(query.hidden, np.int64))
 
 
 def _ids(connection: Connection, query: Select[Any]) -> NDArray[np.int64]:

@@ -7,6 +7,8 @@ import pytest
 
 from core.config import RoundConfig
 from core.types import PickReason, Selection
+from storage.labeling.labeled_items import items_to_hide
+from storage.labeling.state_arrays import item_states
 from storage.projects.annotators import annotator_named
 from storage.projects.projects import change_settings
 from storage.rounds.log import RoundLog
@@ -99,3 +101,29 @@ def test_a_label_given_while_the_round_ran_is_not_requested_again(store):
     chosen = Selection(item_ids=np.array([item]), scores=np.ones(1), strategy="bico", reasons=(reason,))
     rounds.finish(row.id, arrays={}, selection=chosen, metrics={})
     assert item not in served(made, 6)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_label_is_hidden_from_those_who_are_still_to_give_the_second_look(store, in_memory):
+    made = make_pool(store, 6)
+    item, skipped = made.items[0], made.items[1]
+    for one in (item, skipped):
+        label(made, one, 0)
+    if in_memory:
+        item_states(store, made.project_id)
+
+    def hidden(annotator: int | None) -> list[int]:
+        return items_to_hide(store, made.project_id, annotator).tolist()
+
+    assert hidden(made.bob) == hidden(None) == []
+    look_again(made, item)
+    look_again(made, skipped)
+    made.pool.apply([event(skipped, "skip")], annotator=made.bob)
+    assert hidden(made.bob) == hidden(None) == [item]
+    assert hidden(made.ann) == [], "those who gave it know it"
+    assert items_to_hide(store, made.project_id, made.bob, second_looks=False).tolist() == []
+    label(made, item, 0, made.bob)
+    assert hidden(made.bob) == hidden(None) == []
+    answer = event(item, "undo", undoes=made.pool.history(item)[-1].uuid)
+    assert made.pool.apply([answer], annotator=made.bob)[0].accepted
+    assert hidden(made.bob) == [item]
