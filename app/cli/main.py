@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +45,7 @@ Project = options.Project
 Changes = options.Changes
 models.register(app)
 encoders.register(app)
+_built = cache(typer.main.get_command)  # from the signatures of all commands, once in a process
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +65,7 @@ def every_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Never shows a traceback (WINNOW_DEBUG=1 does)."""
-    command = typer.main.get_command(app)
+    command = _built(app)
     try:
         result = command.main(list(sys.argv[1:] if arguments is None else arguments), "winnow", standalone_mode=False)
         return result if isinstance(result, int) else 0
