@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sqlite3
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine
 
+from storage.database import migrate
 from storage.database import store as store_module
 from storage.database.store import Store
 from tests.postgres_server import Server, empty_tables, find_binaries, running_server
+
+gc.disable()  # until all tests are collected: searches for reference cycles are a fifth of the time that imports take
 
 # One thread for arithmetic in each test process, unless set otherwise. Test processes share the cores with each other
 # and with the servers they start, and OpenMP threads that wait for a busy core spin: on two busy cores, one file of
@@ -31,6 +38,8 @@ for variable, value in (("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1"),
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 6 * 2**30
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+ROOT = Path(__file__).parents[1]
 
 # Rough seconds of a test with this mark; `slow(60)` says its own. Other tests: 0.1.
 SECONDS = {"browser": 5.0, "slow": 5.0, "postgres": 1.0}
@@ -59,6 +68,57 @@ def share_compiled_statements() -> None:
 share_compiled_statements()
 
 
+class CopiedMigrations:
+    """A test process migrates one empty SQLite store, and copies it where another empty one would be migrated: the
+    steps are a third of the time of a test that opens a store of its own. Tests of the database migrate each one."""
+
+    copies = True  # set before each test
+
+    def __init__(self) -> None:
+        self._migrated: sqlite3.Connection | None = None
+        self._upgrade, migrate.upgrade = migrate.upgrade, self
+
+    def __call__(self, engine: Engine, backup: migrate.Backup | None, target: str = "head") -> None:
+        if backup is not None or target != "head" or engine.dialect.name != "sqlite" or not self.copies:
+            self._upgrade(engine, backup, target)
+            return
+        path = engine.url.database
+        assert path is not None
+        if self._migrated is None:
+            self._upgrade(engine, backup, target)
+            self._migrated = sqlite3.connect(":memory:", check_same_thread=False)
+            with closing(sqlite3.connect(path)) as made:
+                made.backup(self._migrated)
+            return
+        with closing(sqlite3.connect(path)) as empty:
+            self._migrated.backup(empty)
+
+
+copied_migrations = CopiedMigrations()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    copied_migrations.copies = "database" not in item.path.parts
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a fresh clone pytest rewrites and compiles every test file. Each process of a parallel run begins with other
+    files and finds the bytecode of the rest, which the other processes have written meanwhile."""
+    config = session.config
+    worker = getattr(config, "workerinput", None)  # of pytest-xdist
+    if worker is None or sys.flags.dont_write_bytecode:
+        return
+    here = config.invocation_params.dir
+    left_out = [here / name for name in config.getoption("ignore") or ()]
+    places = [here / name.partition("::")[0] for name in config.args]
+    found = {file for place in places for file in (place.rglob("test_*.py") if place.is_dir() else [place])}
+    files = sorted(file for file in found if not any(file.is_relative_to(folder) for folder in left_out))
+    first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
+    for file in files[first:] + files[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # collection reports it
+            import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+
+
 @pytest.hookimpl(trylast=True)  # when all marks are set
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come first: the processes of a parallel run, which get one file at a time, end together."""
@@ -73,6 +133,7 @@ def pytest_collection_finish() -> None:
     """Modules and collected tests live until the end: without this, every search for reference cycles visits them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def missing(what: str) -> None:
