@@ -178,14 +178,6 @@ class AnnotatorBrowser:
         page.wait_for_selector(".tile", timeout=SLOW)
         return page
 
-    def leave(self) -> None:
-        self.context.remove_listener("request", self.listener)
-        self.context.set_offline(False)
-        for page in self.context.pages:
-            if not page.url.endswith(HEALTH_PATH):
-                page.close()
-        self.context.clear_cookies()
-
     def events(self, kind: str | None = "label") -> list[LabelEventRow]:
         """What is stored for this person in this project, oldest first."""
         found = self.pool.recent(self.person.id, 10_000)[::-1]
@@ -304,17 +296,14 @@ def contexts(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
 
 
 @pytest.fixture
-def open_browser(
-    server: Server, store: Store, chromium: Browser, contexts: dict[str, list[BrowserContext]]
-) -> Iterator[Any]:
-    """`open_browser(project, name, **context options)` gives an annotator a browser context until the test ends."""
-    taken: list[AnnotatorBrowser] = []
+def lend_context(chromium: Browser, contexts: dict[str, list[BrowserContext]]) -> Iterator[Any]:
+    """`lend_context(server, **options)` gives a browser context without cookies and without tabs until the test ends.
+    The next test gets it again: what a page keeps in the browser's own storage stays there."""
+    taken: list[BrowserContext] = []
 
-    def open_context(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> AnnotatorBrowser:
-        options.setdefault("viewport", {"width": 1280, "height": 800})
-        free = contexts.setdefault(repr(sorted(options.items())), [])
-        used = [user.context for user in taken]
-        context = next((one for one in free if one not in used), None)
+    def lend(server: Server, **options: Any) -> BrowserContext:
+        free = contexts.setdefault(repr((server.url, sorted(options.items()))), [])
+        context = next((one for one in free if one not in taken), None)
         if context is None:
             context = chromium.new_context(**options)
             # Playwright's own calls count as gestures; only real keys and clicks shall.
@@ -322,9 +311,28 @@ def open_browser(
             context.set_default_timeout(SLOW)
             open_anchor(context, server)
             free.append(context)
+        taken.append(context)
+        return context
+
+    yield lend
+    for context in taken:
+        context.set_offline(False)
+        for page in context.pages:
+            if not page.url.endswith(HEALTH_PATH):
+                page.close()
+        context.clear_cookies()
+
+
+@pytest.fixture
+def open_browser(server: Server, store: Store, lend_context: Callable[..., BrowserContext]) -> Iterator[Any]:
+    """`open_browser(project, name, **context options)` gives an annotator a browser context until the test ends."""
+    taken: list[AnnotatorBrowser] = []
+
+    def open_context(project: ProjectRow, name: str = "Ana Koller", **options: Any) -> AnnotatorBrowser:
+        options.setdefault("viewport", {"width": 1280, "height": 800})
+        context = lend_context(server, **options)
         person = annotator_named(store, name)
-        ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
-        context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
+        sign_in(context, server, person)
         user = AnnotatorBrowser(server, store, project, person, context)
         user.listener = lambda request: user.outside.append(request.url) if leaves(request.url, server) else None
         context.on("request", user.listener)
@@ -333,7 +341,13 @@ def open_browser(
 
     yield open_context
     for user in taken:
-        user.leave()
+        user.context.remove_listener("request", user.listener)
+
+
+def sign_in(context: BrowserContext, server: Server, person: AnnotatorRow) -> None:
+    """The browser gets the session cookie of `person`."""
+    ticket = tickets.issue(tickets.signing_key(server.home), person.id, 3600)
+    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
 
 
 def leaves(url: str, server: Server) -> bool:

@@ -15,7 +15,7 @@ from app.web.routes.media import media_path
 from core.config import RoundConfig
 from storage.database.schema import Round
 from storage.rounds.log import RoundLog
-from tests.browser.conftest import SLOW, at_rest, saved
+from tests.browser.conftest import at_rest, saved
 
 
 def status(address: str, **headers: str) -> int:
@@ -79,11 +79,9 @@ def test_a_page_that_fails_shows_a_number_and_others_go_on(open_browser, audio, 
     assert len(other.events()) == 1
 
 
-def test_a_screen_opened_by_its_address_loads_its_pictures_when_the_session_begins(server, chromium, images):
+def test_a_screen_opened_by_its_address_loads_its_pictures_when_the_session_begins(server, lend_context, images):
     """The page asks for pictures when it is drawn, which may be before the cookie of the session is there."""
-    context = chromium.new_context()
-    context.set_default_timeout(SLOW)
-    page = context.new_page()
+    page = lend_context(server).new_page()
     page.goto(f"{server.url}/label", wait_until="domcontentloaded")
     expect(page.get_by_text("Who is labeling?")).to_be_visible()
     expect(page.get_by_text("Page not found")).to_have_count(0)
@@ -101,4 +99,3 @@ def test_a_screen_opened_by_its_address_loads_its_pictures_when_the_session_begi
         """() => { const all = [...document.querySelectorAll("img[src*='/api/media/']")];
         return all.length > 0 && all.every((one) => one.naturalWidth > 0); }"""
     )
-    context.close()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from app.views.figures.map import FEW_POINTS
-from app.web import tickets
-from app.web.access import SESSION_COOKIE
 from storage.database.store import Store
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
@@ -15,7 +13,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectRow
 from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
-from tests.browser.conftest import SLOW, Server, at_rest, wait_for_card
+from tests.browser.conftest import Server, at_rest, wait_for_card
 from tests.browser.screens import READY
 
 LISTEN = """window.violations = [];
@@ -34,13 +32,9 @@ def project(store: Store) -> ProjectRow:
     return made
 
 
-def test_no_screen_violates_the_policy(server: Server, store: Store, chromium: Browser, project: ProjectRow):
-    context = chromium.new_context()
-    context.set_default_timeout(SLOW)
-    context.add_init_script(LISTEN)
-    ticket = tickets.issue(tickets.signing_key(server.home), annotator_named(store, "Ana Koller").id, 3600)
-    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
-    page = context.new_page()
+def test_no_screen_violates_the_policy(open_browser, server: Server, project: ProjectRow):
+    page = open_browser(project).context.new_page()
+    page.add_init_script(LISTEN)
     violations: list[str] = []
     page.on(
         "console",
@@ -57,31 +51,24 @@ def test_no_screen_violates_the_policy(server: Server, store: Store, chromium: B
         page.wait_for_selector(ready)
         at_rest(page)
         found[screen] = page.evaluate("window.violations")
-    context.close()
     assert found == {screen: [] for screen in READY} and violations == []
 
 
-def test_a_map_drawn_with_webgl_does_not_violate_the_policy(server: Server, store: Store, chromium: Browser):
+def test_a_map_drawn_with_webgl_does_not_violate_the_policy(open_browser, server: Server, store: Store):
     project = sample_store.image_project(store, "Large map", FEW_POINTS + 100)
     finish_round(store, project, [0, 1, 2], accuracy=0.6)
-    context = chromium.new_context()
-    context.set_default_timeout(SLOW)
-    context.add_init_script(LISTEN)
-    ticket = tickets.issue(tickets.signing_key(server.home), annotator_named(store, "Ana Koller").id, 3600)
-    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
-    page = context.new_page()
+    page = open_browser(project).context.new_page()
+    page.add_init_script(LISTEN)
     page.goto(f"{server.url}/map?project={project.id}", wait_until="domcontentloaded")
     page.wait_for_selector(".gl-container canvas")
     at_rest(page)
     found = page.evaluate("window.violations")
-    context.close()
     assert found == []
 
 
-def test_the_policy_stops_a_script_and_a_picture_of_another_host(server: Server, chromium: Browser):
-    context = chromium.new_context()
-    context.add_init_script(LISTEN)
-    page = context.new_page()
+def test_the_policy_stops_a_script_and_a_picture_of_another_host(server: Server, lend_context):
+    page = lend_context(server).new_page()
+    page.add_init_script(LISTEN)
     page.goto(server.url, wait_until="domcontentloaded")
     page.evaluate(
         """() => { for (const [tag, name] of [['script', 'x.js'], ['img', 'x.png'], ['iframe', '']])
@@ -89,5 +76,4 @@ def test_the_policy_stops_a_script_and_a_picture_of_another_host(server: Server,
     )
     page.wait_for_function("window.violations.length >= 3")
     directives = {one.split(" ")[0] for one in page.evaluate("window.violations")}
-    context.close()
     assert {"script-src-elem", "img-src", "frame-src"} <= directives

@@ -21,7 +21,7 @@ from tests.browser.conftest import AnnotatorBrowser, at_rest, choose, eventually
 from tests.storage import made_media
 
 HOSTILE = "<img src=x onerror=alert(1)> ![x](http://203.0.113.7/a.png)"
-N_MANY = 4_000
+N_MANY = 2_400
 _numbers = itertools.count(1)
 
 

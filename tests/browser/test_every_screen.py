@@ -1,6 +1,6 @@
 """Every screen at desktop and phone size and at 150 and 200 % zoom, light and dark: nothing overlaps, sticks out or is
 cut, everything has a name and enough contrast (axe-core), and every control can be reached by mouse and keyboard. One
-server, one page for each theme."""
+server and one page, which follows the system's choice of light or dark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import update
 
-from app.web import tickets
-from app.web.access import SESSION_COOKIE
 from storage.database.schema import Item
 from storage.database.store import Store
 from storage.labeling.pool import Pool
@@ -21,7 +19,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectRow
 from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
-from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, eventually, serious, wait_for_card
+from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, eventually, serious, sign_in, wait_for_card
 from tests.browser.screens import READY
 
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -151,20 +149,24 @@ def busy(store: Store) -> ProjectRow:
     return project
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
-def tour(request, server: Server, store: Store, chromium: Browser, busy: ProjectRow) -> Iterator[Page]:
-    """One page for each theme; the tests of a theme walk from screen to screen as people do."""
-    context = chromium.new_context(viewport=DESK, color_scheme=request.param)
+@pytest.fixture(scope="module")
+def tour(server: Server, store: Store, chromium: Browser, busy: ProjectRow) -> Iterator[Page]:
+    """One page; the tests walk from screen to screen as people do."""
+    context = chromium.new_context(viewport=DESK)
     context.set_default_timeout(SLOW)
-    ticket = tickets.issue(tickets.signing_key(server.home), annotator_named(store, "Ana Koller").id, 3600)
-    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": server.url, "httpOnly": True}])
+    sign_in(context, server, annotator_named(store, "Ana Koller"))
     opened = context.new_page()
     opened.goto(f"{server.url}/?project={busy.id}", wait_until="domcontentloaded")
     wait_for_card(opened)
-    color = "app => getComputedStyle(app).backgroundColor"
-    eventually(opened, lambda: opened.locator(".stApp").evaluate(color), BACKGROUND[request.param])
     yield opened
     context.close()
+
+
+def switch_theme(page: Page, scheme: str) -> None:
+    """As when the system changes from day to night."""
+    page.emulate_media(color_scheme=scheme)
+    color = "app => getComputedStyle(app).backgroundColor"
+    eventually(page, lambda: page.locator(".stApp").evaluate(color), BACKGROUND[scheme])
 
 
 def fits(page: Page) -> None:
@@ -177,16 +179,19 @@ def fits(page: Page) -> None:
 @pytest.mark.parametrize("screen", READY)
 def test_a_screen_fits_desktop_zoom_and_phone_and_has_no_serious_findings(tour: Page, screen: str):
     page = tour
-    for size in (DESK, *ZOOMED, PHONE):
-        page.set_viewport_size(size)
-        if size is DESK:
-            page.locator(".st-key-tabs a", has_text=screen).click()
-            expect(page.locator(".st-key-tab-current")).to_have_text(screen)
-        page.wait_for_selector(READY[screen])
-        at_rest(page)
-        fits(page)
-        assert page.evaluate(OUT_OF_REACH) == [] and page.evaluate(NAME_INSIDE)
-        eventually(page, lambda: serious(page), [])
+    page.set_viewport_size(DESK)
+    page.locator(".st-key-tabs a", has_text=screen).click()
+    expect(page.locator(".st-key-tab-current")).to_have_text(screen)
+    page.wait_for_selector(READY[screen])
+    for scheme in BACKGROUND:
+        switch_theme(page, scheme)
+        for size in (DESK, *ZOOMED, PHONE):
+            page.set_viewport_size(size)
+            page.wait_for_selector(READY[screen])
+            at_rest(page)
+            fits(page)
+            eventually(page, lambda: (page.evaluate(OUT_OF_REACH), page.evaluate(NAME_INSIDE)), ([], True))
+            eventually(page, lambda: serious(page), [])
     eventually(page, lambda: page.locator(".st-key-tabs").evaluate("tabs => tabs.scrollWidth - tabs.clientWidth"), 0)
     eventually(page, lambda: page.evaluate(LEFT_OUT), [])
     page.locator(".st-key-tab-current a").focus()
@@ -197,19 +202,17 @@ def test_a_screen_fits_desktop_zoom_and_phone_and_has_no_serious_findings(tour: 
     assert len(set(seen)) >= 5
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_question_for_a_name_fits_and_has_no_serious_findings(server, chromium, busy, scheme):
-    context = chromium.new_context(viewport=PHONE, color_scheme=scheme)
-    context.set_default_timeout(SLOW)
-    page = context.new_page()
+def test_the_question_for_a_name_fits_and_has_no_serious_findings(server, lend_context, busy):
+    page = lend_context(server).new_page()
     page.goto(server.url, wait_until="domcontentloaded")
     page.wait_for_selector(".st-key-welcome input")
-    for size in (PHONE, DESK):
-        page.set_viewport_size(size)
-        at_rest(page)
-        fits(page)
-    eventually(page, lambda: serious(page), [])
-    context.close()
+    for scheme in BACKGROUND:
+        switch_theme(page, scheme)
+        for size in (PHONE, DESK):
+            page.set_viewport_size(size)
+            at_rest(page)
+            fits(page)
+        eventually(page, lambda: serious(page), [])
 
 
 def test_the_page_process_stays_small_and_never_loads_torch(server: Server):

@@ -10,7 +10,6 @@ from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import (
     OVERFLOW,
-    SLOW,
     at_rest,
     current_item,
     eventually,
@@ -37,10 +36,8 @@ def test_the_list_of_keys_and_a_selection_have_no_serious_accessibility_findings
     eventually(page, lambda: serious(page), [])
 
 
-def test_a_name_is_given_by_keyboard_alone_and_remembered(server, chromium, store, audio):
-    context = chromium.new_context()
-    context.set_default_timeout(SLOW)
-    page = context.new_page()
+def test_a_name_is_given_by_keyboard_alone_and_remembered(server, lend_context, audio):
+    page = lend_context(server).new_page()
     page.goto(f"{server.url}/?project={audio.id}")
     page.wait_for_selector(".st-key-welcome input")
     at_rest(page)
@@ -52,7 +49,6 @@ def test_a_name_is_given_by_keyboard_alone_and_remembered(server, chromium, stor
     page.reload()
     wait_for_card(page)
     expect(page.locator(".st-key-person")).to_have_text(re.compile(r"^\s*CN"))
-    context.close()
 
 
 def test_a_phone_shows_the_card_and_a_two_column_pad_without_overlap(open_browser, audio, store):

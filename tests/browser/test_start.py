@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from app.jobs.folder import JobFolder
 from app.jobs.jobs import Job
 from app.processes.messages import Message
-from app.web import tickets
-from app.web.access import SESSION_COOKIE
 from core.types import Progress
 from storage.database.store import Store
 from storage.projects.annotators import annotator_named
 from storage.projects.projects import create_project, get_project
 from storage.projects.sample_projects import HANDWRITTEN, SPOKEN
 from tests.app import sample_store
-from tests.browser.conftest import OVERFLOW, SLOW, Server, at_rest, own_server, serious
+from tests.browser.conftest import OVERFLOW, Server, at_rest, eventually, own_server, serious, sign_in
 from tests.browser.screens import READY
 from tests.browser.test_every_screen import DESK, LONG, OUT_OF_REACH, PHONE, ZOOMED
 
@@ -51,20 +49,26 @@ def importing(home: Path, project_id: int, done: int, total: int) -> Iterator[No
     folder.write_job(dataclasses.asdict(job))
     lock = folder.open_lock()
     folder.send(Message("progress", dataclasses.asdict(Progress("import", done, total))))
-    yield
-    os.close(lock)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
-def person_at(chromium: Browser, start: Server, kept: Store, name: str, **options: object) -> Page:
-    context = chromium.new_context(**options)
-    context.set_default_timeout(SLOW)
-    ticket = tickets.issue(tickets.signing_key(start.home), annotator_named(kept, name).id, 3600)
-    context.add_cookies([{"name": SESSION_COOKIE, "value": ticket, "url": start.url, "httpOnly": True}])
-    return context.new_page()
+@pytest.fixture
+def page_of(lend_context: Callable[..., BrowserContext], start: Server, kept: Store) -> Callable[[str], Page]:
+    """`page_of(name)`: a new page in the browser of that person."""
+
+    def open_page(name: str) -> Page:
+        context = lend_context(start)
+        sign_in(context, start, annotator_named(kept, name))
+        return context.new_page()
+
+    return open_page
 
 
-def test_several_projects_have_an_overview_with_full_names_counts_and_progress(chromium, start, kept):
-    page = person_at(chromium, start, kept, "Ana")
+def test_several_projects_have_an_overview_with_full_names_counts_and_progress(page_of, start, kept):
+    page = page_of("Ana")
     page.goto(start.url)
     page.wait_for_url("**/projects")
     names = page.locator(".winnow-project-name")
@@ -75,7 +79,8 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(c
     expect(card).to_contain_text("0 labeled")
     expect(card).to_contain_text("No round yet · last activity")
     expect(page.get_by_role("button", name="New project")).to_be_visible()
-    assert page.evaluate(OVERFLOW) == 0 and serious(page) == []
+    eventually(page, lambda: page.evaluate(OVERFLOW), 0)
+    eventually(page, lambda: serious(page), [])
     at_rest(page)
     card.get_by_role("button", name="Open").click()
     page.wait_for_selector(READY["Label"])
@@ -89,11 +94,10 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(c
     at_rest(page)
     page.locator(".st-key-overview-new button").click()
     expect(page.get_by_role("button", name="Create project")).to_be_visible()
-    page.context.close()
 
 
-def test_a_new_user_is_offered_a_tour_of_four_steps_once(chromium, start, kept):
-    page = person_at(chromium, start, kept, "Newcomer")
+def test_a_new_user_is_offered_a_tour_of_four_steps_once(page_of, start, kept):
+    page = page_of("Newcomer")
     page.goto(start.url)
     page.get_by_role("button", name="Start the tour").click()
     for step, ready in enumerate((READY["Label"], READY["Train"], ".winnow-empty", READY["Export"]), 1):
@@ -102,46 +106,47 @@ def test_a_new_user_is_offered_a_tour_of_four_steps_once(chromium, start, kept):
         at_rest(page)
         if step < 4:
             page.get_by_role("button", name="Next: ").click()
-    assert serious(page) == []
+    eventually(page, lambda: serious(page), [])
     page.get_by_role("button", name="Done").click()
     expect(page.locator(".winnow-tour")).to_have_count(0)
     page.goto(f"{start.url}/projects")
     expect(page.locator(".winnow-project-name")).to_have_count(3)
     at_rest(page)
     expect(page.get_by_role("button", name="Start the tour")).to_have_count(0)
-    page.context.close()
 
 
-def test_the_tour_can_be_skipped_and_is_not_offered_again(chromium, start, kept):
-    page = person_at(chromium, start, kept, "Hurried", viewport={"width": 390, "height": 844}, color_scheme="dark")
+def test_the_tour_can_be_skipped_and_is_not_offered_again(page_of, start, kept):
+    page = page_of("Hurried")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
     page.goto(start.url)
     page.get_by_role("button", name="Skip").wait_for()
-    assert page.evaluate(OVERFLOW) == 0 and serious(page) == []
+    eventually(page, lambda: page.evaluate(OVERFLOW), 0)
+    eventually(page, lambda: serious(page), [])
     page.get_by_role("button", name="Skip").click()
     expect(page.locator(".st-key-tour-offer")).to_have_count(0)
     page.reload()
     expect(page.locator(".winnow-project-name")).to_have_count(3)
     at_rest(page)
     expect(page.locator(".st-key-tour-offer")).to_have_count(0)
-    page.context.close()
 
 
-def test_the_overview_fits_at_every_zoom(chromium, start, kept):
+def test_the_overview_fits_at_every_zoom(page_of, start):
     """The other screens are in `test_every_screen.py`."""
-    page = person_at(chromium, start, kept, "Ana", color_scheme="dark")
+    page = page_of("Ana")
+    page.emulate_media(color_scheme="dark")
     page.goto(f"{start.url}/projects")
     expect(page.locator(".winnow-project-name")).to_have_count(3)
     for size in (DESK, *ZOOMED, PHONE):
         page.set_viewport_size(size)
         at_rest(page)
-        assert page.evaluate(OVERFLOW) == 0 and page.evaluate(OUT_OF_REACH) == []
-        assert serious(page) == []
-    page.context.close()
+        eventually(page, lambda: (page.evaluate(OVERFLOW), page.evaluate(OUT_OF_REACH)), (0, []))
+        eventually(page, lambda: serious(page), [])
 
 
-def test_an_empty_project_leads_on_from_every_screen(chromium, start, kept):
+def test_an_empty_project_leads_on_from_every_screen(page_of, start, kept):
     """Without items to Data, without labels to Label, without a round to Train."""
-    page = person_at(chromium, start, kept, "Ana")
+    page = page_of("Ana")
     empty, unlabeled = get_project(kept, HANDWRITTEN).id, get_project(kept, LONG).id
     for screen, project, words, lead in (
         ("train", empty, "Import files", "data"),
@@ -150,7 +155,10 @@ def test_an_empty_project_leads_on_from_every_screen(chromium, start, kept):
         ("export", unlabeled, "Label the first items", ""),
         ("review", unlabeled, "Continue labeling", ""),
     ):
-        page.goto(f"{start.url}/{screen}?project={project}")
+        if f"project={project}" in page.url:
+            page.locator(".st-key-tabs a", has_text=screen.capitalize()).click()
+        else:
+            page.goto(f"{start.url}/{screen}?project={project}")
         button = page.get_by_role("button", name=words, exact=True)
         button.wait_for()
         at_rest(page)
@@ -158,16 +166,14 @@ def test_an_empty_project_leads_on_from_every_screen(chromium, start, kept):
         page.wait_for_url(
             lambda url, lead=lead, project=project: url.split("?")[0].endswith(f"/{lead}") and str(project) in url
         )
-    page.context.close()
 
 
-def test_label_says_what_is_coming_while_files_are_imported(chromium, start, kept):
+def test_label_says_what_is_coming_while_files_are_imported(page_of, start, kept):
     project = get_project(kept, SPOKEN)
     with importing(start.home, project.id, done=1_200, total=5_000):
-        page = person_at(chromium, start, kept, "Ana")
+        page = page_of("Ana")
         page.goto(f"{start.url}/?project={project.id}")
         notice = page.locator(".st-key-import-notice")
         expect(notice).to_contain_text("Importing files: 1,200 of 5,000. 12 items can be labeled now")
-        assert serious(page) == []
+        eventually(page, lambda: serious(page), [])
     expect(notice).to_have_count(0)
-    page.context.close()

@@ -128,7 +128,7 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     expect(card.locator("ol.winnow-picks")).to_have_count(3)
     expect(card.locator("ol.winnow-picks").nth(1).locator(".winnow-shared")).to_have_count(1)
     expect(card.locator(".st-key-comparison-maps .js-plotly-plot")).to_be_visible()
-    assert serious(page) == []
+    eventually(page, lambda: serious(page), [])
     at_rest(page)
     page.set_viewport_size(ZOOMED[0])
     eventually(page, lambda: page.evaluate(CUT), [])
@@ -166,10 +166,10 @@ def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images,
     )
     expect(card.get_by_role("button", name="Compare")).to_be_visible()
     at_rest(page)
-    assert serious(page) == []
+    eventually(page, lambda: serious(page), [])
     data = user.tab("data")
     expect(data.locator(".st-key-card-encoders")).to_contain_text("efficientnet-lite0")
     data.get_by_text("Embeddings from elsewhere").click()
     expect(data.get_by_role("button", name="Import embeddings")).to_be_disabled()
     at_rest(data)
-    assert serious(data) == []
+    eventually(data, lambda: serious(data), [])

@@ -53,16 +53,6 @@ def busy(store, audio):
     return audio
 
 
-def test_the_tabs_have_the_agreed_names_order_and_addresses(open_browser, audio):
-    page = open_browser(audio).label_tab()
-    tabs = page.locator(".st-key-tabs a")
-    expect(tabs).to_have_text(TABS)
-    for name in TABS[1:]:
-        page.locator(".st-key-tabs a", has_text=name).click()
-        expect(page.locator(".st-key-tab-current")).to_have_text(name)
-        page.wait_for_url(f"**/{name.lower()}?project={audio.id}")
-
-
 @pytest.mark.parametrize(("old", "name"), [("learn", "Train"), ("collect", "Data"), ("deliver", "Export")])
 def test_an_old_address_opens_the_renamed_screen_of_the_same_project(open_browser, audio, old, name):
     page = open_browser(audio).tab(old)
@@ -91,12 +81,14 @@ def test_an_archived_project_is_listed_and_restored_on_the_data_screen(open_brow
     wait_for_card(page)
 
 
-def test_no_retired_word_is_readable_on_any_screen(open_browser, busy):
+def test_tabs_have_the_agreed_names_order_and_addresses_and_no_screen_a_retired_word(open_browser, busy):
     page = open_browser(busy).label_tab()
+    expect(page.locator(".st-key-tabs a")).to_have_text(TABS)
     eventually(page, lambda: retired_words(page), [])
     for name in TABS[1:]:
         page.locator(".st-key-tabs a", has_text=name).click()
         expect(page.locator(".st-key-tab-current")).to_have_text(name)
+        page.wait_for_url(f"**/{name.lower()}?project={busy.id}")
         page.wait_for_selector(READY[name])
         at_rest(page)
         eventually(page, lambda: retired_words(page), [])
@@ -113,11 +105,9 @@ def test_no_retired_word_is_readable_on_any_screen(open_browser, busy):
     eventually(page, lambda: retired_words(page), [])
 
 
-def test_the_start_screen_has_no_retired_word(server, chromium):
-    context = chromium.new_context()
-    page = context.new_page()
+def test_the_start_screen_has_no_retired_word(server, lend_context):
+    page = lend_context(server).new_page()
     page.goto(server.url, wait_until="domcontentloaded")
     page.wait_for_selector(".st-key-welcome input")
     at_rest(page)
     assert retired_words(page) == []
-    context.close()
