@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(firstword $(wildcard $(VENV)/.torch-cpu $(VENV)/.torch-cuda))),default)
 TORCH_CUDA ?= cu130
-PROCESSES ?= 3
+PROCESSES ?= 4
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Tests start hundreds of processes. Without bytecode files, each would compile the sources again.
@@ -75,7 +75,7 @@ check: style
 # The fast tests compute, so there are as many processes as cores. Of the others many wait for servers and browsers;
 # PROCESSES sets another number for them.
 fast-tests:
-	@$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not browser and not postgres"
+	@$(PY) -m pytest -n 2 $(BY_FILE) --ignore tests/browser -m "not slow and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.
