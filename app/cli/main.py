@@ -19,6 +19,7 @@ from app.cli.commands import doctor, encoders, lifecycle, models, people
 from app.cli.commands import store as store_commands
 from app.cli.output import print_error, print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
+from app.views.text import count
 from core.config import Preset
 from core.version import VERSION
 
@@ -193,10 +194,10 @@ def export(  # noqa: PLR0913 (one parameter for each option)
     with open_store() as store, progress_bar("Exporting") as report:
         found = find_project(store, project)
         done = export_labels(store, ExportRequest(project_id=found.id, target=str(target), options=wanted), report)
-    notes = f" {done.media_missing:,} files are missing or changed." if done.media_missing else ""
+    notes = f" {count(done.media_missing, 'file is', 'files are')} missing or changed." if done.media_missing else ""
     notes += f" Contested rows: {done.contested:,} (column contested)." if done.contested else ""
     notes += f" Contested items left out: {done.contested_left_out:,}." if done.contested_left_out else ""
-    show(asdict(done), as_json, f"{done.rows:,} rows in {done.target}.{notes}")
+    show(asdict(done), as_json, f"{count(done.rows, 'row')} in {done.target}.{notes}")
 
 
 @app.command()
@@ -279,7 +280,7 @@ def check(project: Project, as_json: Json = False) -> None:
     with open_store() as store, progress_bar("Checking") as report:
         done = verify_items(store, find_project(store, project).id, report)
     found = f"{done.missing:,} missing, {done.changed:,} changed, {done.repaired:,} restored"
-    show(asdict(done), as_json, f"{done.checked:,} files checked: {found}.")
+    show(asdict(done), as_json, f"{count(done.checked, 'file')} checked: {found}.")
 
 
 @app.command()

@@ -47,10 +47,10 @@ def about_rounds(found: Measurement) -> list[str]:
         lines.append("Items of the same groups are trained on, so the accuracy on new groups may be lower.")
     early = sum(not row.inductive for row in found.rounds)
     if early:
-        rounds = "1 round" if early == 1 else f"{early} rounds"
+        rounds = count(early, "round")
         lines.append(f"{rounds} from before the draw used these items without labels; such accuracy may be too high.")
     if found.n_left_out:
-        rounds = "1 round" if found.n_left_out == 1 else f"{found.n_left_out} rounds"
+        rounds = count(found.n_left_out, "round")
         lines.append(f"{rounds} has no predictions of all test items and is not shown." if found.n_left_out == 1 else
                      f"{rounds} have no predictions of all test items and are not shown.")  # fmt: skip
     return lines

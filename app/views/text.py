@@ -9,6 +9,8 @@ from __future__ import annotations
 import html
 import re
 
+from storage.database.strings import count as count
+
 _SPECIAL = re.compile(r"[!-/:-@\[-`{-~]")  # every ASCII punctuation character may be escaped by a backslash
 _INVISIBLE = re.compile("[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _JOINER = "\u2060"  # WORD JOINER: has no width, breaks the recognition
@@ -37,8 +39,3 @@ def markup(text: object) -> str:
 def figure_text(text: object) -> str:
     """`text` for titles, ticks and hover texts of plotly, which reads a little HTML but shows `&quot;` as it is."""
     return html.escape(visible(str(text)), quote=False)
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """ "1 clip", "3,000 clips"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.views.predictions import BestClasses, RoundPredictions
-from app.views.similarity.similar_items import neighborhoods
+from app.views.similarity.similar_items import MOST_IN_CELLS, neighborhoods
 from storage.database.store import Store
 from storage.labeling.browsing.item_columns import item_columns
 from storage.labeling.state_arrays import ItemStates
@@ -223,6 +223,15 @@ class ProjectOrders:
         if sort in ("outliers", "duplicates"):
             return self._by_neighborhood(sort, first)
         return self._kept_order(sort, lambda: self._by_confidence(sort))
+
+    def note(self, sort: Sort) -> str:
+        """A sentence if the items cannot be sorted so and are in the order of the queue instead; else empty."""
+        if sort not in ("outliers", "duplicates") or self._found is None or neighborhoods(self._found) is not None:
+            return ""
+        if self._found.embeddings is not None and len(self._found.embeddings) > MOST_IN_CELLS:
+            most = f"Pools of more than {MOST_IN_CELLS:,} items cannot be sorted this way."
+            return f"{most} They are in the order of the queue."
+        return "The newest round has no features to sort by. Items are in the order of the queue."
 
     def _by_name(self) -> Order:
         by_name = item_columns(self._store, self._project_id, self._states).by_name()

@@ -1,4 +1,5 @@
-"""Validation of strings: stored exactly as given or refused, equally on every database."""
+"""Strings: validated, so that they are stored exactly as given or refused, equally on every database; and numbers with
+their nouns."""
 
 from __future__ import annotations
 
@@ -33,3 +34,8 @@ def named(text: str, what: str, limit: int) -> str:
 def composed(text: str) -> str:
     """The form in which names are compared: letters with accents as one character (NFC)."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """ "1 clip", "3,000 clips"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

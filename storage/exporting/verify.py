@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
+from storage.database.strings import count
 from storage.exporting.provenance import RowDigest
 from storage.exporting.target import MANIFESTS, described, is_media
 from storage.importing.tables.readers import read_table
@@ -118,11 +119,13 @@ def _check_rows(folder: Path, about: Mapping[str, Any], found: Verification, rep
             if found.n_rows % REPORT_EVERY == 0:
                 report(Progress("verify", found.n_rows, int(counts.get("rows") or 0), table))
     if found.n_rows != counts.get("rows"):
-        found.problems.append(f"The table has {found.n_rows:,} rows; manifest.json says {counts.get('rows')}.")
+        found.problems.append(f"The table has {count(found.n_rows, 'row')}; manifest.json says {counts.get('rows')}.")
     for name in sorted({*labels, *(counts.get("labels") or {})}):
         wanted = (counts.get("labels") or {}).get(name, 0)
         if labels[name] != wanted:
-            found.problems.append(f"{labels[name]:,} rows have the label {name!r}; manifest.json says {wanted:,}.")
+            found.problems.append(
+                f"{count(labels[name], 'row has', 'rows have')} the label {name!r}; manifest.json says {wanted:,}."
+            )
     if about.get("rows_sha256") not in (None, digest.hexdigest()):  # exports of older versions have none
         found.problems.append("The items or labels of the rows have changed, or their order: the row digest differs.")
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from storage.database.strings import count
 from storage.importing.reading import CLASS_FOLDERS, Findings, Question, ReadingOptions
 from storage.importing.sources import GivenLabel
 from storage.importing.splits import NO_SPLIT, GivenSplit, split_folders, split_named
@@ -110,7 +111,9 @@ class FolderNames:
                 for names in self._doubtful.values()
             ]
         if self._unlabeled:
-            found.warnings.append(f"{self._unlabeled:,} files in a folder for unlabeled files get no label.")
+            found.warnings.append(
+                f"{count(self._unlabeled, 'file')} in a folder for unlabeled files will have no label."
+            )
         return found
 
     def _container_questions(self) -> Iterable[Question]:

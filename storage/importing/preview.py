@@ -19,7 +19,7 @@ from typing import Literal
 from core.errors import InvalidInput, NotFound
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
-from storage.database.strings import composed
+from storage.database.strings import composed, count
 from storage.importing.reading import CLASS_FOLDERS, Findings, Question
 from storage.importing.sources import Entry, GivenLabel, Source, type_of
 from storage.importing.splits import HELD_OUT as HELD_OUT_NAMES
@@ -214,8 +214,8 @@ def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: Sp
     asked = any(one.option == "folders" for one in seen.found.questions)
     if lone in rules.new and seen.found.labels_from == CLASS_FOLDERS and not seen.found.classes_stated and not asked:
         text = (
-            f"All {seen.labels[lone]:,} labels come from one folder, {lone!r}. Is it a class (folders: classes), or do "
-            "these files have no label (folders: ignore)?"
+            f"All labels ({seen.labels[lone]:,}) come from one folder, {lone!r}. Is it a class (folders: classes), or "
+            "do these files have no label (folders: ignore)?"
         )
         seen.found.questions.append(Question("folders", text))
 
@@ -266,7 +266,8 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
     first_problem = next(one for one in seen.problems if strict or one.about_class)
     where = f"row {first_problem.row} ({first_problem.name})" if first_problem.row else first_problem.name
     raise InvalidInput(
-        f"{n_problems:,} of {seen.n_entries:,} entries have a problem, the first at {where}: {first_problem.problem} "
+        f"{n_problems:,} of {count(seen.n_entries, 'entry has', 'entries have')} a problem, the first at {where}: "
+        f"{first_problem.problem} "
         "Nothing was imported. Correct them, or skip them with --skip-problems"
         + (", or set what happens to unknown classes with --classes add or match." if seen.n_class_problems else ".")
     )

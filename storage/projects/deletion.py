@@ -35,6 +35,7 @@ from storage.database.schema import (
     Simulation,
 )
 from storage.database.store import Store, now
+from storage.database.strings import count
 from storage.database.tables.recordings import Recording
 from storage.media.references import remove_unreferenced
 from storage.projects import audit, projects, roles
@@ -61,20 +62,16 @@ class DeletionPlan:
 
     def sentence(self) -> str:
         what = f"The project {self.project!r} with" if self.whole_project else f"From {self.project!r}:"
-        rounds = f", {_counted(self.rounds, 'round')}" if self.whole_project else ""
+        rounds = f", {count(self.rounds, 'round')}" if self.whole_project else ""
         parts = [
-            f"{what} {_counted(self.items, 'item')}, {_counted(self.events, 'label event')}{rounds} and "
-            f"{_counted(self.media_removed, 'media file')} ({self.media_bytes:,} bytes) will be deleted for good."
+            f"{what} {count(self.items, 'item')}, {count(self.events, 'label event')}{rounds} and "
+            f"{count(self.media_removed, 'media file')} ({self.media_bytes:,} bytes) will be deleted for good."
         ]
         if self.media_shared:
-            parts.append(f"Kept because other projects use them: {_counted(self.media_shared, 'media file')}.")
+            parts.append(f"Kept because other projects use them: {count(self.media_shared, 'media file')}.")
         if self.linked_files:
-            parts.append(f"Kept where they are: {_counted(self.linked_files, 'linked file')}.")
+            parts.append(f"Kept where they are: {count(self.linked_files, 'linked file')}.")
         return " ".join([*parts, "Backups and exports are kept."])
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from core.errors import NotFound
 from storage.database.bulk import chunks
 from storage.database.schema import Item, ItemState
 from storage.database.store import Store
+from storage.database.strings import count
 from storage.database.tables.recordings import IS_WINDOW, Recording
 
 WINDOW_CLASSES = ("mixed", "none of these")
@@ -88,7 +89,7 @@ def find_recording(store: Store, project_id: int, name: str) -> RecordingRow:
     found = [row for row in rows if row.name == name or (len(name) >= 6 and row.sha256.startswith(name.lower()))]
     if len(found) != 1:
         several = f"{len(found)} recordings are called {name!r}; name one by its SHA-256." if found else ""
-        raise NotFound(several or f"The project has no recording {name!r}; it has {len(rows):,} recordings.")
+        raise NotFound(several or f"The project has no recording {name!r}; it has {count(len(rows), 'recording')}.")
     return found[0]
 
 

@@ -10,6 +10,7 @@ import typer
 from app.cli.options import Json, Project
 from app.cli.output import progress_bar, show
 from app.cli.projects import find_project, open_store
+from app.views.text import count
 
 if TYPE_CHECKING:
     from core.encoders.checks import CheckedEncoder
@@ -160,8 +161,8 @@ def embeddings(
     ]
     if found["missing"]:
         shown = ", ".join(found["missing"][:5])
-        lines.append(f"{len(found['missing']):,} items have none and are left out, such as {shown}.")
+        lines.append(f"{count(len(found['missing']), 'item has', 'items have')} none: left out, such as {shown}.")
     if found["unused"]:
-        lines.append(f"{found['unused']:,} rows of the file belong to no item.")
+        lines.append(f"{count(found['unused'], 'row of the file belongs', 'rows of the file belong')} to no item.")
     lines.append(f"Use it: python -m app settings {project} --set preset=encoder --set encoder.name={found['name']}")
     show(found, as_json, "\n".join(lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.cli.output import print_note, progress_bar, show
 from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, preview_as_dict, preview_import
 from app.jobs.requests import ImportRequest, PreviewRequest
+from app.views.text import count
 from core.config import require
 from storage.database.store import Store
 from storage.importing.preview import Preview
@@ -40,8 +41,9 @@ def window_options(seconds: float | None, hop: float | None) -> WindowOptions | 
 
 def _words(seen: Preview) -> str:
     lines = [
-        f"{seen.n_entries:,} entries, {seen.n_problems:,} with problems, {seen.n_test:,} test items, "
-        f"{seen.n_validation:,} validation items, {seen.n_unlabeled:,} without a label."
+        f"{count(seen.n_entries, 'entry', 'entries')}, {seen.n_problems:,} with problems, "
+        f"{count(seen.n_test, 'test item')}, {count(seen.n_validation, 'validation item')}, "
+        f"{seen.n_unlabeled:,} without a label."
     ]
     lines += [f"{seen.cut}."] if seen.cut else []
     lines += _reading_words(seen.found)

@@ -51,7 +51,7 @@ def delete(
         with progress_bar("Deleting") as report:
             done = [run_deletion(store, row.id, report) for row in rows]
     result = [{"project": row.project_name, "items": row.counts.get("items", 0)} for row in done]
-    lines = [f"Deleted {row['items']:,} items of {row['project']!r}." for row in result]
+    lines = [f"Deleted {count(row['items'], 'item')} of {row['project']!r}." for row in result]
     show(result, as_json, "\n".join(lines) or "There is no interrupted deletion.")
     return 0
 
@@ -120,7 +120,7 @@ def measure_(  # noqa: PLR0913 (one parameter for each option)
     lines = [words.progress_sentence(seen)]
     for row in seen.rounds:
         mark = "" if row.inductive else " (before the draw)"
-        lines.append(f"Round {row.number}, {row.n_labeled:,} labels: {words.percent(row.accuracy)}{mark}")
+        lines.append(f"Round {row.number}, {count(row.n_labeled, 'label')}: {words.percent(row.accuracy)}{mark}")
     lines += [f"  {name}: {words.percent(share)}" for name, share in seen.per_class]
     lines += [*words.about_rounds(seen), words.forecast_sentence(forecast, seen.n_labeled)] if seen.rounds else []
     show(as_dict(seen, forecast), as_json, "\n".join(lines))

@@ -10,6 +10,7 @@ import typer
 from app.cli.options import Hop, Json, Project, Windows
 from app.cli.output import print_note, progress_bar, show
 from app.cli.projects import find_project, open_store
+from app.views.text import count
 
 model = typer.Typer(help="Export the model of a round, or name a round.", no_args_is_help=True, rich_markup_mode=None)
 RoundOption = Annotated[
@@ -131,7 +132,7 @@ def diff_words(found: Any) -> str:
         lines += [
             f"Test accuracy on the same {one.n:,} items: {one.first / one.n:.1%} -> {one.second / one.n:.1%}",
             f"Difference: {100 * one.difference:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f} (Bonett-Price); "
-            f"{one.only_second:,} items better, {one.only_first:,} worse; p = {one.p_value:.3g} (exact McNemar)",
+            f"{count(one.only_second, 'item')} better, {one.only_first:,} worse; p = {one.p_value:.3g} (exact McNemar)",
         ]
         lines += [f"  {each.name}: {each.first:,} -> {each.second:,} of {each.n:,}" for each in found.per_class]
     else:
@@ -158,7 +159,7 @@ def verify(
     source = found.source
     named = f" ({source['name']})" if source["name"] else ""
     origin = f"round {source['round']}{named}, seed {source['seed']}" if source["round"] else "no round"
-    checked = f"{found.n_files:,} files" + (f" and {found.n_rows:,} rows" if found.kind == "export" else "")
+    checked = count(found.n_files, "file") + (f" and {count(found.n_rows, 'row')}" if found.kind == "export" else "")
     lines = [f"{found.kind.capitalize()} from {origin}: {checked} checked."]
     lines += found.problems or ["Everything fits."]
     show(asdict(found), as_json, "\n".join(lines))

@@ -16,6 +16,7 @@ from app.simulation.local_runner import simulate
 from app.simulation.report import tables, write_report
 from app.simulation.results import Question
 from app.simulation.settings import change_settings, preset_for_this_machine
+from app.views.text import count
 from core.acquisition import catalog
 from core.config import Preset, RoundConfig, preset, require
 from core.rounds.simulation_plan import Plan
@@ -61,7 +62,7 @@ def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json:
     )
     with progress_bar("Simulating") as report:
         records = simulate(question, out, processes=command.processes, report=report)
-    summary = write_report(records, out, f"{name}, {command.seeds} seeds")
+    summary = write_report(records, out, f"{name}, {count(command.seeds, 'seed')}")
     show(summary, as_json, lambda: f"{tables(summary)}\nCurves and records are in {command.out}.")
 
 

@@ -8,6 +8,7 @@ from app.cli.output import progress_bar, show
 from app.jobs.operations import export_summary
 from app.jobs.requests import SummaryRequest
 from app.views.cards.summary_verdict import verdict
+from app.views.text import count
 from storage.database.store import Store
 
 
@@ -28,7 +29,7 @@ def words(result: dict[str, Any]) -> str:
     lines += [verdict(result)[1]] if result["accuracy"] else []
     lines += [f"Note: {note}." for note in (*result["notes"], *result["solver_notes"])]
     if "target" in result:
-        lines.append(f"{result['rows']:,} rows in {result['target']}.")
+        lines.append(f"{count(result['rows'], 'row')} in {result['target']}.")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.views.durations import duration
+from app.views.text import count
 
 
 def audition_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -34,7 +35,7 @@ def about_audition(found: Mapping[str, Any]) -> str:
     """What was measured, on how many labels."""
     n = max((row["n"] for row in found["rows"]), default=0)
     if not n:
-        return f"{found['n_labels']:,} labels are too few: a class needs at least two."
+        return f"{count(found['n_labels'], 'label is', 'labels are')} too few: a class needs at least two."
     return f"Share of {n:,} labels that a head predicts correctly without using them, with the 95 % interval."
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from app.views.text import count
+
 Verdict = Literal["better", "no better", "worse"]
 FEW_LABELS = 100  # below, a summary is often no better than a random subset
 
@@ -32,6 +34,6 @@ def few_labels(n_labeled: int) -> str:
     if n_labeled >= FEW_LABELS:
         return ""
     return (
-        f"{n_labeled:,} labels are few: below {FEW_LABELS}, a summary is often no better than a random subset of the "
-        "same size. Label more items first, or export all labels."
+        f"{count(n_labeled, 'label is', 'labels are')} few: below {FEW_LABELS}, a summary is often no better than a "
+        "random subset of the same size. Label more items first, or export all labels."
     )

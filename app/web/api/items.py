@@ -11,6 +11,7 @@ from starlette.responses import Response
 from app.jobs import jobs
 from app.jobs.requests import ImportRequest
 from app.views.item_names import ItemNames
+from app.views.text import count
 from app.web import resources
 from app.web.api import models
 from app.web.api.jobs import shown_job
@@ -102,7 +103,10 @@ def add_items(
     roles.check(store, project, "edit")
     windows = _windows(row, window_seconds, hop_seconds)
     names = [file.filename or "" for file in files]
-    require(len(set(names)) == len(names), f"{len(names) - len(set(names))} files have the name of another file.")
+    require(
+        len(set(names)) == len(names),
+        f"{count(len(names) - len(set(names)), 'file has', 'files have')} the name of another file.",
+    )
     upload = uuid.uuid4().hex
     for file, name in zip(files, names, strict=True):
         most = limits_from().max_file_bytes

@@ -15,6 +15,7 @@ from pydantic import Field
 from app.jobs import jobs
 from app.jobs.jobs import Job
 from app.jobs.requests import PredictionRequest
+from app.views.text import count
 from app.web import resources
 from app.web.api import models
 from app.web.api.jobs import JobId, find_job, shown_job
@@ -95,7 +96,10 @@ def predict_files(
     A file with the bytes of an item whose predictions are hidden from the caller is refused, and all others with it.
     """
     number = _check(project, round or None)
-    require(len(files) <= MOST_FILES, f"{len(files):,} files were sent; the limit is {MOST_FILES:,} for one request.")
+    require(
+        len(files) <= MOST_FILES,
+        f"{count(len(files), 'file was', 'files were')} sent; the limit is {MOST_FILES:,} for one request.",
+    )
     _check_copies(project, files, request)
     upload, most = uuid.uuid4().hex, limits_from().max_file_bytes
     for file in files:
@@ -104,7 +108,7 @@ def predict_files(
         uploads.add_file(upload, file.file, name)
     source = uploads.finish_upload(upload)
     wanted = {"upload": str(source), "all_probabilities": all_probabilities}
-    return shown_job(_start(project, number, f"of {len(files):,} files", wanted, uses=source))
+    return shown_job(_start(project, number, f"of {count(len(files), 'file')}", wanted, uses=source))
 
 
 @router.post("/projects/{project}/predictions/items", status_code=202)
@@ -122,7 +126,7 @@ def predict_items(project: Id, wanted: ItemsToPredict, request: Request) -> mode
             f"them, such as item {min(hidden)}. Leave them out."
         )
     asked = {"item_ids": tuple(wanted.item_ids), "all_probabilities": wanted.all_probabilities}
-    return shown_job(_start(project, number, f"of {len(wanted.item_ids):,} items", asked))
+    return shown_job(_start(project, number, f"of {count(len(wanted.item_ids), 'item')}", asked))
 
 
 @router.get("/projects/{project}/jobs/{job}/predictions")

@@ -53,6 +53,7 @@ class FoundItems:
     wanted: NDArray[np.bool_]
     order: Order
     predicted: PredictedItems | None
+    note: str = ""  # for people: why the order is another one
 
 
 def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
@@ -75,7 +76,8 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
         order = matches.states.positions(most_similar(predictions, query.like, among))
         similar = Order.some(order[order >= 0][:MOST_SIMILAR].astype(np.int32))
         return FoundItems(matches, wanted, similar, orders.predicted)
-    return FoundItems(matches, wanted, orders.order(query.order, pool.first_in_queue()), orders.predicted)
+    in_order = orders.order(query.order, pool.first_in_queue())
+    return FoundItems(matches, wanted, in_order, orders.predicted, orders.note(query.order))
 
 
 def _predicted_so(
@@ -108,6 +110,7 @@ def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
         "tiles": [made.tile(rows[item_id], position) for position, item_id in wanted if item_id in rows],
         "total": total,
         "guessed": found.predicted is not None,
+        "note": found.note,
     }
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from storage.database.strings import count
 from storage.importing.folder import head_of_file
 from storage.importing.folder_names import is_media_name
 from storage.importing.reading import Findings, Question
@@ -63,7 +64,9 @@ class ManifestSource:
         for table in self.tables:
             table.describe(found)
         if self._count_others and (n_others := self._n_others()):
-            found.warnings.append(f"{n_others:,} files are in no row of {found.labels_from} and are left out.")
+            found.warnings.append(
+                f"{count(n_others, 'file is', 'files are')} in no row of {found.labels_from} and not imported."
+            )
         return found
 
     def _n_others(self) -> int:

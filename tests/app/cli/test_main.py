@@ -108,7 +108,7 @@ def test_a_preview_says_splits_columns_first_rows_and_questions(home, tmp_path, 
     folder = write_files(tmp_path / "in", files)
     assert main(["import", str(folder), "-p", "new", "--preview"]) == 0
     words = capsys.readouterr().out
-    assert "3 entries, 0 with problems, 1 test items, 1 validation items, 0 without a label." in words
+    assert "3 entries, 0 with problems, 1 test item, 1 validation item, 0 without a label." in words
     assert "Labels from: train.csv." in words and "Splits: train 1, val 1, test 1." in words
     assert "path = 'Image_ID', label = 'Label', split = 'Set'; files in images." in words
     assert "Image_ID: 0, Label: cat, Set: train" in words

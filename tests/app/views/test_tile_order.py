@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.views import tile_order
 from app.views.predictions import newest_predictions
+from app.views.similarity import similar_items
 from app.views.tile_order import BLOCK, Order, page
 from app.web.routes.tiles import TileQuery, tiles
 from core.config import RoundConfig
@@ -144,3 +146,28 @@ def test_items_are_sorted_by_name_import_and_time_of_the_label(sqlite_store):
     assert sorted_by("queue")[0] == 1
     items += add_items(made.store, made.project_id, ["aa"])
     assert sorted_by("name") == [2, 4, 0, 3, 1]
+
+
+def test_an_order_that_a_pool_is_too_large_for_says_so(sqlite_store, monkeypatch):
+    made = make_pool(sqlite_store, N)
+    log, ids = RoundLog(made.store, made.project_id), np.array(made.items)
+    row = log.request(RoundConfig())
+    log.start(row.id)
+    rng = np.random.default_rng(0)
+    arrays = {"item_ids": ids, "probabilities": np.full((N, 3), 1 / 3, np.float32)}
+    arrays["embeddings"] = rng.normal(size=(N, 4)).astype(np.float32)
+    nothing = Selection(item_ids=np.empty(0, np.int64), scores=np.empty(0, np.float32), strategy="bico")
+    log.finish(row.id, arrays=arrays, selection=nothing, metrics={"has_model": True})
+
+    def asked(order: str) -> dict[str, Any]:
+        return tiles(made.store, made.project_id, TileQuery(order=order))
+
+    assert [asked(order)["note"] for order in ("outliers", "duplicates", "sure", "queue")] == [""] * 4
+    for module in (similar_items, tile_order):
+        monkeypatch.setattr(module, "MOST_IN_CELLS", N - 1)
+    similar_items._neighborhoods.clear()
+    for order in ("outliers", "duplicates"):
+        found = asked(order)
+        assert found["note"].startswith(f"Pools of more than {N - 1} items cannot be sorted this way. They are in")
+        assert [one["item_id"] for one in found["tiles"]] == [one["item_id"] for one in asked("queue")["tiles"]]
+    assert asked("queue")["note"] == ""

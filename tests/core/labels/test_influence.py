@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from scipy.special import log_softmax
 
 from core.labels.influence import inner_problem, outer_problem, pool_influence
-from core.labels.second_looks import replacements, with_second_looks
+from core.labels.second_looks import _rows, replacements, second_look_note, with_second_looks
 from core.learning.head import fit_softmax
 from core.types import UNLABELED, PickReason, Selection, SelectionRequest
 
@@ -100,3 +102,26 @@ def test_a_batch_says_what_its_second_looks_are():
     assert all(reason.trust == 0.3 and reason.influence is not None for reason in looks)
     assert "second look" in found.notes[-1]
     assert with_second_looks(first, request, labels, np.ones(60), belief) == (first, None)
+    lengths = np.random.default_rng(5).uniform(0.2, 5, (60, 1)).astype(np.float32)  # directions alone count
+    scaled, same = with_second_looks(
+        first, dataclasses.replace(request, embeddings=request.embeddings * lengths), labels, weights, belief
+    )
+    assert scaled.item_ids.tolist() == found.item_ids.tolist() and np.allclose(
+        same, influence, equal_nan=True, rtol=1e-3
+    )
+
+
+def test_the_note_counts_second_looks():
+    assert second_look_note(1, 10).startswith("1 of 10 picks is a second look at a label that may be wrong.")
+    assert second_look_note(2, 10).startswith("2 of 10 picks are second looks at labels that may be wrong.")
+
+
+def test_the_loss_is_that_of_all_labeled_rows_and_picks_and_evenly_spaced_others():
+    labels = np.full(10_000, UNLABELED)
+    labels[:50] = 0
+    rows = _rows(labels, np.array([9_999, 7]))
+    assert len(rows) == 4_000 and set(range(50)) | {9_999} <= set(rows.tolist())
+    assert np.diff(rows[50:-1]).max() <= 4 and rows[50] == 50
+    labels[:4_500] = 0
+    assert _rows(labels, np.array([9_999])).tolist() == [*range(4_500), 9_999], "labels are never left out"
+    assert _rows(labels[:4_501], np.array([4_500])).tolist() == list(range(4_501))

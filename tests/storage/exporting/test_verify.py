@@ -102,7 +102,7 @@ def test_a_list_that_names_files_outside_the_folder_is_not_followed(tmp_path):
     about = json.loads(path.read_text())
     about["files"]["../secret"] = described(tmp_path / "secret")
     path.write_text(json.dumps(about))
-    assert any("../secret, which lies outside" in problem for problem in verify_folder(tmp_path / "model").problems)
+    assert any("../secret, which is outside" in problem for problem in verify_folder(tmp_path / "model").problems)
 
 
 @pytest.mark.parametrize("content", [None, "{}", "no json", '["winnow-export"]'])

@@ -208,7 +208,7 @@ def test_a_kaggle_table_beside_the_files_gives_the_labels(sqlite_store, images, 
 def test_files_that_no_row_names_are_counted(tmp_path):
     files = kaggle("images") | {"images/extra.png": png(9)}
     seen = seen_in(write_files(tmp_path / "in", files))
-    assert "1 files are in no row of train.csv and are left out." in seen.found.warnings
+    assert "1 file is in no row of train.csv and not imported." in seen.found.warnings
 
 
 def test_a_table_without_a_known_path_column_is_asked_about(sqlite_store, images, tmp_path):

@@ -71,7 +71,7 @@ def test_the_unlabeled_folder_of_a_fiftyone_tree_is_no_class(sqlite_store, image
     root = write_files(tmp_path / "in", files)
     seen = seen_in(root)
     assert seen.new_classes == ["cat", "dog"] and seen.n_unlabeled == 1
-    assert "1 files in a folder for unlabeled files get no label." in seen.found.warnings
+    assert "1 file in a folder for unlabeled files will have no label." in seen.found.warnings
     report = take(sqlite_store, images, root)
     assert (report.imported, report.labels) == (3, 2)
     assert labels_of(sqlite_store, images)["_unlabeled/0.png"] is None

@@ -90,8 +90,8 @@ def _version_figures(found: RoundDiff) -> None:
             theme.figure(f"{100 * accuracy.difference:+.1f}", f"points on {accuracy.n:,} test items", shares)
             theme.muted(
                 f"95 % interval of the difference {low:+.1f} to {high:+.1f} points (paired, Bonett-Price). "
-                f"{accuracy.only_second:,} items better, {accuracy.only_first:,} worse; p = {accuracy.p_value:.2g} "
-                "(exact McNemar test)."
+                f"{count(accuracy.only_second, 'item')} better, {accuracy.only_first:,} worse; "
+                f"p = {accuracy.p_value:.2g} (exact McNemar test)."
             )
     with right:
         theme.figure(

@@ -102,5 +102,5 @@ def result_text(view: JobView) -> str:
         shown = ", ".join(plain(one) for one in done["missing"][:MISSING_SHOWN])
         text += f" {done['n_missing']:,} have none and are left out, such as {shown}."
     if done["unused"]:
-        text += f" {done['unused']:,} rows of the file belong to no item."
+        text += f" {count(done['unused'], 'row of the file belongs', 'rows of the file belong')} to no item."
     return text

@@ -138,6 +138,7 @@ class Grid {
     }
     this.ended = answer.tiles.length < limit || Boolean(this.like);
     this.total = answer.total;
+    this.note = answer.note || "";
     this.learn(answer.state, answer.guessed);
     this.draw();
   }
@@ -183,7 +184,7 @@ class Grid {
     const first = this.parts.tiles.querySelector("[tabindex='0']") || this.parts.tiles.firstElementChild;
     if (first) first.tabIndex = 0;
     const what = this.filters.query().show === "waiting" && !this.filters.isFiltered ? " to label" : "";
-    this.parts.total.textContent = `${whole(this.total)} ${noun(this.data.kind, this.total)}${what}`;
+    this.parts.total.textContent = `${whole(this.total)} ${noun(this.data.kind, this.total)}${what}${this.note ? `. ${this.note}` : ""}`;
     this.parts.similar.hidden = !this.like;
     this.parts.empty.hidden = this.tiles.length > 0;
     this.parts.tiles.hidden = !this.tiles.length;
