@@ -65,7 +65,8 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
-    """A table of short texts, all shown literally. A `wide` one is a list of named values on a phone."""
+    """A table of short texts, all shown literally. A `wide` one is a list of named values where there is little
+    room."""
     head = "".join(f'<th scope="col">{markup(name)}</th>' for name in columns)
     lines = [
         "".join(f'<td data-name="{markup(name)}">{markup(cell)}</td>' for name, cell in zip(columns, row, strict=True))

@@ -182,6 +182,8 @@ def show_area(page: Page, server: Server, project: ProjectRow) -> None:
         page.mouse.move(x + 70 * math.cos(angle), y + 56 * math.sin(angle))
     page.mouse.up()
     page.get_by_role("button", name="Move to front of queue").wait_for()
+    at_rest(page)
+    page.wait_for_function("() => !document.querySelector('[data-stale=true]')")  # what is drawn anew is faded
     page.mouse.move(5, 400)
 
 

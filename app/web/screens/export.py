@@ -35,7 +35,7 @@ AUDIO_FORMATS: dict[Format, str] = {
 }
 
 CONTESTED_WORDS: dict[Contested, str] = {
-    "keep": "Keep; the column contested marks them",
+    "keep": "Keep all; the column contested marks them",
     "majority": "Keep those with a majority; leave out ties",
     "omit": "Leave out",
 }

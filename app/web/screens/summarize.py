@@ -62,13 +62,14 @@ def summary_form(project: ProjectRow, n_labeled: int) -> None:
     weighted = st.checkbox("Weighted items", True, key="summary-weighted", help=help_text)
     found = newest_predictions(resources.store(), project.id)
     has_model = found is not None and bool(found.round.metrics.get("has_model"))
-    help_text = "Selects items for the network of the newest round as well as for the kernel features."
+    settings = found.round.metrics.get("settings", {}) if found is not None else {}
+    features = "encoder" if settings.get("encoder", {}).get("identity") else "kernel"
+    help_text = f"Selects items for the network of the newest round as well as for the {features} features."
     joint = st.checkbox(
         "Include the trained network", False, key="summary-joint", disabled=not has_model, help=help_text
     )
-    theme.muted("Items are selected for softmax regression on the kernel features" + ("" if has_model else " (and for "
-                "the network after the first round with a model)") + ". Accuracy is measured on test items; without "
-                "test items, a fifth of the labeled items is set aside.")  # fmt: skip
+    theme.muted(f"Items are selected for softmax regression on the {features} features. Accuracy is measured on test "
+                "items; without test items, a fifth of the labeled items is set aside.")  # fmt: skip
     with columns[3]:
         if st.button("Summarize", key="summary-now"):
             summary = SummaryOptions(
