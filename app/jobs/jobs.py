@@ -104,6 +104,12 @@ def list_jobs(home: Path, project_id: int | None = None) -> list[JobView]:
     return sorted(found, key=lambda view: -view.job.started_at)
 
 
+def running_imports(home: Path, project_id: int) -> list[JobView]:
+    """The imports into a project that run now, newest first."""
+    found = list_jobs(home, project_id)
+    return [view for view in found if view.status == "running" and view.job.title.startswith("Import")]
+
+
 def find_job(home: Path, job_id: str) -> JobView | None:
     """The job as it is now; None when there is no such job."""
     folder = _folder(home, job_id)

@@ -43,9 +43,9 @@ def kept(start: Server) -> Iterator[Store]:
 @contextmanager
 def importing(home: Path, project_id: int, done: int, total: int) -> Iterator[None]:
     """An import as its process shows it: a folder whose lock is held, and its newest message."""
-    folder = JobFolder(home / "jobs" / "import-1")
+    folder = JobFolder(home / "jobs" / f"import-{project_id}")
     folder.path.mkdir(parents=True)
-    job = Job(id="import-1", title="Import into a project", project_id=project_id, started_at=1.0)
+    job = Job(id=f"import-{project_id}", title="Import into a project", project_id=project_id, started_at=1.0)
     folder.write_job(dataclasses.asdict(job))
     lock = folder.open_lock()
     folder.send(Message("progress", dataclasses.asdict(Progress("import", done, total))))
@@ -169,9 +169,16 @@ def test_an_empty_project_leads_on_from_every_screen(page_of, start, kept):
 
 
 def test_label_says_what_is_coming_while_files_are_imported(page_of, start, kept):
-    project = get_project(kept, SPOKEN)
+    project, empty = get_project(kept, SPOKEN), get_project(kept, HANDWRITTEN)
+    page = page_of("Ana")
+    with importing(start.home, empty.id, done=0, total=5_000):
+        page.goto(f"{start.url}/?project={empty.id}")
+        expect(page.locator(".st-key-import-notice")).to_contain_text(
+            "0 of 5,000. New items appear here as they arrive."
+        )
+        expect(page.locator(".empty h2")).to_have_text("Pictures are being imported")
+        expect(page.locator(".batch")).to_have_text("")
     with importing(start.home, project.id, done=1_200, total=5_000):
-        page = page_of("Ana")
         page.goto(f"{start.url}/?project={project.id}")
         notice = page.locator(".st-key-import-notice")
         expect(notice).to_contain_text("Importing files: 1,200 of 5,000. 12 items can be labeled now")

@@ -20,6 +20,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from app.jobs import jobs
 from app.live.current import current_predictions, live_state
 from app.views.cards.pick_sentences import pick_sentence, second_look_sentence
 from app.views.predictions import Prediction, RoundPredictions, newest_predictions, predictions_of
@@ -236,6 +237,10 @@ def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
         total = min(project.settings.batch_size, counts.total - counts.held_out)
         done = min(counts.labeled, total)
     active = classes.list_classes(store, project_id)
+    empty = empty_text(project, counts, latest, bool(active))
+    if counts.total == 0 and jobs.running_imports(store.home, project_id):
+        noun = "Clips" if project.kind == "audio" else "Pictures"
+        empty = _words(f"{noun} are being imported", "The first ones appear here soon.", "Show the import", "data")
     return {
         "revision": project.revision,
         "classes": [{"id": row.id, "name": row.name, "key": row.key, "color": row.color} for row in active],
@@ -244,12 +249,12 @@ def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
             "round_id": batch.round_id,
             "total": total,
             "done": done,
-            "then": what_next(project.settings, latest, done >= total),
+            "then": what_next(project.settings, latest, done >= total) if counts.total else "",
         },
         "counts": {"total": counts.total - counts.held_out, "labeled": counts.labeled, "waiting": counts.waiting},
         "live": live_state(store, project_id),
         "pace_seconds": pace(pool.recent(annotator, PACE_OVER * 2)),
-        "empty": empty_text(project, counts, latest, bool(active)),
+        "empty": empty,
     }
 
 
