@@ -50,7 +50,7 @@ def show(page: Page, what: str) -> None:
     page.locator(".show select").select_option(what)
 
 
-def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(open_browser, mixed):
+def test_every_item_is_found_by_its_state_label_annotator_date_confidence_marks_name_and_split(open_browser, mixed):
     project, items = mixed
     page = open_browser(project).grid_tab()
     show(page, "labeled")
@@ -62,6 +62,21 @@ def test_every_item_is_found_by_its_state_label_annotator_marks_name_and_split(o
     page.locator(".clear").click()
     page.locator("[data-field='label_id']").select_option(label="one")
     eventually(page, lambda: found(page, items), [1, 4, 7])
+    page.locator(".clear").click()
+    for since, expected in (("2099-01-01", []), ("2020-01-01", list(range(10)))):
+        page.locator("[data-field='since']").fill(since)
+        eventually(page, lambda expected=expected: found(page, items), expected)
+    page.locator(".clear").click()
+    show(page, "waiting")
+    shares = "all => all.map((one) => parseInt(one.textContent))"
+    everything = page.locator(".tile .share")
+    eventually(page, lambda: len(everything.evaluate_all(shares)) > 10, True)
+    middle = sorted(everything.evaluate_all(shares))[5]
+    kept = sum(one >= middle for one in everything.evaluate_all(shares))
+    page.locator("[data-field='least']").fill(str(middle))
+    page.keyboard.press("Tab")
+    eventually(page, lambda: min(everything.evaluate_all(shares)) >= middle, True)
+    assert kept - 3 <= everything.count() <= kept  # shares are shown in whole percents
     page.locator(".clear").click()
     show(page, "all")
     for mark, expected in (("flagged", [3]), ("skipped", [12]), ("noted", [13]), ("contested", []), ("unreadable", [])):
