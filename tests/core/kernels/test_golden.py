@@ -36,7 +36,7 @@ def relative_error(computed: np.ndarray, reference: np.ndarray) -> float:
     return float((np.abs(computed - reference) / np.abs(reference)).max())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_torch_path_gives_the_golden_values_in_float64(name: str) -> None:
     for which in ("A", "B"):
@@ -50,7 +50,7 @@ def test_the_torch_path_gives_the_golden_values_in_float64(name: str) -> None:
             assert relative_error(computed, expected(name, kind, which)[rows][:, rows]) < 1e-7
 
 
-@pytest.mark.slow
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_fused_path_gives_the_golden_values_in_float32(name: str) -> None:
     for which in ("A", "B"):

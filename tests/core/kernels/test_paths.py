@@ -17,6 +17,7 @@ from core.kernels.fused import fused_kernel, prepare_side
 from core.kernels.networks import AveragePool, Conv, Dense, Flatten, GlobalAveragePool, Network, Relu, Residual
 from tests.core.fake_cuda import fake_cuda
 
+COMPILES = pytest.mark.slow  # in a fresh clone numba compiles the fused loops, for 12 s
 EVERY = {name: networks.by_name(name, block_size=1) for name in networks.NAMES}
 POOL_THEN_FLATTEN = Network("odd", (Conv(3, 1, 1.3, 0.2), Relu(), AveragePool(2), Conv(3), Relu(), Flatten(), Dense()))
 ODD_ORDER = Network(
@@ -59,7 +60,7 @@ def test_kernels_are_symmetric_and_positive_semidefinite(network: networks.AnyNe
 
 
 @pytest.mark.parametrize("network", EVERY.values(), ids=EVERY)
-@pytest.mark.parametrize("backend", ["fused", "torch"])
+@pytest.mark.parametrize("backend", [pytest.param("fused", marks=COMPILES), "torch"])
 def test_duplicated_black_and_constant_inputs_give_finite_entries(network: networks.AnyNetwork, backend: str) -> None:
     x = pictures(5)
     x[1], x[2], x[3], x[4] = x[0], 0.0, 1.0, 3.0 * x[0]
@@ -69,6 +70,7 @@ def test_duplicated_black_and_constant_inputs_give_finite_entries(network: netwo
         np.testing.assert_allclose(K[0], K[1], rtol=5e-3 if backend == "torch" else 2e-4, atol=1e-9)
 
 
+@COMPILES
 def test_tiles_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x1, x2 = pictures(13), pictures(11, seed=1)
     whole = fused_kernel(x1, x2, networks.scnn(), n_threads=1)
@@ -91,6 +93,7 @@ def test_torch_blocks_that_do_not_divide_the_sizes_change_nothing(monkeypatch: p
     torch.testing.assert_close(ntk.kernel(x1, x1, networks.scnn()), own)
 
 
+@COMPILES
 def test_a_cancel_from_the_progress_report_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.kernels.fused._TILE_WORK", 1.0)
     seen: list[int] = []
@@ -156,6 +159,7 @@ def test_what_cannot_be_compared_is_refused_by_name() -> None:
         Network("bad", (Residual((Conv(3, 2),)), Flatten()))
 
 
+@COMPILES
 def test_tiny_huge_and_broken_values_never_become_wrong_numbers() -> None:
     x = pictures(3)
     x[1] *= 1e-19
@@ -185,6 +189,7 @@ def test_nothing_is_compiled_at_import() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=280)
 
 
+@COMPILES
 def test_half_precision_and_whole_numbers_are_taken_as_float32() -> None:
     x = (pictures(3) * 4).astype(np.int16)
     converted = ntk.kernel(x.astype(np.float32), None, networks.scnn())

@@ -91,11 +91,13 @@ def test_a_tiny_pool_has_a_map(n):
     assert points.shape == (n, 2) and np.isfinite(points).all()
 
 
+@pytest.mark.slow  # in a fresh environment umap compiles its layout
 def test_identical_items_have_a_map():
     """Rank one."""
     assert np.isfinite(embed(request(np.ones((40, 3), np.float32)), CONFIG, seed=0)).all()
 
 
+@pytest.mark.slow  # in a fresh environment umap compiles its layout
 def test_the_layout_can_be_cancelled_between_epochs():
     """`report` raises during the layout, and the exception passes through."""
     vectors, _ = clusters(3000)

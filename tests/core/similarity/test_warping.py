@@ -32,6 +32,7 @@ def sweeps(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(made), np.repeat(np.arange(4), 10)
 
 
+@pytest.mark.slow  # in a fresh environment librosa compiles its own
 def test_the_warped_distance_is_that_of_librosa():
     c = np.random.default_rng(0).normal(size=(6, 20, 5)).astype(np.float32)
     candidates = np.array([[1, 2, 3, 4, 5], [0, 2, 3, 4, 5]])
