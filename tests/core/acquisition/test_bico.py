@@ -176,3 +176,9 @@ def test_a_cold_start_considers_at_most_its_number_of_rows(cold_request_of, monk
     monkeypatch.undo()
     fewer = bico.select(cold_request_of(), SelectionConfig(max_candidates=100)).notes
     assert "Candidates and outer loss: a seeded sample of 100 of 120 items." in fewer
+
+
+def test_rows_have_length_one_and_zero_rows_stay_zero():
+    rows = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1e-6], [0.3, 0.0, 0.4]])
+    expected = [[0.6, 0.8, 0], [0, 0, 0], [0, 0, 1], [0.6, 0, 0.8]]
+    np.testing.assert_allclose(bico.unit_rows(rows), expected, atol=1e-6)

@@ -125,3 +125,12 @@ def test_the_loss_is_that_of_all_labeled_rows_and_picks_and_evenly_spaced_others
     labels[:4_500] = 0
     assert _rows(labels, np.array([9_999])).tolist() == [*range(4_500), 9_999], "labels are never left out"
     assert _rows(labels[:4_501], np.array([4_500])).tolist() == list(range(4_501))
+
+
+def test_the_outer_loss_weighs_items_without_a_label_by_their_margin():
+    predictions = np.array([[0.7, 0.2, 0.1], [0.1, 0.5, 0.4], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    labels = np.array([UNLABELED, UNLABELED, 0, UNLABELED])
+    T, u = outer_problem(labels, predictions)
+    assert T.argmax(1).tolist() == [0, 1, 2, 0] and T.sum() == 4
+    np.testing.assert_allclose(u, np.array([0.5, 0.9, 0.0, 0.0]) / 1.4)
+    assert outer_problem(np.zeros(4, np.int64), predictions)[1].tolist() == [0.25] * 4, "no doubt: equal weights"

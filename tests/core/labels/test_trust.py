@@ -15,12 +15,14 @@ from core.labels.trust import (
     WRONG,
     beliefs,
     fit_noise,
+    graph_predictor,
     head_predictor,
     label_trust,
     out_of_fold_logits,
     trusted,
 )
 from core.learning.head import fit_head, prepare
+from core.similarity.graph import SimilarityGraph
 from core.similarity.propagation import propagated
 from core.types import UNLABELED
 
@@ -139,3 +141,29 @@ def test_no_label_is_judged_by_a_model_of_one_class():
     found = out_of_fold_logits(labels, 2, predict)
     assert known and min(known) == 2
     assert np.isnan(found[5]).all() and np.isfinite(found).any()
+
+
+def test_labels_of_one_class_or_too_few_are_trusted_without_a_model():
+    def never(labels):
+        raise AssertionError("no model is needed")
+
+    for labels, n_classes in ((np.zeros(200, np.int64), 1), (np.array([0, 1, UNLABELED, 1]), 2)):
+        found = label_trust(labels, n_classes, never)
+        np.testing.assert_array_equal(found.weights, trusted(labels, n_classes).weights)
+        assert (found.weights == 1).all()
+
+
+def test_the_predictor_of_a_graph_mixes_labels_with_equal_shares():
+    """Two neighbors of which one is labeled: a walk arrives with probability a, else every class is as probable."""
+    graph = SimilarityGraph(
+        rows=np.array([2, 5]),
+        neighbors=np.array([[1], [0]]),
+        distances=np.ones((2, 1), np.float32),
+        typical=2.0,
+    )
+    labels = np.full(7, UNLABELED)
+    labels[2] = 1
+    found = np.exp(graph_predictor(graph, 3, 7, 0.7)(labels))
+    a = np.exp(-((0.5 / 0.7) ** 4))
+    np.testing.assert_allclose(found[5], [(1 - a) / 3, a + (1 - a) / 3, (1 - a) / 3], atol=1e-3)
+    assert np.isnan(found[[0, 1, 3, 4, 6]]).all()
