@@ -127,3 +127,13 @@ def test_the_label_is_hidden_from_those_who_are_still_to_give_the_second_look(st
     answer = event(item, "undo", undoes=made.pool.history(item)[-1].uuid)
     assert made.pool.apply([answer], annotator=made.bob)[0].accepted
     assert hidden(made.bob) == [item]
+
+
+def test_the_only_item_of_a_project_keeps_its_second_look_when_the_labels_per_item_change(store):
+    made, other = make_pool(store, 1), make_pool(store, 3, name="other")
+    label(made, made.items[0], 0)
+    look_again(made, made.items[0])
+    for wanted in (2, 1):
+        change_settings(store, made.project_id, {"labels_per_item": wanted})
+    assert served(made, 2) == made.items and made.pool.rebuild() == 0
+    assert len(served(other, 3)) == 3 and other.pool.rebuild() == 0
