@@ -12,6 +12,7 @@ NOT_MANY_PROCESSES = f"--deselect={LABELING}/test_queue.py::test_three_processes
 TESTS: dict[str, tuple[str, ...]] = {
     "core/similarity/propagation.py": ("tests/core/similarity/test_propagation.py",),
     "core/acquisition/strategies/bico.py": (
+        "tests/core/acquisition/test_head_proxy.py",
         "tests/core/acquisition/test_bico.py",
         "tests/core/acquisition/test_constraints.py",
         "tests/core/acquisition/test_rivals.py",
