@@ -12,6 +12,7 @@ from core.acquisition.registry import select
 from core.acquisition.strategies import bico, drop_query, tcm
 from core.acquisition.strategies.bico import HEAD_PRIOR, head_features, head_weights
 from core.config import SelectionConfig, from_dict
+from core.coresets.design import Prior
 from core.types import SelectionRequest
 
 HEAD = SelectionConfig(proxy="head", uncertainty_power=1.0, near_duplicate=0.0)
@@ -156,3 +157,17 @@ def test_a_calibrated_head_weights_the_pool_as_the_head_itself(request_of):
     assert not np.allclose(
         head_weights(replace(calibrated, temperature=1.0), HEAD, rows), head_weights(request, HEAD, rows)
     )
+
+
+def test_items_that_may_not_be_chosen_are_not_picked(request_of):
+    request = request_of()
+    first = bico.select(request, HEAD).item_ids
+    eligible = request.eligible & ~np.isin(request.item_ids, first)
+    second = bico.select(replace(request, eligible=eligible), HEAD).item_ids
+    assert len(second) == len(first) and not set(first.tolist()) & set(second.tolist())
+    assert eligible[np.isin(request.item_ids, second)].all()
+
+
+def test_the_priors_are_those_with_which_the_method_was_measured():
+    assert Prior(penalty=1.0, noise=1.0) == HEAD_PRIOR
+    assert Prior(penalty=1.0, noise=0.01) == bico.COLD_PRIOR
