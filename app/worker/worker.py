@@ -34,6 +34,7 @@ from app.worker.heartbeat import HEARTBEAT_SECONDS, ActivityCallbacks, Heartbeat
 from core.errors import Cancelled
 from core.types import Progress
 from storage.database.store import Store
+from storage.database.strings import count
 from storage.media import shared as shared_media
 from storage.media.checks import holds_media, is_shared
 from storage.rounds import simulations, workers
@@ -180,7 +181,7 @@ class Worker:
 
 
 def describe_device() -> str:
-    """The device of this worker: "cuda:0 NVIDIA …", "cpu x4"."""
+    """The device of this worker: "cuda:0 NVIDIA …", "CPU, 4 threads"."""
     import torch
 
     from core.runtime import default_device
@@ -188,7 +189,7 @@ def describe_device() -> str:
     device = default_device()
     if device.type == "cuda":
         return f"{device} {torch.cuda.get_device_name(device)}"[:80]
-    return f"{device} x{torch.get_num_threads()}"
+    return f"{str(device).upper()}, {count(torch.get_num_threads(), 'thread')}"
 
 
 def main(intervals: Intervals | None = None) -> int:

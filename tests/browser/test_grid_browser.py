@@ -161,7 +161,7 @@ def test_all_like_this_are_selected_and_shown_first(open_browser, mixed):
     item, guess = int(tile.get_attribute("data-item-id")), tile.locator(".guess").inner_text()
     tile.focus()
     page.keyboard.press("l")
-    expect(page.locator(".similar")).to_contain_text("with the same prediction are selected")
+    expect(page.locator(".similar")).to_contain_text("with the same prediction")
     assert ids_shown(page)[0] == item
     chosen = selected(page)
     assert chosen == ids_shown(page)[: len(chosen)]

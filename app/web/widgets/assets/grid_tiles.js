@@ -384,7 +384,7 @@ class Grid {
     const other = this.tiles.findIndex((one) => one.guess !== tile.guess);
     const same = this.tiles.slice(0, other < 0 ? this.tiles.length : other);
     this.selection.set(same.map((one) => one.item_id));
-    this.showSimilar(` ${whole(same.length)} with the same prediction are selected.`);
+    this.showSimilar(` ${whole(same.length)} with the same prediction ${same.length === 1 ? "is" : "are"} selected.`);
     if (this.parts.tiles.firstElementChild) this.focus(this.parts.tiles.firstElementChild);
   }
 
