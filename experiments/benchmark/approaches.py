@@ -1,7 +1,8 @@
 """Both approaches to a model from the same first labels: an encoder with a head, training from scratch, and `auto`.
 
 A run is `python -m app simulate` with bico and batches of ten; training from scratch takes a minute or two a round.
-Results are kept in OUT/simulations and an interrupted run goes on where it stopped.
+Answers are counted, not labeled items: a second look is an answer too. Results are kept in OUT/simulations and an
+interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +40,7 @@ COMPARISONS = (
     Comparison("mnist", ("auto", "encoder", "scratch"), (10, 20, 30, 40)),
     Comparison("spoken_digit", ("encoder", "scratch"), (10, 40, 70)),
 )
-HEADER = ["set", "approach", "seeds", "labels: accuracy"]
+HEADER = ["set", "approach", "seeds", "answers: accuracy", "with label propagation"]
 
 
 def folder_of(out: Path, comparison: Comparison, approach: str) -> Path:
@@ -74,15 +76,22 @@ def approach_rows(out: Path) -> list[list[str]]:
             folder = folder_of(out, comparison, approach)
             if not (folder / "results.json").exists():
                 continue
-            by_seed: dict[int, dict[int, float]] = {}
-            for record in read_results(folder / "results.json")["records"]:
-                by_seed.setdefault(record["seed"], {})[record["n_labels"]] = 100 * record["accuracy"]
-            complete = [one for one in by_seed.values() if set(comparison.shown) <= set(one)]
-            if not complete:
-                continue
-            cells = ", ".join(
-                f"{count}: {with_half(mean_interval(np.array([one[count] for one in complete])))}"
-                for count in comparison.shown
-            )
-            found.append([comparison.name, approach, str(len(complete)), cells])
+            records = read_results(folder / "results.json")["records"]
+            cells, seeds = _cells(records, "accuracy", comparison.shown)
+            spread, _ = _cells(records, "accuracy_with_propagation", comparison.shown)
+            if seeds:
+                found.append([comparison.name, approach, str(seeds), cells, spread])
     return found
+
+
+def _cells(records: list[dict[str, Any]], measure: str, shown: tuple[int, ...]) -> tuple[str, int]:
+    """The cells of a measure, and the seeds they are of; "" where no seed has it at all shown counts."""
+    by_seed: dict[int, dict[int, float]] = {}
+    for record in records:
+        if record.get(measure) is not None:
+            by_seed.setdefault(record["seed"], {})[BATCH * (record["round"] + 1)] = 100 * record[measure]
+    complete = [one for one in by_seed.values() if set(shown) <= set(one)]
+    if not complete:
+        return "", 0
+    values = {count: np.array([one[count] for one in complete]) for count in shown}
+    return ", ".join(f"{count}: {with_half(mean_interval(own))}" for count, own in values.items()), len(complete)

@@ -67,10 +67,13 @@ def run_scratch(data: Path, out: Path, only: list[str], n_seeds: int, processes:
 
 
 def rows_of(name: str, records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each trial that has reached the last count, as `experiments.benchmark.statistics` reads them."""
+    """One row for each trial that has reached the last count, as `experiments.benchmark.statistics` reads them.
+
+    Answers are counted: a second look at a label is an answer like a new label.
+    """
     trials: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:
-        trials.setdefault((record["strategy"], record["seed"]), {})[record["n_labels"] // N_CLASSES] = record
+        trials.setdefault((record["strategy"], record["seed"]), {})[PER_CLASS[record["round"]]] = record
     return [
         {
             "set": name,

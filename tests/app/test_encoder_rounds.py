@@ -117,7 +117,7 @@ def test_embeddings_from_elsewhere_are_used_by_a_round(store, tmp_path, capsys):
     assert main(["embeddings", "digits", str(tmp_path / "mine.npy")]) == 0
     said = capsys.readouterr().out
     assert "23 of 24 items have embeddings of 5 numbers" in said
-    assert f"1 items have none and are left out, such as {paths[0].name}" in said
+    assert f"1 item has none: left out, such as {paths[0].name}" in said
     row = run_round_here(store, list_projects(store)[0].id, settings("mine"))
     assert row.status == "finished", row.error
     assert any("1 of 24 items have no features of the encoder mine" in note for note in row.notes)

@@ -80,7 +80,7 @@ def test_a_simulation_is_stored_listed_and_resumed(sqlite_store: Store):
     assert len(simulation_requests.records(sqlite_store, simulation_id)) == 8
     simulation_requests.remove(sqlite_store, simulation_id)
     assert simulation_requests.listed(sqlite_store, project.id) == []
-    with pytest.raises(NotFound, match="does not exist any more"):
+    with pytest.raises(NotFound, match="no longer exists"):
         simulation_requests.resume(sqlite_store, simulation_id)
 
 

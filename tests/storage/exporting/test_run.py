@@ -141,7 +141,7 @@ def test_an_export_without_files_comes_back_where_the_bytes_are(shop, tmp_path, 
     project = create_project(store, "back", "image", settings=ProjectSettings(labels_per_item=2)).id
     run_import(store, project, open_source(tmp_path / "out", locate=locator(store)))
     assert standing(store, project) == standing(store, shop.project)
-    with pytest.raises(InvalidInput, match="has no bytes with its hash"):
+    with pytest.raises(InvalidInput, match="has no file with its hash"):
         run_import(store, project, open_source(tmp_path / "out"))
 
 

@@ -120,7 +120,7 @@ def test_a_removed_simulation_is_gone_with_its_records_and_late_workers_change_n
     simulations.cancel(store, asked)
     assert simulations.records(store, asked) == [] and simulations.not_finished(store) == []
     for function in (simulations.get, simulations.resume, simulations.remove):
-        with pytest.raises(NotFound, match="does not exist any more"):
+        with pytest.raises(NotFound, match="no longer exists"):
             function(store, asked)
 
 

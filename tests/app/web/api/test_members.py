@@ -89,7 +89,7 @@ def test_the_client_lists_gives_and_removes_roles(page_store):
         assert [(row.name, row.role) for row in digits.members()] == [("Olga", "owner"), ("Ben", "annotator")]
         digits.set_role("Ben", None)
         assert [row.name for row in digits.members()] == ["Olga"]
-        with pytest.raises(ApiError, match="nobody called"):
+        with pytest.raises(ApiError, match="no annotator called"):
             digits.set_role("Nobody", "viewer")
 
 
