@@ -27,7 +27,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         f"{PROJECTS}/test_classes.py",
         NOT_MANY_PROCESSES,
     ),
-    "storage/labeling/events.py": (LABELING, NOT_MANY_PROCESSES),
+    "storage/labeling/events.py": (LABELING, f"{PROJECTS}/test_roles.py", NOT_MANY_PROCESSES),
     "storage/labeling/queue.py": (f"{LABELING}/test_queue.py", LABELING, NOT_MANY_PROCESSES),
     "storage/projects/classes.py": (
         f"{PROJECTS}/test_classes.py",

@@ -15,6 +15,7 @@ from core.types import Selection
 from storage.database.schema import Item, ItemState, Lease, QueueCursor
 from storage.database.store import Store, now
 from storage.labeling import projections, queue
+from storage.labeling.browsing.requeue import send_to_queue, take_back
 from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.rounds.log import RoundLog
@@ -154,6 +155,21 @@ def test_a_cursor_is_the_place_of_the_first_item_that_waits_for_its_annotator(st
     made.pool.release(annotator=made.ann)
     assert served(made.pool, made.ann, limit=6) == order[4:]
     assert cursors() == {True: place(order[0]), False: place(order[4])}  # no queued item waits: that cursor stays
+
+
+def test_an_item_taken_back_from_the_queue_is_served_though_its_place_was_passed_meanwhile(store: Store) -> None:
+    made = make_pool(store, 6, labels_per_item=2)
+    order = served(made.pool, made.ann, limit=6)
+    made.pool.release(annotator=made.ann)
+    sent = send_to_queue(store, made.project_id, [order[0]], annotator=made.ann)
+    assert served(made.pool, made.ann, limit=6) == order
+    for item in order[1:4]:  # the cursor of the others is behind the place of the first one now
+        made.pool.label(item, made.classes[0], annotator=made.ann)
+    made.pool.release(annotator=made.ann)
+    assert served(made.pool, made.ann, limit=6) == [order[0], *order[4:]]
+    made.pool.release(annotator=made.ann)
+    assert take_back(store, made.project_id, sent, annotator=made.ann) == 1
+    assert served(made.pool, made.ann, limit=6) == [order[0], *order[4:]]
 
 
 def test_items_leased_between_the_query_and_the_lock_are_left_out_on_postgresql(store: Store) -> None:
