@@ -192,7 +192,7 @@ class Pool:
     def labels_since(self, sequence: int) -> int:
         """The number of label and decide events after `sequence`, undone ones included."""
         query = select(func.count()).where(
-            LabelEvent.project_id == self.project_id,
+            LabelEvent.project_id + 0 == self.project_id,  # without the sum SQLite reads all events of the project
             LabelEvent.sequence > sequence,
             LabelEvent.kind.in_(("label", "decide")),
         )

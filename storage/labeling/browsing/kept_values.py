@@ -123,7 +123,8 @@ def _current(connection: Connection, states: ItemStates, project_id: int, known:
     """`known` with the items that have new events. Events of one project are stored one transaction after the other, so
     none with a smaller sequence appears later."""
     if known is not None:
-        after = (LabelEvent.project_id == project_id, LabelEvent.sequence > known.sequence)
+        # The sum keeps SQLite from an index on the project, which holds all of its events.
+        after = (LabelEvent.project_id + 0 == project_id, LabelEvent.sequence > known.sequence)
         query = select(LabelEvent.item_id, LabelEvent.sequence).where(*after)
         new = connection.execute(query.order_by(LabelEvent.sequence).limit(MOST_CHANGES + 1)).all()
         if len(new) <= MOST_CHANGES:

@@ -17,6 +17,7 @@ from sqlalchemy import delete, event, func, select, update
 from storage.database.schema import Item, ItemState, LabelEvent, Project
 from storage.database.store import Store
 from storage.labeling import state_arrays
+from storage.labeling.browsing.kept_values import labels_of
 from storage.labeling.held_out import move_to_pool, move_to_test
 from storage.labeling.item_rows import ItemFilter
 from storage.labeling.pool import Pool, _counts
@@ -211,24 +212,43 @@ def test_the_work_of_the_database_does_not_grow_with_the_pool(sqlite_store):
 @pytest.mark.parametrize("query", ["changed", "first in the queue", "names"])
 def test_no_query_of_a_request_scans_a_table(sqlite_store, query):
     made = make_pool(sqlite_store, 50)
+    calls = {
+        "changed": lambda: item_states(sqlite_store, made.project_id),
+        "first in the queue": made.pool.first_in_queue,
+        "names": lambda: made.pool.items_by_id(made.items[:20]),
+    }
+    item_states(sqlite_store, made.project_id)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    plans = plans_of(sqlite_store, calls[query])
+    assert plans and not [plan for plan in plans if plan.startswith("SCAN") and "label_events" not in plan]
+
+
+def test_new_events_are_read_by_their_sequence_and_not_among_all_events_of_the_project(sqlite_store):
+    made = make_pool(sqlite_store, 5)
+    labels_of(sqlite_store, made.project_id, made.ann, item_states(sqlite_store, made.project_id))
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    states = item_states(sqlite_store, made.project_id)
+    for call in (
+        lambda: labels_of(sqlite_store, made.project_id, made.ann, states),
+        lambda: made.pool.labels_since(0),
+    ):
+        [plan] = [one for one in plans_of(sqlite_store, call) if "label_events" in one]
+        assert plan == "SEARCH label_events USING INTEGER PRIMARY KEY (rowid>?)"
+
+
+def plans_of(store: Store, call: Callable[[], Any]) -> list[str]:
+    """The query plans of what a call reads."""
     statements: list[tuple[str, Any]] = []
 
     def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         statements.append((statement, parameters))
 
-    item_states(sqlite_store, made.project_id)
-    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
-    event.listen(sqlite_store._reader, "before_cursor_execute", note)
+    event.listen(store._reader, "before_cursor_execute", note)
     try:
-        if query == "changed":
-            item_states(sqlite_store, made.project_id)
-        elif query == "first in the queue":
-            made.pool.first_in_queue()
-        else:
-            made.pool.items_by_id(made.items[:20])
+        call()
     finally:
-        event.remove(sqlite_store._reader, "before_cursor_execute", note)
-    raw = sqlite3.connect(sqlite_store.engine.url.database or "")
+        event.remove(store._reader, "before_cursor_execute", note)
+    raw = sqlite3.connect(store.engine.url.database or "")
     plans = [
         row[3]
         for statement, parameters in statements
@@ -236,7 +256,7 @@ def test_no_query_of_a_request_scans_a_table(sqlite_store, query):
         for row in raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
     ]
     raw.close()
-    assert plans and not [plan for plan in plans if plan.startswith("SCAN") and "label_events" not in plan]
+    return plans
 
 
 def test_positions_of_items_of_other_projects_are_none(sqlite_store):
