@@ -171,10 +171,11 @@ class Requests:
         import streamlit  # noqa: F401 (part of the memory of the page process)
         from starlette.applications import Starlette
 
-        from app.web import allocator, resources, tickets
+        from app.web import allocator, matrix_threads, resources, tickets
         from app.web.routes.api import api_routes
 
         allocator.limit_heaps()  # as the server does
+        matrix_threads.limit_threads()
         self.app = Starlette(routes=api_routes())
         self.store = resources.store()
         self.project = 1

@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 
 from app.jobs.deletions import resume_deletions
 from app.views.text import plain
-from app.web import allocator, people, resources, warm_start
+from app.web import allocator, matrix_threads, people, resources, warm_start
 from app.web.access import Gate
 from app.web.api.application import api_mount
 from app.web.routes.api import api_routes
@@ -34,6 +34,7 @@ from storage.projects import roles
 log = logging.getLogger("winnow.pages")
 roles.resolve_with(people.session_actor)
 allocator.limit_heaps()
+matrix_threads.limit_threads()
 
 
 @asynccontextmanager
