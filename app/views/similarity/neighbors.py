@@ -25,7 +25,7 @@ from storage.labeling.state_arrays import NO_ID, item_states
 FEWEST_DIRECTIONS, MOST_DIRECTIONS = 16, 64
 EXPLAINED = 0.99  # share of the variance that the directions hold, if `MOST_DIRECTIONS` suffice
 CANDIDATES = 200  # rows that are compared exactly for each item
-FEW_CANDIDATES = 32  # if the directions hold that share
+FEW_CANDIDATES = 16  # if the directions hold that share
 BLOCK = 32  # values in a block; its minimum stands for them
 SAMPLE = 4_096  # rows from which the principal directions are computed
 READ_ROWS = 8_192  # rows read at once, so that mapped memory can be given back in between
@@ -77,7 +77,8 @@ class NeighborIndex:
         places = _smallest(scores, self._candidates)
         usable = np.isfinite(np.take_along_axis(scores, places, 1))
         near = self._rows[places]  # (m, candidates)
-        difference = read_rows(self._embeddings, near.ravel()).reshape(*near.shape, -1) - asked[:, None]
+        read, back = np.unique(near, return_inverse=True)  # a candidate of several items is read once
+        difference = read_rows(self._embeddings, read)[back.reshape(near.shape)] - asked[:, None]
         distances = np.where(usable, np.sqrt(np.square(difference).sum(2)), np.inf)
         order = np.lexsort((near, distances), axis=1)[:, :limit]
         return [near[k, best][usable[k, best]] for k, best in enumerate(order)]
