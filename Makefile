@@ -1,6 +1,6 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
 #   check   lint, types and the fast tests: a little over 2 minutes on two cores
-#   test    lint, types and all tests, browsers and PostgreSQL included: about 16 minutes
+#   test    lint, types and all tests, browsers and PostgreSQL included: about 14 minutes
 #   PROCESSES=… sets in how many processes make test runs the tests
 #   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others, once: later commands keep it. Without it
 #   pip's own index decides
