@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--speaker", default="", help="with --split speaker: the one whose clips are the test part")
     made.add_argument("--size", choices=list(PRESETS), default="small")
     made.add_argument("--out", type=Path, help="default: results/active_learning/DATASET-SIZE")
-    made.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    made.add_argument("--data", type=Path, default=DATA)
     made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="these strategies; else all five")
     made.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="these seeds; default 0 1 2")
     made.add_argument("--start", type=int, default=10)

@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--labels", nargs="*", type=int, default=[], help="of the test part, in this order")
     parser.add_argument("--only", nargs="*", default=[], help="resolutions of the tune part")
     parser.add_argument("--out", type=Path, default=Path("results") / "whole_items")
-    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     given = parser.parse_args()
     out = given.out / f"{given.dataset}-{given.part}"
     out.mkdir(parents=True, exist_ok=True)

@@ -227,7 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=["tune", "test"], default="tune")
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"), help="as for experiments.benchmark")
-    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
     parser.add_argument("--only", nargs="*", default=[], help="sets by name")
     parser.add_argument("--seeds", type=int, default=10)

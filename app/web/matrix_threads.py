@@ -1,8 +1,8 @@
 """Matrix products of the page process run on one thread.
 
 A request multiplies small matrices, and several requests run at once. A second thread of BLAS waits in a loop for the
-first one, which costs CPU time on a busy machine: 30 cards of a pool of a million items took 60 to 110 ms of it instead
-of 50. The processes that a page starts keep the threads they have.
+first one, which costs CPU time on a busy machine (`python -m benchmarks.store --requests` with and without this call).
+The processes that a page starts keep the threads they have.
 """
 
 from __future__ import annotations

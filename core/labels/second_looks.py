@@ -84,11 +84,11 @@ def replacements(
 
 
 def second_look_note(n_looks: int, n_picks: int) -> str:
-    what = "is a second look at a label" if n_looks == 1 else "are second looks at labels"
-    return (
-        f"{n_looks} of {n_picks} picks {what} that may be wrong. They are expected to lower the loss more "
-        "than the same number of new items."
-    )
+    if n_looks == 1:
+        what, more = "is a second look at a label that may be wrong. It is", "a new item"
+    else:
+        what, more = "are second looks at labels that may be wrong. They are", "the same number of new items"
+    return f"{n_looks} of {n_picks} picks {what} expected to lower the loss more than {more}."
 
 
 def _rows(labels: NDArray[np.int64], picks: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmark")
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
-    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=["curves", "goals"])
     parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")

@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmark.cold_start")
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"))
-    parser.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--encoders", type=Path, default=Path("encoders"))
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m experiments.paper.mixmatch_coresets")
     made.add_argument("--size", choices=list(SEEDS), default="small")
     made.add_argument("--out", type=Path, help="default: results/mixmatch_coresets/SIZE")
-    made.add_argument("--data", type=Path, default=DATA if DATA.exists() else Path("data"))
+    made.add_argument("--data", type=Path, default=DATA)
     made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="these strategies; else all six")
     made.add_argument("--seeds", nargs="*", type=int, help="these seeds; else those of the size")
     made.add_argument("--rounds", type=int, default=6)
