@@ -39,7 +39,7 @@ from storage.labeling.pool import Pool
 from storage.projects.annotators import annotator_named
 from storage.projects.projects import ProjectRow, create_project
 from storage.rounds.log import RoundLog
-from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server, at_rest
+from tests.browser.conftest import CHROMIUM_FLAGS, Server, at_rest
 
 CLASSES = 10
 CHUNK = 5_000
@@ -133,7 +133,7 @@ def main() -> None:
         with Store.open(home=home) as store, sync_playwright() as playwright:
             project = fill(store, arguments.items)
             server.start()
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
             context = browser.new_context(viewport={"width": 1280, "height": 800})
             context.set_default_timeout(300_000)
             ticket = tickets.issue(tickets.signing_key(home), annotator_named(store, "Ana").id, 3600)

@@ -31,7 +31,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectRow, get_project
 from storage.projects.sample_projects import HANDWRITTEN, SPOKEN, load_sample_projects
 from tests.app.finished_rounds import finish_round
-from tests.browser.conftest import CHROMIUM, CHROMIUM_FLAGS, Server
+from tests.browser.conftest import CHROMIUM_FLAGS, Server
 from tests.browser.screens import READY
 
 PAINT = "() => performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)[0]"
@@ -99,7 +99,7 @@ def main() -> None:
         with Store.open(home=home) as store, sync_playwright() as playwright:
             load_sample_projects(store)
             server.start()
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
             screens = measure(browser, server, store, arguments.repeats)
             browser.close()
             results = {"screens": screens, **memory(server)}
