@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    ignored_auth,
-    negative_data_rejection,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
 from storage.projects.tokens import create_token
 from tests.app import sample_store
 from tests.app.web.api.servers import serving
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
-    unsupported_method,
-    ignored_auth,
-]
 STARTS_A_PROCESS = {"add_items", "export", "export_model", "predict_files", "predict_items", "add_embeddings"}
 
 
@@ -46,9 +26,30 @@ def address(page_store, monkeypatch) -> Iterator[tuple[str, str]]:
         yield base, token
 
 
+@pytest.fixture
+def checks() -> list[Any]:
+    """What every answer is checked for. Schemathesis is imported here, because its import takes two seconds, and every
+    test process would pay for it when it collects this file."""
+    from schemathesis import checks
+    from schemathesis.specs.openapi import checks as openapi
+
+    return [
+        checks.not_a_server_error,
+        openapi.status_code_conformance,
+        openapi.content_type_conformance,
+        openapi.response_headers_conformance,
+        openapi.response_schema_conformance,
+        openapi.negative_data_rejection,
+        openapi.unsupported_method,
+        openapi.ignored_auth,
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_random_requests_get_documented_answers(address):
+def test_random_requests_get_documented_answers(address, checks):
+    import schemathesis
+
     base, token = address
     schema = schemathesis.openapi.from_url(f"{base}/api/v1/openapi.json")
     headers = {"Authorization": f"Bearer {token}"}
@@ -56,12 +57,12 @@ def test_random_requests_get_documented_answers(address):
     for result in schema.get_all_operations():
         operation = result.ok()
         name = operation.definition.raw["operationId"]
-        fuzz(operation, headers, 3 if name in STARTS_A_PROCESS else 12)
+        fuzz(operation, headers, 3 if name in STARTS_A_PROCESS else 12, checks)
         tried.append(name)
     assert len(tried) == len(set(tried)) > 25
 
 
-def fuzz(operation, headers: dict[str, str], n_examples: int) -> None:
+def fuzz(operation, headers: dict[str, str], n_examples: int, checks: list[Any]) -> None:
     @given(case=operation.as_strategy())
     @settings(
         max_examples=n_examples,
@@ -71,6 +72,6 @@ def fuzz(operation, headers: dict[str, str], n_examples: int) -> None:
         suppress_health_check=list(HealthCheck),
     )
     def check(case) -> None:
-        case.call_and_validate(headers=headers, checks=CHECKS)
+        case.call_and_validate(headers=headers, checks=checks)
 
     check()
