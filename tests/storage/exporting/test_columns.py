@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
+from storage.database.store import Store
 from storage.exporting import rows as export_rows
 from storage.exporting.columns import columns_of
 from storage.exporting.formats import ParquetWriter
@@ -35,18 +38,29 @@ def by_columns(shop: Shop, options: ExportOptions, path: Path) -> tuple[list, in
     return parquet.read_table(path).to_pylist(), rows.n_left_out
 
 
+@pytest.fixture(scope="module")
+def full_shop(empty_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Everything that a row can tell: picks, merged classes, a test item, an item without a label. Exports change
+    nothing of it."""
+    home = tmp_path_factory.mktemp("full_shop")
+    shutil.copy(empty_sqlite, home / "winnow.sqlite")
+    with Store.open(home=home) as store:
+        shop = opened_shop(store, home)
+        picked_round(shop, 3, guess=1, confidence=0.5, nearest_labeled=shop.items[0])
+        shop.label(3, 0)
+        merge_classes(shop.store, shop.project, shop.classes[0], shop.classes[1])
+        truth = {"held_out": True, "truth_class_id": shop.classes[2], "media_type": "image/png"}
+        add_items(shop.store, shop.project, ["test item"], **truth)
+        add_items(shop.store, shop.project, ["nothing is known about this"], media_type="image/png")
+        yield shop
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 5_000])
 @pytest.mark.parametrize("contested", ["keep", "majority", "omit"])
 @pytest.mark.parametrize("pseudo", [None, 0.0, 0.6])
-def test_columns_and_rows_give_the_same_table(sqlite_store, tmp_path, monkeypatch, chunk, contested, pseudo):
+def test_columns_and_rows_give_the_same_table(full_shop, tmp_path, monkeypatch, chunk, contested, pseudo):
+    shop = full_shop
     monkeypatch.setattr(export_rows, "CHUNK", chunk)
-    shop = opened_shop(sqlite_store, tmp_path)
-    picked_round(shop, 3, guess=1, confidence=0.5, nearest_labeled=shop.items[0])
-    shop.label(3, 0)
-    merge_classes(shop.store, shop.project, shop.classes[0], shop.classes[1])
-    truth = {"held_out": True, "truth_class_id": shop.classes[2], "media_type": "image/png"}
-    add_items(shop.store, shop.project, ["test item"], **truth)
-    add_items(shop.store, shop.project, ["nothing is known about this"], media_type="image/png")
     options = ExportOptions(format="parquet", pseudo_above=pseudo, held_out=True, contested=contested)
     meant = by_rows(shop, options, tmp_path / "rows.parquet")
     assert by_columns(shop, options, tmp_path / "columns.parquet") == meant
