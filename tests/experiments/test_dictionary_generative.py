@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from experiments.paper.dictionary_generative import GenerativeRecovery, haar
@@ -19,6 +20,7 @@ def small_problem() -> GenerativeRecovery:
     )  # fmt: skip
 
 
+@pytest.mark.slow(2)
 def test_the_influence_of_a_measurement_is_the_derivative_of_the_outer_loss():
     problem = small_problem()
     weights = torch.tensor([1.0, 1.0, 0.5, 0.0, 1.0, 0.0, 0.0, 0.7], dtype=torch.float64)

@@ -172,6 +172,7 @@ def test_predict_py_gives_winnows_predictions_of_clips_without_winnow_and_torch(
     compare("digits", exported, [*digits, *varied_clips(tmp_path / "varied")], tmp_path)
 
 
+@pytest.mark.slow(2)
 def test_predict_py_gives_winnows_predictions_of_pictures_without_winnow_and_torch(shapes, tmp_path):
     assert main(["model", "export", shapes, str(tmp_path / "model")]) == 0
     compare(shapes, tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)

@@ -181,6 +181,7 @@ def test_the_whole_round_is_known_again_after_the_machine_has_become_slower(seed
     assert median(after) < MEDIAN_ERROR / 2
 
 
+@pytest.mark.slow(2)
 def test_without_a_comparable_round_the_whole_round_is_stated_once_its_speed_is_measured():
     """Here every step takes seven times what the rule expects, give or take a third."""
     rng = np.random.default_rng(52)

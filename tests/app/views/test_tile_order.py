@@ -69,7 +69,7 @@ def check(made: Made, **fields: Any) -> None:
                 assert [tile["item_id"] for tile in found] == [one for one, _ in meant[after + 1 : after + 6]]
 
 
-@pytest.mark.parametrize("with_round", [False, True])
+@pytest.mark.parametrize("with_round", [False, pytest.param(True, marks=pytest.mark.slow(2))])
 def test_every_page_equals_a_plain_sort_after_labels_imports_and_merges(sqlite_store, with_round):
     made = make_pool(sqlite_store, N)
     made.pool.label(made.items[5], made.classes[0], annotator=made.ann)

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 COUNT = """
 import json, numpy
 from threadpoolctl import threadpool_info
@@ -27,6 +29,7 @@ def test_blas_has_one_thread_and_the_environment_of_children_is_unchanged():
     assert before and set(before) == {2} and set(after) == {1}
 
 
+@pytest.mark.slow(2)
 def test_the_server_limits_the_threads():
     code = (
         "import app.web.server; from threadpoolctl import threadpool_info; "

@@ -27,6 +27,7 @@ def small(n: int = 40, seed: int = 0):
     return model, torch.randn(n, 3, dtype=torch.float64), torch.randint(3, (n,))
 
 
+@pytest.mark.slow(2)
 def test_with_whole_batches_and_many_terms_it_is_the_exact_implicit_gradient():
     model, x, y = small()
     exact = supervised(
