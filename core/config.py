@@ -231,6 +231,8 @@ class TrainingConfig:
         0  # steps of a round that starts from the previous round's model; 0: every round starts from scratch
     )
     epochs: int = 0
+    refine_steps: int = 0  # further steps on propagated labels, where there is a similarity graph; 0: none
+    refine_rate: float = 2e-3  # learning rate of these steps
     pretrain_steps: int = 0  # contrastive pretraining without labels when training starts from scratch; 0: none
     pretrain_batch: int = 128  # items of a pretraining step, each in two views
     pretrained_rate_scale: float = 1.0  # factor of the learning rate for pretrained layers; the head uses all of it
@@ -260,6 +262,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         require(self.steps >= 0 and self.epochs >= 0, "The number of steps and epochs cannot be negative.")
         require(self.steps > 0 or self.epochs > 0, "Training needs a number of steps or of epochs above 0.")
+        require(self.refine_steps >= 0, f"{self.refine_steps} refinement steps; use 0 (none) or more.")
+        require(self.refine_rate > 0, f"The learning rate of refinement is {self.refine_rate}; it must be above 0.")
         require(self.pretrain_steps >= 0, f"{self.pretrain_steps} pretraining steps; use 0 (none) or more.")
         require(self.pretrain_batch >= 2, f"The pretraining batch is {self.pretrain_batch}; use at least 2.")
         require(
@@ -332,7 +336,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     return RoundConfig(
         seed=seed,
         preset="laptop",
-        training=TrainingConfig(predict_views=4),
+        training=TrainingConfig(predict_views=4, refine_steps=700),
         selection=SelectionConfig(proxy="similarity", uncertainty_power=1.0),
         similarity=SimilarityConfig(neighbors=10, reach=0.85),  # chosen without test clips: docs/reproduction.md
     )

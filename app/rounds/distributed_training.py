@@ -97,7 +97,7 @@ def _train(job: dict[str, Any], channel: Channel) -> None:
     from core.learning.training import save_model
     from core.media.inputs import Inputs
     from core.rounds.outputs import LabelTrust
-    from core.rounds.stages import train_model
+    from core.rounds.round_model import train_model
     from storage.database.store import Store
     from storage.rounds.log import RoundLog
 

@@ -22,9 +22,10 @@ from core.rounds.outputs import (
     MapPoints,
     Predictions,
     PropagatedLabels,
+    RefinedModel,
     TrainingResult,
 )
-from core.rounds.test_predictions import predict_test_items
+from core.rounds.round_model import predict_test_items
 from core.types import Selection
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundRow
@@ -46,6 +47,7 @@ ARTIFACTS: dict[str, tuple[type, str]] = {
     "map": (MapPoints, "points"),
     "both_classes": (BothPredictions, "classes"),
 }
+DELIVERED: dict[str, tuple[type, str]] = {"model": (RefinedModel, "model")}  # in place of the above, where it was run
 
 
 def finish_round(of: StoredRound) -> StepResult:
@@ -53,7 +55,7 @@ def finish_round(of: StoredRound) -> StepResult:
     if of.row.status == "finished":
         return StepResult()
     context, outputs = of.context, of.outputs
-    training, labels, batch = outputs.get(TrainingResult), outputs.get(PropagatedLabels), outputs.get(Batch)
+    training, labels, batch = pipeline.final_training(outputs), outputs.get(PropagatedLabels), outputs.get(Batch)
     notes = pipeline.round_notes(context, outputs.get(Inputs), training, labels, batch)
     metrics = pipeline.measure(context, outputs.get(Inputs), training, labels) | {
         "seconds": seconds_of(of),
@@ -107,7 +109,7 @@ def seconds_of(of: StoredRound) -> dict[str, float]:
 def artifacts_of(of: StoredRound) -> dict[str, ArtifactRef]:
     """What earlier steps stored, by kind."""
     found: dict[str, ArtifactRef] = {}
-    for kind, (gives, field) in ARTIFACTS.items():
+    for kind, (gives, field) in (*ARTIFACTS.items(), *DELIVERED.items()):
         result = of.results[NAME_OF.get(gives, SNAPSHOT)]
         if result.output is not None and result.output[field] is not None:
             found[kind] = to_ref(result.output[field])

@@ -24,7 +24,7 @@ from storage.database.store import Store
 from storage.system.file_lock import file_lock
 
 NAME = "winnow"
-VERSION = "4"  # raise it when a workflow's steps change: workers run only workflows of their own version
+VERSION = "5"  # raise it when a workflow's steps change: workers run only workflows of their own version
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
 STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")

@@ -39,6 +39,14 @@ MEASURED = ("loss", "labeled_loss", "unlabeled_loss", "labeled_accuracy", "confi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTargets:
+    """Given targets of a pool's items, such as propagated labels, and the weights of their losses."""
+
+    probabilities: NDArray[np.floating]  # (n, n_classes)
+    weights: NDArray[np.floating]  # (n,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
     """The rows of a pool that training may use."""
 
@@ -49,11 +57,21 @@ class TrainingData:
     prior: NDArray[np.float32]  # (n_classes,)
     n_steps: int
     trust: NDArray[np.floating] | None = None  # (m,) in the labels; None: the same in all
+    given: PoolTargets | None = None  # None: the method computes its own pseudo-labels
 
 
 class Learner:
-    def __init__(self, shape: NetworkShape, data: TrainingData, config: TrainingConfig, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        shape: NetworkShape,
+        data: TrainingData,
+        config: TrainingConfig,
+        runtime: Runtime,
+        method: Method | None = None,
+    ) -> None:
+        """`method` replaces that of the settings."""
         self.data, self.config, self.runtime, self.world = data, config, runtime, World.current()
+        self.method = method or METHODS[config.method]
         self.network = fresh_network(shape, runtime)
         self.average = fresh_network(shape, runtime)
         self.network.train()
@@ -104,7 +122,7 @@ class Learner:
         """One training step, without synchronization with the device."""
         set_rate(self.optimizer, learning_rate_at(self.step, self.data.n_steps, self.config))
         with autocast(self.runtime, self.config):
-            losses = METHODS[self.config.method](self._next())
+            losses = self.method(self._next())
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(losses.total).backward()
         self.scaler.step(self.optimizer)
@@ -119,6 +137,7 @@ class Learner:
         chosen = self._labeled.batch(self.step, self.config.labeled_batch)
         unlabeled = self._unlabeled.batch(self.step, self.config.unlabeled_batch)
         own = on_device(self.world.part(chosen), self.runtime.device)
+        given_targets, given_weights = self._given(self.world.part(unlabeled))
         return Step(
             network=self._forward,
             layers=self.network,
@@ -131,7 +150,17 @@ class Learner:
             state=self.state,
             rng=rng,
             world=self.world,
+            given_targets=given_targets,
+            given_weights=given_weights,
         )
+
+    def _given(self, rows: NDArray[np.int64]) -> tuple[Tensor | None, Tensor | None]:
+        """The given targets of these rows and their weights, on the device."""
+        given = self.data.given
+        if given is None:
+            return None, None
+        targets, weights = (values[rows].astype(np.float32) for values in (given.probabilities, given.weights))
+        return on_device(targets, self.runtime.device), on_device(weights, self.runtime.device)
 
     def read_sums(self, n_steps: int) -> dict[str, float]:
         """Means over the last `n_steps` steps, and a reset of the sums; the only synchronization with the device."""

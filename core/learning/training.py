@@ -15,7 +15,8 @@ from core.config import TrainingConfig, to_json
 from core.errors import InvalidInput, NotFound, TrainingFailed
 from core.learning.calibration import Calibration, calibrate
 from core.learning.distributed import World
-from core.learning.learner import Learner, TrainingData
+from core.learning.learner import Learner, PoolTargets, TrainingData
+from core.learning.methods import distillation
 from core.learning.methods.alignment import class_prior
 from core.learning.models import TrainedModel, load_model, save_model
 from core.learning.networks.layers import Network
@@ -94,6 +95,45 @@ def train(  # noqa: PLR0913 - one call with all inputs of training
         run.keep()
     run.go()
     return run.finished(shape, label_notes(inputs, labels, n_classes, rows))
+
+
+def refine(  # noqa: PLR0913 - one call with all inputs of refinement
+    model: TrainedModel,
+    inputs: Inputs,
+    labels: NDArray[np.int64],
+    targets: PoolTargets,
+    config: TrainingConfig,
+    *,
+    runtime: Runtime,
+    checkpoint_dir: Path | None = None,
+    held_out: HeldOut | None = None,
+    trust: NDArray[np.floating] | None = None,
+    report: Report = ignore,
+) -> TrainedModel:
+    """The trained model after `config.refine_steps` more steps on given targets of the pool (distillation).
+
+    It uses the rows, the bank of views and the optimizer of `train`, from a learning rate of `config.refine_rate`; the
+    runtime has a seed of its own. Checkpoints, `trust`, `held_out` and errors as in `train`.
+    """
+    rows = _usable_rows(inputs, labels, held_out)
+    config = dataclasses.replace(
+        config, steps=config.refine_steps, learning_rate=config.refine_rate, bank_views=model.config.bank_views
+    )
+    data = _training_data(inputs, labels, model.shape.n_classes, rows, config, runtime, report)
+    data = dataclasses.replace(data, given=targets, trust=None if trust is None else trust[data.labeled])
+    learner = Learner(model.shape, data, config, runtime, distillation.loss)
+    learner.start_from(named_tensors(model.network))
+    fingerprint = hashlib.sha256(_fingerprint(inputs, labels, config, runtime, trust).encode())
+    started_from = [tensor.detach().cpu().numpy() for tensor in named_tensors(model.network).values()]
+    for values in (*started_from, targets.probabilities, targets.weights):
+        fingerprint.update(np.ascontiguousarray(values).tobytes())
+    run = _Run(learner, inputs, held_out, report, checkpoint_dir, fingerprint.hexdigest())
+    run.resume()
+    run.go()
+    refined = run.finished(model.shape, label_notes(inputs, labels, model.shape.n_classes, rows))
+    before = int(model.history[-1]["step"]) if model.history else 0
+    later = ({**entry, "step": before + entry["step"]} for entry in refined.history)
+    return dataclasses.replace(refined, config=model.config, history=(*model.history, *later))
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:

@@ -68,6 +68,14 @@ class TrainingResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefinedModel:
+    """The network after further steps on propagated labels. It replaces that of `TrainingResult`."""
+
+    model: TrainedModel
+    graph: SimilarityGraph  # that propagation uses again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
     """The model's own predictions for rows of the pool; before the first model, equal probabilities."""
 

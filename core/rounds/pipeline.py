@@ -20,10 +20,19 @@ from core.media.inputs import Inputs
 from core.rounds.approach.deciding import apply_decision
 from core.rounds.approach.presets import resolve_at_start
 from core.rounds.context import Previous, StageContext
-from core.rounds.outputs import Approach, Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
+from core.rounds.outputs import (
+    Approach,
+    Batch,
+    MapPoints,
+    Predictions,
+    PropagatedLabels,
+    RefinedModel,
+    TrainingResult,
+)
+from core.rounds.round_model import delivered_model, measured_rows
 from core.rounds.simulation_plan import INDUCTIVE
 from core.rounds.stage import Outputs, Stage, run_stages
-from core.rounds.stages import STAGES, measured_rows
+from core.rounds.stages import STAGES
 from core.runtime import Runtime
 from core.types import MediaReader, PoolSnapshot, Report, RoundResult, RowCache, ignore
 
@@ -70,7 +79,7 @@ def run_timed(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outp
 def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> RoundResult:
     """The result of a round, from the outputs of its stages."""
     batch, labels = outputs.get(Batch), outputs.get(PropagatedLabels)
-    training = outputs.get(TrainingResult)
+    training = final_training(outputs)
     return RoundResult(
         selection=batch.selection,
         probabilities=labels.probabilities,
@@ -79,6 +88,13 @@ def round_result(context: StageContext, outputs: Outputs, seconds: dict[str, flo
         metrics=measure(context, outputs.get(Inputs), training, labels) | {"seconds": seconds},
         notes=round_notes(context, outputs.get(Inputs), training, labels, batch),
     )
+
+
+def final_training(outputs: Outputs) -> TrainingResult:
+    """The delivered model of the round, or the reason why there is none."""
+    training = outputs.get(TrainingResult)
+    model = delivered_model(training, outputs.find(RefinedModel))
+    return TrainingResult(model=model, why_no_model=training.why_no_model)
 
 
 def measure(

@@ -38,7 +38,7 @@ from core.rounds.outputs import (
     PropagatedLabels,
     TrainingResult,
 )
-from core.rounds.pipeline import held_out_results, run_timed
+from core.rounds.pipeline import final_training, held_out_results, run_timed
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rounds.stage import Outputs, needed
 from core.rounds.stages import PREPARE, STAGES
@@ -288,10 +288,12 @@ class Trial:
         context = replace(context, graph=kept.graph, test_items=kept.test_items)
         kept.begin(context, outputs)
         seconds = {PREPARE.name: 0.0} | began
-        model = self._train(number, context, outputs, seconds)
+        self._train(number, context, outputs, seconds)
         wanted = (PropagatedLabels, Batch) if number < self.plan.rounds else (PropagatedLabels,)
         seconds |= run_timed(needed(STAGES, *wanted), context, outputs)
         kept.keep(context, outputs)
+        model = final_training(outputs).model
+        assert model is not None
         state.encoded = outputs.find(EncodedFeatures)
         if outputs.find(Approach) is not None:
             seconds |= self._compare(number, context, outputs)
@@ -301,15 +303,15 @@ class Trial:
         self._keep(number, model)
         return self._record(number, pool, context, outputs, seconds), model
 
-    def _train(self, number: int, context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> TrainedModel:
-        """The model of this round, added to `outputs`. That of the initial labels is trained once and then read;
+    def _train(self, number: int, context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> None:
+        """Add the trained model of this round to `outputs`. That of the initial labels is trained once and then read;
         `seconds` always gets the duration of its training."""
         shared = self.start_file if number == 0 else None
         model = load_model(shared, self.runtime) if shared is not None and shared.exists() else None
         if model is not None and model.calibration:  # test labels set the temperature of models without it
             seconds["train"] = model.metrics["train_seconds"]
             outputs.add(TrainingResult, TrainingResult(model=model))
-            return model
+            return
         seconds |= run_timed(needed(STAGES, TrainingResult), context, outputs)
         result = outputs.get(TrainingResult)
         if result.model is None:
@@ -317,14 +319,13 @@ class Trial:
         if shared is not None:
             timed = {**result.model.metrics, "train_seconds": seconds["train"]}
             save_model(replace(result.model, metrics=timed), shared)
-        return result.model
 
     def _record(
         self, number: int, pool: LabeledPool, context: StageContext, outputs: Outputs, seconds: dict[str, float]
     ) -> RoundRecord:
         labels = outputs.get(PropagatedLabels)
         predicted = labels.probabilities.argmax(1)
-        model = outputs.get(TrainingResult).model
+        model = final_training(outputs).model
         assert model is not None
         measured = held_out_results(context, outputs.get(Inputs), model, labels)
         selection = outputs.get(Batch).selection if outputs.has(Batch) else None

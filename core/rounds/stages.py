@@ -5,6 +5,7 @@
     prepare    network inputs of all items, or the features of the encoder in their place
     check      how far each label can be trusted
     train      a model, where there is anything to learn from
+    refine     more steps of the network on propagated labels, where there is a similarity graph
     predict    probabilities and embeddings of all rows              shared by workers in units of rows
     propagate  label propagation over the similarity graph
     features   kernel features of the candidate rows                 shared by workers in units of rows
@@ -27,11 +28,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.acquisition import catalog, registry
 from core.errors import TrainingFailed
-from core.learning.training import TrainedModel, predict, train
+from core.learning.training import predict
 from core.media.inputs import Inputs, prepare
 from core.rounds.approach.deciding import as_stage, both_classes, decide_approach, is_undecided, rival_context
 from core.rounds.candidates import (
@@ -41,7 +41,6 @@ from core.rounds.candidates import (
     kernel_features,
     project,
     selection_request,
-    why_no_model,
     with_labels,
 )
 from core.rounds.checking import add_second_looks, check_labels, labels_are_checked, trust_notes
@@ -55,7 +54,6 @@ from core.rounds.encoding import (
     encoder_is_used,
     join_encoded,
     space_rows,
-    train_head,
 )
 from core.rounds.outputs import (
     Approach,
@@ -71,13 +69,15 @@ from core.rounds.outputs import (
     NoCommon,
     Predictions,
     PropagatedLabels,
+    RefinedModel,
     TrainingResult,
 )
+from core.rounds.round_model import delivered_model, is_refined, refine_model, similarity_graph, train_model
 from core.rounds.stage import Outputs, Split, Stage, check_order, run_stages
 from core.rounds.stage_names import TITLES
-from core.similarity.graph import build_similarity_graph, connect_new_items
+from core.similarity.graph import connect_new_items
 from core.similarity.propagation import extended, propagate_labels
-from core.types import UNLABELED, PoolSnapshot, Selection
+from core.types import Selection
 
 PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of their own
 
@@ -95,59 +95,24 @@ def prepare_inputs(context: StageContext, encoded: EncodedFeatures | None = None
     return dataclasses.replace(made, augmentation=config.augmentation)
 
 
-def train_model(context: StageContext, inputs: Inputs, trust: LabelTrust | None = None) -> TrainingResult:
-    """The model of this round, or the reason why there is nothing to learn from yet."""
-    if reason := why_no_model(context, inputs):
-        return TrainingResult(model=None, why_no_model=reason)
-    if inputs.encoder:
-        return train_head(context, inputs, trust)
-    snapshot = context.snapshot
-    known = measured_rows(snapshot, inputs)
-    model = train(
-        dataclasses.replace(inputs, readable=inputs.readable & ~snapshot.held_out),  # no test item is ever trained on
-        snapshot.labels,
-        snapshot.n_classes,
-        context.config.training,
-        runtime=context.runtime,
-        checkpoint_dir=context.checkpoints,
-        warm_start=model_to_continue(context, inputs),
-        held_out=(known, snapshot.held_out_labels[known]),
-        trust=None if trust is None else np.asarray(trust.weights),
-        report=context.report,
-    )
-    return TrainingResult(model=model)
-
-
-def measured_rows(snapshot: PoolSnapshot, inputs: Inputs) -> NDArray[np.int64]:
-    """The readable test items whose label is known. Accuracy is measured on them; nothing else may depend on these
-    labels."""
-    return np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & inputs.readable)
-
-
-def model_to_continue(context: StageContext, inputs: Inputs) -> TrainedModel | None:
-    """The previous model, where training can continue from it: the settings have steps for that, the network is the
-    same, and no class changed its meaning. With more or fewer classes than before, training keeps the layers and draws
-    a new head. Only this function loads a previous model."""
-    before, now = context.previous.class_names, context.snapshot.class_names
-    if not context.config.training.warm_steps or (before != now and len(before) == len(now)):
-        return None
-    model = context.previous.load_model()
-    if model is None:
-        return None
-    same = model.shape.name == context.config.training.network and model.shape.channels == inputs.shape[2]
-    return model if same else None
-
-
-def predict_all(context: StageContext, inputs: Inputs, training: TrainingResult) -> Predictions:
+def predict_all(
+    context: StageContext, inputs: Inputs, training: TrainingResult, refined: RefinedModel | None = None
+) -> Predictions:
     """Probabilities and embeddings of all rows."""
-    return predict_rows(context, NoCommon(), 0, len(inputs), inputs, training)
+    return predict_rows(context, NoCommon(), 0, len(inputs), inputs, training, refined)
 
 
-def predict_rows(
-    context: StageContext, common: NoCommon, start: int, stop: int, inputs: Inputs, training: TrainingResult
+def predict_rows(  # noqa: PLR0913 - the signature of a unit
+    context: StageContext,
+    common: NoCommon,
+    start: int,
+    stop: int,
+    inputs: Inputs,
+    training: TrainingResult,
+    refined: RefinedModel | None = None,
 ) -> Predictions:
     """Probabilities and embeddings of the rows from `start` to `stop`. A human label replaces the prediction."""
-    rows, model = np.arange(start, stop), training.model
+    rows, model = np.arange(start, stop), delivered_model(training, refined)
     if model is None:
         n_classes = max(context.snapshot.n_classes, 1)
         even = np.full((len(rows), n_classes), 1.0 / n_classes, np.float32)
@@ -169,7 +134,12 @@ def predict_rows(
 
 
 def join_predictions(
-    context: StageContext, common: NoCommon, blocks: Sequence[Predictions], inputs: Inputs, training: TrainingResult
+    context: StageContext,
+    common: NoCommon,
+    blocks: Sequence[Predictions],
+    inputs: Inputs,
+    training: TrainingResult,
+    refined: RefinedModel | None = None,
 ) -> Predictions:
     """One array of each kind, from blocks in the order of their rows."""
     views = [block.view_probabilities for block in blocks if block.view_probabilities is not None]
@@ -183,17 +153,18 @@ def join_predictions(
 
 
 def propagate(
-    context: StageContext, inputs: Inputs, predictions: Predictions, trust: LabelTrust | None = None
+    context: StageContext,
+    inputs: Inputs,
+    predictions: Predictions,
+    trust: LabelTrust | None = None,
+    refined: RefinedModel | None = None,
 ) -> PropagatedLabels:
     """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Test items are not in the
     graph and keep their predictions; what propagation gives for them as new items is returned beside."""
     snapshot, config = context.snapshot, context.config.similarity
     report = as_stage("propagate", context.report)
-    graph, new = context.graph, context.test_items
-    if graph is None and trust is not None:
-        graph = trust.graph
-    if graph is None:
-        graph = build_similarity_graph(inputs, snapshot.labels, snapshot.held_out, config, report)
+    graph = similarity_graph(context, inputs, trust, report) if refined is None else refined.graph
+    new = context.test_items
     before = predictions.probabilities
     if graph is None or not predictions.has_model:
         return PropagatedLabels(probabilities=before, graph=graph)
@@ -279,7 +250,7 @@ def predict_both(
     """Train the approach that the round does not use, by the same stages, and keep the classes that both predict."""
     outputs = Outputs()
     outputs.add(EncodedFeatures, encoded)
-    for _ in run_stages((PREPARE, CHECK, TRAIN, PREDICT), rival_context(context), outputs):
+    for _ in run_stages((PREPARE, CHECK, TRAIN, REFINE, PREDICT), rival_context(context), outputs):
         pass
     return both_classes(context, predictions, outputs.get(Predictions), inputs.readable & outputs.get(Inputs).readable)
 
@@ -323,17 +294,25 @@ CHECK: Stage[LabelTrust] = Stage(
 TRAIN: Stage[TrainingResult] = Stage(
     name="train", title=TITLES["train"], needs=(Inputs, LabelTrust), gives=TrainingResult, run=train_model
 )
+REFINE: Stage[RefinedModel] = Stage(
+    name="refine",
+    title=TITLES["refine"],
+    needs=(Inputs, TrainingResult, LabelTrust),
+    gives=RefinedModel,
+    run=refine_model,
+    is_read=is_refined,
+)
 PREDICT: Stage[Predictions] = Stage(
     name="predict",
     title=TITLES["predict"],
-    needs=(Inputs, TrainingResult),
+    needs=(Inputs, TrainingResult, RefinedModel),
     gives=Predictions,
     run=predict_all,
     split=Split(
         unit_rows=PREDICTION_ROWS,
-        n_rows=lambda context, inputs, training: len(inputs),
+        n_rows=lambda context, inputs, training, refined: len(inputs),
         common=NoCommon,
-        prepare=lambda context, inputs, training: NoCommon(),
+        prepare=lambda context, inputs, training, refined: NoCommon(),
         block=Predictions,
         run_unit=predict_rows,
         join=join_predictions,
@@ -342,7 +321,7 @@ PREDICT: Stage[Predictions] = Stage(
 PROPAGATE: Stage[PropagatedLabels] = Stage(
     name="propagate",
     title=TITLES["propagate"],
-    needs=(Inputs, Predictions, LabelTrust),
+    needs=(Inputs, Predictions, LabelTrust, RefinedModel),
     gives=PropagatedLabels,
     run=propagate,
 )
@@ -383,6 +362,6 @@ RIVAL: Stage[BothPredictions] = Stage(
 )
 
 STAGES: tuple[Stage[Any], ...] = (
-    ENCODE, DECIDE, PREPARE, CHECK, TRAIN, PREDICT, PROPAGATE, FEATURES, SELECT, MAP, RIVAL,
+    ENCODE, DECIDE, PREPARE, CHECK, TRAIN, REFINE, PREDICT, PROPAGATE, FEATURES, SELECT, MAP, RIVAL,
 )  # fmt: skip
 check_order(STAGES)

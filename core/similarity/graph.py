@@ -65,6 +65,11 @@ class NewItems:
     distances: NDArray[np.float32]  # (b, k)
 
 
+def has_similarity_graph(inputs: Inputs, held_out: NDArray[np.bool_], config: SimilarityConfig) -> bool:
+    """Whether `build_similarity_graph` gives a graph: not for images, without neighbors, or with one item."""
+    return bool(config.neighbors) and inputs.kind == "audio" and int((inputs.readable & ~held_out).sum()) >= 2
+
+
 def build_similarity_graph(
     inputs: Inputs,
     labels: NDArray[np.int64],
@@ -77,9 +82,9 @@ def build_similarity_graph(
 
     labels (n,): class positions, UNLABELED where there is none; labeled items come first when the pool is sampled.
     """
-    rows = graph_rows(np.flatnonzero(inputs.readable & ~held_out), labels)
-    if not config.neighbors or inputs.kind != "audio" or len(rows) < 2:
+    if not has_similarity_graph(inputs, held_out, config):
         return None
+    rows = graph_rows(np.flatnonzero(inputs.readable & ~held_out), labels)
     neighbors, distances, typical = nearest_clips(inputs.clean, rows, config.neighbors, report)
     return SimilarityGraph(rows=rows, neighbors=neighbors, distances=distances, typical=typical)
 

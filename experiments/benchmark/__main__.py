@@ -2,7 +2,8 @@
 
     python -m experiments.benchmark --size small|full --data DIR --encoders DIR --out DIR
                                     [--parts curves goals approaches scratch] [--only SET ...] [--strategies NAME ...]
-                                    [--seeds N] [--set NAME=FOLDER=ENCODER ...] [--report] [--page DIR]
+                                    [--approaches encoder auto scratch] [--seeds N] [--set NAME=FOLDER=ENCODER ...]
+                                    [--report] [--page DIR]
 
 small: pools of at most 1,000 items. full: all items. Parts:
 
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=["curves", "goals"])
     parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")
+    parser.add_argument("--approaches", nargs="*", choices=approaches.ORDER, default=[], help="all when left out")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
     parser.add_argument("--seeds", type=int, default=10)
@@ -130,9 +132,8 @@ def main() -> None:
     if not given.report:
         run_all(given)
         if "approaches" in given.parts:
-            approaches.run_approaches(
-                sets.Places(given.data, given.encoders, given.out), given.seeds, given.only, given.processes
-            )
+            places = sets.Places(given.data, given.encoders, given.out)
+            approaches.run_approaches(places, given.seeds, given.only, given.processes, given.approaches)
         if "scratch" in given.parts:
             n_seeds = min(given.seeds, scratch.SEEDS)
             scratch.run_scratch(given.data, given.out, given.only, n_seeds, given.processes)

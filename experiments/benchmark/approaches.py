@@ -8,6 +8,7 @@ interrupted run goes on where it stopped.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from experiments.benchmark import sets
 from experiments.benchmark.goals import mean_interval, with_half
 
 BATCH = 10
+ORDER = ("encoder", "auto", "scratch")  # cheap ones first
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ def folder_of(out: Path, comparison: Comparison, approach: str) -> Path:
     return out / "simulations" / f"{comparison.name}-{approach}"
 
 
-def run_approaches(places: sets.Places, seeds: int, only: list[str], processes: int | None) -> None:
-    """Run the simulations that have no results yet; the cheap approaches first."""
+def run_approaches(
+    places: sets.Places, seeds: int, only: list[str], processes: int | None, named: Sequence[str] = ()
+) -> None:
+    """Run the simulations that have no results yet; the cheap approaches first. `named`: these approaches alone."""
     os.environ["WINNOW_HOME"] = str(places.out / "home")  # where `auto` finds the built-in encoder
     known = sets.known_sources(places.data, places.out)
     for comparison in COMPARISONS:
@@ -57,15 +61,21 @@ def run_approaches(places: sets.Places, seeds: int, only: list[str], processes: 
         source = known[comparison.name]
         if comparison.name == "mnist":
             sets.write_pictures(source, places.data)
-        encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
-        named = encoder.name if encoder.name in BUILT_IN else str(encoder.folder)
-        for approach in sorted(comparison.approaches, key=("encoder", "auto", "scratch").index):
-            name = {"encoder": named, "auto": "auto", "scratch": "none"}[approach]
+        for approach in sorted(comparison.approaches, key=ORDER.index):
+            if named and approach not in named:
+                continue
+            name = {"auto": "auto", "scratch": "none"}.get(approach) or _encoder_of(source, places)
             command = SimulationCommand(
                 data=source.folder, project=None, out=folder_of(places.out, comparison, approach), strategies=("bico",),
                 seeds=seeds, preset="auto", encoder=name, processes=processes,
             )  # fmt: skip
             run_simulation(command, comparison.plan, as_json=True)
+
+
+def _encoder_of(source: sets.Source, places: sets.Places) -> str:
+    """The encoder of a set as the command line names it."""
+    encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
+    return encoder.name if encoder.name in BUILT_IN else str(encoder.folder)
 
 
 def approach_rows(out: Path) -> list[list[str]]:

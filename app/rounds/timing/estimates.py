@@ -36,6 +36,7 @@ KERNEL_COSTS = {  # of an entry, relative to scnn, as `KERNEL_NETWORKS` states t
     "rbf": 0.01, "linear": 0.01,
 }  # fmt: skip
 USUAL_ITEMS = 48 + 3 * (16 + 48)  # that pass the network in a step
+REFINE_STEP = 0.85  # of a training step: no pass without gradients; the prediction of the pool is in it
 FIXED_SHARE = 0.3  # of a step, whatever the batch
 USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
@@ -73,6 +74,8 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
     scaled = {stage: float(known.get(stage, 0.0)) * growth for stage in NAMES}
     if config.preset != "encoder":
         scaled["train"] = float(known.get("train", 0.0)) * _steps(config, n_items) / max(_steps_of(newest, n_items), 1)
+        rule = _by_rule(config, n_items, get_project(store, project_id).kind)
+        scaled["refine"] = _refinement(newest, config, scaled["train"] * rule["refine"] / rule["train"])
     n_new = max(n_items - _n_items(newest, n_items), 0)
     for stage in CACHED:  # the first round computed all of its items
         all_seconds = float(first.metrics["seconds"].get(stage, 0.0))
@@ -80,6 +83,15 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
         scaled[stage] = min(again, all_seconds) + n_new * all_seconds / _n_items(first, n_items)
     scaled["rival"] = growth * _second_model(store, project_id, newest)
     return Estimate(scaled, "last round")
+
+
+def _refinement(past: RoundRow, config: RoundConfig, by_training: float) -> float:
+    """Seconds of the stage "refine": those of the past round by the number of steps, or `by_training` where that round
+    had no such steps."""
+    before = past.config.training.refine_steps
+    if not before:
+        return by_training
+    return float(past.metrics["seconds"].get("refine", 0.0)) * config.training.refine_steps / before
 
 
 def _second_model(store: Store, project_id: int, past: RoundRow) -> float:
@@ -186,6 +198,8 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
         head = {stage: per_item * n_items for stage, per_item in HEAD_PER_ITEM.items()}
         return seconds | head | {"encode": ENCODE_PER_ITEM[kind] * n_items, "prepare": 0.0}
     seconds["train"] = _steps(config, n_items) * per_step
+    if has_graph:
+        seconds["refine"] = config.training.refine_steps * per_step * REFINE_STEP
     seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
         seconds["features"] = candidates * n_landmarks * per_entry

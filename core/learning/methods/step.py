@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -35,6 +36,12 @@ class Batch:
     def strong(self) -> Tensor:
         return self.feed.strong(*self._drawn())
 
+    def weak_and_strong(self) -> Tensor:
+        """The first half of this process's part weakly augmented, the others strongly."""
+        rows, draws = self._drawn()
+        half = len(rows) // 2
+        return torch.cat([self.feed.weak(rows[:half], draws[:half]), self.feed.strong(rows[half:], draws[half:])])
+
     def _drawn(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """This process's rows and their draws; drawn for the whole batch, so that all processes use the same draws."""
         draws = self.rng.random((len(self.rows), self.feed.n_draws), dtype=np.float32)
@@ -56,6 +63,8 @@ class Step:
     state: dict[str, Tensor]  # what the method keeps between steps; saved in checkpoints
     rng: np.random.Generator
     world: World
+    given_targets: Tensor | None = None  # (b_u, n_classes) of the unlabeled batch, this process's part
+    given_weights: Tensor | None = None  # (b_u,) of the losses on them
 
     @property
     def ramped_weight(self) -> float:

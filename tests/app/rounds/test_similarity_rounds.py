@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import uuid
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
+from app.jobs.model_export import export_model
 from app.rounds.comparison import compare
+from app.rounds.requests import request_replay
 from app.rounds.steps import ORDER, SPLIT, perform, perform_unit
 from app.rounds.stored_round import StoredRound
 from core.config import MediaConfig, RoundConfig, SimilarityConfig
+from core.errors import Cancelled
 from core.kernels.nystrom import KernelFeatures
-from core.rounds.outputs import CandidateFeatures, NoCommon, Predictions, PropagatedLabels
+from core.rounds.outputs import CandidateFeatures, NoCommon, Predictions, PropagatedLabels, RefinedModel
 from core.rounds.stages import PREDICT
 from core.types import UNLABELED, ignore
 from storage.database.store import Store
@@ -105,6 +110,53 @@ def test_joined_units_give_the_predictions_of_one_piece(asked):
     assert found.has_model and whole.has_model
 
 
+def refining_config(steps: int = 6) -> RoundConfig:
+    config = config_of()
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, refine_steps=steps))
+
+
+def test_a_round_stores_and_exports_the_refined_network_and_a_replay_gives_the_same(project, tmp_path):
+    store, row = ask(project, refining_config())
+    results = through(store, row, STEPS)
+    log = RoundLog(store, row.project_id)
+    finished, model = log.get(row.id), log.artifact(row.id, "model")
+    assert model.sha256 == results["refine"]["output"]["model"]["sha256"]
+    assert model.sha256 != results["train"]["output"]["model"]["sha256"]
+    assert finished.metrics["seconds"]["refine"] == 0.1 and finished.metrics["history"][-1]["step"] == 14
+    export_model(store, row.project_id, tmp_path / "model")
+    assert sha256((tmp_path / "model" / "model.safetensors").read_bytes()).hexdigest() == model.sha256
+    replay = request_replay(store, row.project_id, row.id)
+    log.start(replay.id)
+    through(store, log.get(replay.id), STEPS)
+    assert log.artifact(replay.id, "model").sha256 == model.sha256
+    assert log.get(replay.id).metrics["replay"]["same"]
+    for kind in ("probabilities", "embeddings", "map"):
+        np.testing.assert_array_equal(log.arrays(replay.id, kind), log.arrays(row.id, kind))
+
+
+def test_a_step_that_lost_its_worker_refines_to_the_same_network(project):
+    """From what the steps before stored, in another object: as another worker would."""
+    store, row = ask(project, refining_config(steps=60))
+    before = through(store, row, STEPS[: STEPS.index("refine")])
+
+    def stop(progress):
+        if progress.stage == "refine" and progress.total == 60 and progress.done > 25:
+            raise Cancelled("stop")
+
+    with pytest.raises(Cancelled):
+        perform("refine", StoredRound(store, row, before, stop))
+    resumed = perform("refine", StoredRound(store, row, before, ignore))
+    shutil.rmtree(StoredRound(store, row, before, ignore).checkpoints())
+    straight = perform("refine", StoredRound(store, row, before, ignore))
+    assert resumed.output is not None and straight.output is not None
+    opened = [
+        StoredRound(store, row, before | {"refine": one.to_dict()}, ignore).outputs.get(RefinedModel).model
+        for one in (resumed, straight)
+    ]
+    for name, value in opened[0].network.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), opened[1].network.state_dict()[name].numpy(), err_msg=name)
+
+
 def test_labels_propagate_over_the_whole_pool_and_keep_the_given_ones(asked):
     store, row = asked
     results = through(store, row, STEPS[: STEPS.index("propagate") + 1])
@@ -124,7 +176,7 @@ def test_a_round_on_similar_clips_computes_no_kernel_features_and_can_be_compare
     finished = log.get(row.id)
     assert finished.status == "finished"
     assert results["features"]["output"] is None and "features" not in finished.metrics["seconds"]
-    skipped = {"encode", "decide", "check", "features", "rival", "finish"}
+    skipped = {"encode", "decide", "check", "refine", "features", "rival", "finish"}
     assert set(finished.metrics["seconds"]) == set(ORDER) - skipped
     changed = results["propagate"]["output"]["n_changed"]
     assert changed > 0

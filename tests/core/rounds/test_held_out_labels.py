@@ -15,8 +15,8 @@ from core.config import KernelConfig, MapConfig, MediaConfig, RoundConfig, prese
 from core.media.inputs import Inputs
 from core.rounds.approach.presets import resolve_preset
 from core.rounds.context import StageContext
-from core.rounds.outputs import Batch, MapPoints, Predictions, PropagatedLabels, TrainingResult
-from core.rounds.pipeline import round_result, run_timed
+from core.rounds.outputs import Batch, MapPoints, Predictions, PropagatedLabels, RefinedModel, TrainingResult
+from core.rounds.pipeline import final_training, round_result, run_timed
 from core.rounds.simulation import Trial
 from core.rounds.simulation_plan import LabeledPool, Plan
 from core.rounds.stage import Outputs, needed
@@ -86,6 +86,7 @@ def reduced(name: str, strategy: str = "bico", steps: int = 2) -> RoundConfig:
         steps=steps,
         epochs=0,
         warm_steps=min(config.training.warm_steps, 2),
+        refine_steps=min(config.training.refine_steps, 2),
         labeled_batch=4,
         unlabeled_batch=4,
         bank_views=min(config.training.bank_views, 2),
@@ -116,11 +117,15 @@ def outputs_of(taken: PoolSnapshot, media: Media, config: RoundConfig, cache: Me
     context = context_of(taken, media, config, cache)
     outputs = Outputs()
     seconds = run_timed(STAGES, context, outputs)
-    result, model = round_result(context, outputs, seconds), outputs.get(TrainingResult).model
-    assert model is not None
+    result, model = round_result(context, outputs, seconds), final_training(outputs).model
+    trained = outputs.get(TrainingResult).model
+    assert model is not None and trained is not None
+    is_refined = config.training.refine_steps > 0 and taken.kind == "audio"
+    assert (model is not trained) == is_refined == ("refine" in seconds)
     labels, batch = outputs.get(PropagatedLabels), outputs.get(Batch)
     graph = labels.graph
     decided = {
+        **{f"trained {name}": value.numpy() for name, value in trained.network.state_dict().items()},
         **{f"model {name}": value.numpy() for name, value in model.network.state_dict().items()},
         "temperature": np.array(model.temperature),
         "predictions": outputs.get(Predictions).probabilities,
@@ -176,6 +181,7 @@ def test_the_picks_of_no_strategy_depend_on_test_labels(kind):
             outputs = Outputs()
             outputs.add(Inputs, before.get(Inputs))
             outputs.add(TrainingResult, before.get(TrainingResult))
+            outputs.add(RefinedModel, before.find(RefinedModel))
             context = context_of(taken, media, reduced("laptop", entry.name), cache)
             context = dataclasses.replace(context, graph=before.get(PropagatedLabels).graph)
             run_timed(needed(STAGES, Batch), context, outputs)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidInput
-from core.rounds import stages
+from core.rounds import round_model
 from core.rounds.simulation import Oracle, Trial, answers, initial_rows, snapshot_with, thinned
 from core.rounds.simulation_plan import LabeledPool, Plan, RoundRecord
 from core.rows import MemoryRowCache
@@ -127,13 +127,13 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
     twice; and sharing changes no result."""
     trained, read, cache = [], Counter(), CountingCache()
-    train = stages.train
+    train = round_model.train
 
     def watch(inputs, labels, *rest, **more):
         trained.append(labels)
         return train(inputs, labels, *rest, **more)
 
-    monkeypatch.setattr(stages, "train", watch)
+    monkeypatch.setattr(round_model, "train", watch)
     plan, strategies = Plan(start=4, batch=3, rounds=1), ("uniform", "margin", "bico")
     pool, media = labeled_pool()
 
@@ -159,14 +159,14 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
 def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
     """The stages are those that a worker runs too; each training starts from the model of the round before."""
     given, made = [], []
-    train = stages.train
+    train = round_model.train
 
     def watch(*args, warm_start, **more):
         given.append(warm_start)
         made.append(train(*args, warm_start=warm_start, **more))
         return made[-1]
 
-    monkeypatch.setattr(stages, "train", watch)
+    monkeypatch.setattr(round_model, "train", watch)
     list(trial("uniform").run())
     assert given == [None, *made[:-1]] and len(made) == 3
     assert [model.history[-1]["step"] for model in made] == [8, 4, 4]

@@ -168,11 +168,11 @@ def test_a_new_stage_is_one_record_with_its_function_and_its_output():
     check_order(longer)
     outputs = Outputs()
     seconds = run_timed(longer, context_of(snapshot, media, quick_config()), outputs)
-    skipped = ("encode", "decide", "check", "rival")
+    skipped = ("encode", "decide", "check", "refine", "rival")
     assert list(seconds) == [stage.name for stage in longer if stage.name not in skipped]
     assert outputs.get(ClassShares).shares.sum() == pytest.approx(1.0, abs=1e-5)
     assert [stage.name for stage in needed(longer, ClassShares)] == [
-        "encode", "prepare", "check", "train", "predict", "shares"
+        "encode", "prepare", "check", "train", "refine", "predict", "shares"
     ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ UNITS = {  # what the stage counts
     "decide": "items",
     "prepare": "items read",
     "train": "training steps",
+    "refine": "training steps",
     "predict": "items",
     "check": "clips compared",
     "propagate": "clips compared",

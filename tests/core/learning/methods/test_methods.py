@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from scipy import stats
 
 from core.config import TrainingConfig
+from core.errors import InvalidInput
 from core.learning.averaging import decay_at, move_average
 from core.learning.distributed import World
-from core.learning.methods import fixmatch, mixmatch, supervised
+from core.learning.methods import distillation, fixmatch, mixmatch, supervised
 from core.learning.methods.alignment import align, class_prior
 from core.learning.methods.step import Batch, Step
 from core.learning.sampling import Shuffled, in_shares
@@ -79,6 +80,25 @@ def test_mixmatch_on_two_images_is_what_the_paper_says_by_hand():
     assert losses.unlabeled.item() == pytest.approx(np.sum((p[2:] - mixed_targets[2:]) ** 2) / (2 * 4), rel=1e-4)
     assert losses.weight == pytest.approx(5.0)  # lambda_u = 10, half way up the ramp
     assert losses.total.item() == pytest.approx(losses.labeled.item() + 5 * losses.unlabeled.item(), rel=1e-5)
+
+
+def test_distillation_on_two_images_is_the_weighted_cross_entropy_by_hand():
+    config = TrainingConfig(lambda_u=0.5, ramp=1.0)
+    q, w = np.array([[0.9, 0.1], [0.3, 0.7]]), np.array([0.8, 0.25])
+    given = {"given_targets": torch.tensor(q).float(), "given_weights": torch.tensor(w).float()}
+    losses = distillation.loss(dataclasses.replace(step(config), **given))
+    rng = np.random.default_rng(0)
+    rng.random((2, 1), dtype=np.float32)  # of the labeled pictures
+    x = 2 * FourPixels.pictures.numpy().reshape(4, 4).astype(np.float64)  # strong views double the pictures
+    x[2] = x[2] / 2 + rng.random((2, 1), dtype=np.float32)[0]  # the first half is weak: the draw is added
+    logs = np.log(softmax(x @ LINEAR.numpy().astype(np.float64)))
+    labeled, unlabeled = -(logs[0, 0] + logs[1, 1]) / 2, -(w * (q * logs[2:]).sum(1)).sum() / 2
+    assert losses.labeled.item() == pytest.approx(labeled, rel=1e-5)
+    assert losses.unlabeled.item() == pytest.approx(unlabeled, rel=1e-5)
+    assert losses.total.item() == pytest.approx(labeled + 0.5 * unlabeled, rel=1e-5)  # without a ramp
+    assert (losses.confidence.item(), losses.used.item()) == pytest.approx((0.8, 0.525))
+    with pytest.raises(InvalidInput, match="needs given labels"):
+        distillation.loss(step(config))
 
 
 def test_a_temperature_of_one_leaves_the_prediction_unchanged_and_a_low_one_makes_it_confident():
