@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 from sqlalchemy import insert
 
+from app.rounds.timing.estimates import REFINE_STEP
 from core.acquisition import registry
 from core.config import MapConfig, SelectionConfig, preset
 from core.kernels.networks import by_name
@@ -150,6 +151,7 @@ def totals(per: dict[str, float], n: int, candidates: int) -> dict[str, float]:
         "snapshot": per["snapshot"] * n,
         "prepare": per["prepare"] * n,
         "train": per["step"] * preset("laptop").training.steps,
+        "refine": REFINE_STEP * per["step"] * preset("laptop").training.refine_steps,  # of clips
         "predict": per["predict"] * n,
         "propagate": per["propagate"] * min(n, MAX_ITEMS),
         "features": per["features"] * min(n, candidates),

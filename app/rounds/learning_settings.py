@@ -60,6 +60,12 @@ SETTINGS: tuple[Setting, ...] = (
         ("resnet-small", "wrn-10-1", "wrn-16-2", "wrn-28-2", "wrn-28-10"),
     ),
     Setting("training.steps", "Steps", "Training steps of a round. 0: as many as Epochs gives.", most=1_000_000),
+    Setting(
+        "training.refine_steps",
+        "Refinement steps",
+        "Further steps of networks for clips on labels that were passed on to very similar clips. 0: none.",
+        most=1_000_000,
+    ),
     Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used when the steps are 0.", most=10_000),
     Setting(
         "training.align",

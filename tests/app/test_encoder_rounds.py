@@ -224,7 +224,8 @@ def automatic():
     """The preset `auto` with as little training as possible."""
     changes = {
         "training.steps": 4, "training.labeled_batch": 6, "training.unlabeled_batch": 6, "training.bank_views": 0,
-        "training.predict_views": 0, "selection.n_views": 0, "selection.batch_size": 3, "map.n_neighbors": 500,
+        "training.predict_views": 0, "training.refine_steps": 2, "selection.n_views": 0, "selection.batch_size": 3,
+        "map.n_neighbors": 500,
     }  # fmt: skip
     return apply_changes(preset("auto"), changes)
 

@@ -15,6 +15,7 @@ from app.worker.worker import is_dead, machine, new_worker_id
 from core.config import RoundConfig, preset
 from core.rounds.stage_names import NAMES
 from core.types import PickReason, Progress, Selection
+from storage.projects.projects import create_project
 from storage.rounds import workers
 from storage.rounds.log import RoundLog
 from tests.app.worker_processes import quick_config
@@ -123,6 +124,29 @@ def test_an_estimate_follows_the_rule_until_a_round_has_been_measured(drawn):
     assert measured.source == "last round"
     assert measured.seconds["train"] == pytest.approx(10.0) and measured.seconds["map"] == pytest.approx(4.0)
     assert estimates.estimate(store, project_id, RoundConfig()).source == "rule"  # another kind of round
+
+
+def test_refinement_is_estimated_by_its_steps_and_only_for_clips(drawn):
+    laptop = preset("laptop")
+    steps = laptop.training.refine_steps
+    by_rule = estimates._by_rule(laptop, 3_000, "audio")
+    assert 0.2 * by_rule["train"] < by_rule["refine"] < 0.4 * by_rule["train"]
+    assert estimates._by_rule(laptop, 3_000, "image")["refine"] == 0
+    without = dataclasses.replace(laptop, similarity=dataclasses.replace(laptop.similarity, neighbors=0))
+    assert estimates._by_rule(without, 3_000, "audio")["refine"] == 0
+    store, clips = drawn.store, create_project(drawn.store, "clips", "audio", ("a", "b"))
+    other = dataclasses.replace(drawn, project_id=clips.id)
+    finish(other, [], config=unrefined(laptop), seconds={"train": 60.0, "propagate": 2.0}, n_items=15)
+    before = estimates.estimate(store, clips.id, laptop).seconds["refine"]
+    assert before == pytest.approx(60 * by_rule["refine"] / by_rule["train"])  # by the seconds of training
+    finish(other, [], config=laptop, seconds={"train": 60.0, "refine": 25.0}, n_items=15)
+    assert estimates.estimate(store, clips.id, laptop).seconds["refine"] == pytest.approx(25.0)
+    twice = dataclasses.replace(laptop, training=dataclasses.replace(laptop.training, refine_steps=2 * steps))
+    assert estimates.estimate(store, clips.id, twice).seconds["refine"] == pytest.approx(50.0)
+
+
+def unrefined(config: RoundConfig) -> RoundConfig:
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, refine_steps=0))
 
 
 def test_what_is_computed_once_per_item_is_expected_for_new_items_only(drawn):

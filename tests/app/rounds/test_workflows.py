@@ -88,7 +88,7 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
     np.testing.assert_allclose(log.arrays(row.id, "probabilities"), pure.probabilities, atol=1e-5)
     np.testing.assert_allclose(log.arrays(row.id, "map"), pure.map_points, atol=1e-3)
     assert row.metrics["accuracy"] == pure.metrics["accuracy"]
-    assert set(row.metrics["seconds"]) == set(steps.ORDER) - {"encode", "decide", "check", "rival", "finish"}
+    assert set(row.metrics["seconds"]) == set(steps.ORDER) - {"encode", "decide", "check", "refine", "rival", "finish"}
     assert Pool(drawn.store, drawn.project_id).batch().total == 4
     queue = drawn.pool.next_to_label(annotator=drawn.annotator, limit=4)
     assert [item.id for item in queue] == picks_of(drawn, row.id)  # the picks are served first, in their order

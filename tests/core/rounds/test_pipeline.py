@@ -38,7 +38,7 @@ def test_a_round_leaves_everything_a_screen_shows():
     assert result.map_points.shape == (40, 2) and len(result.embeddings) == 40
     assert np.sum(result.metrics["confusion"]) == result.metrics["n_held_out"] == 9
     assert 0 <= result.metrics["accuracy"] <= 1
-    skipped = {"encode", "decide", "check", "rival"}
+    skipped = {"encode", "decide", "check", "refine", "rival"}
     assert set(result.metrics["seconds"]) == {stage.name for stage in stages.STAGES} - skipped
     assert list(dict.fromkeys(s for s in seen if s in ("prepare", "train", "predict", "select"))) == [
         "prepare",

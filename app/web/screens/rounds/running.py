@@ -75,14 +75,15 @@ def _state(view: RoundView) -> str:
 
 
 def _hidden(view: RoundView) -> tuple[str, ...]:
-    """Stages that this round does not have: one without an encoder does not encode, and only one of the preset `auto`
-    with an encoder decides."""
-    config = view.round.config
-    if config.preset == "auto" and config.encoder.name != "none":
-        project = get_project(resources.store(), view.round.project_id)
-        if learning_settings.encoder_names(resources.store(), project):
-            return ()
-    return ("decide", "rival") if config.preset == "encoder" else ("encode", "decide", "rival")
+    """Stages that this round does not have: one without an encoder does not encode, only one of the preset `auto` with
+    an encoder decides, and only networks for clips are refined."""
+    config, project = view.round.config, get_project(resources.store(), view.round.project_id)
+    has_graph = project.kind == "audio" and config.similarity.neighbors > 0 and config.preset != "encoder"
+    unrefined = () if has_graph and config.training.refine_steps else ("refine",)
+    decides = config.preset == "auto" and config.encoder.name != "none"
+    if decides and learning_settings.encoder_names(resources.store(), project):
+        return unrefined
+    return (*unrefined, "decide", "rival") if config.preset == "encoder" else (*unrefined, "encode", "decide", "rival")
 
 
 def stage_list(current: str, hidden: Collection[str] = ()) -> str:

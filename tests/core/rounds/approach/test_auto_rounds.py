@@ -27,7 +27,7 @@ from tests.core.rounds.test_encoding import N, snapshot
 
 pytestmark = pytest.mark.slow
 
-LITTLE = {"steps": 2, "labeled_batch": 4, "unlabeled_batch": 4, "bank_views": 1, "predict_views": 0}
+LITTLE = {"steps": 2, "refine_steps": 2, "labeled_batch": 4, "unlabeled_batch": 4, "bank_views": 1, "predict_views": 0}
 
 
 @pytest.fixture(scope="module")
