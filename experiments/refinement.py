@@ -36,7 +36,7 @@ from core.media.inputs import Inputs
 from core.rounds.context import StageContext
 from core.rounds.outputs import LabelTrust, PropagatedLabels, TrainingResult
 from core.rounds.pipeline import run_timed
-from core.rounds.round_model import TURNS, Turn, as_propagated, most_probable, refine_in_turns
+from core.rounds.round_model import pool_targets, refine_on
 from core.rounds.simulation import initial_rows, snapshot_with
 from core.rounds.simulation_plan import LabeledPool, Plan
 from core.rounds.stage import Outputs, needed
@@ -55,20 +55,20 @@ LABELS, SEEDS = (40, 70), (0, 1)
 
 @dataclass(frozen=True)
 class Variant:
-    """The turns of refinement, and its steps in all."""
+    """The targets of each turn, classes or probabilities, and the steps and the learning rate of all turns."""
 
-    turns: tuple[Turn, ...] = TURNS
+    as_classes: tuple[bool, ...] = (True,)
     steps: int = 700
     rate: float = 2e-3
 
 
 VARIANTS = {
-    "probabilities": Variant((as_propagated,)),
-    "classes": Variant((most_probable,)),
-    "probabilities, classes": Variant(),
-    "probabilities twice, classes": Variant((as_propagated, as_propagated, most_probable)),
-    "probabilities, classes; 350 steps": Variant(steps=350),
-    "probabilities, classes; half the rate": Variant(rate=1e-3),
+    "classes": Variant(),
+    "classes; 350 steps": Variant(steps=350),
+    "classes; half the rate": Variant(rate=1e-3),
+    "probabilities": Variant((False,)),
+    "probabilities, classes": Variant((False, True)),
+    "probabilities, classes; 350 steps": Variant((False, True), steps=350),
 }
 
 
@@ -86,13 +86,18 @@ class Study:
         self.test_rows = np.flatnonzero(pool.test & self.inputs.readable)
 
     def refined(self, variant: Variant) -> TrainedModel:
-        config = self.context.config
-        training = dataclasses.replace(config.training, refine_steps=variant.steps, refine_rate=variant.rate)
+        """The network after the turns of a variant; each predicts and propagates with the network so far."""
+        config, graph, model = self.context.config, self.labels.graph, self.model
+        assert graph is not None
+        steps = variant.steps // len(variant.as_classes)
+        training = dataclasses.replace(config.training, refine_steps=steps, refine_rate=variant.rate)
         context = dataclasses.replace(
             self.context, config=dataclasses.replace(config, training=training), checkpoints=None
         )
-        assert self.labels.graph is not None
-        return refine_in_turns(context, self.inputs, self.model, self.labels.graph, self.trust, variant.turns)
+        for turn, as_classes in enumerate(variant.as_classes):
+            targets = pool_targets(context, self.inputs, model, graph, self.trust, as_classes)
+            model = refine_on(context, self.inputs, model, targets, self.trust, turn)
+        return model
 
     def measured(self, model: TrainedModel) -> dict[str, float]:
         """Accuracies in % of a network, with and without label propagation."""

@@ -5,16 +5,13 @@ refine   more steps of the network on the propagated labels of the pool, where t
          propagation uses the neighbors of a clip, which the network alone does not; distillation moves its predictions
          into the network. All later stages use the refined network, and it is exported
 
-Refinement has two turns of equal length. Each predicts the pool with the network so far and propagates the labels. In
-the first turn the targets are the propagated probabilities: the network stays unsure where they are, so that the next
-propagation changes more. In the last turn they are the most probable classes. `experiments.refinement` compares this
-with other turns.
+The targets of refinement are the most probable classes after label propagation. `experiments.refinement` compares them
+with the probabilities, and with a second turn after another prediction and propagation.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,19 +31,6 @@ from core.similarity.graph import SimilarityGraph, build_similarity_graph, has_s
 from core.similarity.propagation import propagate_labels
 from core.types import UNLABELED, PoolSnapshot, Progress, Report
 
-Turn = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # (n, C) propagated labels -> (n, C) targets
-
-
-def as_propagated(q: NDArray[np.float32]) -> NDArray[np.float32]:
-    return q
-
-
-def most_probable(q: NDArray[np.float32]) -> NDArray[np.float32]:
-    """One-hot."""
-    return np.asarray(np.eye(q.shape[1], dtype=np.float32)[q.argmax(1)])
-
-
-TURNS: tuple[Turn, ...] = (as_propagated, most_probable)
 ITEMS, PROBABILITIES = "test_item_ids", "test_predictions"  # kinds of artifacts; they never change
 
 
@@ -114,52 +98,44 @@ def refine_model(
     """The network after distillation of the propagated labels, and the graph, which the stage "propagate" uses
     again."""
     assert training.model is not None
-    report = as_stage("refine", context.report)
-    graph = similarity_graph(context, inputs, trust, report)
+    graph = similarity_graph(context, inputs, trust, as_stage("graph", context.report))
     assert graph is not None
     weights = None if trust is None else np.asarray(trust.weights)
-    return RefinedModel(model=refine_in_turns(context, inputs, training.model, graph, weights), graph=graph)
+    targets = pool_targets(context, inputs, training.model, graph, weights)
+    return RefinedModel(model=refine_on(context, inputs, training.model, targets, weights), graph=graph)
 
 
-def refine_in_turns(
+def refine_on(
     context: StageContext,
     inputs: Inputs,
     model: TrainedModel,
-    graph: SimilarityGraph,
+    targets: PoolTargets,
     trust: NDArray[np.floating] | None,
-    turns: Sequence[Turn] = TURNS,
+    turn: int = 0,
 ) -> TrainedModel:
-    """The network after one turn for each function from propagated labels to targets. Test items are in no batch, no
-    target and no graph."""
-    snapshot, training, runtime = context.snapshot, context.config.training, context.runtime
+    """The network after distillation of these targets. Test items are in no batch. `turn` counts refinements of one
+    network: each has seeds of its own."""
+    snapshot, runtime = context.snapshot, context.runtime
     known = measured_rows(snapshot, inputs)
-    ends = np.linspace(0, training.refine_steps, len(turns) + 1).round().astype(int)
-    for number, turn in enumerate(turns):
-        begin, end = int(ends[number]), int(ends[number + 1])
-        if begin == end:
-            continue
-        model = refine(
-            model,
-            pool_alone(snapshot, inputs),
-            snapshot.labels,
-            pool_targets(context, inputs, model, graph, trust, turn),
-            dataclasses.replace(training, refine_steps=end - begin),
-            runtime=dataclasses.replace(runtime, seed=runtime.seed_for(f"refine {number}")),
-            checkpoint_dir=None if context.checkpoints is None else context.checkpoints / f"refine-{number}",
-            held_out=(known, snapshot.held_out_labels[known]),
-            trust=trust,
-            report=_counted(context.report, begin, training.refine_steps),
-        )
-    return model
+    return refine(
+        model,
+        pool_alone(snapshot, inputs),
+        snapshot.labels,
+        targets,
+        context.config.training,
+        runtime=dataclasses.replace(runtime, seed=runtime.seed_for(f"refine {turn}")),
+        checkpoint_dir=None if context.checkpoints is None else context.checkpoints / "refine",
+        held_out=(known, snapshot.held_out_labels[known]),
+        trust=trust,
+        report=_as_refinement(context.report),
+    )
 
 
-def _counted(report: Report, before: int, total: int) -> Report:
-    """Training steps as those of the stage "refine", counted over its turns."""
+def _as_refinement(report: Report) -> Report:
+    """Training steps as those of the stage "refine"; parts such as the bank of views keep their names."""
 
     def renamed(progress: Progress) -> None:
-        if progress.stage == "train":
-            progress = dataclasses.replace(progress, done=before + progress.done, total=total)
-        report(dataclasses.replace(progress, stage="refine"))
+        report(dataclasses.replace(progress, stage="refine" if progress.stage == "train" else progress.stage))
 
     return renamed
 
@@ -170,20 +146,25 @@ def pool_targets(
     model: TrainedModel,
     graph: SimilarityGraph,
     trust: NDArray[np.floating] | None,
-    turn: Turn,
+    as_classes: bool = True,
 ) -> PoolTargets:
-    """Targets from the model's predictions for the pool after label propagation. A label is the target of its item,
-    weighted by its trust. Test items are not predicted and have no weight."""
+    """Targets from the model's predictions for the pool after label propagation: the most probable class, one-hot, or
+    the probabilities. A label is the target of its item, weighted by its trust. Test items are not predicted and have
+    no weight."""
     snapshot, config = context.snapshot, context.config
     rows = np.flatnonzero(inputs.readable & ~snapshot.held_out)
-    found = predict(model, inputs, rows, runtime=context.runtime, n_views=config.training.predict_views)
+    report, n_views = as_stage("targets", context.report), config.training.predict_views
+    found = predict(model, inputs, rows, runtime=context.runtime, n_views=n_views, report=report)
+    one_hot = np.eye(snapshot.n_classes, dtype=np.float32)
     own = np.full((len(inputs), snapshot.n_classes), 1.0 / snapshot.n_classes, np.float32)
     own[rows] = found.probabilities
-    q = turn(propagate_labels(graph, own, snapshot.labels, config.similarity.reach, trust))
+    q = propagate_labels(graph, own, snapshot.labels, config.similarity.reach, trust)
+    if as_classes:
+        q = one_hot[q.argmax(1)]
     weights = np.zeros(len(inputs), np.float32)
     weights[rows] = 1.0
     labeled = np.flatnonzero(snapshot.labels != UNLABELED)
-    q[labeled] = np.eye(snapshot.n_classes, dtype=np.float32)[snapshot.labels[labeled]]
+    q[labeled] = one_hot[snapshot.labels[labeled]]
     if trust is not None:
         weights[labeled] *= trust[labeled]
     return PoolTargets(probabilities=q, weights=weights)

@@ -1,6 +1,6 @@
 """Distillation of given labels of the pool into the network (Hinton et al., 2015; Iscen et al., 2019).
 
-    L = mean CE(y, f(strong(x))) + lambda_u mean w CE(q, f(view(u)))
+    L = mean CE(y, f(strong(x))) + mean w CE(q, f(view(u)))
 
 Symbols: x labeled, u unlabeled inputs; y labels; f logits; q the given label of u, soft or one-hot, constant over all
 steps; w its weight; view: weak for the first half of the batch, strong for the others.
@@ -29,7 +29,7 @@ def loss(step: Step) -> Losses:
     return Losses(
         labeled=F.cross_entropy(logits[:n_labeled], step.targets),
         unlabeled=(step.given_weights * unlabeled).mean(),
-        weight=step.config.lambda_u,
+        weight=1.0,
         accuracy=accuracy_of(logits[:n_labeled], step.targets),
         confidence=step.given_targets.amax(1).mean(),
         used=step.given_weights.mean(),

@@ -33,7 +33,12 @@ UNITS = {  # what the stage counts
     "map": "items",
     "rival": "training steps",
 }
-PART_UNITS = {"views": "items augmented", "landmarks": "landmarks"}  # of parts that several stages have
+PART_UNITS = {  # of parts of stages
+    "views": "items augmented",
+    "landmarks": "landmarks",
+    "graph": "clips compared",
+    "targets": "items predicted",
+}
 MEASURES = {  # name of the training -> (name on the screen, whether it is a share)
     "loss": ("Loss", False),
     "labeled_loss": ("Loss on labeled items", False),
