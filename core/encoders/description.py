@@ -45,6 +45,8 @@ class AudioInput:
     hop: int = 0  # samples from one window to the next; 0: half a window
     shortest: int = 400  # samples; shorter clips are padded with silence (window 0)
     longest: int = 480_000  # samples of one window (window 0)
+    margin: int = 0  # samples of silence that are added to a clip
+    shifts: int = 1  # positions of the clip within the margin; its features are the mean over them
     max_windows: int = 64  # of one clip, evenly spaced over it
     level: Literal["none", "peak"] = "none"  # peak: the largest absolute sample is scaled to 1
     layout: Literal["BT", "BCT"] = "BT"
@@ -61,6 +63,9 @@ class AudioInput:
             1 <= self.shortest <= self.longest <= 30_000_000,
             f"shortest is {self.shortest} and longest is {self.longest} samples; use 1 to 30,000,000, in this order.",
         )
+        require(0 <= self.margin <= 1_000_000, f"margin is {self.margin} samples; use 0 to 1,000,000.")
+        require(1 <= self.shifts <= 16, f"shifts is {self.shifts}; use 1 to 16.")
+        require(self.shifts == 1 or self.margin > 0, f"{self.shifts} shifts need a margin above 0.")
         require(0 <= self.batch <= 1_024, f"batch is {self.batch}; use 0 (any) to 1,024.")
         require(1 <= self.max_windows <= 1_000, f"max_windows is {self.max_windows}; use 1 to 1,000.")
 

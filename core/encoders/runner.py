@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from core.encoders.description import AudioInput
 from core.encoders.folders import Encoder
-from core.encoders.tensors import pool_windows
+from core.encoders.tensors import pool_shifts
 from core.encoders.windows import Windows
 from core.errors import InvalidInput
 from core.limits import Limits, current_limits
@@ -162,7 +163,8 @@ class EncoderRunner:
         return [self._pooled(vectors[end - len(one) : end]) for one, end in zip(items, ends, strict=True)]
 
     def _pooled(self, vectors: NDArray[np.float32]) -> Encoded:
-        found = pool_windows(vectors, self.encoder.description.output.pooling)
+        source, output = self.encoder.description.input, self.encoder.description.output
+        found = pool_shifts(vectors, output.pooling, source.shifts if isinstance(source, AudioInput) else 1)
         if not np.isfinite(found).all():
             n_broken = int((~np.isfinite(found)).sum())
             return f"The encoder gives {n_broken} of {len(found)} values that are not numbers."

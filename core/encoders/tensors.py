@@ -52,3 +52,9 @@ def pool_windows(vectors: NDArray[np.float32], pooling: str) -> NDArray[np.float
         return np.asarray(vectors.mean(0, dtype=np.float32))
     half = vectors.shape[1] // 2
     return np.concatenate([vectors[:, :half].mean(0, dtype=np.float32), vectors[:, half:].max(0)])
+
+
+def pool_shifts(vectors: NDArray[np.float32], pooling: str, n_shifts: int) -> NDArray[np.float32]:
+    """(shifts * windows, width) of one item -> (width,): the mean over shifts of their pooled windows."""
+    shifts = np.array_split(vectors, min(n_shifts, len(vectors)))
+    return np.asarray(np.mean([pool_windows(one, pooling) for one in shifts], axis=0, dtype=np.float32))

@@ -31,14 +31,30 @@ def windows_of(description: EncoderDescription) -> Callable[[bytes], Windows]:
 
 
 def audio_windows(samples: NDArray[np.float32], rate: int, source: AudioInput) -> Windows:
-    """Windows of equal length that cover the clip, at most `max_windows`, evenly spaced. A clip that is shorter than a
-    window is followed by silence."""
+    """Windows of equal length that cover the clip at each of its positions in the margin, one position after the other.
+    A clip that is shorter than a window is followed by silence."""
     if rate != source.sample_rate:
         samples = resample(samples, rate, source.sample_rate)
     peak = float(np.abs(samples).max(initial=0.0))
     if source.level == "peak" and peak > 0:
         samples = samples / np.float32(peak)
     samples = np.ascontiguousarray(samples, np.float32)
+    return [window for placed in _placed(samples, source) for window in _covering(placed, source)]
+
+
+def _placed(samples: NDArray[np.float32], source: AudioInput) -> list[NDArray[np.float32]]:
+    """The clip in `margin` samples of silence, at `shifts` positions from its start to its end; one is the center."""
+    if not source.margin:
+        return [samples]
+    least = 0 if source.window else source.shortest
+    samples = np.pad(samples, (0, max(0, least - len(samples))))
+    first, last = (0, source.margin) if source.shifts > 1 else (source.margin // 2,) * 2
+    starts = np.linspace(first, last, source.shifts).round().astype(np.int64)
+    return [np.pad(samples, (start, source.margin - start)) for start in starts]
+
+
+def _covering(samples: NDArray[np.float32], source: AudioInput) -> Windows:
+    """At most `max_windows`, evenly spaced."""
     length = source.window or _even_length(len(samples), source)
     spare = len(samples) - length
     if spare <= 0:

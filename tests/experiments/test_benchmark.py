@@ -13,6 +13,7 @@ from experiments.benchmark import approaches, goals, page, scratch, sets
 from experiments.benchmark.protocol import Pool, first_labels, run_trial
 from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
 from experiments.benchmark.statistics import Results
+from experiments.benchmark.tune import tune_split
 
 STRATEGIES = ("bico", "uniform", "margin")
 
@@ -82,6 +83,15 @@ def test_test_items_change_nothing_but_the_accuracy():
     a, b = Pool.of(data), Pool.of(other)
     np.testing.assert_array_equal(a.prepared.z, b.prepared.z)
     np.testing.assert_array_equal(a.spread, b.spread)
+
+
+def test_a_tune_split_divides_the_pool_and_holds_no_test_item():
+    full = small_set()
+    split = tune_split(full, seed=3)
+    both = np.concatenate([split.features, split.test_features])
+    assert len(split.test_classes) == len(full.classes) // 4
+    np.testing.assert_array_equal(np.unique(both, axis=0), np.unique(full.features, axis=0))
+    assert not np.array_equal(split.test_features, tune_split(full, seed=4).test_features)
 
 
 def test_long_tails_keep_the_test_items_and_every_class():

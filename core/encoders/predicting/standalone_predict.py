@@ -38,9 +38,14 @@ class Model:
         self.head = onnxruntime.InferenceSession(str(folder / "head.onnx"), providers=["CPUExecutionProvider"])
 
     def features(self, data: bytes) -> Array:
-        """(width,) of the bytes of one file: its windows through the encoder, pooled."""
-        found = [self.vector(window) for window in (self.clips(data) if self.kind == "audio" else self.crops(data))]
-        vectors, pooling = np.stack(found), self.output["pooling"]
+        """(width,) of the bytes of one file: its windows through the encoder, pooled; the mean over its shifts."""
+        shifts = self.clips(data) if self.kind == "audio" else [self.crops(data)]
+        found = [self.pooled(np.stack([self.vector(one) for one in windows])) for windows in shifts]
+        return np.asarray(np.mean(found, axis=0))
+
+    def pooled(self, vectors: Array) -> Array:
+        """(width,) of the vectors (n, width) of windows."""
+        pooling = self.output["pooling"]
         if pooling == "max":
             return np.asarray(vectors.max(0))
         if pooling != "mean+max":
@@ -63,7 +68,8 @@ class Model:
         parts += [rows.max(0)] if "max" in pooling else []
         return np.concatenate(parts)
 
-    def clips(self, data: bytes) -> list[Array]:
+    def clips(self, data: bytes) -> list[list[Array]]:
+        """The windows of a clip at each of its positions in the margin."""
         import soundfile
         import soxr
 
@@ -74,6 +80,16 @@ class Model:
         peak = np.abs(mono).max(initial=0.0)
         if about["level"] == "peak" and peak > 0:
             mono = mono / peak
+        margin, n_shifts = about["margin"], about["shifts"]
+        if margin and not about["window"]:
+            mono = np.pad(mono, (0, max(0, about["shortest"] - len(mono))))
+        first, last = (0, margin) if n_shifts > 1 else (margin // 2, margin // 2)
+        starts = [int(one) for one in np.linspace(first, last, n_shifts).round()]
+        return [self.cut(np.pad(mono, (start, margin - start))) for start in starts]
+
+    def cut(self, mono: Array) -> list[Array]:
+        """The windows of samples (T,)."""
+        about = self.input
         parts = max(math.ceil(len(mono) / about["longest"]), 1)
         length = about["window"] or max(about["shortest"], math.ceil(len(mono) / parts))
         spare = len(mono) - length

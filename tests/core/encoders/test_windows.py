@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
+
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from core.encoders.description import AudioInput, PictureInput
-from core.encoders.tensors import pixels_to_input, pool_positions, pool_windows
+from core.encoders.predicting.standalone_predict import Model
+from core.encoders.tensors import pixels_to_input, pool_positions, pool_shifts, pool_windows
 from core.encoders.windows import audio_windows, picture_windows
 from core.errors import InvalidInput
 
@@ -53,6 +58,44 @@ def test_clips_are_resampled_and_scaled_as_described():
     assert np.abs(window).max() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("shifts", "expected"), [(1, [10]), (2, [0, 20]), (3, [0, 10, 20])])
+def test_a_clip_is_encoded_at_each_of_its_positions_in_the_margin(shifts, expected):
+    source = AudioInput(name="x", sample_rate=1_000, shortest=50, longest=300, margin=20, shifts=shifts)
+    windows = audio_windows(1.0 + ramp(30), 1_000, source)
+    assert [int(np.flatnonzero(window)[0]) for window in windows] == expected
+    for start, window in zip(expected, windows, strict=True):  # 30 samples, padded to 50, in 20 more
+        assert len(window) == 70
+        np.testing.assert_array_equal(window[start : start + 30], 1.0 + ramp(30))
+        assert np.count_nonzero(window) == 30
+
+
+def test_every_position_of_a_long_clip_has_its_own_windows():
+    source = AudioInput(name="x", sample_rate=1_000, window=100, hop=50, margin=50, shifts=2)
+    windows = audio_windows(1.0 + ramp(150), 1_000, source)
+    assert [int(window[0]) for window in windows] == [1, 51, 101, 0, 1, 51]
+    assert {len(window) for window in windows} == {100}
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize(("margin", "shifts"), [(0, 1), (30, 1), (41, 3)])
+def test_an_exported_model_makes_the_same_windows_and_features(window, margin, shifts):
+    source = AudioInput(
+        name="x", sample_rate=1_000, window=window, shortest=50, longest=90, margin=margin, shifts=shifts
+    )
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 170).astype(np.float32)
+    file = io.BytesIO()
+    soundfile.write(file, samples, 1_000, format="WAV", subtype="FLOAT")
+    expected = audio_windows(samples, 1_000, source)
+    model = Model.__new__(Model)  # without its networks
+    model.kind, model.input, model.output = "audio", dataclasses.asdict(source), {"pooling": "mean+max"}
+    found = model.clips(file.getvalue())
+    assert len(found) == shifts
+    np.testing.assert_array_equal(np.concatenate([one for windows in found for one in windows]), np.stack(expected))
+    model.vector = lambda one: one[0, :10]
+    vectors = np.stack(expected)[:, :10]
+    np.testing.assert_allclose(model.features(file.getvalue()), pool_shifts(vectors, "mean+max", shifts), rtol=1e-6)
+
+
 def test_a_picture_is_cropped_to_its_center_and_normalized():
     image = Image.new("RGB", (40, 20), (0, 0, 0))
     image.paste((255, 51, 0), (10, 0, 30, 20))
@@ -89,6 +132,18 @@ def test_positions_and_windows_are_pooled():
     np.testing.assert_allclose(item[4:], found.reshape(6, 4).max(0))
     np.testing.assert_allclose(pool_positions(found, 4, -1, "first"), found[:, 0])
     np.testing.assert_allclose(pool_positions(found.swapaxes(1, 2)[..., None], 4, 1, "max"), found.max(1))
+
+
+def test_shifts_are_averaged_after_the_windows_of_each_are_pooled():
+    vectors = np.array([[0, 5], [2, 1], [4, 3], [8, 9]], np.float32)  # two shifts of two windows: mean, max
+    np.testing.assert_allclose(pool_shifts(vectors, "mean+max", 2), [(1 + 6) / 2, (5 + 9) / 2])
+    np.testing.assert_allclose(pool_shifts(vectors, "mean+max", 1), pool_windows(vectors, "mean+max"))
+    np.testing.assert_allclose(pool_shifts(vectors[:1], "mean+max", 2), vectors[0])  # a probe has one window
+
+
+def test_shifts_need_a_margin():
+    with pytest.raises(InvalidInput, match="3 shifts need a margin above 0"):
+        AudioInput(name="x", sample_rate=1_000, shifts=3)
 
 
 def test_an_output_of_another_dimension_is_refused():
