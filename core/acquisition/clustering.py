@@ -54,8 +54,12 @@ def cluster_means(x: Tensor, assigned: Tensor, centers: Tensor) -> Tensor:
 
 
 def k_means(x: Tensor, k: int, draw: np.random.Generator, max_steps: int = 50) -> Clusters:
-    """Lloyd's algorithm on x (n, d) with k <= n clusters, until no row changes its cluster."""
-    centers = spread_starts(x, k, draw)
+    """Lloyd's algorithm on x (n, d) with k <= n clusters from k-means++ starts."""
+    return lloyd(x, spread_starts(x, k, draw), max_steps)
+
+
+def lloyd(x: Tensor, centers: Tensor, max_steps: int = 50) -> Clusters:
+    """Clusters of x (n, d) from `centers` (k, d), until no row changes its cluster."""
     distance, assigned = nearest(x, centers)
     for _ in range(max_steps):
         centers = cluster_means(x, assigned, centers)

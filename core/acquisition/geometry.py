@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 BLOCK = 16_384  # rows of a block of distances
@@ -53,3 +55,9 @@ def mean_neighbor_distance(x: Tensor, among: Tensor, n_neighbors: int) -> Tensor
     parts = [squared_distances(rows, among).topk(k, 1, largest=False).values for rows in x.split(2_048)]
     found = torch.cat(parts).sqrt()
     return found.narrow(1, 1, k - 1).mean(1) if k > 1 else torch.zeros_like(found).sum(1)
+
+
+def unit_rows(rows: NDArray[np.floating]) -> NDArray[np.float32]:
+    """Rows scaled to length 1; zero rows stay zero."""
+    scaled: NDArray[np.float32] = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype("f4")
+    return scaled

@@ -30,7 +30,9 @@ from core.kernels.nystrom import KernelFeatures, Scope
 from core.learning.head import SPREAD, prepare
 from core.learning.training import nothing_to_learn
 from core.media.inputs import Inputs
+from core.media.inputs import prepare as prepare_inputs
 from core.media.views import views, views_key
+from core.rounds.approach.deciding import as_stage
 from core.rounds.context import Landmarks, StageContext
 from core.rounds.encoding import features_of, fitted_rows
 from core.rounds.outputs import CandidateFeatures, FittedKernel, Predictions, PropagatedLabels
@@ -199,6 +201,20 @@ def flat_inputs(inputs: Inputs, rows: NDArray[np.int64]) -> Callable[[], NDArray
     return lambda: np.asarray(inputs.clean.take(rows), np.float32).reshape(len(rows), -1)
 
 
+def picture_vectors(
+    context: StageContext, rows: NDArray[np.int64]
+) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+    """Candidates -> (len(candidates), d) the small pictures that training from scratch would use, as vectors, prepared
+    at the call."""
+
+    def of(candidates: NDArray[np.int64]) -> NDArray[np.float32]:
+        hashes, report = [context.snapshot.hashes[row] for row in rows[candidates]], as_stage("select", context.report)
+        made = prepare_inputs(hashes, context.read, "image", context.config.media, context.cache, report)
+        return flat_inputs(made, np.arange(len(hashes)))()
+
+    return of
+
+
 def selection_request(
     context: StageContext,
     inputs: Inputs,
@@ -239,6 +255,9 @@ def selection_request(
         if inputs.encoder
         else similarity_features(labels.graph, rows, context.report),
         inputs=flat_inputs(inputs, rows),
+        picture_vectors=picture_vectors(context, rows)
+        if inputs.encoder and inputs.kind == "image" and not predictions.has_model
+        else None,
         region=region,
         region_share=context.region_share,
         windows=snapshot.windows[rows] if snapshot.windows is not None else None,

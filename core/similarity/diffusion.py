@@ -36,7 +36,11 @@ def resolvent_features(
     S: csr_matrix, n_features: int = N_FEATURES, damping: float = DAMPING, report: Report = ignore
 ) -> NDArray[np.float32]:
     """(m, q) rows phi of length 1 for a normalized adjacency S (m, m), such as that of `core.similarity.spreading`."""
-    values, vectors = leading_eigenpairs(S, n_features, report)
+    return resolvent_of(*leading_eigenpairs(S, n_features, report), damping)
+
+
+def resolvent_of(values: NDArray[np.float64], vectors: NDArray[np.float64], damping: float) -> NDArray[np.float32]:
+    """(m, q) rows phi of length 1 from eigenvalues (q,) and eigenvectors (m, q)."""
     phi = vectors / np.sqrt(1.0 - damping * np.minimum(values, 1.0))
     lengths = np.linalg.norm(phi, axis=1, keepdims=True)
     return np.asarray(phi / np.maximum(lengths, 1e-12), np.float32)

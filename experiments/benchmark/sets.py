@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from core.config import MediaConfig
 from core.encoders.folders import Encoder, open_encoder
 from core.encoders.recipes import RECIPES, make_built_in
 from core.encoders.runner import EncoderRunner
 from core.encoders.windows import windows_of
 from core.errors import InvalidInput, NotFound
+from core.media.inputs import prepare
+from core.rows import MemoryRowCache
 from experiments.record import say
 
 BLOCK = 32  # items encoded at a time
@@ -122,10 +125,7 @@ def load(source: Source, places: Places) -> FeatureSet:
         write_pictures(source, data)
     if not (source.folder / "manifest.csv").exists():
         raise NotFound(f"{source.folder / 'manifest.csv'} is not there. Name the folder of your data with --data.")
-    with (source.folder / "manifest.csv").open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["split"] in (*POOL_SPLITS, "test")]
-    if places.largest_pool:
-        rows = sampled(rows, places.largest_pool)
+    rows = _rows(source, places)
     features = _encoded(
         source, [source.folder / row["path"] for row in rows], find_encoder(source.encoder, encoders, out), out
     )
@@ -133,6 +133,13 @@ def load(source: Source, places: Places) -> FeatureSet:
     classes = np.array([names.index(row["label"]) for row in rows])
     pool = np.array([row["split"] in POOL_SPLITS for row in rows])
     return FeatureSet(source.name, features[pool], classes[pool], features[~pool], classes[~pool])
+
+
+def _rows(source: Source, places: Places) -> list[dict[str, str]]:
+    """The rows of the manifest that are used."""
+    with (source.folder / "manifest.csv").open(newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["split"] in (*POOL_SPLITS, "test")]
+    return sampled(rows, places.largest_pool) if places.largest_pool else rows
 
 
 def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> NDArray[np.float32]:
@@ -155,6 +162,17 @@ def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> 
             if count % SAVED_EVERY == 0 or start + BLOCK >= len(paths):
                 np.save(file, np.stack(found))
     return np.stack(found)
+
+
+def small_pictures(source: Source, places: Places) -> NDArray[np.float32] | None:
+    """(n, d) the pool of a set of pictures as vectors of the small pictures that a network from scratch would use; None
+    for sets of sounds. `load` has made the files."""
+    if source.encoder != "efficientnet-lite0":
+        return None
+    files = {str(number): source.folder / row["path"] for number, row in enumerate(_rows(source, places))
+             if row["split"] in POOL_SPLITS}  # fmt: skip
+    made = prepare(list(files), lambda name: files[name].read_bytes(), "image", MediaConfig(), MemoryRowCache())
+    return np.asarray(made.clean.take(np.arange(len(files))), np.float32).reshape(len(files), -1)
 
 
 def long_tailed(full: FeatureSet, seed: int = 0, ratio: float = 0.1) -> FeatureSet:

@@ -32,6 +32,8 @@ Departures and details
   outer loss of the reasons is the weighted variance.
 - Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
   closed-form case of the same framework, which needs no pseudo-labels. The score is the decrease of the mean variance.
+- Cold start with proxy "head" and without any label: one typical item from each cluster of the pool, found from such a
+  design (`core.acquisition.first_batch`). The score is the share of the pool in the cluster.
 - The design is also used when there is only one class, because there is nothing to discriminate.
 """
 
@@ -41,7 +43,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.acquisition.geometry import centered_unit
+from core.acquisition.first_batch import first_batch
+from core.acquisition.geometry import centered_unit, unit_rows
 from core.acquisition.pool_view import (
     RowArray,
     candidate_rows,
@@ -84,16 +87,15 @@ def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArra
     return scaled
 
 
-def unit_rows(rows: NDArray[np.floating]) -> NDArray[np.float32]:
-    """Rows scaled to length 1; zero rows stay zero."""
-    scaled: NDArray[np.float32] = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).astype("f4")
-    return scaled
+def head_vectors(request: SelectionRequest) -> NDArray[np.float32]:
+    """(n, e) the head's embedding, or the features where there is none."""
+    return request.embeddings if request.embeddings.shape[1] else request.features
 
 
 def head_features(request: SelectionRequest, rows: RowArray) -> NDArray[np.float32]:
     """(len(rows), q) rows of length 1: the head's embedding joined with diffusion features of its neighbor graph, which
     is the request's where it has one."""
-    own = unit_rows((request.embeddings if request.embeddings.shape[1] else request.features)[rows])
+    own = unit_rows(head_vectors(request)[rows])
     if request.similarity_features is not None:
         spread = request.similarity_features()[rows]
     else:
@@ -166,6 +168,8 @@ def outer_problem(
 
 
 def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
+    if config.proxy == "head" and not request.labeled.any() and bool(head_vectors(request).any()):
+        return typical_batch(request, config, report)
     if is_cold(request):
         return design_batch(request, config, "No model yet", report)
     if request.n_classes < 2:
@@ -240,6 +244,18 @@ def head_path(request: SelectionRequest, config: SelectionConfig, picked: RowArr
         forms.add(z[int(position)])
         values.append(float(forms.value))
     return values
+
+
+def typical_batch(request: SelectionRequest, config: SelectionConfig, report: Report) -> Selection:
+    """The first batch of a round with an encoder, without labels."""
+    rows, notes = outer_rows(request, min(config.max_candidates, HEAD_ROWS))
+    spaces = [head_vectors(request)[rows]]
+    if request.picture_vectors is not None:
+        spaces.append(request.picture_vectors(rows))
+    found = first_batch(spaces, request.n_classes, request.batch_size, request.eligible[rows], report)
+    by = "the small pictures" if found.space else "the encoder's features"
+    note = f"No model yet: the batch has a typical item from each of {request.batch_size} clusters of {by}."
+    return draft(request, "bico", rows[found.rows], found.shares, (note, *notes))
 
 
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:
