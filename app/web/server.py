@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pandas  # noqa: F401  before any other thread: plotly fails on a pandas that a thread has not yet imported whole
 import streamlit as st
 from starlette.middleware import Middleware
 

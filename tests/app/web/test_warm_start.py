@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import pytest
+
 from app.views import predictions, tile_order
 from app.views.similarity import neighbors
 from app.web.warm_start import read_last_labeled, start_reading
@@ -39,3 +45,43 @@ def test_a_store_without_labels_or_with_a_damaged_round_starts(sqlite_store):
     thread = start_reading(sqlite_store)
     thread.join(60)
     assert not thread.is_alive()
+
+
+# Names are read with pyarrow, which imports pandas in the middle of a request. Here that import stands still until a
+# figure is drawn.
+DRAW_DURING_IMPORT = """
+import sys, threading
+import app.web.server
+from app.views.figures.charts import class_counts
+
+class_counts([1], ["a"], dark=False)  # plotly has loaded all it needs
+entered, drawn = threading.Event(), threading.Event()
+
+class Pause:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("pandas.") and threading.current_thread() is thread:
+            entered.set()
+            drawn.wait(60)
+
+def read_names():
+    import pyarrow
+    pyarrow.array(["a name"])
+    entered.set()
+
+sys.meta_path.insert(0, Pause())
+thread = threading.Thread(target=read_names)
+thread.start()
+entered.wait(60)
+try:
+    class_counts([1, 2], ["a", "b"], dark=False)
+finally:
+    drawn.set()
+    thread.join()
+"""
+
+
+@pytest.mark.slow(3)
+def test_a_chart_is_drawn_while_another_thread_reads_names_for_the_first_time(tmp_path):
+    values = os.environ | {"WINNOW_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", DRAW_DURING_IMPORT], env=values, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
