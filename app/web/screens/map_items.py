@@ -11,7 +11,8 @@ from app.views.item_names import ItemNames
 from app.views.map_layers import NONE, MapLayers
 from app.views.text import plain, visible
 from app.web import resources, state, theme
-from storage.labeling.pool import ItemFilter, Pool
+from storage.labeling.browsing.item_browser import ItemQuery, matching
+from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 
 SHOWN = 20
@@ -53,8 +54,8 @@ def _size(n: int) -> str:
 
 def _searched(found: MapLayers, text: str) -> list[int]:
     """Rows of at most SHOWN + 1 items that match."""
-    pool = Pool(resources.store(), found.round.project_id)
-    ids = [item.id for item in pool.items(ItemFilter(search=text), limit=SHOWN + 1)]
+    named = matching(resources.store(), found.round.project_id, ItemQuery(search=text)).item_ids
+    ids = named[: SHOWN + 1].tolist()
     if match := _NUMBER.fullmatch(text):
         ids.insert(0, int(match[1]))
     rows = [found.row_of(item_id) for item_id in dict.fromkeys(ids)]
