@@ -252,10 +252,10 @@ class RoundLog:
     def artifact(self, round_id: int, kind: str) -> ArtifactRef:
         query = select(Artifact.__table__).where(Artifact.round_id == round_id, Artifact.kind == kind)
         with self.store.read() as connection:
-            self._one(connection, round_id)
+            number = self._one(connection, round_id).number
             row = connection.execute(query.order_by(Artifact.id.desc()).limit(1)).one_or_none()
         if row is None:
-            raise NotFound(f"Round {round_id} has stored no {kind}.")
+            raise NotFound(f"Round {number} has stored no {kind}.")
         return ArtifactRef(row.sha256, row.suffix, row.n_bytes, tuple(row.shape), row.dtype)
 
     def arrays(self, round_id: int, kind: str) -> NDArray[Any]:

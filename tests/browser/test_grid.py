@@ -37,11 +37,13 @@ def test_one_key_labels_all_that_is_selected_and_undo_brings_it_back(open_browse
     expect(page.locator(".tray .n")).to_have_text("3 selected")
     page.keyboard.press("4")
     saved(page)
+    expect(page.locator(".project")).to_have_text("3 of 30 labeled")
     assert {(e.item_id, e.class_id) for e in user.events()} == {(i, user.classes[3].id) for i in shown[1:4]}
     eventually(page, lambda: set(ids_shown(page)) & set(shown[1:4]), set())
     page.keyboard.press("u")
     saved(page)
     assert user.pool.counts().labeled == 0
+    expect(page.locator(".project")).to_have_text("0 of 30 labeled")
     eventually(page, lambda: set(selected(page)), set(shown[1:4]))
     stored = user.events()[0]
     opinion = newest_predictions(store, guessed.id)

@@ -8,7 +8,9 @@ import zipfile
 
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import update
 
+from storage.database.schema import Item
 from storage.labeling.held_out import move_to_test
 from storage.labeling.pool import ItemFilter, Pool
 from storage.projects.annotators import annotator_named
@@ -42,6 +44,9 @@ def mixed(store, images):
     return images, items
 
 
+FOUND_BY_MARK = (("flagged", [3]), ("skipped", [12]), ("noted", [13]), ("contested", [2]), ("unreadable", [25]))
+
+
 def found(page: Page, items: list[int]) -> list[int]:
     return sorted(items.index(one) for one in ids_shown(page))
 
@@ -52,13 +57,18 @@ def show(page: Page, what: str) -> None:
 
 def test_every_item_is_found_by_its_state_label_annotator_date_confidence_marks_name_and_split(open_browser, mixed):
     project, items = mixed
-    page = open_browser(project).grid_tab()
+    user = open_browser(project)
+    bea = annotator_named(user.store, "Bea").id
+    user.pool.label(items[2], user.classes[5].id, annotator=bea)  # Ana said something else
+    with user.store.write() as connection:
+        connection.execute(update(Item).where(Item.id == items[25]).values(condition="unreadable"))
+    page = user.grid_tab()
     show(page, "labeled")
     eventually(page, lambda: found(page, items), list(range(10)))
     expect(page.locator(".tile .label").first).to_be_visible()
     page.locator(".toggle").click()
     page.locator("[data-field='annotator_id']").select_option(label="Bea")
-    eventually(page, lambda: found(page, items), [8, 9])
+    eventually(page, lambda: found(page, items), [2, 8, 9])
     page.locator(".clear").click()
     page.locator("[data-field='label_id']").select_option(label="one")
     eventually(page, lambda: found(page, items), [1, 4, 7])
@@ -79,7 +89,7 @@ def test_every_item_is_found_by_its_state_label_annotator_date_confidence_marks_
     assert kept - 3 <= everything.count() <= kept  # shares are shown in whole percents
     page.locator(".clear").click()
     show(page, "all")
-    for mark, expected in (("flagged", [3]), ("skipped", [12]), ("noted", [13]), ("contested", []), ("unreadable", [])):
+    for mark, expected in FOUND_BY_MARK:
         page.locator(f".marks [value='{mark}']").check()
         eventually(page, lambda expected=expected: found(page, items), expected)
         page.locator(f".marks [value='{mark}']").uncheck()
@@ -182,6 +192,11 @@ def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(open_browser, mi
     page.reload()
     page.wait_for_selector(".tile")
     eventually(page, lambda: round(page.locator(".tile").first.bounding_box()["width"]), round(wide))
+    slider = page.get_by_role("slider", name="Tile size")
+    slider.press("Home")
+    eventually(page, lambda: page.locator(".tile").first.bounding_box()["width"] < width, True)
+    slider.press("End")
+    eventually(page, lambda: page.locator(".tile").first.bounding_box()["width"] > width + 60, True)
     page.keyboard.press("Shift+?")
     sheet = page.locator("dialog.keysheet[open]")
     expect(sheet).to_be_visible()
@@ -194,6 +209,7 @@ def test_tiles_have_a_size_that_stays_and_help_opens_at_its_top(open_browser, mi
 def test_found_items_are_queued_made_test_items_exported_and_deleted(open_browser, mixed, store, server):
     project, items = mixed
     user = open_browser(project)
+    user.pool.apply([event(items[14], "flag")], annotator=user.person.id)
     page = user.grid_tab()
 
     def act(name: str) -> None:
@@ -229,6 +245,7 @@ def test_found_items_are_queued_made_test_items_exported_and_deleted(open_browse
         table = archive.read(next(name for name in archive.namelist() if name.endswith("labels.csv"))).decode()
     rows = {row["name"]: row for row in csv.DictReader(io.StringIO(table.lstrip("\ufeff")))}
     assert sorted(rows) == [f"digit_{k:03d}.png" for k in range(10, 20)]
+    assert [name for name, row in rows.items() if row["flagged"] == "true"] == ["digit_014.png"]
     assert rows["digit_013.png"]["note"] == "two digits & a <b>" and rows["digit_013.png"]["label"] == ""
     page = user.grid_tab()
     page.locator(".search").fill("_019")

@@ -42,6 +42,8 @@ HOSTILE = (
     "back\\\\slash \\\\* and |pipe|",
     "émoji 🙂 " + "x" * 120,
 )
+FIRST_CUT = """tiles => tiles.map((tile) => tile.querySelector('.name'))
+  .findIndex((name) => name.scrollWidth > name.clientWidth + 1 || name.scrollHeight > name.clientHeight + 1)"""
 PAGE = """
 import streamlit as st
 from app.views.text import plain
@@ -133,6 +135,12 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(open_browser, store):
     page.get_by_role("link", name="Grid").click()
     page.wait_for_selector(".tile")
     assert set(page.locator(".tile .guess").all_inner_texts()) <= set(names)
+    name_of_tile = "tiles => tiles.map((one) => [one.title, one.querySelector('.name').textContent])"
+    assert all(title == name for title, name in page.locator(".tile").evaluate_all(name_of_tile))  # on hover
+    cut = page.locator(".tile").evaluate_all(FIRST_CUT)
+    page.keyboard.press("ArrowRight")
+    page.locator(".tile").nth(cut).focus()
+    expect(page.locator(".tip")).to_have_text(page.locator(".tile").nth(cut).get_attribute("title"))
     for screen in ("Train", "Map", "Data", "Export", "Review"):
         page.get_by_role("link", name=screen).click()
         page.wait_for_url(f"**/{screen.lower()}**")

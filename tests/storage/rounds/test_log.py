@@ -90,6 +90,8 @@ def test_finishing_twice_changes_nothing_and_an_ended_round_stays_ended(store: S
 
 
 def test_a_refused_finish_leaves_the_round_running_and_nothing_half(store: Store) -> None:
+    """Messages name a round by its number in the project, not by its id."""
+    RoundLog(store, make_pool(store, name="another project").project_id).request(RoundConfig())
     made = make_pool(store)
     rounds = RoundLog(store, made.project_id)
     row = rounds.request(RoundConfig())
@@ -97,7 +99,7 @@ def test_a_refused_finish_leaves_the_round_running_and_nothing_half(store: Store
     with pytest.raises(InvalidInput, match="1 pick scores are not numbers"):
         rounds.finish(row.id, arrays={"map": np.zeros((2, 2))}, selection=bad, metrics={})
     assert rounds.get(row.id).status == "requested"
-    with pytest.raises(NotFound, match="has stored no map"):
+    with pytest.raises(NotFound, match="Round 1 has stored no map"):
         rounds.arrays(row.id, "map")
 
 

@@ -228,17 +228,21 @@ function remount(parentElement, cleanUp) {
   return once;
 }
 
-function isEditable(target) {
+// The keys that a control without text uses itself. A control with text uses all of them.
+const CONTROL_KEYS = { range: /^(Arrow|Home|End|Page)/, checkbox: /^ $/ };
+
+function usesKey(target, key) {
   if (!(target instanceof Element)) return false;
-  return target.matches("input, textarea, select, [contenteditable=''], [contenteditable='true']");
+  const own = target.matches("input") && CONTROL_KEYS[target.type];
+  return own ? own.test(key) : target.matches("input, textarea, select, [contenteditable=''], [contenteditable='true']");
 }
 
 // Whether a key belongs to another element: a field, a dialog, or a list outside our own `root`.
 function typingSomewhere(event, root) {
   const path = event.composedPath();
-  if (path.some(isEditable)) return true;
+  if (path.some((node) => usesKey(node, event.key))) return true;
   let active = document.activeElement;
   while (active && active.shadowRoot && active.shadowRoot.activeElement) active = active.shadowRoot.activeElement;
   const foreign = (node) => node instanceof Element && node.matches("[role='dialog'], [role='listbox']") && !root.contains(node);
-  return isEditable(active) || path.some(foreign);
+  return usesKey(active, event.key) || path.some(foreign);
 }
