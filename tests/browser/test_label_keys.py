@@ -245,11 +245,13 @@ def test_backspace_and_control_z_undo_and_a_note_keeps_its_own(open_browser, aud
     user = open_browser(audio)
     page = user.label_tab()
     shown = []
-    for key in "12":
+    for key in "123":
         shown.append(current_item(page))
         page.keyboard.press(key)
     saved(page)
     page.keyboard.press("Backspace")
+    page.wait_for_selector(f".screen[data-item-id='{shown[2]}']")
+    page.keyboard.press("Meta+z")
     page.wait_for_selector(f".screen[data-item-id='{shown[1]}']")
     page.keyboard.press("Control+z")
     page.wait_for_selector(f".screen[data-item-id='{shown[0]}']")

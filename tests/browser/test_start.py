@@ -78,7 +78,9 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(p
     expect(card).to_contain_text("Audio clips · 12 items")
     expect(card).to_contain_text("0 labeled")
     expect(card).to_contain_text("No round yet · last activity")
-    expect(page.get_by_role("button", name="New project")).to_be_visible()
+    first = page.locator("[class*='st-key-card-project-']").first.bounding_box()
+    new = page.get_by_role("button", name="New project").bounding_box()
+    assert new["y"] + new["height"] <= first["y"]  # in the first row
     eventually(page, lambda: page.evaluate(OVERFLOW), 0)
     eventually(page, lambda: serious(page), [])
     at_rest(page)
@@ -89,6 +91,7 @@ def test_several_projects_have_an_overview_with_full_names_counts_and_progress(p
     # The project menu: full names, a new project, and the way back.
     page.locator(".st-key-project-menu button").click()
     expect(page.get_by_role("button", name=LONG)).to_be_visible()
+    expect(page.locator(".st-key-menu-new-project button")).to_contain_text("New project")
     page.get_by_role("button", name="All projects").click()
     expect(names).to_have_count(3)
     at_rest(page)
@@ -104,6 +107,7 @@ def test_a_new_user_is_offered_a_tour_of_four_steps_once(page_of, start, kept):
         expect(page.locator(".winnow-tour")).to_contain_text(f"Step {step} of 4:")
         page.wait_for_selector(ready)
         at_rest(page)
+        assert f"project={get_project(kept, SPOKEN).id}" in page.url
         if step < 4:
             page.get_by_role("button", name="Next: ").click()
     eventually(page, lambda: serious(page), [])

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from datetime import timedelta
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import update
 
 from core.types import Progress
 from storage.database.schema import RoundProgress
-from storage.database.store import now
+from storage.database.store import Store, now
 from storage.projects.projects import change_settings, create_project, get_project, update_project
 from storage.rounds import comparisons
 from storage.rounds.log import RoundLog
+from tests.app import sample_store
 from tests.app.finished_rounds import finish_round
 from tests.browser.conftest import at_rest, eventually, serious
 from tests.browser.test_every_screen import CUT, ZOOMED
 
 NOTE = "Encoder chosen: 28 of 40 (70 %), 15 of 40 from scratch; both cross-validated."
+
+
+def a_second_each(store: Store, round_id: int, done: int) -> None:
+    """Change the times of the progress of a round as if each training step up to `done` had taken a second."""
+    with store.write() as connection:
+        for step in (10, 20, 40, 60, 70):
+            rows = update(RoundProgress).where(RoundProgress.round_id == round_id, RoundProgress.done == step)
+            connection.execute(rows.values(at=now() - timedelta(seconds=done - step)))
+        earlier = update(RoundProgress).where(RoundProgress.round_id == round_id, RoundProgress.stage == "views")
+        connection.execute(earlier.values(at=now() - timedelta(seconds=done + 2)))
+
+
+def seconds_left(page: Page) -> int:
+    """Of the stage, as the page says; a large number while it says something else."""
+    found = re.search(r"about (\d+) s left", page.locator(".winnow-time-left span").first.inner_text())
+    return int(found[1]) if found else 10**6
 
 
 def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(open_browser, audio, store):
@@ -62,16 +80,18 @@ def test_a_round_is_set_up_watched_and_cancelled_and_a_failure_is_shown(open_bro
     for step in (10, 20, 40):
         log.progress(row.id, Progress("train", step, 80, metrics={"loss": 2.0 - step / 40}))
     expect(page.locator(".winnow-time-left")).to_have_text("Train: estimating the time left")
-    with store.write() as connection:  # as if each step had taken a second
-        for done, age in ((12, 42), (10, 30), (20, 20), (40, 0)):
-            rows = update(RoundProgress).where(RoundProgress.round_id == row.id, RoundProgress.done == done)
-            connection.execute(rows.values(at=now() - timedelta(seconds=age)))
+    a_second_each(store, row.id, 40)
     expect(page.locator("[aria-current='step']")).to_have_text("Train")
     expect(page.get_by_text("40 of 80 training steps · 0 labels")).to_be_visible()
     expect(page.locator(".winnow-time-left")).to_have_text(re.compile("^Train: .*Whole round: .* left$"))
     expect(page.locator(".winnow-measures tr")).to_have_text(re.compile("Loss.*1.000"))
     expect(page.locator(".winnow-stage-done")).to_have_text(["✓ Snapshot", "✓ Prepare", "✓ Check labels"])
     expect(page.locator(".st-key-loss-line path.js-line")).to_have_count(1)
+    for done in (40, 60, 70):  # the estimate is within a quarter of the time that the steps left will take
+        log.progress(row.id, Progress("train", done, 80, metrics={"loss": 2.0 - done / 40}))
+        a_second_each(store, row.id, done)
+        expect(page.get_by_text(f"{done} of 80 training steps · 0 labels")).to_be_visible()
+        eventually(page, lambda left=80 - done: abs(seconds_left(page) - left) <= left / 4, True)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
     assert log.get(row.id).cancel_requested
@@ -127,6 +147,8 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
     expect(rows.nth(1)).to_have_text(re.compile(r"BADGE\s*1 of 2\s*2 of 10: .*0\.\d\d"))
     expect(card.locator("ol.winnow-picks")).to_have_count(3)
     expect(card.locator("ol.winnow-picks").nth(1).locator(".winnow-shared")).to_have_count(1)
+    loaded = "all => all.map((one) => one.complete && one.naturalWidth > 0)"
+    eventually(page, lambda: card.locator("ol.winnow-picks img").evaluate_all(loaded), [True] * 6)
     expect(card.locator(".st-key-comparison-maps .js-plotly-plot")).to_be_visible()
     eventually(page, lambda: serious(page), [])
     at_rest(page)
@@ -173,3 +195,65 @@ def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images,
     expect(data.get_by_role("button", name="Import embeddings")).to_be_disabled()
     at_rest(data)
     eventually(data, lambda: serious(data), [])
+
+
+_numbers = itertools.count()  # a new name when the test is tried again
+BARS = """() => {
+  const [bars] = document.querySelector('.st-key-class-counts .js-plotly-plot')._fullData;
+  return Object.fromEntries([...bars.x].map((name, k) => [name, bars.y[k]]));
+}"""
+
+
+def agree(page: Page, number: int, labels: dict[str, int]) -> list[str]:
+    """The warnings, once the page shows the round with this number and these labels. Each of them names the round of
+    the confusions, and says of every class as many labels now as the bars do."""
+    expect(page.locator(".st-key-card-confusions h2")).to_have_text(f"Confusions test items, round {number}")
+    eventually(page, lambda: page.evaluate(BARS), labels)
+    missing = [name for name, n in labels.items() if n == 0]
+    none = page.locator(".st-key-card-per-class").get_by_text("No label yet for")
+    expect(none).to_have_text([f"No label yet for {', '.join(missing)}."] if missing else [])
+    at_rest(page)
+    found = page.locator(".st-key-card-warnings .winnow-note").all_inner_texts()
+    assert all(re.findall(r"Round (\d+)", sentence) == [str(number)] for sentence in found)
+    for name, n in re.findall(r"(\w+) \((\d+) now\)", " ".join(found)):
+        assert labels[name] == int(n)
+    for sentence in found:
+        for name in re.findall(r"had no label for (\w+)\.", sentence):
+            assert labels[name] == 0
+    return found
+
+
+def test_warnings_name_the_round_of_the_charts_and_fit_the_labels_given_since(open_browser, store):
+    """A model has an output for a class without labels too, so the confusions may show one."""
+    project = create_project(store, f"Clothes {next(_numbers)}", "image", ["shoes", "bags", "outwear"])
+    pictures = [(f"{k}.png", sample_store.picture(k)) for k in range(18)]
+    items = sample_store.add_items(store, project, pictures)
+    user = open_browser(project)
+
+    def label(position: int, *rows: int) -> None:
+        for row in rows:
+            user.pool.label(items[row], user.classes[position].id, annotator=user.person.id)
+
+    label(0, 0, 3, 6, 9, 12)
+    label(1, 1)
+    finish_round(store, project, [2, 4], accuracy=0.6, confusion=[[41, 0, 59], [0, 50, 0], [0, 0, 0]])
+    page = user.tab("train")
+    expect(page.get_by_text("Most often: shoes predicted as outwear (59)")).to_be_visible()
+    none, few = agree(page, 1, {"shoes": 5, "bags": 1, "outwear": 0})
+    assert none.startswith("Round 1 had no label for outwear. Do not trust its predictions for a class without labels.")
+    assert few == "Round 1: only one or two labels for bags, up to 5 for other classes. Label more of them."
+
+    # Labels that arrive change what is so now, not what the round had.
+    label(2, 2)
+    label(1, 4)
+    page.get_by_role("button", name="Start round").click()
+    expect(page.locator(".winnow-time-left")).to_be_visible()
+    none, few = agree(page, 1, {"shoes": 5, "bags": 2, "outwear": 1})
+    assert none.startswith("Round 1 had no label for outwear (1 now).")
+    assert few.startswith("Round 1: only one or two labels for bags (2 now), up to 5 for other classes.")
+
+    # The next round ends while the page is open: charts and warnings change together.
+    finish_round(store, project, [5, 7], accuracy=0.8, confusion=[[96, 0, 4], [0, 50, 0], [0, 0, 9]])
+    expect(page.get_by_text("Most often: shoes predicted as outwear (4)")).to_be_visible()
+    [few] = agree(page, 2, {"shoes": 5, "bags": 2, "outwear": 1})
+    assert few == "Round 2: only one or two labels for outwear, up to 5 for other classes. Label more of them."
