@@ -307,7 +307,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     paper    WRN-28-10, MixMatch as its authors run it, 30 epochs, Adam 1e-3, from scratch each round, uncalibrated
              pseudo-labels, augmentation as printed; the authors' `wrn` kernel with 100 views in the selection
     laptop   for two CPU cores: a small ResNet with FixMatch, about two minutes a round; label propagation over the
-             similarity graph of clips, and a selection weighted by uncertainty
+             similarity graph of clips, which also refines the network, and a selection weighted by uncertainty
     smoke    runs every stage in seconds, for tests and a first try; accuracy is low
     """
     if name == "auto":
@@ -336,7 +336,7 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
     return RoundConfig(
         seed=seed,
         preset="laptop",
-        training=TrainingConfig(predict_views=4, refine_steps=700),
+        training=TrainingConfig(predict_views=4, refine_steps=700),  # chosen without test clips: docs/reproduction.md
         selection=SelectionConfig(proxy="similarity", uncertainty_power=1.0),
         similarity=SimilarityConfig(neighbors=10, reach=0.85),  # chosen without test clips: docs/reproduction.md
     )

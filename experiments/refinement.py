@@ -65,8 +65,6 @@ class Variant:
 VARIANTS = {
     "classes": Variant(),
     "classes; 350 steps": Variant(steps=350),
-    "classes; half the rate": Variant(rate=1e-3),
-    "probabilities": Variant((False,)),
     "probabilities, classes": Variant((False, True)),
     "probabilities, classes; 350 steps": Variant((False, True), steps=350),
 }
