@@ -58,7 +58,8 @@ def test_presets_have_the_settings_of_their_names():
     assert (paper.method, paper.network, paper.epochs, paper.steps) == ("mixmatch", "wrn-28-10", 30, 0)
     assert (paper.learning_rate, paper.weight_decay, paper.lambda_u, paper.warm_steps) == (1e-3, 1e-4, 10.0, 0)
     assert (paper.sharpening, paper.n_augmentations, paper.mix_alpha) == (0.5, 2, 0.75)
-    assert laptop == TrainingConfig(predict_views=4) and smoke.steps <= 50
+    assert laptop == TrainingConfig(predict_views=4, refine_steps=700) and smoke.steps <= 50
+    assert paper.refine_steps == smoke.refine_steps == 0
     assert preset("auto", "cuda").training == paper and preset("auto", "cpu").training == laptop
     assert preset("paper").selection.n_views == 100
     with pytest.raises(InvalidInput, match="no preset"):

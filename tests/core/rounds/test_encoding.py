@@ -18,7 +18,7 @@ from core.rounds.encoding import encode_rows, join_encoded
 from core.rounds.outputs import NoCommon, Predictions, TrainingResult
 from core.rounds.pipeline import run_round
 from core.rounds.stage import Outputs, run_stages
-from core.rounds.stages import CHECK, ENCODE, PREDICT, PREPARE, TRAIN
+from core.rounds.stages import CHECK, ENCODE, PREDICT, PREPARE, REFINE, TRAIN
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import UNLABELED, PoolSnapshot
@@ -111,7 +111,7 @@ def test_the_stored_model_predicts_what_the_round_predicted(encoder, media, tmp_
         runtime=Runtime.create(0), encoder=encoder,
     )  # fmt: skip
     outputs = Outputs()
-    for _ in run_stages((ENCODE, PREPARE, CHECK, TRAIN, PREDICT), context, outputs):
+    for _ in run_stages((ENCODE, PREPARE, CHECK, TRAIN, REFINE, PREDICT), context, outputs):
         pass
     model = outputs.get(TrainingResult).model
     save_model(model, tmp_path / "model.safetensors")
