@@ -121,8 +121,8 @@ class SelectionRequest:
     view_probabilities: NDArray[np.float32] | None = None  # (V, n, C) predictions on V augmented views
     similarity_features: Callable[[], NDArray[np.float32]] | None = None  # (n, q) diffusion features
     inputs: Callable[[], NDArray[np.float32]] | None = None  # (n, d) network inputs as vectors
-    picture_vectors: Callable[[NDArray[np.int64]], NDArray[np.float32]] | None = None  # rows -> (len(rows), d) small
-    # pictures, before the first model of a round with an encoder
+    picture_vectors: Callable[[NDArray[np.int64]], NDArray[np.float32]] | None = None  # rows -> (len(rows), d) gradient
+    # histograms of the pictures, before the first model of a round with an encoder
     region: NDArray[np.bool_] | None = None  # (n,) rows of a region of interest
     region_share: float = 1.0  # share of the batch that must come from `region`; 1.0 = only from it
     windows: NDArray[np.float64] | None = None  # (n, 3) of windows of recordings (`PoolSnapshot.windows`)

@@ -1,12 +1,12 @@
 """The first batch of a round with an encoder, before any label: one typical item from each cluster of the pool.
 
-1. Space. Each space of the items (the encoder's features; small pictures as vectors where there are any) gets a
-   neighbor graph as in `core.learning.head`. The one whose graph is more clustered is used:
+1. Space. Each space of the items (the encoder's features; gradient histograms of pictures) gets a neighbor graph as
+   in `core.learning.head`. The one whose graph is more clustered is used:
 
        clusteredness = mean of the C largest eigenvalues of S,   S = D^-1/2 A D^-1/2
 
    It is 1 if the graph falls into C parts without edges between them. An encoder that was trained on photographs is
-   poor on handwriting, where neighbors in pixels agree more often; on photographs it is the other way round.
+   poor on handwriting, where neighbors in shape agree more often; on photographs it is the other way round.
 2. Features: the head's space joined with FEATURES diffusion features of the graph, each of length 1.
 3. Clusters: k-means from the rows of a Bayesian V-optimal design (`core.coresets.design`). There is no random start.
 4. Picks: the row nearest to the center of each cluster, the largest cluster first.

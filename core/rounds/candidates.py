@@ -38,6 +38,7 @@ from core.rounds.encoding import features_of, fitted_rows
 from core.rounds.outputs import CandidateFeatures, FittedKernel, Predictions, PropagatedLabels
 from core.rows import LazyRows, SomeRows
 from core.similarity.diffusion import diffusion_features, resolvent_features
+from core.similarity.gradient_histograms import gradient_histograms
 from core.similarity.graph import SimilarityGraph, graph_rows
 from core.types import UNLABELED, PoolSnapshot, Report, SelectionRequest
 
@@ -204,13 +205,13 @@ def flat_inputs(inputs: Inputs, rows: NDArray[np.int64]) -> Callable[[], NDArray
 def picture_vectors(
     context: StageContext, rows: NDArray[np.int64]
 ) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
-    """Candidates -> (len(candidates), d) the small pictures that training from scratch would use, as vectors, prepared
-    at the call."""
+    """Candidates -> (len(candidates), d) gradient histograms of the small pictures that training from scratch would
+    use, prepared at the call."""
 
     def of(candidates: NDArray[np.int64]) -> NDArray[np.float32]:
         hashes, report = [context.snapshot.hashes[row] for row in rows[candidates]], as_stage("select", context.report)
         made = prepare_inputs(hashes, context.read, "image", context.config.media, context.cache, report)
-        return flat_inputs(made, np.arange(len(hashes)))()
+        return gradient_histograms(np.asarray(made.clean.take(np.arange(len(hashes)))))
 
     return of
 

@@ -37,7 +37,7 @@ def distinct_classes(
     data: FeatureSet, pictures: NDArray[np.float32] | None, seed: int, strategies: Sequence[str], batch_size: int
 ) -> dict[str, int]:
     """Strategy -> distinct classes among the first picks from a random half of the pool. `pictures` (n, d) are the
-    small pictures of a set of pictures."""
+    gradient histograms of a set of pictures."""
     n = len(data.classes)
     half = np.sort(np.random.default_rng(seed).choice(n, n // 2, replace=False))
     z = prepare(data.features[half], data.n_classes, replace(HEAD, neighbors=0)).z.astype(np.float32)
@@ -76,7 +76,7 @@ def main() -> None:
     known, means = sets.known_sources(given.data, given.out), {}
     for name in given.only:
         data = sets.load(known[name], places)
-        pictures = sets.small_pictures(known[name], places)
+        pictures = sets.picture_vectors(known[name], places)
         counts = [distinct_classes(data, pictures, seed, given.strategies, given.batch) for seed in range(SEEDS)]
         means[name] = {s: round(float(np.mean([count[s] for count in counts])), 2) for s in given.strategies}
     (given.out / f"cold_start-{given.size}.json").write_text(json.dumps(means, indent=1))

@@ -25,6 +25,7 @@ from core.encoders.windows import windows_of
 from core.errors import InvalidInput, NotFound
 from core.media.inputs import prepare
 from core.rows import MemoryRowCache
+from core.similarity.gradient_histograms import gradient_histograms
 from experiments.record import say
 
 BLOCK = 32  # items encoded at a time
@@ -164,15 +165,15 @@ def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> 
     return np.stack(found)
 
 
-def small_pictures(source: Source, places: Places) -> NDArray[np.float32] | None:
-    """(n, d) the pool of a set of pictures as vectors of the small pictures that a network from scratch would use; None
-    for sets of sounds. `load` has made the files."""
+def picture_vectors(source: Source, places: Places) -> NDArray[np.float32] | None:
+    """(n, d) gradient histograms of the pool of a set of pictures, at the size that a network from scratch would use;
+    None for sets of sounds. `load` has made the files."""
     if source.encoder != "efficientnet-lite0":
         return None
     files = {str(number): source.folder / row["path"] for number, row in enumerate(_rows(source, places))
              if row["split"] in POOL_SPLITS}  # fmt: skip
     made = prepare(list(files), lambda name: files[name].read_bytes(), "image", MediaConfig(), MemoryRowCache())
-    return np.asarray(made.clean.take(np.arange(len(files))), np.float32).reshape(len(files), -1)
+    return gradient_histograms(np.asarray(made.clean.take(np.arange(len(files)))))
 
 
 def long_tailed(full: FeatureSet, seed: int = 0, ratio: float = 0.1) -> FeatureSet:

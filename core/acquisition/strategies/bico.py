@@ -253,7 +253,7 @@ def typical_batch(request: SelectionRequest, config: SelectionConfig, report: Re
     if request.picture_vectors is not None:
         spaces.append(request.picture_vectors(rows))
     found = first_batch(spaces, request.n_classes, request.batch_size, request.eligible[rows], report)
-    by = "the small pictures" if found.space else "the encoder's features"
+    by = "the shapes in the pictures" if found.space else "the encoder's features"
     note = f"No model yet: the batch has a typical item from each of {request.batch_size} clusters of {by}."
     return draft(request, "bico", rows[found.rows], found.shares, (note, *notes))
 
