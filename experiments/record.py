@@ -2,6 +2,7 @@
 
 A module defines `main(arguments) -> Record` and ends with `run("name", main)`. Output: DIR/results.json
 (every row, settings, CPU seconds), DIR/plot.html and DIR/plot.png, and one JSON object as the last line of the output.
+A module that measures with `Parts` continues when it is started again with the same DIR.
 """
 
 from __future__ import annotations
@@ -45,6 +46,39 @@ class Record:
     settings: dict[str, Any]
     claims: dict[str, Any] = field(default_factory=dict)
     figure: go.Figure | None = None
+    earlier_seconds: float = 0.0  # CPU time of the parts that an interrupted run had measured
+
+
+Rows = list[dict[str, Any]]
+
+
+class Parts:
+    """The parts of an experiment, each measured once.
+
+    DIR/parts.jsonl gets a line for every part when it ends. A run that is started again reads them and measures the
+    rest. Parts that were measured with other settings are measured again.
+    """
+
+    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = out / "parts.jsonl", json.loads(json.dumps(settings, default=plain))
+        self.earlier_seconds = 0.0
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        found = [json.loads(line) for line in lines if line.endswith("}")]  # an interrupted write has no end
+        self.known = {one["part"]: one for one in found if one["settings"] == self.settings}
+
+    def rows(self, part: str, measure: Callable[[], Rows]) -> Rows:
+        """The rows of a part, from the file or from `measure`."""
+        if part in self.known:
+            self.earlier_seconds += self.known[part]["cpu_seconds"]
+            return list(self.known[part]["rows"])
+        began = time.process_time()
+        rows = measure()
+        seconds = round(time.process_time() - began, 1)
+        line = {"part": part, "cpu_seconds": seconds, "settings": self.settings, "rows": rows}
+        with self.path.open("a") as file:
+            file.write("\n" + json.dumps(line, default=plain))  # a new line also after an interrupted one
+        say(f"{part}: {seconds} s of CPU time")
+        return list(json.loads(json.dumps(rows, default=plain)))
 
 
 def run(name: str, main: Callable[[Arguments], Record]) -> None:
@@ -62,7 +96,7 @@ def run(name: str, main: Callable[[Arguments], Record]) -> None:
     summary = {
         "experiment": name,
         "size": arguments.size,
-        "cpu_seconds": round(time.process_time() - began, 1),
+        "cpu_seconds": round(time.process_time() - began + record.earlier_seconds, 1),
         "threads": torch.get_num_threads(),
         "claims": record.claims,
     }

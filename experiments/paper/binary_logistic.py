@@ -15,7 +15,8 @@ small size takes 10,000 random training rows of ijcnn1, which makes a share of t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from core.coresets.library.sensitivity import logistic_sensitivity, sample
 from core.coresets.library.variants import forward
 from core.coresets.library.weighted import PursuitConfig, build_coreset
 from experiments.datasets import libsvm
-from experiments.record import Arguments, Record, curves, run, say
+from experiments.record import Arguments, Parts, Record, curves, run, say
 from experiments.replay.hilbert_coresets import frank_wolfe, giga, laplace_draws, logistic_features
 
 PENALTY = 0.02  # 0.01 |W|^2 as PENALTY / 2 |W|^2
@@ -82,49 +83,81 @@ def hilbert(vectors: np.ndarray, size: int) -> dict[str, tuple]:
     return found
 
 
-def study(name: str, arguments: Arguments, rows: list[dict]) -> dict:
+@dataclass(frozen=True)
+class Measured:
+    """One data set with its model."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    problem: SoftmaxProblem
+    tests: torch.Tensor
+    labels: torch.Tensor
+
+    def row(self, method: str, share: float, weights: torch.Tensor, seed: int, summed: bool = False) -> dict:
+        problem = replace(self.problem, mean=False) if summed else self.problem
+        inner = problem.solve(weights)
+        return {
+            "data": self.name, "method": method, "share": share, "seed": seed, "rows": int((weights > 0).sum()),
+            "accuracy": self.problem.accuracy(inner.parameters, self.tests, self.labels),
+            "train_loss": problem.outer(inner.parameters),
+        }  # fmt: skip
+
+
+def load(name: str, arguments: Arguments) -> Measured:
     x, y, xt, yt = libsvm(arguments.data, name)
     if arguments.small and name in SMALL:
         some = np.random.default_rng(0).permutation(len(x))[: SMALL[name]]
         x, y = x[some], y[some]
-    features, tests = with_bias(torch.tensor(x)), with_bias(torch.tensor(xt))
-    labels = torch.tensor(yt)
-    problem = SoftmaxProblem(features=features, targets=one_hot(torch.tensor(y), 2, torch.float32),
-                             penalty=PENALTY, mean=True, tolerance=1e-4)  # fmt: skip
-    summed = replace(problem, mean=False)  # for weighted coresets: see core.coresets.library.weighted
-    n = len(x)
+    problem = SoftmaxProblem(
+        features=with_bias(torch.tensor(x)), targets=one_hot(torch.tensor(y), 2, torch.float32),
+        penalty=PENALTY, mean=True, tolerance=1e-4,
+    )  # fmt: skip
+    return Measured(name, x, y, problem, with_bias(torch.tensor(xt)), torch.tensor(yt))
 
-    def record(method: str, share: float, weights: torch.Tensor, seed: int, problem: SoftmaxProblem = problem) -> None:
-        inner = problem.solve(weights)
-        rows.append({
-            "data": name, "method": method, "share": share, "seed": seed, "rows": int((weights > 0).sum()),
-            "accuracy": problem.accuracy(inner.parameters, tests, labels),
-            "train_loss": problem.outer(inner.parameters),
-        })  # fmt: skip
 
-    record("all data", 1.0, torch.ones(n, dtype=torch.float64), 0)
-    for seed in range(3 if arguments.small else 5):
-        vectors = hilbert_vectors(x, y, problem, seed)
-        for share in SHARES:
-            size = max(int(share * n), 2)
-            for method, (chosen, values) in (baselines(x, y, size, seed) | hilbert(vectors, size)).items():
-                record(method, share, weights_on(n, chosen, values), seed)
+def all_data(data: Measured) -> list[dict]:
+    return [data.row("all data", 1.0, torch.ones(len(data.x), dtype=torch.float64), 0)]
+
+
+def rivals(data: Measured, seed: int) -> list[dict]:
+    n, rows = len(data.x), []
+    vectors = hilbert_vectors(data.x, data.y, data.problem, seed)
+    for share in SHARES:
+        size = max(int(share * n), 2)
+        for method, (chosen, values) in (baselines(data.x, data.y, size, seed) | hilbert(vectors, size)).items():
+            rows.append(data.row(method, share, weights_on(n, chosen, values), seed))
+    return rows
+
+
+def bilevel(data: Measured, small: bool, seed: int) -> list[dict]:
+    n, rows = len(data.x), []
+    start = np.random.default_rng(seed).permutation(n)[:START].tolist()
+    largest = int(SHARES[-1] * n)
+    found = forward(data.problem, largest, start=start, batch=max(1, largest // 60) if small else 1)
+    for share in SHARES:
+        own = found.rows[: max(int(share * n), START)]
+        rows.append(data.row("bilevel, unweighted", share, weights_on(n, own, np.ones(len(own))), seed))
+    # weighted coresets sum the losses: see core.coresets.library.weighted
+    summed = replace(data.problem, mean=False)
+    for share in SHARES[:-1]:
+        size = max(int(share * n), START)
+        batch = max(1, (size - START) // (20 if small else 100))
+        config = PursuitConfig(size=size, batch=batch, initial_weight=1 / START, rescale=True)
+        coreset = build_coreset(summed, start, config)
+        rows.append(data.row("bilevel, weighted", share, coreset.full_weights(n), seed, summed=True))
+    return rows
+
+
+def study(name: str, arguments: Arguments, parts: Parts, rows: list[dict]) -> dict:
+    data = load(name, arguments)
+    rows += parts.rows(f"{name}, all data", partial(all_data, data))
+    for seed in range(5):
+        rows += parts.rows(f"{name}, rivals, seed {seed}", partial(rivals, data, seed))
     keep_best_sensitivity(rows, name)
-    for seed in range(1 if arguments.small else 5):
-        start = np.random.default_rng(seed).permutation(n)[:START].tolist()
-        largest = int(SHARES[-1] * n)
-        step = max(1, largest // 60) if arguments.small else 1
-        found = forward(problem, largest, start=start, batch=step)
-        for share in SHARES:
-            own = found.rows[: max(int(share * n), START)]
-            record("bilevel, unweighted", share, weights_on(n, own, np.ones(len(own))), seed)
-        for share in SHARES[:-1]:
-            size = max(int(share * n), START)
-            batch = max(1, (size - START) // (20 if arguments.small else 100))
-            config = PursuitConfig(size=size, batch=batch, initial_weight=1 / START, rescale=True)
-            coreset = build_coreset(summed, start, config)
-            record("bilevel, weighted", share, coreset.full_weights(n), seed, summed)
-    return claims_of(name, rows, len(xt))
+    for seed in range(5):
+        rows += parts.rows(f"{name}, bilevel, seed {seed}", partial(bilevel, data, arguments.small, seed))
+    return claims_of(name, rows, len(data.labels))
 
 
 def keep_best_sensitivity(rows: list[dict], name: str) -> None:
@@ -158,10 +191,12 @@ def claims_of(name: str, rows: list[dict], n_test: int) -> dict:
 
 def main(arguments: Arguments) -> Record:
     rows: list[dict] = []
-    claims = {name: study(name, arguments, rows) for name in arguments.only or SETS}
+    settings = {"penalty": PENALTY, "shares": SHARES, "start": START, "size": arguments.size}
+    parts = Parts(arguments.out, settings)
+    claims = {name: study(name, arguments, parts, rows) for name in arguments.only or SETS}
     shown = [{**row, "method": f"{row['data']}: {row['method']}"} for row in rows if row["share"] < 1]
     figure = curves(shown, "share", "accuracy", by="method", title="Binary logistic regression on coresets")
-    return Record(rows, {"penalty": PENALTY, "shares": SHARES, "start": START, "size": arguments.size}, claims, figure)
+    return Record(rows, settings, claims, figure, parts.earlier_seconds)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from torch.nn.functional import avg_pool2d, binary_cross_entropy_with_logits, pa
 from core.coresets.library.implicit import Influence, Inner
 from core.coresets.library.variants import forward
 from experiments.datasets import mnist
-from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, curves, mean_and_deviation, run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,16 +212,16 @@ def main(arguments: Arguments) -> Record:
             "fresh": 500,
             "sizes": [20, 40, 60, 100],
         }
-    rows = []
-    for seed in range(5):
-        rows += study(arguments, scale, seed)
-        say(f"seed {seed}: {[(r['method'], r['size'], round(r['error'], 3)) for r in rows if r['seed'] == seed]}")
+    parts = Parts(arguments.out, scale | {"size": arguments.size})
+    rows: list[dict] = []
+    for seed in [int(name) for name in arguments.only] or range(5):
+        rows += parts.rows(f"seed {seed}", partial(study, arguments, scale, seed))
     claims = {}
     for key in dict.fromkeys((row["method"], row["size"]) for row in rows):
         own = [row["error"] for row in rows if (row["method"], row["size"]) == key]
         claims[f"{key[0]}, {key[1]}"] = mean_and_deviation(own)
     figure = curves(rows, "size", "error", by="method", title="Digits recovered by a generative model")
-    return Record(rows, scale | {"size": arguments.size}, claims, figure)
+    return Record(rows, parts.settings, claims, figure, parts.earlier_seconds)
 
 
 if __name__ == "__main__":

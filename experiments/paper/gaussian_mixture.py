@@ -21,7 +21,7 @@ from core.coresets.library.regularized import project_to_simplex
 from core.coresets.library.sensitivity import clustering_sensitivity, sample
 from core.coresets.library.variants import forward
 from core.coresets.library.weighted import PursuitConfig, build_coreset
-from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, curves, mean_and_deviation, run
 
 COMPONENTS, DIMENSIONS = 5, 2
 START = 20  # random start rows of Algorithm 1
@@ -96,10 +96,11 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
 def main(arguments: Arguments) -> Record:
     n, sizes, seeds = (1000, [30, 60, 100], 5) if arguments.small else (10_000, [30, 50, 70, 100], 5)
     corrections, steps = (8, 6) if arguments.small else (15, 40)
+    settings = {"n": n, "components": COMPONENTS, "sizes": sizes, "corrections": corrections, "steps": steps}
+    parts = Parts(arguments.out, settings)
     rows: list[dict] = []
-    for seed in range(seeds):
-        rows += study(n, sizes, seed, corrections, steps)
-        say(f"seed {seed} done")
+    for seed in [int(name) for name in arguments.only] or range(seeds):
+        rows += parts.rows(f"seed {seed}", partial(study, n, sizes, seed, corrections, steps))
     claims = {
         f"{method}, {size}": mean_and_deviation(
             [r["error"] for r in rows if r["method"] == method and r["size"] == size]
@@ -109,7 +110,7 @@ def main(arguments: Arguments) -> Record:
     }
     figure = curves(rows, "size", "error", by="method", title="Gaussian mixtures: relative error of the NLL")
     figure.update_yaxes(type="log")
-    return Record(rows, {"n": n, "components": COMPONENTS, "corrections": corrections, "seeds": seeds}, claims, figure)
+    return Record(rows, settings | {"seeds": seeds}, claims, figure, parts.earlier_seconds)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ size has 2,000 rows.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -21,7 +23,7 @@ from core.coresets.library.variants import forward
 from core.kernels.networks import by_name, rbf
 from core.kernels.nystrom import fit
 from experiments.datasets import cifar10, mnist, rows_per_class
-from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, curves, mean_and_deviation, run, say
 from experiments.replay.forgetting_events import ForgettingEvents
 
 SHARES = (0.02, 0.05, 0.1)
@@ -92,8 +94,14 @@ def study(name: str, arguments: Arguments, seed: int) -> list[dict]:
 
 
 def main(arguments: Arguments) -> Record:
-    sets, seeds = arguments.only or ("mnist", "cifar10"), 3 if arguments.small else 5
-    rows = [row for name in sets for seed in range(seeds) for row in study(name, arguments, seed)]
+    sets, seeds = arguments.only or ("mnist", "cifar10"), 5
+    parts = Parts(arguments.out, {"penalty": PENALTY, "size": arguments.size})
+    rows = [
+        row
+        for name in sets
+        for seed in range(seeds)
+        for row in parts.rows(f"{name}, seed {seed}", partial(study, name, arguments, seed))
+    ]
     keys = sorted({(row["data"], row["method"], row["size"]) for row in rows})
     claims = {
         f"{data}, {method}, {size}": mean_and_deviation(
@@ -103,7 +111,7 @@ def main(arguments: Arguments) -> Record:
     }
     shown = [{**row, "method": f"{row['data']}: {row['method']}"} for row in rows if row["method"] != "all data"]
     figure = curves(shown, "size", "accuracy", by="method", title="Multiclass logistic regression on kernel features")
-    return Record(rows, {"penalty": PENALTY, "seeds": seeds, "size": arguments.size}, claims, figure)
+    return Record(rows, parts.settings | {"seeds": seeds}, claims, figure, parts.earlier_seconds)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ pictures there are at 32 x 32, WRN-16-4, batches of 250 and 3,000 steps.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,7 @@ from core.coresets.library.variants import forward
 from core.learning.networks.layers import draw_weights
 from core.learning.networks.registry import NetworkShape, new_network
 from experiments.datasets import cifar10
-from experiments.record import Arguments, Record, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, mean_and_deviation, run
 from experiments.replay.forgetting_events import ForgettingEvents
 
 SMALL = {"n": 1000, "coreset": 460, "start": 100, "batch": 60, "source": "wrn-10-1", "steps": 150, "rate": 0.05,
@@ -133,21 +135,27 @@ def accuracy(make, rows: np.ndarray, data: tuple[Tensor, ...], scale: dict, seed
         return 100 * float((model(xt).argmax(1) == yt).double().mean())
 
 
+def study(arguments: Arguments, scale: dict, seed: int) -> list[dict]:
+    data = load(arguments, scale["n"], seed)
+    rows = []
+    for method, own in chosen_sets(data[0], data[1], scale, seed).items():
+        for target, make in TARGETS.items():
+            found = accuracy(make, own, data, scale, seed)
+            rows.append({"seed": seed, "method": method, "target": target, "accuracy": found})
+    return rows
+
+
 def main(arguments: Arguments) -> Record:
     scale = SMALL if arguments.small else FULL
+    parts = Parts(arguments.out, scale | {"size": arguments.size})
     rows: list[dict] = []
     for seed in [int(name) for name in arguments.only] or range(5):
-        data = load(arguments, scale["n"], seed)
-        for method, own in chosen_sets(data[0], data[1], scale, seed).items():
-            for target, make in TARGETS.items():
-                found = accuracy(make, own, data, scale, seed)
-                rows.append({"seed": seed, "method": method, "target": target, "accuracy": found})
-        say(f"seed {seed}: {[(r['method'], r['target'], round(r['accuracy'], 1)) for r in rows if r['seed'] == seed]}")
+        rows += parts.rows(f"seed {seed}", partial(study, arguments, scale, seed))
     claims = {}
     for method, target in dict.fromkeys((row["method"], row["target"]) for row in rows):
         own = [row["accuracy"] for row in rows if (row["method"], row["target"]) == (method, target)]
         claims[f"{method} -> {target}"] = mean_and_deviation(own) | {"paper": PAPER[method][target != "plain"]}
-    return Record(rows, scale | {"size": arguments.size}, claims)
+    return Record(rows, parts.settings, claims, earlier_seconds=parts.earlier_seconds)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ PER_TASK, MEMORY = 1000, 100
 PENALTIES = {"permuted": PENALTY / 10, "split": PENALTY}  # of the proxy; as beta, the better one for each
 PAPER = {"permuted": 79.3, "split": 95.8}
 CLOSE, MORE_SEEDS = {"bilevel", "iCaRL"}, 6  # with `--only` of these alone
-SMALL_EPOCHS = {"permuted": 60, "split": 100}
+SMALL_EPOCHS = {"permuted": 30, "split": 50}
 SMALL_BETAS = {"permuted": [0.1], "split": [10.0, 100.0]}
 Task = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

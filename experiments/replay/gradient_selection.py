@@ -38,6 +38,12 @@ def row_gradients(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([value.flatten(1) for value in found.values()], 1)
 
 
+def gradient_cosines(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(n, n) cosines of the rows' gradients."""
+    unit = torch.nn.functional.normalize(row_gradients(model, x, y), dim=1)
+    return unit @ unit.T
+
+
 @dataclass(slots=True)
 class GradientSelection:
     """At most `capacity` rows of a stream; `compared` is the number of memory rows in a score."""
@@ -48,12 +54,12 @@ class GradientSelection:
     kept: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
 
-    def add(self, rows: NDArray[np.int64], gradients: Tensor, memory_gradients: Tensor) -> None:
-        """`gradients` (k, p) of `rows` (k,); `memory_gradients` (m, p) of the rows in memory, in its order."""
-        unit = torch.nn.functional.normalize(torch.cat([memory_gradients, gradients]), dim=1)
-        place = list(range(len(self.kept)))  # position in `unit` of each row in memory
+    def add(self, rows: NDArray[np.int64], cosines: Tensor) -> None:
+        """`cosines` are those of the gradients of the rows in memory, in its order, and of `rows` (k,) after them."""
+        place = list(range(len(self.kept)))  # position in `cosines` of each row in memory
+        known = cosines.numpy()
         for new, row in enumerate(rows.tolist(), start=len(self.kept)):
-            score = self._score(unit[place], unit[new])
+            score = self._score(known[new, place])
             if len(self.kept) < self.capacity:
                 self.kept.append(row)
                 self.scores.append(score)
@@ -61,11 +67,11 @@ class GradientSelection:
             elif (at := self._replaced(score)) is not None:
                 self.kept[at], self.scores[at], place[at] = row, score, new
 
-    def _score(self, memory: Tensor, new: Tensor) -> float:
-        if not len(memory):
+    def _score(self, cosines: NDArray[np.float32]) -> float:
+        if not len(cosines):
             return FIRST_SCORE
-        some = self.generator.permutation(len(memory))[: self.compared]
-        return 1.0 + float((memory[torch.from_numpy(some)] @ new).max())
+        some = self.generator.permutation(len(cosines))[: self.compared]
+        return 1.0 + float(cosines[some].max())
 
     def _replaced(self, score: float) -> int | None:
         """The position that the new row takes, if any."""

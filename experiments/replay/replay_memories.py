@@ -7,25 +7,27 @@ other in batches of 125; the memory is a reservoir, or merge-reduce with bilevel
 steps follow each batch. "train on the memory" trains once, at the end of the stream, on what merge-reduce kept. Proxies
 are the tangent kernel and the RBF kernel exp(-5e-4 |x - y|^2).
 
-The small size trains the dense network on split MNIST with the better of beta 10 and 100, five seeds and 100 epochs a
-task; the full size the paper's convolutional network, 400 epochs, the grid of beta, five seeds, and permuted MNIST as
-a stream too. Bilevel coresets depend on neither the seed nor the network, so each is computed once.
+The small size trains the dense network on split MNIST with beta = 10, five seeds and 50 epochs a task; `--only beta`
+compares 1, 10 and 100 on a seed that the tables do not have. The full size has the paper's convolutional network, 400
+epochs, the grid of beta, and permuted MNIST as a stream too. Bilevel coresets depend on neither the seed nor the
+network, so each is computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from core.coresets.library.linear import one_hot
-from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of, learn_task
+from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_summary, evidence_of
 from core.coresets.library.streaming import MergeReduce, Reservoir
 from core.coresets.library.summaries import summarize
-from experiments.record import Arguments, Record, mean_and_deviation, run, say
-from experiments.replay.continual import Task, permuted, split
+from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
+from experiments.replay.continual import SMALL_EPOCHS, Task, permuted, split
 from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, accuracy, convolutional_ntk, dense_ntk
+from experiments.replay.together import Learner, learn_together, learner
 
 GAMMA, BATCH, STEPS, SLOTS = 5e-4, 125, 40, 10
 PAPER = {
@@ -38,6 +40,8 @@ PAPER = {
     "permuted stream, train on the memory, 100": 45.03,
 }  # fmt: skip
 Kernel = Callable[[torch.Tensor], torch.Tensor]
+Choice = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor, int], np.ndarray]
+Found = list[float]  # by task
 
 
 def rbf(x: torch.Tensor) -> torch.Tensor:
@@ -45,16 +49,14 @@ def rbf(x: torch.Tensor) -> torch.Tensor:
     return torch.exp(-GAMMA * torch.cdist(flat, flat).square())
 
 
-def continual(tasks: list[Task], choose, network, memory_size: int, config: ReplayConfig, seed: int) -> list[float]:
-    """The accuracy on every task after the last one, in %; `choose(model, x, y, size)` gives rows, best first."""
-    torch.manual_seed(seed)
-    model, memory = network(), ReplayMemory(memory_size)
-    generator = torch.Generator().manual_seed(seed)
+def continual(tasks: list[Task], choices: list[Choice], learners: list[Learner], config: ReplayConfig) -> list[Found]:
+    """The accuracy on every task after the last one, in %, of every learner, with its `choice(model, x, y, size)`."""
     for x, y, _, _ in tasks:
-        learn_task(model, (x, y), memory, config, generator=generator)
-        rows = choose(model, x, y, memory.next_slot_size)
-        memory.add(x[rows], y[rows])
-    return task_accuracies(model, tasks)
+        learn_together(learners, x, y, config)
+        for one, choice in zip(learners, choices, strict=True):
+            rows = choice(one.network, x, y, one.memory.next_slot_size)
+            one.memory.add(x[rows], y[rows])
+    return [task_accuracies(one.network, tasks) for one in learners]
 
 
 def task_accuracies(model: torch.nn.Module, tasks: list[Task]) -> list[float]:
@@ -65,7 +67,7 @@ def mean_accuracy(model: torch.nn.Module, tasks: list[Task]) -> float:
     return float(np.mean(task_accuracies(model, tasks)))
 
 
-def bilevel_choice(kernel: Kernel):
+def bilevel_choice(kernel: Kernel) -> Choice:
     """The choice of every task, kept: a smaller summary of the same rows is its beginning."""
     orders: dict[int, np.ndarray] = {}
 
@@ -78,8 +80,13 @@ def bilevel_choice(kernel: Kernel):
     return choose
 
 
-def uniform_choice(seed: int):
+def uniform_choice(seed: int) -> Choice:
     return lambda model, x, y, size: summarize("uniform", evidence_of(model, x, y, seed), size)
+
+
+def constant(choice: Choice) -> Callable[[int], Choice]:
+    """The same choice for every seed."""
+    return lambda seed: choice
 
 
 def stream_memory(tasks: list[Task], size: int, kernel: Kernel | None, seed: int) -> list[np.ndarray]:
@@ -101,65 +108,93 @@ def stream_memory(tasks: list[Task], size: int, kernel: Kernel | None, seed: int
     return kept
 
 
-def learn_stream(tasks: list[Task], kept: list[np.ndarray], network, config: ReplayConfig, seed: int) -> float:
-    """Mean accuracy over tasks after the stream, in %; one step uses the whole batch, as gradient descent does."""
+def learn_stream(
+    tasks: list[Task], kept: list[list[np.ndarray]], learners: list[Learner], config: ReplayConfig
+) -> list[float]:
+    """Mean accuracy over tasks after the stream, in %, of every learner with its own memories `kept`.
+
+    One step uses the whole batch, as gradient descent does.
+    """
     x, y = torch.cat([t[0] for t in tasks]), torch.cat([t[1] for t in tasks])
-    torch.manual_seed(seed)
-    model, generator = network(), torch.Generator().manual_seed(seed)
-    for rows, held in zip(np.array_split(np.arange(len(y)), len(y) // BATCH), kept, strict=False):
-        memory = ReplayMemory(len(held) or 1)
-        if len(held):
-            memory.add(x[held], y[held])
-        learn_task(model, (x[rows], y[rows]), memory, config, generator=generator)
-    return mean_accuracy(model, tasks)
+    for number, rows in enumerate(np.array_split(np.arange(len(y)), len(y) // BATCH)):
+        for one, own in zip(learners, kept, strict=True):
+            remember(one, x, y, own[number])
+        learn_together(learners, x[rows], y[rows], config)
+    return [mean_accuracy(one.network, tasks) for one in learners]
 
 
-def learn_memory(tasks: list[Task], held: np.ndarray, network, epochs: int, seed: int) -> float:
-    """The memory alone, once."""
+def remember(one: Learner, x: torch.Tensor, y: torch.Tensor, held: np.ndarray) -> None:
+    """The rows `held` as the learner's memory."""
+    one.memory = ReplayMemory(max(len(held), 1))
+    if len(held):
+        one.memory.add(x[held], y[held])
+
+
+def learn_memory(tasks: list[Task], kept: list[np.ndarray], learners: list[Learner], epochs: int) -> list[float]:
+    """The same for training on the memory at the end alone, once."""
     x, y = torch.cat([t[0] for t in tasks]), torch.cat([t[1] for t in tasks])
-    torch.manual_seed(seed)
-    model, generator = network(), torch.Generator().manual_seed(seed)
-    config = ReplayConfig(beta=0.0, epochs=epochs)
-    learn_task(model, (x[held], y[held]), ReplayMemory(1), config, generator=generator)
-    return mean_accuracy(model, tasks)
+    learn_together(learners, x[kept[-1]], y[kept[-1]], ReplayConfig(beta=0.0, epochs=epochs))
+    return [mean_accuracy(one.network, tasks) for one in learners]
 
 
 class Study:
     """Rows of the tables, measured one after the other."""
 
-    def __init__(self, arguments: Arguments) -> None:
-        self.small, self.rows = arguments.small, list[dict]()
+    def __init__(self, arguments: Arguments, betas: list[float], seeds: list[int]) -> None:
+        self.small, self.rows, self.betas, self.seeds = arguments.small, list[dict](), betas, seeds
         self.network = Dense if self.small else Convolutional
         self.tangent = dense_ntk if self.small else convolutional_ntk
-        self.betas = [10.0, 100.0] if self.small else [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
-        self.epochs, self.seeds = (100 if self.small else 400), 5
+        self.epochs = SMALL_EPOCHS["split"] if self.small else 400
         self.tasks = split(arguments, 2000 if self.small else 10_000)
-        self.arguments = arguments
+        settings = {"size": arguments.size, "betas": betas, "seeds": seeds, "epochs": self.epochs}
+        self.parts = Parts(arguments.out, settings)
 
-    def note(self, name: str, beta: float, seed: int, value: float, tasks: list[float] | None = None) -> None:
-        by_task = {} if tasks is None else {"tasks": tasks}
-        self.rows.append({"name": name, "beta": beta, "seed": seed, "accuracy": value, **by_task})
+    def learners(self, betas: list[float], size: int) -> list[Learner]:
+        return [learner(self.network, size, beta, seed) for seed in self.seeds for beta in betas]
 
-    def continual(self, name: str, size: int, choice) -> None:
-        for beta in self.betas:
-            for seed in range(self.seeds):
-                config = ReplayConfig(beta=beta, epochs=self.epochs)
-                found = continual(self.tasks, choice(seed), self.network, size, config, seed)
-                self.note(f"continual, {name}, {size}", beta, seed, float(np.mean(found)), found)
-        say(f"{name} {size}: {self.best(f'continual, {name}, {size}')['mean']:.2f}")
+    def continual(self, name: str, size: int, choice: Callable[[int], Choice]) -> None:
+        def measure() -> list[dict]:
+            learners, seeds = self.learners(self.betas, size), np.repeat(self.seeds, len(self.betas))
+            config = ReplayConfig(beta=0.0, epochs=self.epochs)
+            found = continual(self.tasks, [choice(int(seed)) for seed in seeds], learners, config)
+            return [
+                {"name": part, "beta": one.beta, "seed": seed, "accuracy": float(np.mean(own)), "tasks": own}
+                for one, seed, own in zip(learners, seeds, found, strict=True)
+            ]
+
+        part = f"continual, {name}, {size}"
+        self.rows += self.parts.rows(part, measure)
+        say(f"{part}: {self.best(part)}")
 
     def stream(self, name: str, size: int, kernel: Kernel | None, tasks: list[Task], place: str = "stream") -> None:
-        network = Dense if place != "stream" else self.network
-        kept: list[np.ndarray] = []
-        for seed in range(self.seeds):
-            kept = stream_memory(tasks, size, kernel, seed) if kernel is None or not kept else kept
-            for beta in [0.1, 1.0, *self.betas] if place != "stream" else self.betas:
-                config = ReplayConfig(beta=beta, epochs=STEPS)
-                self.note(f"{place}, {name}, {size}", beta, seed, learn_stream(tasks, kept, network, config, seed))
+        """`place` is "stream" for split MNIST; permuted MNIST has the dense network."""
+        betas = self.betas if place == "stream" else [0.1, 1.0, *self.betas]
+        network = self.network if place == "stream" else Dense
+        part, alone = f"{place}, {name}, {size}", f"{place}, train on the memory, {size}"
+
+        def measure() -> list[dict]:
+            kept = [stream_memory(tasks, size, kernel, seed) for seed in (self.seeds if kernel is None else [0])]
+            by_seed = {seed: kept[k % len(kept)] for k, seed in enumerate(self.seeds)}
+            pairs = [(seed, beta) for seed in self.seeds for beta in betas]
+            learners = [learner(network, size, beta, seed) for seed, beta in pairs]
+            found = learn_stream(
+                tasks, [by_seed[seed] for seed, _ in pairs], learners, ReplayConfig(beta=0.0, epochs=STEPS)
+            )
+            rows = [
+                {"name": part, "beta": beta, "seed": seed, "accuracy": value}
+                for (seed, beta), value in zip(pairs, found, strict=True)
+            ]
             if name == "bilevel" and size == 100:
-                trained = learn_memory(tasks, kept[-1], network, 4 * self.epochs, seed)
-                self.note(f"{place}, train on the memory, {size}", 0.0, seed, trained)
-        say(f"{place} {name} {size}: {self.best(f'{place}, {name}, {size}')['mean']:.2f}")
+                learners = [learner(network, 1, 0.0, seed) for seed in self.seeds]
+                values = learn_memory(tasks, kept[0], learners, 400)
+                rows += [
+                    {"name": alone, "beta": 0.0, "seed": seed, "accuracy": value}
+                    for seed, value in zip(self.seeds, values, strict=True)
+                ]
+            return rows
+
+        self.rows += self.parts.rows(part, measure)
+        say(f"{part}: {self.best(part)}")
 
     def best(self, name: str) -> dict:
         """Mean and deviation over seeds at the better beta, and the mean by task where there are tasks."""
@@ -174,26 +209,37 @@ class Study:
 
 
 def main(arguments: Arguments) -> Record:
-    study, parts = Study(arguments), arguments.only or ("sizes", "streams", "proxies")
+    parts = arguments.only or ("sizes", "streams", "proxies")
+    if "beta" in parts:
+        study = Study(arguments, [1.0, 10.0, 100.0], [5])
+        study.continual("uniform", 100, uniform_choice)
+        study.continual("bilevel", 100, constant(bilevel_choice(study.tangent)))
+        study.stream("reservoir", 100, None, study.tasks)
+        study.stream("bilevel", 100, study.tangent, study.tasks)
+    else:
+        study = Study(arguments, [10.0] if arguments.small else [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0], list(range(5)))
+        tables_of(study, parts)
+    claims = {name: study.best(name) | {"paper": PAPER.get(name)} for name in {row["name"] for row in study.rows}}
+    return Record(study.rows, study.parts.settings, claims, earlier_seconds=study.parts.earlier_seconds)
+
+
+def tables_of(study: Study, parts: Sequence[str]) -> None:
     if "sizes" in parts:
-        tangent = bilevel_choice(study.tangent)
+        tangent = constant(bilevel_choice(study.tangent))
         for size in (200, 100, 50):
             study.continual("uniform", size, uniform_choice)
-            study.continual("bilevel", size, lambda seed: tangent)
+            study.continual("bilevel", size, tangent)
     if "streams" in parts:
-        for size in (50, 100, 200):
+        for size in (100, 50, 200):
             study.stream("reservoir", size, None, study.tasks)
             study.stream("bilevel", size, study.tangent, study.tasks)
-        if not arguments.small:
-            tasks = permuted(arguments, 10_000)
+        if not study.small:
+            tasks = permuted(study.arguments, 10_000)
             study.stream("reservoir", 100, None, tasks, "permuted stream")
             study.stream("bilevel", 100, dense_ntk, tasks, "permuted stream")
     if "proxies" in parts:
-        other = bilevel_choice(rbf)
-        study.continual("bilevel RBF", 100, lambda seed: other)
+        study.continual("bilevel RBF", 100, constant(bilevel_choice(rbf)))
         study.stream("bilevel RBF", 100, rbf, study.tasks)
-    claims = {name: study.best(name) | {"paper": PAPER.get(name)} for name in {row["name"] for row in study.rows}}
-    return Record(study.rows, {"size": arguments.size, "seeds": study.seeds, "epochs": study.epochs}, claims)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ from core.coresets.library.summaries import SUMMARIES, summarize
 from core.kernels.networks import scnn
 from core.kernels.ntk import kernel
 from experiments.datasets import cifar10
-from experiments.record import Arguments, Record, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
 from experiments.replay.continual import WITHOUT, Task
 from experiments.replay.digit_networks import PENALTY, Convolutional
 from experiments.replay.replay_memories import continual
+from experiments.replay.together import learner
 
 MEMORY = 200
 SMALL_METHODS = (WITHOUT, "uniform", "bilevel", "k-means embeddings", "iCaRL", "hardest")
@@ -68,12 +69,20 @@ def chooser(method: str, orders: dict[int, np.ndarray], seed: int):
     return lambda model, x, y, size: summarize(method, evidence_of(model, x, y, seed), size)
 
 
-def study(method: str, tasks: list[Task], orders: dict[int, np.ndarray], scale: dict, beta: float, seed: int) -> float:
-    network = partial(Convolutional, scale["channels"], scale["width"], 0.5, (3, tasks[0][0].shape[-1]))
+def study(
+    method: str, tasks: list[Task], orders: dict[int, np.ndarray], scale: dict, betas: list[float], seed: int
+) -> list[dict]:
+    make = partial(Convolutional, scale["channels"], scale["width"], 0.5, (3, tasks[0][0].shape[-1]))
     if method == WITHOUT:  # a memory that is never replayed
-        method, beta = "uniform", 0.0
-    config = ReplayConfig(beta=beta, epochs=scale["epochs"])
-    return float(np.mean(continual(tasks, chooser(method, orders, seed), network, MEMORY, config, seed)))
+        betas, choice = [0.0], chooser("uniform", orders, seed)
+    else:
+        choice = chooser(method, orders, seed)
+    learners = [learner(make, MEMORY, beta, seed) for beta in betas]
+    found = continual(tasks, [choice] * len(betas), learners, ReplayConfig(beta=0.0, epochs=scale["epochs"]))
+    return [
+        {"method": method, "beta": beta, "seed": seed, "accuracy": float(np.mean(own))}
+        for beta, own in zip(betas, found, strict=True)
+    ]
 
 
 def main(arguments: Arguments) -> Record:
@@ -83,19 +92,19 @@ def main(arguments: Arguments) -> Record:
     tasks = load(arguments)
     methods = arguments.only or (SMALL_METHODS if arguments.small else (WITHOUT, "bilevel", *SUMMARIES))
     orders = bilevel_orders(tasks) if "bilevel" in methods else {}
+    parts = Parts(arguments.out, scale | {"memory": MEMORY, "size": arguments.size})
     rows: list[dict] = []
     claims: dict[str, dict] = {}
     for seed in range(5):
         for method in methods:
-            for beta in scale["betas"][:1] if method == WITHOUT else scale["betas"]:
-                found = study(method, tasks, orders, scale, beta, seed)
-                rows.append({"method": method, "beta": beta, "seed": seed, "accuracy": found})
+            measure = partial(study, method, tasks, orders, scale, scale["betas"], seed)
+            rows += parts.rows(f"{method}, seed {seed}", measure)
         say(f"seed {seed}: {[(r['method'], round(r['accuracy'], 1)) for r in rows if r['seed'] == seed]}")
     for method in methods:
         own = [row for row in rows if row["method"] == method]
         groups = [mean_and_deviation([r["accuracy"] for r in own if r["beta"] == b]) for b in {r["beta"] for r in own}]
         claims[method] = max(groups, key=lambda group: group["mean"]) | {"paper": PAPER[method]}
-    return Record(rows, scale | {"memory": MEMORY, "size": arguments.size}, claims)
+    return Record(rows, parts.settings, claims, earlier_seconds=parts.earlier_seconds)
 
 
 if __name__ == "__main__":

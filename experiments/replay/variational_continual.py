@@ -11,23 +11,29 @@ coresets" predicts with q_t.
 Means start at a network trained by maximum likelihood on the first task, variances at e^-6, the first prior is N(0,
 1), as in the authors' code. Losses use one draw by local reparameterization (Kingma et al., 2015) in place of ten
 draws of the weights; predictions average the probabilities of ten. The full size is the paper's network, 256 units a
-layer, and all rows of a task; the small size 100 units and 1,000 rows a task.
+layer, 120 epochs and all rows of a task; the small size 100 units, 30 epochs (100 for the coresets) and 1,000 rows a
+task.
+
+The networks of all seeds are trained at the same time: their weights have a first dimension k, and the loss is the
+sum over networks.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from core.coresets.library.linear import one_hot
 from core.coresets.library.replay import bilevel_summary
 from core.coresets.library.summaries import k_center
-from experiments.record import Arguments, Record, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
 from experiments.replay.continual import PENALTIES, Task, permuted, split
 from experiments.replay.digit_networks import dense_ntk
 from experiments.replay.replay_memories import rbf
@@ -41,47 +47,64 @@ PAPER = {
 
 
 class NormalLayer(nn.Module):
-    """A dense layer with independent normal weights and biases."""
+    """Dense layers of k networks with independent normal weights; the last row of the weights is the bias."""
 
-    def __init__(self, n_in: int, n_out: int) -> None:
+    def __init__(self, starts: list[nn.Linear]) -> None:
         super().__init__()
-        start = nn.Linear(n_in, n_out)
-        self.mean = nn.Parameter(torch.cat([start.weight, start.bias[:, None]], 1).detach())  # (n_out, n_in + 1)
+        start = torch.stack([torch.cat([one.weight.T, one.bias[None]]) for one in starts])
+        self.mean = nn.Parameter(start.detach())  # (k, n_in + 1, n_out)
         self.log_variance = nn.Parameter(torch.full_like(self.mean, LOG_VARIANCE))
 
     def forward(self, x: Tensor, sample: bool = True) -> Tensor:
         """The output for weights drawn anew for every row: its mean and variance are known, so it is drawn itself."""
-        mean = linear(x, self.mean[:, :-1], self.mean[:, -1])
+        mean = torch.baddbmm(self.mean[:, -1:], x, self.mean[:, :-1])
         if not sample:
             return mean
         spread = self.log_variance.exp()
-        variance = linear(x.square(), spread[:, :-1], spread[:, -1])
+        variance = torch.baddbmm(spread[:, -1:], x.square(), spread[:, :-1])
         return mean + variance.clamp_min(1e-16).sqrt() * torch.randn_like(mean)
 
 
 class NormalNetwork(nn.Module):
-    """784 - width - width - 10 with ReLU."""
+    """784 - width - width - 10 with ReLU, one network for each seed: (k, b, 784) -> (k, b, 10)."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, seeds: Sequence[int] = (0,)) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([NormalLayer(784, width), NormalLayer(width, width), NormalLayer(width, 10)])
+        starts = []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            starts.append([nn.Linear(784, width), nn.Linear(width, width), nn.Linear(width, 10)])
+        self.layers = nn.ModuleList([NormalLayer(list(level)) for level in zip(*starts, strict=True)])
 
     def forward(self, x: Tensor, sample: bool = True) -> Tensor:
-        x = x.flatten(1)
         for layer in self.layers[:-1]:
             x = torch.relu(layer(x, sample))
         return self.layers[-1](x, sample)
 
     def divergence(self, prior: NormalNetwork | None) -> Tensor:
-        """KL(this | prior); the standard normal where there is none."""
+        """KL(this | prior), the sum over networks; the standard normal where there is no prior."""
         total = torch.zeros(())
-        for k, layer in enumerate(self.layers):
-            mean = torch.zeros(()) if prior is None else prior.layers[k].mean.detach()
-            log_variance = torch.zeros(()) if prior is None else prior.layers[k].log_variance.detach()
+        for layer, mean, log_variance in self._beside(prior):
             ratio = (layer.log_variance - log_variance).exp()
             shift = (layer.mean - mean).square() / log_variance.exp()
             total = total + 0.5 * (ratio + shift - 1 - layer.log_variance + log_variance).sum()
         return total
+
+    def add_divergence_gradient(self, prior: NormalNetwork | None, factor: float) -> None:
+        """The gradient of factor * divergence, which has a closed form, on that of the loss."""
+        with torch.no_grad():
+            for layer, mean, log_variance in self._beside(prior):
+                precision = (-log_variance).exp()
+                layer.mean.grad.addcmul_(layer.mean - mean, precision, value=factor)
+                ratio = (layer.log_variance - log_variance).exp_().sub_(1)
+                layer.log_variance.grad.add_(ratio, alpha=factor / 2)
+
+    def _beside(self, prior: NormalNetwork | None) -> Iterator[tuple[NormalLayer, Tensor, Tensor]]:
+        for k, layer in enumerate(self.layers):
+            if prior is None:
+                yield layer, torch.zeros(()), torch.zeros(())
+            else:
+                yield layer, prior.layers[k].mean.detach(), prior.layers[k].log_variance.detach()
 
 
 @dataclass(frozen=True)
@@ -93,42 +116,63 @@ class Schedule:
     learning_rate: float = 1e-3
 
 
-def fit(model: NormalNetwork, prior: NormalNetwork | None, x: Tensor, y: Tensor, schedule: Schedule) -> None:
+@dataclass(frozen=True)
+class Data:
+    """What k networks learn: rows (k, n) of x and y, their own for each."""
+
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+
+    def batches(self, schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
+        """(k, b, 784) and (k, b), shuffled anew in every epoch."""
+        for _ in range(schedule.epochs):
+            orders = torch.stack([own[torch.randperm(len(own))] for own in self.rows])
+            for rows in orders.split(schedule.batch, 1):
+                yield self.x[rows], self.y[rows]
+
+
+def summed_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The sum over networks of the mean over rows."""
+    return cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
+
+
+def fit(model: NormalNetwork, prior: NormalNetwork | None, data: Data, schedule: Schedule) -> None:
     """Minimize the mean loss + KL(model | prior) / n in place."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=schedule.learning_rate)
-    for _ in range(schedule.epochs):
-        for rows in torch.randperm(len(y)).split(schedule.batch):
-            loss = cross_entropy(model(x[rows]), y[rows]) + model.divergence(prior) / len(y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+    optimizer = torch.optim.Adam(model.parameters(), lr=schedule.learning_rate, fused=True)
+    for x, y in data.batches(schedule):
+        optimizer.zero_grad()
+        summed_loss(model(x), y).backward()
+        model.add_divergence_gradient(prior, 1 / data.rows.shape[1])
+        optimizer.step()
 
 
-def fit_means(model: NormalNetwork, x: Tensor, y: Tensor, schedule: Schedule) -> None:
+def fit_means(model: NormalNetwork, data: Data, schedule: Schedule) -> None:
     """Maximum likelihood for the means, as the start of the first task."""
-    optimizer = torch.optim.Adam([layer.mean for layer in model.layers], lr=schedule.learning_rate)
-    for _ in range(schedule.epochs):
-        for rows in torch.randperm(len(y)).split(schedule.batch):
-            optimizer.zero_grad()
-            cross_entropy(model(x[rows], sample=False), y[rows]).backward()
-            optimizer.step()
+    optimizer = torch.optim.Adam([layer.mean for layer in model.layers], lr=schedule.learning_rate, fused=True)
+    for x, y in data.batches(schedule):
+        optimizer.zero_grad()
+        summed_loss(model(x, sample=False), y).backward()
+        optimizer.step()
 
 
-def refined(model: NormalNetwork, x: Tensor, y: Tensor, schedule: Schedule) -> NormalNetwork:
+def refined(model: NormalNetwork, data: Data, schedule: Schedule) -> NormalNetwork:
     """A copy, fitted to the coresets with `model` as prior."""
     own = copy.deepcopy(model)
-    fit(own, model, x, y, schedule)
+    fit(own, model, data, schedule)
     return own
 
 
-def accuracy(model: NormalNetwork, tasks: list[Task]) -> float:
-    """Mean over tasks in %, with probabilities averaged over draws."""
+def accuracies(model: NormalNetwork, tasks: list[Task]) -> list[float]:
+    """Of every network: the mean over tasks in %, with probabilities averaged over draws."""
     found = []
+    k = len(model.layers[0].mean)
     with torch.no_grad():
         for _, _, xt, yt in tasks:
-            mean = sum(torch.softmax(model(xt), 1) for _ in range(DRAWS))
-            found.append(float((mean.argmax(1) == yt).double().mean()))
-    return 100 * float(np.mean(found))
+            x = xt.flatten(1).expand(k, -1, -1)
+            mean = sum(torch.softmax(model(x), 2) for _ in range(DRAWS))
+            found.append((mean.argmax(2) == yt).double().mean(1))
+    return (100 * torch.stack(found).mean(0)).tolist()
 
 
 def chosen_rows(method: str, tasks: list[Task], name: str, seed: int) -> list[np.ndarray]:
@@ -147,45 +191,55 @@ def chosen_rows(method: str, tasks: list[Task], name: str, seed: int) -> list[np
     return rows
 
 
-def learn(tasks: list[Task], coresets: list[np.ndarray], scale: dict, seed: int) -> float:
-    torch.manual_seed(seed)
-    model, schedule = NormalNetwork(scale["width"]), Schedule(scale["epochs"])
+def learn(tasks: list[Task], coresets: list[list[np.ndarray]], scale: dict, seeds: Sequence[int]) -> list[float]:
+    """The accuracy for every seed; `coresets` has the rows of every task for every seed."""
+    model, schedule = NormalNetwork(scale["width"], seeds), Schedule(scale["epochs"])
     prior: NormalNetwork | None = None
-    for (x, y, _, _), rows in zip(tasks, coresets, strict=True):
-        rest = np.setdiff1d(np.arange(len(y)), rows)
+    for number, (x, y, _, _) in enumerate(tasks):
+        rest = [np.setdiff1d(np.arange(len(y)), rows[number]) for rows in coresets]
+        data = Data(x.flatten(1), y, torch.from_numpy(np.stack(rest)))
         if prior is None:
-            fit_means(model, x[rest], y[rest], schedule)
-        fit(model, prior, x[rest], y[rest], schedule)
+            fit_means(model, data, schedule)
+        fit(model, prior, data, schedule)
         prior = copy.deepcopy(model)
-    held = [(x[rows], y[rows]) for (x, y, _, _), rows in zip(tasks, coresets, strict=True) if len(rows)]
-    if held:
-        inputs, labels = (torch.cat(part) for part in zip(*held, strict=True))
-        model = refined(model, inputs, labels, Schedule(scale["coreset_epochs"]))
-    return accuracy(model, tasks)
+    if len(coresets[0][0]):
+        before = np.cumsum([0, *(len(y) for _, y, _, _ in tasks)])
+        held = [np.concatenate([r + b for r, b in zip(own, before, strict=False)]) for own in coresets]
+        x, y = torch.cat([t[0] for t in tasks]).flatten(1), torch.cat([t[1] for t in tasks])
+        model = refined(model, Data(x, y, torch.from_numpy(np.stack(held))), Schedule(scale["coreset_epochs"]))
+    return accuracies(model, tasks)
+
+
+def study(name: str, method: str, tasks: list[Task], scale: dict) -> list[dict]:
+    seeds = range(scale["seeds"])
+    one = chosen_rows(method, tasks, name, 0) if method.startswith("bilevel") else None  # the same for all seeds
+    coresets = [one or chosen_rows(method, tasks, name, seed) for seed in seeds]
+    found = learn(tasks, coresets, scale, seeds)
+    return [
+        {"data": name, "method": method, "seed": seed, "accuracy": value}
+        for seed, value in zip(seeds, found, strict=True)
+    ]
 
 
 def main(arguments: Arguments) -> Record:
-    scale = {"width": 100, "epochs": 60, "coreset_epochs": 200, "seeds": 5}
+    scale = {"width": 100, "epochs": 30, "coreset_epochs": 100, "seeds": 5}
     if not arguments.small:
         scale = {"width": 256, "epochs": 120, "coreset_epochs": 200, "seeds": 5}
-    rows = []
+    parts = Parts(arguments.out, scale | {"size": arguments.size})
+    rows: list[dict] = []
     for name in arguments.only or ("split", "permuted"):
         per_task = 1000 if arguments.small else 12_000
         make = split if name == "split" else permuted
         tasks = make(arguments, 2000 if arguments.small else 10_000, per_task)
         for method in METHODS:
-            for seed in range(scale["seeds"]):
-                if seed == 0 or not method.startswith("bilevel"):
-                    coresets = chosen_rows(method, tasks, name, seed)
-                found = learn(tasks, coresets, scale, seed)
-                rows.append({"data": name, "method": method, "seed": seed, "accuracy": found})
-            own = [r["accuracy"] for r in rows if (r["data"], r["method"]) == (name, method)]
-            say(f"{name}, {method}: {np.mean(own):.2f} +- {np.std(own):.2f}")
+            own = parts.rows(f"{name}, {method}", partial(study, name, method, tasks, scale))
+            say(f"{name}, {method}: {mean_and_deviation([row['accuracy'] for row in own])}")
+            rows += own
     claims = {}
     for key in dict.fromkeys((row["data"], row["method"]) for row in rows):
-        own = [row["accuracy"] for row in rows if (row["data"], row["method"]) == key]
-        claims[", ".join(key)] = mean_and_deviation(own) | {"paper": PAPER.get(", ".join(key))}
-    return Record(rows, scale | {"size": arguments.size}, claims)
+        values = [row["accuracy"] for row in rows if (row["data"], row["method"]) == key]
+        claims[", ".join(key)] = mean_and_deviation(values) | {"paper": PAPER.get(", ".join(key))}
+    return Record(rows, parts.settings, claims, earlier_seconds=parts.earlier_seconds)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from core.coresets.library.linear import one_hot
-from core.coresets.library.replay import bilevel_summary
+from core.coresets.library.replay import ReplayConfig, bilevel_summary, learn_task
 from experiments.paper import network_transfer
+from experiments.record import Parts
 from experiments.replay import split_cifar, streaming_rivals, variational_continual
 from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk
+from experiments.replay.gradient_selection import gradient_cosines
 from experiments.replay.replay_memories import bilevel_choice
+from experiments.replay.together import DenseStack, Learner, _dropped, learn_together, learner
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +36,74 @@ def two_tasks(n: int, shape: tuple[int, ...] = (1, 28, 28)) -> list[tuple[torch.
     return tasks
 
 
-@pytest.mark.parametrize("method", ["gradient_selection", "exemplar_streaming"])
+@pytest.mark.parametrize("method", ["gradient selection", "exemplar streaming"])
 def test_the_memory_of_a_stream_holds_the_first_task(method):
-    tasks, network = two_tasks(250), partial(Dense, 30)
-    learn = getattr(streaming_rivals, method)
-    assert learn(tasks, network, 10.0, 0) > learn(tasks, network, 0.0, 0) + 20
+    tasks = two_tasks(250)
+    learners = [learner(partial(Dense, 30), 100, beta, 0) for beta in (10.0, 0.0)]
+    if method == "exemplar streaming":
+        found = streaming_rivals.exemplar_streaming(tasks, learners)
+    else:
+        found = streaming_rivals.gradient_selection(tasks, learners, [0, 0], streaming_rivals.EQUAL_STEPS)
+    assert found[0] > found[1] + 20
+
+
+def test_networks_trained_together_learn_as_they_do_alone():
+    x, y, _, _ = two_tasks(40)[0]
+    together, alone = ([without_dropout(seed) for seed in (0, 1)] for _ in range(2))
+    before = [part.clone() for part in together[0].network.parameters()]
+    learn_together(together, x, y, ReplayConfig(beta=0.0, epochs=3, batch_size=16))
+    for one in alone:
+        config = ReplayConfig(beta=one.beta, epochs=3, batch_size=16)
+        learn_task(one.network, (x, y), one.memory, config, generator=one.generator)
+    for own, other in zip(together, alone, strict=True):
+        for part, expected in zip(own.network.parameters(), other.network.parameters(), strict=True):
+            torch.testing.assert_close(part, expected, atol=1e-5, rtol=1e-4)
+    after = together[0].network.parameters()
+    assert all((part - start).abs().max() > 1e-3 for part, start in zip(after, before, strict=True))
+
+
+def without_dropout(seed: int) -> Learner:
+    """With a memory of two slots."""
+    one = learner(partial(Dense, 20), 20, 3.0, seed)
+    for part in one.network.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    for slot in range(2):
+        labels = (torch.arange(10) + slot) % 5
+        one.memory.add(pictures(labels, (1, 28, 28), 10 * seed + slot), labels)
+    return one
+
+
+def test_cosines_of_a_stack_are_those_of_its_networks_gradients():
+    x, y, _, _ = two_tasks(12)[0]
+    networks = [without_dropout(seed).network for seed in (0, 1)]
+    found = DenseStack(networks).cosines(x.flatten(1).expand(2, -1, -1), y.expand(2, -1))
+    for own, network in zip(found, networks, strict=True):
+        torch.testing.assert_close(own, gradient_cosines(network, x, y), atol=1e-5, rtol=1e-4)
+
+
+def test_dropout_of_a_stack_keeps_the_expected_share_and_mean():
+    torch.manual_seed(0)
+    found = _dropped(torch.ones(3, 200, 101), 0.2)
+    assert set(found.unique().tolist()) == {0.0, 1.25}
+    np.testing.assert_allclose((found == 0).double().mean((1, 2)), 0.2, atol=0.01)
+
+
+def test_parts_are_measured_once(tmp_path):
+    measured = []
+
+    def measure():
+        measured.append(1)
+        return [{"value": np.float64(0.5)}]
+
+    for _ in range(2):
+        assert Parts(tmp_path, {"n": 3}).rows("seed 0", measure) == [{"value": 0.5}]
+    assert len(measured) == 1
+    with (tmp_path / "parts.jsonl").open("a") as file:
+        file.write('\n{"part": "seed 1", "rows": [')  # interrupted
+    assert len(Parts(tmp_path, {"n": 3}).known) == 1
+    Parts(tmp_path, {"n": 4}).rows("seed 0", measure)
+    assert len(measured) == 2
 
 
 def test_coresets_bring_the_first_task_back_in_variational_learning():
@@ -45,9 +111,10 @@ def test_coresets_bring_the_first_task_back_in_variational_learning():
     scale = {"width": 30, "epochs": 100, "coreset_epochs": 150}
     found = {}
     for method in ("without coresets", "uniform"):
-        rows = variational_continual.chosen_rows(method, tasks, "split", 0)
-        found[method] = variational_continual.learn(tasks, rows, scale, 0)
-    assert found["uniform"] > found["without coresets"] + 10
+        rows = [variational_continual.chosen_rows(method, tasks, "split", seed) for seed in (0, 1, 2)]
+        found[method] = np.array(variational_continual.learn(tasks, rows, scale, (0, 1, 2)))
+    assert (found["uniform"] > found["without coresets"]).all()
+    assert (found["uniform"] - found["without coresets"]).mean() > 5
 
 
 def test_the_kept_choice_is_the_beginning_of_a_longer_one():
@@ -69,10 +136,11 @@ def test_split_cifar_takes_each_tasks_own_bilevel_rows(monkeypatch):
         assert len(set(orders[low].tolist())) == 8
     scale = {"channels": (4, 8), "width": 16, "epochs": 3}
     first, again, without = (
-        split_cifar.study(m, tasks, orders, scale, 10.0, 0) for m in ("bilevel", "bilevel", split_cifar.WITHOUT)
+        split_cifar.study(m, tasks, orders, scale, [10.0], 0) for m in ("bilevel", "bilevel", split_cifar.WITHOUT)
     )
     assert first == again
-    assert 0 <= without <= 100
+    assert (without[0]["method"], without[0]["beta"]) == (split_cifar.WITHOUT, 0.0)
+    assert 0 <= without[0]["accuracy"] <= 100
 
 
 def test_the_convolutional_network_takes_pictures_of_any_size():

@@ -13,7 +13,7 @@ from experiments.replay.exemplar_streaming import ExemplarStreaming
 from experiments.replay.forgetting_events import ForgettingEvents
 from experiments.replay.gradient_selection import GradientSelection, row_gradients
 from experiments.replay.hilbert_coresets import frank_wolfe, giga, laplace_draws, logistic_features
-from experiments.replay.variational_continual import NormalNetwork, Schedule, refined
+from experiments.replay.variational_continual import Data, NormalNetwork, Schedule, refined
 
 
 def test_row_gradients_are_those_of_one_row_at_a_time():
@@ -28,10 +28,15 @@ def test_row_gradients_are_those_of_one_row_at_a_time():
         torch.testing.assert_close(found[k], torch.cat([p.grad.flatten() for p in model.parameters()]))
 
 
+def cosines(gradients: torch.Tensor) -> torch.Tensor:
+    unit = torch.nn.functional.normalize(gradients, dim=1)
+    return unit @ unit.T
+
+
 def test_gradient_selection_scores_rows_by_their_largest_cosine():
     memory = GradientSelection(4, np.random.default_rng(0))
     gradients = torch.tensor([[1.0, 0.0], [2.0, 2.0], [0.0, -3.0]])
-    memory.add(np.array([7, 8, 9]), gradients, torch.zeros(0, 2))
+    memory.add(np.array([7, 8, 9]), cosines(gradients))
     assert memory.kept == [7, 8, 9]
     # the first has nothing to compare with; 45 degrees to the first; 90 degrees to the first, 135 to the second
     np.testing.assert_allclose(memory.scores, [1.1, 1 + np.sqrt(0.5), 1.0], atol=1e-6)
@@ -39,13 +44,12 @@ def test_gradient_selection_scores_rows_by_their_largest_cosine():
 
 def test_a_full_gradient_memory_takes_only_rows_at_obtuse_angles_to_all_compared_ones():
     memory = GradientSelection(1, np.random.default_rng(0), kept=[0], scores=[1.5])
-    held = torch.tensor([[1.0, 0.0]])
     for _ in range(50):
-        memory.add(np.array([1]), torch.tensor([[1.0, 5.0]]), held)
+        memory.add(np.array([1]), cosines(torch.tensor([[1.0, 0.0], [1.0, 5.0]])))
     assert memory.kept == [0]
     for _ in range(50):
         if memory.kept == [0]:
-            memory.add(np.array([2]), torch.tensor([[-1.0, 1.0]]), held)
+            memory.add(np.array([2]), cosines(torch.tensor([[1.0, 0.0], [-1.0, 1.0]])))
     assert memory.kept == [2]
     np.testing.assert_allclose(memory.scores, [1 - np.sqrt(0.5)], atol=1e-6)
 
@@ -175,7 +179,7 @@ def test_laplace_draws_have_the_inverse_hessian_as_covariance():
 
 def test_the_divergence_of_a_normal_network_is_the_closed_form():
     torch.manual_seed(0)
-    model, prior = NormalNetwork(6), NormalNetwork(6)
+    model, prior = NormalNetwork(6, (0, 1)), NormalNetwork(6, (2, 3))
     for network in (model, prior):
         for layer in network.layers:
             layer.log_variance.data.normal_()
@@ -191,6 +195,14 @@ def test_the_divergence_of_a_normal_network_is_the_closed_form():
                 expected + torch.distributions.kl_divergence(own, torch.distributions.Normal(mean, deviation)).sum()
             )
         torch.testing.assert_close(model.divergence(other), expected)
+        model.zero_grad()
+        (0.25 * model.divergence(other)).backward()
+        gradients = [part.grad for part in model.parameters()]
+        for part in model.parameters():
+            part.grad = torch.zeros_like(part)
+        model.add_divergence_gradient(other, 0.25)
+        for part, gradient in zip(model.parameters(), gradients, strict=True):
+            torch.testing.assert_close(part.grad, gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_outputs_of_a_normal_layer_have_the_moments_of_drawn_weights():
@@ -198,9 +210,9 @@ def test_outputs_of_a_normal_layer_have_the_moments_of_drawn_weights():
     layer = NormalNetwork(4).layers[1]
     layer.log_variance.data.normal_()
     x = torch.randn(4)
-    drawn = layer(x.expand(200_000, -1)).detach()
-    weights = torch.distributions.Normal(layer.mean, (layer.log_variance / 2).exp()).sample((200_000,))
-    by_weights = weights[:, :, :-1] @ x + weights[:, :, -1]
+    drawn = layer(x.expand(1, 200_000, -1)).detach()[0]
+    weights = torch.distributions.Normal(layer.mean, (layer.log_variance / 2).exp()).sample((200_000,))[:, 0]
+    by_weights = x @ weights[:, :-1] + weights[:, -1]
     torch.testing.assert_close(drawn.mean(0), by_weights.mean(0), atol=0.03, rtol=0.01)
     torch.testing.assert_close(drawn.std(0), by_weights.std(0), atol=0.01, rtol=0.02)
 
@@ -209,6 +221,7 @@ def test_the_coreset_changes_a_copy_of_the_posterior():
     torch.manual_seed(0)
     model = NormalNetwork(5)
     before = [layer.mean.detach().clone() for layer in model.layers]
-    own = refined(model, torch.randn(6, 784), torch.tensor([0, 1, 2, 0, 1, 2]), Schedule(5))
+    data = Data(torch.randn(6, 784), torch.tensor([0, 1, 2, 0, 1, 2]), torch.arange(6)[None])
+    own = refined(model, data, Schedule(5))
     assert all(torch.equal(a, layer.mean) for a, layer in zip(before, model.layers, strict=True))
     assert own.divergence(model).item() > 0
