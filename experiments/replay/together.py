@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from core.coresets.library.replay import ReplayConfig, ReplayMemory, learn_task
-from experiments.replay.digit_networks import Dense
+from experiments.replay.digit_networks import Dense, dropped
 
 
 @dataclass
@@ -46,7 +46,7 @@ class DenseStack:
 
     def __call__(self, x: Tensor) -> Tensor:
         for level, p in enumerate(self.drop):
-            x = _dropped(torch.baddbmm(self.biases[level], x, self.weights[level]).relu_(), p)
+            x = dropped(torch.baddbmm(self.biases[level], x, self.weights[level]).relu_(), p)
         return torch.baddbmm(self.biases[-1], x, self.weights[-1])
 
     def give_back(self) -> None:
@@ -75,15 +75,6 @@ class DenseStack:
                 error = (error @ self.weights[level].mT) * (own > 0)
             norms = products.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().clamp_min(1e-12)
         return products / norms[:, :, None] / norms[:, None, :]
-
-
-def _dropped(x: Tensor, p: float) -> Tensor:
-    """Dropout with four decisions from each random number; p is rounded to 1 / 65536."""
-    if p == 0:
-        return x
-    draws = torch.empty(x.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = draws[: x.numel()].view(x.shape) >= round(p * 65536) - 32768
-    return x * (kept / (1 - p))
 
 
 def learn_together(learners: Sequence[Learner], inputs: Tensor, labels: Tensor, config: ReplayConfig) -> None:

@@ -13,10 +13,10 @@ from core.coresets.library.replay import ReplayConfig, bilevel_summary, learn_ta
 from experiments.paper import network_transfer
 from experiments.record import Parts
 from experiments.replay import split_cifar, streaming_rivals, variational_continual
-from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk
+from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk, dropped
 from experiments.replay.gradient_selection import gradient_cosines
 from experiments.replay.replay_memories import bilevel_choice
-from experiments.replay.together import DenseStack, Learner, _dropped, learn_together, learner
+from experiments.replay.together import DenseStack, Learner, learn_together, learner
 
 pytestmark = pytest.mark.slow
 
@@ -82,9 +82,9 @@ def test_cosines_of_a_stack_are_those_of_its_networks_gradients():
         torch.testing.assert_close(own, gradient_cosines(network, x, y), atol=1e-5, rtol=1e-4)
 
 
-def test_dropout_of_a_stack_keeps_the_expected_share_and_mean():
+def test_dropout_keeps_the_expected_share_and_mean():
     torch.manual_seed(0)
-    found = _dropped(torch.ones(3, 200, 101), 0.2)
+    found = dropped(torch.ones(3, 200, 101), 0.2)
     assert set(found.unique().tolist()) == {0.0, 1.25}
     np.testing.assert_allclose((found == 0).double().mean((1, 2)), 0.2, atol=0.01)
 
