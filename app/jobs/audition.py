@@ -1,4 +1,4 @@
-"""The audition of a project's encoders: run once per set of labels and encoders, and kept with the project."""
+"""The audition of a project's encoders. It runs once per set of labels and encoders and is stored with the project."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from storage.rounds.row_cache import FolderRowCache
 
 
 def audition(store: Store, project: ProjectRow, report: Report = ignore) -> dict[str, Any]:
-    """The table, as JSON values; that of the same labels, encoders and settings is not computed again."""
+    """Return the audition table as JSON values. The stored table is returned if labels, encoders and settings are
+    unchanged."""
     roles.check(store, project.id, "edit")
     encoders, problems = _encoders(store, project)
     snapshot = Pool(store, project.id).snapshot()
@@ -62,7 +63,7 @@ def audition(store: Store, project: ProjectRow, report: Report = ignore) -> dict
 
 
 def _encoders(store: Store, project: ProjectRow) -> tuple[list[Encoder], list[AuditionRow]]:
-    """The encoders for this kind of media, and rows of those that cannot be opened."""
+    """The encoders for this kind of media, and table rows for encoders that cannot be opened."""
     found: list[Encoder] = []
     problems = []
     for name in available(store.home, project.kind):

@@ -1,4 +1,4 @@
-"""Embeddings from elsewhere become an encoder of a project's store."""
+"""Adds embeddings that were computed elsewhere to a project's store, as an encoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ STAGE = "embeddings"
 def add_embeddings(
     store: Store, project: ProjectRow, file: Path, name: str = "", *, replace: bool = False, report: Report = ignore
 ) -> dict[str, Any]:
-    """Read the file, find the items of its rows, and keep both as an encoder; returns coverage and missing items."""
+    """Read the file, match its rows to items, and store the result as an encoder.
+
+    Returns the coverage and the missing items.
+    """
     roles.check(store, project.id, "edit")
     report(Progress(STAGE, 0, 3, "reading"))
     with _unpacked(file) as given:
@@ -39,7 +42,7 @@ def add_embeddings(
     name = check_name(name or _name_from(file))
     files = table_files(name, project.kind, matched, file.name)
     if name in BUILT_IN or ((encoders_folder(store.home) / name).is_dir() and not replace):
-        raise Conflict(f"There is an encoder called {name} already. Choose another --name, or --replace it.")
+        raise Conflict(f"An encoder called {name} already exists. Choose another --name, or use --replace.")
     placed = open_encoder(place_encoder(store.home, name, dict(files), replace=replace))
     report(Progress(STAGE, 3, 3))
     return {
@@ -55,8 +58,10 @@ def add_embeddings(
 
 @contextlib.contextmanager
 def _unpacked(file: Path) -> Iterator[Path]:
-    """The file itself, or the table in an upload: one .parquet, or one .npy with its .txt. Names in the archive never
-    become paths."""
+    """Yield the file itself or, for an upload, the table it contains: one .parquet, or one .npy with its .txt.
+
+    Names in the archive are never used as paths.
+    """
     if file.suffix != ".zip":
         yield file
         return
@@ -69,7 +74,7 @@ def _unpacked(file: Path) -> Iterator[Path]:
         texts = [one for one in archive.infolist() if one.filename.lower().endswith(".txt")]
         is_array = tables[0].filename.lower().endswith(".npy")
         if is_array and len(texts) != 1:
-            raise InvalidInput("An .npy file needs its keys beside it: choose it together with one .txt file.")
+            raise InvalidInput("An .npy file needs its keys: upload it together with one .txt file.")
         parts = {"table" + Path(tables[0].filename).suffix.lower(): tables[0]}
         if is_array:
             parts["table.txt"] = texts[0]
@@ -80,6 +85,6 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 
 def _name_from(file: Path) -> str:
-    """A name made of the file's: letters that a name may have, and a hash where nothing is left."""
+    """Derive an encoder name from the file name: its valid characters, or a hash if none is left."""
     kept = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem.lower())
     return kept.strip("-._")[:64] or f"embeddings-{hashlib.sha256(file.stem.encode()).hexdigest()[:8]}"

@@ -1,9 +1,9 @@
 """The files of an exported model of a round with an encoder.
 
-encoder.onnx, encoder.json   the encoder, where its license allows passing it on
-head.onnx                    features -> probabilities, with the calibration
+encoder.onnx, encoder.json   the encoder; encoder.onnx only if its license allows redistribution
+head.onnx                    features -> probabilities, including the calibration
 model.safetensors            the head's weights as the round stored them
-predict.py                   both, from files to a table (`core.encoders.predicting.standalone_predict`)
+predict.py                   predicts files with both, into a table (`core.encoders.predicting.standalone_predict`)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.rounds.log import RoundLog
 
 
 def describe_encoder(encoder: Encoder) -> dict[str, Any]:
-    """What model.json says about the encoder: identity, all settings, and whether the folder contains it."""
+    """The entry of model.json for the encoder: its identity, all settings, and whether the folder contains it."""
     about = encoder.description
     included = about.may_be_passed_on and not encoder.is_table
     settings = dataclasses.asdict(about)
@@ -36,7 +36,7 @@ def describe_encoder(encoder: Encoder) -> dict[str, Any]:
 
 
 def encoder_model_files(found: RoundModel, about: dict[str, Any], confusion: np.ndarray | None) -> dict[str, bytes]:
-    """name -> content of every file but model.json."""
+    """name -> content for every file except model.json."""
     encoder = found.of.context.encoder
     assert encoder is not None
     script = importlib.util.find_spec("core.encoders.predicting.standalone_predict")
@@ -57,7 +57,7 @@ def encoder_model_files(found: RoundModel, about: dict[str, Any], confusion: np.
 
 
 def head_graph(model: TrainedModel) -> onnx.ModelProto:
-    """features (batch, d) -> probabilities (batch, C), and the embedding (batch, r)."""
+    """The ONNX graph: features (batch, d) -> probabilities (batch, C) and embedding (batch, r)."""
     network = model.network
     assert isinstance(network, HeadNetwork)
     graph = Graph()

@@ -3,7 +3,7 @@
     job.json        the job with its request
     message.json    the newest message of the job's process (`app.processes.messages`), replaced as a whole
     cancel          an empty file; the job ends at its next progress report
-    lock            locked by the process from before its start until it ends, however it ends
+    lock            a lock that is taken before the process starts and released when it ends, even if it is killed
     stderr.txt      what the process wrote to stderr
 
 Jobs of earlier versions have `arguments` instead of a request and `progress.json`, `result.json`, `ended.json` and
@@ -27,20 +27,20 @@ CANCELLED_CODE = 130  # the exit code of a cancelled job in the old format
 
 
 class JobFolder:
-    """Reads and writes the files of one job. The job's process writes messages; every other process reads them."""
+    """Reads and writes the files of one job. Only the job's process writes messages; all other processes read them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read_job(self) -> dict[str, Any] | None:
-        """`job.json`; None when there is no such job."""
+        """The content of `job.json`. None if the job does not exist."""
         return _read_object(self.path / "job.json")
 
     def write_job(self, values: dict[str, Any]) -> None:
         write_file(self.path / "job.json", json.dumps(values))
 
     def newest(self) -> Message | None:
-        """The newest message; None before the first one."""
+        """The newest message. None before the first one."""
         try:
             return decode((self.path / "message.json").read_bytes())
         except OSError:
@@ -60,13 +60,13 @@ class JobFolder:
         return (self.path / "cancel").exists()
 
     def open_lock(self) -> int:
-        """A descriptor that holds the lock, to be passed on to the job's process."""
+        """Take the lock and return its descriptor, which the job's process inherits."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try_lock(descriptor)
         return descriptor
 
     def is_locked(self) -> bool:
-        """Whether the job's process is running, paused processes included."""
+        """Whether the job's process exists, even if it is paused."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
             try:

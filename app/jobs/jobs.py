@@ -1,8 +1,8 @@
-"""Jobs: imports, exports and summaries that a page starts and does not wait for.
+"""Jobs: background work that a page or the API starts, such as imports, exports and summaries.
 
-A job is a request (`app.jobs.requests`), a process (`app.jobs.process`) and a folder (`app.jobs.folder`). The
-folder holds the whole state, so a reloaded page or a restarted page server finds the job as it is. A job whose process
-ended without a result is reported as lost.
+A job is a request (`app.jobs.requests`), a process (`app.jobs.process`) and a folder (`app.jobs.folder`). The folder
+holds the entire state, so it survives a page reload and a restart of the page server. A job whose process ended without
+a result is reported as lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.module_processes import module_command
 from storage.projects import roles
 
 Status = Literal["running", "finished", "failed", "cancelled", "lost"]
-KEPT = 40  # finished jobs
+KEPT = 40  # finished jobs that are kept; older ones are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ FIELDS = {field.name for field in fields(Job)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as a screen shows it. A job that failed or was cancelled may have a result, of what it did before."""
+    """The state of a job for a screen. A failed or cancelled job may have a result: the work it did before it ended."""
 
     job: Job
     status: Status
@@ -64,7 +64,7 @@ def start(
     uses: Path | None = None,
     makes: Path | None = None,
 ) -> Job:
-    """Start a process that carries out `request`."""
+    """Start a process that carries out `request`. Returns without waiting for it."""
     job = Job(
         id=uuid.uuid4().hex[:12],
         title=title,
@@ -75,9 +75,9 @@ def start(
     )
     folder = _folder(home, job.id)
     folder.path.mkdir(parents=True)
-    lock = folder.open_lock()  # the process inherits it, so the lock is held at every moment
+    lock = folder.open_lock()  # the process inherits it, so the lock is never free in between
     try:
-        actor = roles.current_actor()  # the process acts for the same person
+        actor = roles.current_actor()  # the process acts on behalf of the same person
         by = None if actor is None else asdict(actor)
         folder.write_job(asdict(job) | {"request": requests.to_dict(request), "actor": by})
         with (folder.path / "stderr.txt").open("wb") as stderr:
@@ -95,7 +95,7 @@ def start(
 
 
 def list_jobs(home: Path, project_id: int | None = None) -> list[JobView]:
-    """Newest first; those of one project when it is given."""
+    """All jobs, or those of one project, newest first."""
     folder = home / "jobs"
     if not folder.is_dir():
         return []
@@ -105,13 +105,13 @@ def list_jobs(home: Path, project_id: int | None = None) -> list[JobView]:
 
 
 def running_imports(home: Path, project_id: int) -> list[JobView]:
-    """The imports into a project that run now, newest first."""
+    """The running imports into a project, newest first."""
     found = list_jobs(home, project_id)
     return [view for view in found if view.status == "running" and view.job.title.startswith("Import")]
 
 
 def find_job(home: Path, job_id: str) -> JobView | None:
-    """The job as it is now; None when there is no such job."""
+    """The current state of a job. None if there is no such job."""
     folder = _folder(home, job_id)
     values = folder.read_job()
     if values is None or not set(values) >= REQUIRED:
@@ -140,12 +140,12 @@ def _ended(job: Job, message: Message) -> JobView:
 
 
 def cancel(home: Path, job_id: str) -> None:
-    """The job ends at its next progress report."""
+    """Cancel a job. It ends at its next progress report."""
     _folder(home, job_id).cancel()
 
 
 def dismiss(home: Path, job_id: str) -> None:
-    """Remove a job that has ended, with the file it made; one that runs stays."""
+    """Remove a job that has ended, with the file it wrote. A running job is not removed."""
     view = find_job(home, job_id)
     if view is not None and view.status != "running":
         if view.job.makes:

@@ -53,7 +53,7 @@ def export_model(
     store: Store, project_id: int, target: Path, wanted: str | None = None, *, overwrite: bool = False,
     report: Report = ignore,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the model of a round to the folder or zip file `target`; returns what was written, for people."""
+    """Write the model of a round to the folder or zip file `target`. Returns a description of the export."""
     roles.check(store, project_id, "edit")
     target = check_target(target, overwrite)
     found = open_round_model(store, project_id, wanted, _as_stage(report))
@@ -74,7 +74,7 @@ def export_model(
 
 
 def model_files(found: RoundModel, about: dict[str, Any], confusion: np.ndarray | None) -> dict[str, bytes]:
-    """name -> content of every file but model.json."""
+    """name -> content for every file except model.json."""
     settings = found.input_settings
     metadata = {
         "project": about["project"]["name"],
@@ -99,7 +99,7 @@ def model_files(found: RoundModel, about: dict[str, Any], confusion: np.ndarray 
 
 
 def measure_confusion(found: RoundModel, report: Report = ignore) -> np.ndarray | None:
-    """(C, C) counts of the exported network on the test items, rows: label; None without readable test items."""
+    """(C, C) counts of the exported network on the test items; rows are labels. None without readable test items."""
     snapshot = found.snapshot
     rows = np.flatnonzero(snapshot.held_out_labels != UNLABELED)
     if not len(rows):
@@ -149,7 +149,7 @@ def describe_model(store: Store, found: RoundModel, confusion: np.ndarray | None
         "calibration": {
             "method": "temperature scaling",
             "temperature": model.temperature,
-            "fitted": row.metrics.get("calibration"),  # how, as the round stored it; None in older rounds
+            "fitted": row.metrics.get("calibration"),  # how it was fitted; None in rounds of older versions
         },
         "data": describe_data(found),
         "test_accuracy": _accuracy(confusion),
@@ -159,7 +159,7 @@ def describe_model(store: Store, found: RoundModel, confusion: np.ndarray | None
 
 
 def describe_data(found: RoundModel) -> dict[str, Any]:
-    """Counts and hashes of what the round learned from and was measured on."""
+    """Counts and hashes of the items that the round was trained on and measured on."""
     snapshot, names = found.snapshot, found.snapshot.class_names
     labeled = np.flatnonzero(snapshot.labeled)
     test = np.flatnonzero(snapshot.held_out_labels != UNLABELED)

@@ -44,15 +44,15 @@ IMPORT_CANCELLED = "The import was cancelled. Imported items are kept. Run it ag
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a job as JSON values. With an error the job failed or was cancelled, and the result is what was
-    done before that."""
+    """The result of a job as JSON values. If `error` is set, the job failed or was cancelled, and the result describes
+    the work that was done before."""
 
     result: Mapping[str, Any]
     error: WinnowError | None = None
 
 
 def run(store: Store, request: Request, report: Report) -> Outcome:
-    """Carry out `request`. Raises `core.errors` when there is nothing to return."""
+    """Carry out `request`. Raises a `WinnowError` if it fails without a partial result."""
     match request:
         case PreviewRequest():
             return Outcome(preview_as_dict(preview_import(store, request, report)))
@@ -77,7 +77,7 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
 
 
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
-    """What an import of the source would do; nothing is written."""
+    """Determine what an import of the source would do. Nothing is written."""
     options = request.options
     source = open_source(Path(request.source), options.limits, locator(store), options.reading)
     try:
@@ -107,13 +107,13 @@ def preview_as_dict(found: Preview) -> dict[str, Any]:
 
 
 def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[str, ImportReport]:
-    """Import the source; the name of the project and what was done. A cancelled import returns what it did so far."""
+    """Import the source. Returns the name of the project and a report; a cancelled import reports what it imported."""
     options = request.options
     source = open_source(Path(request.source), options.limits, locator(store), options.reading)
     try:
         project = _project(store, request.project)
         if project is None:
-            check_source(source, options)  # before a project is created that would stay empty
+            check_source(source, options)  # otherwise an invalid source would leave an empty project behind
             kind = request.kind or find_media_kind(source)
             guidelines = WINDOW_GUIDELINES if options.windows is not None else ""
             project = create_project(store, request.project, kind, guidelines=guidelines)
@@ -123,7 +123,7 @@ def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[
 
 
 def import_error(done: ImportReport) -> WinnowError | None:
-    """Why an import counts as cancelled or failed; None for one that found at least one usable file."""
+    """The error of an import that was cancelled or imported nothing. None if it found at least one usable file."""
     if done.status == "cancelled":
         return Cancelled(IMPORT_CANCELLED)
     if not done.imported + done.already + done.n_duplicates:
@@ -137,7 +137,7 @@ def export_labels(store: Store, request: ExportRequest, report: Report) -> Expor
 
 
 def export_summary(store: Store, request: SummaryRequest, report: Report) -> dict[str, Any]:
-    """Summarize and, with a target, export. The target is checked before anything is computed."""
+    """Summarize the labeled items and, if there is a target, export the summary. The target is checked first."""
     from app.jobs.summarize import summarize_project  # loads torch; imports and exports start without it
 
     target = None if request.target is None else Path(request.target)
@@ -152,7 +152,7 @@ def export_summary(store: Store, request: SummaryRequest, report: Report) -> dic
 
 
 def export_round_model(store: Store, request: ModelRequest, report: Report) -> dict[str, Any]:
-    """Write the model of a round. The target is checked before anything is loaded."""
+    """Write the model of a round. The target is checked first."""
     from app.jobs.model_export import export_model  # loads torch; imports and exports start without it
 
     target = check_target(Path(request.target), request.overwrite)
@@ -167,7 +167,7 @@ def predict(store: Store, request: PredictionRequest, report: Report) -> dict[st
 
 
 def keep_embeddings(store: Store, request: EmbeddingsRequest, report: Report) -> dict[str, Any]:
-    """Add the embeddings as an encoder; the names of the first items without a row are in the result."""
+    """Add the embeddings as an encoder. The result names the first items that have no row."""
     from app.jobs.embeddings import add_embeddings  # loads onnxruntime; imports and exports start without it
 
     project = get_project(store, request.project_id)

@@ -1,4 +1,4 @@
-"""What a prediction reads: whole files, or windows of recordings by seeking; and label tracks of the predictions."""
+"""The input units of a prediction (whole files, or windows of recordings) and the label tracks written from it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Unit:
     """A file to predict, or a window of one."""
 
     path: Path
-    start: float | None = None  # seconds; None where the length was not requested
+    start: float | None = None  # seconds; None if the length was not requested
     end: float | None = None
-    frames: tuple[int, int] | None = None  # of a window, the last one included
+    frames: tuple[int, int] | None = None  # first and last frame of a window, inclusive
     sample_rate: int = 0
 
     def read(self) -> bytes:
-        """The bytes of a file, or those of a window as a WAV file; only the window is read."""
+        """The bytes of the file, or the window as a WAV file. Only the window itself is read from disk."""
         if self.frames is None:
             return self.path.read_bytes()
         with RecordingFile(self.path) as data:
@@ -46,8 +46,10 @@ class Unit:
 def list_units(
     paths: Sequence[str], kind: MediaKind, windows: WindowOptions | None = None, *, measured: bool = False
 ) -> Iterator[Unit]:
-    """All files, and with `windows` the windows of the long ones, in the same order in every run. `measured`: whole
-    files have their length, too."""
+    """Yield all files, with `windows` the windows of long files, in the same order in every run.
+
+    With `measured`, whole files have their length as well.
+    """
     for path in list_files(paths, kind):
         if windows is None and not measured:
             yield Unit(path)
@@ -56,7 +58,7 @@ def list_units(
 
 
 def _windows(path: Path, windows: WindowOptions | None) -> Iterator[Unit]:
-    """The windows of a file; the whole file where it is short, or cannot be measured (its row then has the error)."""
+    """Yield the windows of a file, or the whole file if it is short or cannot be read (its row then has the error)."""
     try:
         with RecordingFile(path) as data:
             found = examine_recording(cast(FileContent, data), current_limits())
@@ -73,7 +75,7 @@ def _windows(path: Path, windows: WindowOptions | None) -> Iterator[Unit]:
 
 
 def list_files(paths: Sequence[str], kind: MediaKind) -> Iterator[Path]:
-    """Files as given; of a folder, all files of the kind below it. The order is the same in every run."""
+    """Yield the files in `paths` and all files of the kind below its folders, in the same order in every run."""
     for path in map(Path, paths):
         if path.is_dir():
             yield from _below(path, SUFFIXES[kind])
@@ -94,8 +96,10 @@ def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def write_tracks(table: PredictionTable, form: SpanFormat, above: float, *, overwrite: bool) -> Path:
-    """Label tracks or selection tables of the rows with at least this confidence, in a folder beside the table;
-    adjacent windows of one class are one stretch."""
+    """Write label tracks or selection tables into a folder next to the table. Returns the folder.
+
+    They contain the rows with at least the confidence `above`. Adjacent windows of one class are merged.
+    """
     tables, rates = SpanTables(form), dict[str, int]()
     for row in table.rows():
         if row["error"] or row["end"] is None or row["confidence"] < above:

@@ -1,10 +1,10 @@
 """Predictions of a round's model for files outside the project, and for items of the project.
 
-Files are decoded in threads ahead of the network, predictions are written block by block, and an interrupted run is
-continued. Memory does not depend on the number of files, but for eight bytes per file of an earlier run. Recordings can
-be predicted in windows (`app.jobs.predict_windows`).
+Threads decode files ahead of the network, predictions are written block by block, and an interrupted run can be
+resumed. Memory use does not depend on the number of files, except for eight bytes per file of the interrupted run.
+Recordings can be predicted in windows (`app.jobs.predict_windows`).
 
-Runs in the process of the command line: it loads torch.
+This module loads torch. It runs in the process of the command line or of a job.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from storage.rounds.log import RoundLog
 
 READERS = 4  # threads that read and decode
 NEIGHBOR_ROWS = 8_192  # labeled items compared at once
-NAMED = 20  # unreadable files in the report; all of them are in the table
+NAMED = 20  # unreadable files that the report lists; the table has all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictOptions:
-    """What to predict, with which round, and where to."""
+    """What to predict, the round whose model to use, and where to write the table."""
 
     paths: tuple[str, ...]
     target: str
     round: str | None = None  # number or name; None: the newest round with a model
     all_probabilities: bool = False
     overwrite: bool = False
-    windows: WindowOptions | None = None  # predict sounds that are longer than a window in windows
-    tracks: SpanFormat | None = None  # also label tracks or selection tables, in a folder beside the table
-    tracks_above: float = 0.0  # only predictions with at least this confidence are in them
+    windows: WindowOptions | None = None  # cut sounds that are longer than one window into windows
+    tracks: SpanFormat | None = None  # also write label tracks or selection tables, in a folder next to the table
+    tracks_above: float = 0.0  # the lowest confidence of a prediction in the tracks
 
 
 def predict_files(store: Store, project_id: int, options: PredictOptions, report: Report = ignore) -> dict[str, Any]:
-    """Write the table of predictions; returns counts and the first unreadable files."""
+    """Write the table of predictions. Returns counts and the first unreadable files."""
     target = check_predictions_target(Path(options.target), options.overwrite)
     found = open_round_model(store, project_id, options.round)
     kind = found.snapshot.kind
@@ -89,8 +89,10 @@ def predict_entries(
     report: Report,
     before_the_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Add a row for each entry and write the table; returns counts and the first unreadable entries. `before_the_end`
-    is called when all rows are there and the table is not yet written."""
+    """Add a row for each entry and write the table. Returns counts and the first unreadable entries.
+
+    `before_the_end` is called after the last row has been added and before the table is written.
+    """
     run = _Run(found, table.has_probabilities)
     done = table.n_done
     for block in run.decoded_blocks(entries):
@@ -113,7 +115,7 @@ def predict_entries(
 def prediction_table(
     found: RoundModel, target: Path, about: dict[str, Any], *, all_probabilities: bool, of_items: bool = False
 ) -> PredictionTable:
-    """The table of one run; `about` describes its input, so that only the same run continues it."""
+    """The table of one run. `about` describes the input; only a run with the same description can resume the table."""
     names = [one.name for one in found.classes]
     artifact = RoundLog(found.of.store, found.row.project_id).artifact(found.row.id, "model")
     run = {"round": found.row.number, "model": artifact.sha256, "classes": names, "all": all_probabilities, **about}
@@ -122,18 +124,18 @@ def prediction_table(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file to predict. `read` returns its bytes; it raises OSError, InvalidInput or NotFound."""
+    """One file to predict. `read` returns its bytes or raises OSError, InvalidInput or NotFound."""
 
     name: str
     read: Callable[[], bytes]
     item_id: int | None = None  # for items of the project
-    start: float | None = None  # seconds, of a window
+    start: float | None = None  # of a window, in seconds
     end: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One file: its content, or why it cannot be read."""
+    """One decoded file: its content, or the reason why it cannot be read."""
 
     entry: Entry
     item: NDArray[Any] | None
@@ -150,7 +152,7 @@ class _Run:
         self.n_unreadable, self.unreadable = 0, list[dict[str, str]]()
 
     def decoded_blocks(self, entries: Iterator[Entry]) -> Iterator[list[Decoded]]:
-        """Blocks of decoded files, in order; the next block is decoded while the caller uses the last one."""
+        """Yield blocks of decoded files, in order. The next block is decoded while the caller processes this one."""
         with ThreadPoolExecutor(READERS, "winnow-decode") as threads:
             ahead: deque[list[Future[Decoded]]] = deque()
             try:
@@ -172,7 +174,7 @@ class _Run:
             return Decoded(entry, None, problem.strerror or str(problem))
 
     def rows(self, block: Sequence[Decoded]) -> list[dict[str, Any]]:
-        """The rows of a block, unreadable files included."""
+        """The table rows of a block, including those of unreadable files."""
         items = [one.item for one in block if one.item is not None]
         made = iter(self._predicted(self.predictor.predict(items)) if items else ())
         rows = []
@@ -209,15 +211,15 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class NearestLabeled:
-    """The labeled items of a round and the last layer of its network there."""
+    """The labeled items of a round with their embeddings in the last layer of its network."""
 
     item_ids: NDArray[np.int64]  # (m,)
     item_names: Sequence[str]
-    class_names: Sequence[str]  # (m,) of the labels
+    class_names: Sequence[str]  # (m,) the label of each item
     embeddings: NDArray[np.float32]  # (m, e)
 
     def of(self, embeddings: NDArray[np.float32]) -> list[dict[str, Any]]:
-        """The nearest labeled item of each row (n, e), by Euclidean distance in the last layer."""
+        """The nearest labeled item for each row of `embeddings` (n, e), by Euclidean distance."""
         best, distance = np.zeros(len(embeddings), np.int64), np.full(len(embeddings), np.inf)
         wide = embeddings.astype(np.float64)
         for start in range(0, len(self.item_ids), NEIGHBOR_ROWS):
@@ -240,7 +242,7 @@ class NearestLabeled:
 
 
 def nearest_labeled(found: RoundModel) -> NearestLabeled:
-    """From the arrays that the round stored."""
+    """The labeled items, read from the arrays that the round stored."""
     snapshot, log = found.snapshot, RoundLog(found.of.store, found.row.project_id)
     rows = np.flatnonzero(snapshot.labeled)
     ids = snapshot.item_ids[rows]

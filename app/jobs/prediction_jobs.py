@@ -1,7 +1,7 @@
-"""Predictions over the API: of uploaded files, or of items of the project.
+"""Predictions that are requested through the API, for uploaded files or for items of the project.
 
 Uploaded files are in one archive that the server wrote (`app.web.routes.uploads`); their names are never used as paths.
-Runs in the process of a job: it loads torch.
+This module loads torch. It runs in the process of a job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.projects import roles
 
 
 def run_prediction(store: Store, request: PredictionRequest, report: Report) -> dict[str, Any]:
-    """Write the table; returns counts and the first unreadable files."""
+    """Write the table of predictions. Returns counts and the first unreadable files."""
     roles.check(store, request.project_id, "label")
     target = check_predictions_target(Path(request.target), overwrite=False)
     found = open_round_model(store, request.project_id, request.round)
@@ -47,7 +47,7 @@ def run_prediction(store: Store, request: PredictionRequest, report: Report) -> 
 
 
 def uploaded_entries(archive: zipfile.ZipFile) -> Iterator[Entry]:
-    """The files of an upload under the names they were sent with. Threads read one after the other."""
+    """Yield the files of an upload under their original names. Threads can call `read`; the reads are serialized."""
     turn = Lock()
 
     def read(info: zipfile.ZipInfo) -> bytes:
@@ -59,7 +59,7 @@ def uploaded_entries(archive: zipfile.ZipFile) -> Iterator[Entry]:
 
 
 def item_entries(store: Store, request: PredictionRequest) -> tuple[Iterator[Entry], int]:
-    """The items in the order of the request, and their number."""
+    """Return the items in the order of the request, and their number."""
     wanted = list(dict.fromkeys(request.item_ids))
     rows = {row.id: row for row in Pool(store, request.project_id).items_by_id(wanted)}
     if len(rows) < len(wanted):

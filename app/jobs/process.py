@@ -17,7 +17,7 @@ from storage.projects import roles
 
 
 def main(path: Path, lock: int) -> int:
-    """Do the request in `path` and leave its result there. `lock` is held until this process ends."""
+    """Carry out the request in the folder `path` and write its result there. `lock` is held until this process ends."""
     os.set_inheritable(lock, False)
     folder = JobFolder(path)
     job = folder.read_job() or {}
@@ -29,7 +29,7 @@ def main(path: Path, lock: int) -> int:
 
 
 def _run(folder: JobFolder, job: dict[str, object]) -> Message:
-    """The last message of the job."""
+    """Run the job. Returns its last message."""
     try:
         if folder.is_cancelled():
             raise Cancelled

@@ -1,6 +1,6 @@
-"""The requests that jobs run: typed, the same for a page, a job process and the command line.
+"""Typed requests for jobs. Pages, the API, job processes and the command line use the same types.
 
-A request holds JSON values only: `to_dict` and `from_dict` carry it to the process of a job. This module does not load
+A request holds JSON values only; `to_dict` and `from_dict` pass it to the process of a job. This module does not load
 torch.
 """
 
@@ -20,20 +20,20 @@ from storage.importing.run import ImportOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewRequest:
-    """List what an import would do. Nothing is written."""
+    """Determine what an import would do. Nothing is written."""
 
     source: str  # a folder, a zip archive, a manifest or an export
-    project: str  # its name; it need not exist
+    project: str  # the name of the project, which need not exist
     options: ImportOptions = field(default_factory=ImportOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRequest:
-    """Import media into a project, which is created when no project has this name."""
+    """Import media into a project. The project is created if it does not exist."""
 
     source: str
     project: str
-    kind: MediaKind | None = None  # of a new project; None: that of the first file
+    kind: MediaKind | None = None  # the media type of a new project; None: that of the first file
     options: ImportOptions = field(default_factory=ImportOptions)
 
 
@@ -82,7 +82,7 @@ class SummaryRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionRequest:
-    """Do a deletion that was confirmed (`storage.projects.deletion`), or the rest of it."""
+    """Carry out a confirmed deletion (`storage.projects.deletion`), or finish an interrupted one."""
 
     deletion_id: int
 
@@ -99,7 +99,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionRequest:
-    """Predict the files of an upload, or without one the named items of the project, and write a table."""
+    """Predict the files of an upload, or the listed items of the project, and write a table."""
 
     project_id: int
     target: str  # .csv, .jsonl or .parquet
@@ -111,7 +111,7 @@ class PredictionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsRequest:
-    """Keep embeddings that were computed elsewhere as an encoder with a new name."""
+    """Store embeddings that were computed elsewhere as an encoder with a new name."""
 
     project_id: int
     source: str  # a Parquet or NPY file, or an upload with one
@@ -150,15 +150,15 @@ TYPES: dict[str, type[Request]] = {
 
 
 def to_dict(request: Request) -> dict[str, Any]:
-    """JSON values; `type` names the type."""
+    """The request as JSON values, with its type under `type`."""
     name = next(name for name, found in TYPES.items() if found is type(request))
     return {"type": name, **asdict(request)}
 
 
 def from_dict(values: Mapping[str, Any]) -> Request:
-    """The request that `to_dict` gave; unknown types and fields raise `InvalidInput`."""
+    """The inverse of `to_dict`. Unknown types and fields raise `InvalidInput`."""
     fields = dict(values)
     name = fields.pop("type", "")
     if name not in TYPES:
-        raise InvalidInput(f"There is no job of the type {name!r}; there are {', '.join(TYPES)}.")
+        raise InvalidInput(f"There is no job type {name!r}. The job types are {', '.join(TYPES)}.")
     return config.from_dict(TYPES[name], fields)

@@ -1,9 +1,8 @@
-"""The labeled items of a project, summarized: from the store to `core.rounds.summary` and back as an export with
-weights.
+"""Summaries of a project's labeled items: reads the store, calls `core.rounds.summary`, and returns export weights.
 
-Runs in the process of the command line or of a job, never in that of the pages: it loads torch. Settings, landmarks and
-model are those of the newest finished round, so that features which a round computed are not computed again; before
-the first round, the project's settings and landmarks drawn from its items.
+This module loads torch, so it runs in the process of the command line or of a job, never in the page process. Settings,
+landmarks and model are those of the newest finished round, so features that the round computed are reused. Before the
+first round, the project's settings are used, and landmarks are drawn from its items.
 """
 
 from __future__ import annotations
@@ -47,26 +46,24 @@ from storage.projects.projects import get_project
 from storage.rounds.log import RoundLog, RoundRow
 from storage.rounds.row_cache import FolderRowCache
 
-SHARE_ASIDE = 0.2  # of the labeled items of each class, where nothing is held out
-MOST_ROWS = 20_000  # labeled items; of more, a seeded draw is summarized
-DIGITS = 6  # of a weight
+SHARE_ASIDE = 0.2  # share of the labeled items of each class that is set aside if there are no test items
+MOST_ROWS = 20_000  # labeled items that are summarized; more are reduced by a seeded random draw
+DIGITS = 6  # decimal places of a weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Snapshot rows: those the summary is made of, the test items it is measured on, and a sentence that says which."""
+    """The snapshot rows that are summarized, the test items for the measurement, and a description of the latter."""
 
     labeled: NDArray[np.int64]
     test: NDArray[np.int64]
     measured_on: str
-    aside: NDArray[np.bool_] | None = (
-        None  # of `labeled`: those on which a second summary is measured, without test items
-    )
+    aside: NDArray[np.bool_] | None = None  # rows of `labeled` that measure a second summary; None with test items
     notes: tuple[str, ...] = ()
 
 
 def summarize_project(store: Store, project_id: int, options: SummaryOptions, report: Report = ignore) -> ExportWeights:
-    """The summary of the labels as they are now, ready to be exported; `about` holds what is shown."""
+    """Summarize the current labels. Returns weights for an export; their `about` describes the summary."""
     context, newest = _context(store, project_id, report)
     check_labels(context.snapshot.labels[context.snapshot.labeled])
     model = _model(store, context, newest) if options.joint else None
@@ -90,8 +87,11 @@ def summarize_project(store: Store, project_id: int, options: SummaryOptions, re
 
 
 def split_rows(context: StageContext, readable: NDArray[np.bool_], options: SummaryOptions) -> Split:
-    """All labeled items are summarized, whether there are test items or not. Accuracy is measured on test items;
-    without any, a second summary is made without a fifth of the labeled items and measured on these."""
+    """Choose the rows to summarize (all labeled items) and the rows to measure on.
+
+    Accuracy is measured on the test items. Without test items, a fifth of the labeled items is set aside; a second
+    summary is made without them and measured on them.
+    """
     snapshot = context.snapshot
     labeled = np.flatnonzero(snapshot.labeled & readable)
     check_labels(snapshot.labels[labeled])
@@ -106,12 +106,12 @@ def split_rows(context: StageContext, readable: NDArray[np.bool_], options: Summ
     aside = set_aside(snapshot.labels[labeled], SHARE_ASIDE, options.seed, groups)
     if not aside.any():
         raise InvalidInput(
-            "Every class has one labeled item, or one group of items, so none can be set aside to measure on. Label "
-            "more."
+            "Every class has only one labeled item, or one group of items, so none can be set aside to measure on. "
+            "Label more items."
         )
     if groups is not None:
         n_groups = len(np.unique(groups[groups >= 0]))
-        notes += (f"Of {n_groups:,} groups, whole groups were set aside, so that none is on both sides",)
+        notes += (f"Whole groups were set aside (of {n_groups:,}), so that no group is on both sides",)
     check_labels(snapshot.labels[labeled[~aside]])
     measured_on = (
         f"{int(aside.sum()):,} labeled items set aside ({SHARE_ASIDE:.0%} of each class, drawn with seed "
@@ -143,8 +143,8 @@ def _model(store: Store, context: StageContext, row: RoundRow | None) -> Trained
     """The network of the newest finished round."""
     if row is None or find_artifact(RoundLog(store, row.project_id), row.id, "model") is None:
         raise InvalidInput(
-            "No finished round has trained a network yet, so there is nothing to summarize jointly with. "
-            "Run a round first, or summarize for the kernel features alone."
+            "A joint summary needs a trained network, and no round has finished yet. "
+            "Run a round first, or summarize without the network."
         )
     return load_model(RoundLog(store, row.project_id).file(row.id, "model"), context.runtime)
 
@@ -156,13 +156,13 @@ def _kernel_view(context: StageContext, inputs: Inputs, split: Split) -> View:
 
 
 def _encoder_view(context: StageContext, inputs: Inputs, split: Split) -> View:
-    """The space of the head on the encoder's features, where the newest round used one."""
+    """The feature space of the head on the encoder's features. Used if the newest round used an encoder."""
     labeled, test = (space_rows(context, inputs, rows) for rows in (split.labeled, split.test))
     return View(name="encoder", labeled=labeled, test=test)
 
 
 def _network_view(context: StageContext, inputs: Inputs, split: Split, model: TrainedModel) -> View:
-    """The last layer, scaled to a mean square length of 1 over the labeled rows."""
+    """The last layer of the network, scaled to a mean squared norm of 1 over the labeled rows."""
     labeled, test = (
         predict(model, inputs, rows, runtime=context.runtime, n_views=0, report=context.report).embeddings
         for rows in (split.labeled, split.test)
@@ -174,7 +174,7 @@ def _network_view(context: StageContext, inputs: Inputs, split: Split, model: Tr
 def _about(
     context: StageContext, options: SummaryOptions, config: SummaryConfig, split: Split, newest: RoundRow | None
 ) -> dict[str, Any]:
-    """How the summary was made, for people and for the manifest."""
+    """A description of how the summary was made, for screens and for the manifest of the export."""
     return {
         "size": config.size,
         "n_labeled": len(split.labeled),

@@ -15,7 +15,7 @@ from core.errors import Cancelled
 
 
 class Channel:
-    """The only writer to the original stdout. Everything else that prints goes to stderr, libraries in C included."""
+    """Writes messages to the original stdout. All other output of the process, C libraries included, goes to stderr."""
 
     def __init__(self) -> None:
         sys.stdout.flush()
@@ -32,10 +32,10 @@ class Channel:
             raise Cancelled("The process that started this one has ended.") from None
 
     def requests(self) -> Iterator[Any]:
-        """The parent's requests, one after another.
+        """Yield the parent's requests, one after another.
 
-        The process ends when stdin is closed, also in the middle of a request: work that runs in a child is written in
-        steps that can be killed.
+        The process exits when stdin is closed, even in the middle of a request. Work in a child process must therefore
+        be safe to kill at any step.
         """
         waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

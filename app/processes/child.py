@@ -8,13 +8,13 @@ Long work runs in one of two ways:
               messages of `app.processes.messages`.
 
 A child that its parent waits for (a trial of a local simulation, distributed training) is a `PipedChild`: requests go
-to its stdin, messages come from its stdout. Closing stdin ends the child, so it ends with its parent, however the
-parent ends. A child that outlives its parent (a job of a page, `app.jobs.jobs`) writes the same messages to a folder
-instead, and a file in that folder cancels it. In both cases the work itself sees only `core.types.Report`, which may
-raise `Cancelled`.
+to its stdin, messages come from its stdout. The child exits when its stdin is closed, so it never outlives its parent,
+even if the parent is killed. A child that outlives its parent (a job started by a page, `app.jobs.jobs`) writes the
+same messages to a folder instead; a file in that folder cancels it. In both cases the code that does the work receives
+a `core.types.Report`, which may raise `Cancelled`.
 
-The decoders of `storage.media.probe_pool` also read and write JSON lines and end with their stdin. The storage package
-starts them, with memory and time limits of their own.
+The decoders of `storage.media.probe_pool` also exchange JSON lines and exit when their stdin is closed. The storage
+package starts them with their own memory and time limits.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def start(
     pass_fds: Sequence[int] = (),
     end_with_parent: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own, so that Ctrl-C does not reach it and `end_group` ends all of it.
+    """Start a child in its own session, so that Ctrl-C does not reach it and `end_group` also ends its children.
 
-    With `end_with_parent` the kernel sends it SIGTERM when the thread that called `start` ends (Linux only).
+    With `end_with_parent`, the kernel sends the child SIGTERM when the thread that called `start` exits (Linux only).
     """
     return subprocess.Popen(
         list(command),
@@ -77,20 +77,20 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _request_parent_death_signal() -> None:
-    """Runs in the child before its program starts."""
+    """Request SIGTERM at the parent's death. Runs in the child before its program starts."""
     assert _LIBC is not None
     _LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the process and everything it started; nothing happens when it has ended."""
+    """Send a signal to the process and all its children. Does nothing if the process has ended."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 
 
 def end_group(process: subprocess.Popen[bytes], grace_seconds: float = 0.0) -> int:
-    """Wait `grace_seconds` for the process to end, then kill it and everything it started; the exit code."""
+    """Wait up to `grace_seconds` for the process to end, then kill it and all its children. Returns the exit code."""
     try:
         return process.wait(grace_seconds)
     except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ def end_group(process: subprocess.Popen[bytes], grace_seconds: float = 0.0) -> i
 
 
 def explain_exit(code: int) -> str:
-    """How a process ended: "exit code 3", "signal SIGKILL"."""
+    """Describe how a process ended, for example "exit code 3" or "signal SIGKILL"."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -109,8 +109,10 @@ def explain_exit(code: int) -> str:
 
 
 class PipedChild:
-    """A child that receives requests and sends messages through pipes. Use it as a context manager: leaving the block
-    kills it and everything it started."""
+    """A child process that receives requests and sends messages through pipes.
+
+    Use it as a context manager: leaving the block kills the process and all its children.
+    """
 
     def __init__(
         self,
@@ -131,19 +133,19 @@ class PipedChild:
         self.close()
 
     def fileno(self) -> int:
-        """Readable when `read` does not block; for `multiprocessing.connection.wait`."""
+        """A descriptor for `multiprocessing.connection.wait`. It is readable when `read` would not block."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
     def send(self, request: Any) -> None:
-        """Send one request. A child that has ended is noticed by the next `read`."""
+        """Send one request. If the child has ended, this does nothing and the next `read` raises EOFError."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write((json.dumps(request) + "\n").encode())
             self.process.stdin.flush()
 
     def read(self) -> list[Message]:
-        """Block until the child sends something; the messages that are complete. Raises EOFError at its end."""
+        """Block until the child sends data; return the complete messages. Raises EOFError if the child has ended."""
         block = os.read(self.fileno(), READ_BYTES)
         if not block:
             raise EOFError
@@ -151,13 +153,13 @@ class PipedChild:
         return [message for line in lines if (message := decode(line)) is not None]
 
     def messages(self) -> Iterator[Message]:
-        """All messages until the child closes its stdout."""
+        """Yield all messages until the child closes its stdout."""
         with contextlib.suppress(EOFError):
             while True:
                 yield from self.read()
 
     def close(self) -> int:
-        """Kill the child and everything it started; its exit code."""
+        """Kill the child and all its children. Returns the exit code of the child."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""One sentence and an exit code for whatever ended a command or a job."""
+"""A one-sentence explanation and an exit code for an exception that ended a command or a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from core.errors import Cancelled, WinnowError
 
 
 def explain(problem: BaseException) -> tuple[str, int]:
-    """(one sentence, exit code) for anything that ended a command."""
+    """Return (one sentence, exit code) for an exception that ended a command."""
     if isinstance(problem, KeyboardInterrupt | Cancelled):
         return "Cancelled. Finished work is kept.", 130
     if isinstance(problem, WinnowError):

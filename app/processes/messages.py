@@ -5,8 +5,8 @@
     {"kind": "result",   "body": …}    the request is finished
     {"kind": "error",    "body": {"type": "InvalidInput", "sentence": …, "result": …}}    the request failed
 
-Progress is `core.types.Progress`. An error names a class of `core.errors`; `Cancelled` is one of them. Its `result` is
-what was done before it failed, or null.
+Progress is `core.types.Progress`. The `type` of an error is a class of `core.errors`, `Cancelled` included. Its
+`result` describes the work that was done before the failure, or is null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Message:
 
     @property
     def ends(self) -> bool:
-        """Whether the request is over."""
+        """Whether this is the last message of a request."""
         return self.kind in ("result", "error")
 
     def progress(self) -> Progress:
@@ -53,18 +53,18 @@ def progress_message(progress: Progress) -> Message:
 
 
 def error_message(error: BaseException, sentence: str = "", result: Any = None) -> Message:
-    """`sentence` replaces the text of the error, for errors whose text is not meant for people."""
+    """The message for an error. `sentence` replaces the text of an error that is not meant for users."""
     kind = type(error).__name__ if isinstance(error, WinnowError) else WinnowError.__name__
     return Message("error", {"type": kind, "sentence": sentence or str(error), "result": result})
 
 
 def encode(message: Message) -> str:
-    """One line, without the line end."""
+    """Encode a message as one line, without the line end."""
     return json.dumps({"kind": message.kind, "body": message.body}, default=str)
 
 
 def decode(line: str | bytes) -> Message | None:
-    """The message on a line; None for a line that is not a message, such as the output of a library."""
+    """Decode a line. Returns None if it is not a message, for example the output of a library."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -75,9 +75,9 @@ def decode(line: str | bytes) -> Message | None:
 
 
 class ProgressReporter:
-    """A `core.types.Report` that sends at most two messages a second, and every one that completes its stage.
+    """A `core.types.Report` that sends at most two messages a second, plus every message that completes its stage.
 
-    It raises `Cancelled` at the first such moment after `is_cancelled` became true.
+    When it sends a message and `is_cancelled` returns true, it raises `Cancelled`.
     """
 
     def __init__(self, send: Callable[[Message], None], is_cancelled: Callable[[], bool] = lambda: False) -> None:

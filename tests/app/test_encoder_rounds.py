@@ -145,7 +145,7 @@ def test_an_upload_of_embeddings_is_one_table_with_its_keys(store, tmp_path):
     request = EmbeddingsRequest(project_id=project.id, source=str(source), name="given")
     done = keep_embeddings(store, request, ignore)
     assert (done["items"], done["of"], done["n_missing"]) == (3, 24, 21) and paths[3].name in done["missing"]
-    with pytest.raises(InvalidInput, match="needs its keys beside it"):
+    with pytest.raises(InvalidInput, match="needs its keys"):
         add_embeddings(store, project, upload("b.zip", "v.npy"), "second")
     with pytest.raises(InvalidInput, match="has 2 files of embeddings"):
         add_embeddings(store, project, upload("c.zip", "v.npy", "w.npy", "v.txt"), "second")

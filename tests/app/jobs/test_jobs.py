@@ -181,7 +181,7 @@ def test_a_request_survives_json(request_):
 
 
 def test_an_unknown_request_is_refused():
-    with pytest.raises(InvalidInput, match="no job of the type 'dance'"):
+    with pytest.raises(InvalidInput, match="no job type 'dance'"):
         requests.from_dict({"type": "dance"})
 
 
