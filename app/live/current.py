@@ -1,4 +1,4 @@
-"""The predictions that cards, grid and map show: those of the newest round, changed by the labels since then."""
+"""The predictions that cards, grid and map show: those of the newest round, updated by the labels given since then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _lock = Lock()
 
 
 def live_result(store: Store, project_id: int, round_id: int | None = None) -> LiveResult | None:
-    """The newest live fit, if the project enables it; of this round if one is named."""
+    """The newest live fit, or None if live predictions are off. With `round_id`, only a fit of that round."""
     if not get_project(store, project_id).settings.live:
         return None
     found = read_result(store.home, project_id)
@@ -30,8 +30,11 @@ def live_result(store: Store, project_id: int, round_id: int | None = None) -> L
 
 
 def current_predictions(store: Store, project_id: int) -> RoundPredictions | None:
-    """The predictions of the newest finished round with the newest live fit. Items whose label the round or the live
-    head has used have none, also right after their label was undone."""
+    """The predictions of the newest finished round, updated by the newest live fit.
+
+    Items whose label was used by the round or by the live head have no prediction, even if the label has just been
+    undone.
+    """
     newest = newest_predictions(store, project_id)
     live = live_result(store, project_id, newest.round.id) if newest is not None else None
     if newest is None or live is None:
@@ -63,7 +66,7 @@ def _changed(newest: RoundPredictions, live: LiveResult) -> RoundPredictions:
 
 
 def live_state(store: Store, project_id: int) -> dict[str, Any] | None:
-    """What the last labels changed, for the labeling screens; None if predictions do not follow labels here."""
+    """The effect of the last labels, for the labeling screens. None if the project has no live predictions."""
     newest = newest_predictions(store, project_id)
     if newest is None or newest.embeddings is None or not get_project(store, project_id).settings.live:
         return None
@@ -74,7 +77,7 @@ def live_state(store: Store, project_id: int) -> dict[str, Any] | None:
 
 
 def live_layers(found: MapLayers, store: Store, known: list[ClassRow]) -> MapLayers:
-    """The map of the newest round with live colors; other rounds show what they predicted."""
+    """Map layers with live colors. Only the newest round has them; other rounds show their own predictions."""
     project_id = found.round.project_id
     current = current_predictions(store, project_id)
     if current is None or current.round.id != found.round.id or live_result(store, project_id, found.round.id) is None:

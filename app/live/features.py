@@ -18,24 +18,27 @@ from storage.rounds.log import RoundLog
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LivePool:
-    """The items of the newest round that are no test items."""
+    """The items of the newest round, without test items."""
 
     round_id: int
     item_ids: NDArray[np.int64]  # (n,)
     rows: NDArray[np.int64]  # (n,) their rows in the arrays of the round
     found: RoundPredictions
-    labels: NDArray[np.int64]  # (n,) column of the label that the round used, UNLABELED without
-    frozen: bool  # the features are those of an encoder: no label has changed them
+    labels: NDArray[np.int64]  # (n,) column of the label that the round used, or UNLABELED
+    frozen: bool  # the features are those of an encoder, so they do not depend on labels
 
 
 def _uses_encoder(metrics: Mapping[str, Any]) -> bool:
-    """Whether the features of the round are those of an encoder (`EncoderConfig.identity` as the round stored it)."""
+    """Whether the round's features are those of an encoder, from the `EncoderConfig.identity` that the round stored."""
     encoder = (metrics.get("settings") or {}).get("encoder") or {}
     return bool(encoder.get("identity"))
 
 
 def live_pool(store: Store, project_id: int, states: ItemStates, known: LivePool | None) -> LivePool | None:
-    """None before the first round with a model or an encoder. `known` is returned if it still holds."""
+    """The pool of the newest round. None before the first round with a model or an encoder.
+
+    `known` is returned unchanged if it is still valid.
+    """
     found = newest_predictions(store, project_id)
     if found is None or found.embeddings is None:
         return None

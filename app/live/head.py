@@ -1,19 +1,19 @@
-"""The live head of one pool: what the labels since the last round change, within a fraction of a second.
+"""The live head of one pool: updates predictions for the labels since the last round, in a fraction of a second.
 
     final = softmax( log P + ( L(labels now) - L(labels of the round) ) / T )
 
 P       the predictions that the round stored for the pool
 L       logits of a softmax head on the features of the round (`core.learning.head`), fitted on the labels in brackets
-T       the temperature of the round's calibration, which is in P
+T       the temperature of the round's calibration, which P already includes
 
-Without new labels the predictions are those of the round, so nothing jumps when it ends. What depends on features alone
-is computed once per round; a fit reads the labels. Rows: the items of the round that are not test items.
+Without new labels the predictions are those of the round, so they do not change when the round ends. Everything that
+depends only on features is computed once per round. Rows are the items of the round that are not test items.
 
 Details
-- P of a class that had no label in the round says nothing about the class: a head gives it a probability of almost 0
+- For a class that had no label in the round, P is not informative: a head gives the class a probability of almost 0
   everywhere. Its logit is L(labels now) / T plus the mean over the other classes of log P - L(labels of the round) / T.
-- Where the features are those of an encoder, the model of the round is such a head too, and L is fitted in the same
-  way, self-training included (FROZEN). Otherwise the model is a network, and L has no self-training (TRAINED).
+- If the features are those of an encoder, the model of the round is such a head too, and L is fitted in the same way,
+  including self-training (FROZEN). Otherwise the model is a network, and L has no self-training (TRAINED).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from core.types import UNLABELED
 
 FROZEN = HeadConfig(level=False)  # stored features are leveled already
 TRAINED = HeadConfig(level=False, self_training=0)
-MOST_UNLABELED = 1_000  # unlabeled rows in a fit, evenly spaced: a quarter of those of a round
-FLOOR = 1e-6  # of stored probabilities, before the logarithm
-LIMIT = 12.0  # of the difference of logits: beyond it nothing changes
+MOST_UNLABELED = 1_000  # unlabeled rows in a fit, evenly spaced: a quarter of the number that a round uses
+FLOOR = 1e-6  # lower bound of stored probabilities, before the logarithm
+LIMIT = 12.0  # differences of logits are clipped to this absolute value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class LivePredictions:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A fit on some labels."""
+    """The result of fitting the head on a set of labels."""
 
     logits: NDArray[np.float64]  # (n, C) centered in each row; classes without labels have the lowest logit of the row
-    known: NDArray[np.bool_]  # (C,) classes with labels; none with labels of fewer than two, from which nothing follows
+    known: NDArray[np.bool_]  # (C,) classes with labels; all false if fewer than two classes have labels
 
 
 class LiveHead:
-    """Features (n, d) and stored probabilities (n, C) of a round, with the labels that it used (n,)."""
+    """Predicts the items of one round from its features (n, d), stored probabilities (n, C) and labels (n,)."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LiveHead:
         return int(self._prepared.z.nbytes + 2 * self._log_stored.nbytes)
 
     def predict(self, labels: NDArray[np.int64]) -> LivePredictions:
-        """Probabilities of all rows from labels (n,), class positions or UNLABELED."""
+        """Probabilities of all rows, given `labels` (n,): class positions or UNLABELED."""
         began = time.perf_counter()
         logits = self._logits(self._fit(labels))
         logits -= logits.max(1, keepdims=True)
@@ -82,7 +82,7 @@ class LiveHead:
         return LivePredictions(shares.astype(np.float32), time.perf_counter() - began)
 
     def cross_validate(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, C) probabilities of labeled rows by heads that were fitted without their labels; NaN for the others."""
+        """(n, C) out-of-fold probabilities: each labeled row is predicted without its own label. NaN elsewhere."""
         rows = np.flatnonzero(labels != UNLABELED)
         found = np.full_like(self._log_stored, np.nan)
         n_classes = self._log_stored.shape[1]
@@ -90,7 +90,7 @@ class LiveHead:
         return found
 
     def _logits(self, now: Fitted) -> NDArray[np.float64]:
-        """(n, C) of the formula above."""
+        """(n, C) the argument of the softmax in the module's formula."""
         before = self._before
         change = np.clip((now.logits - before.logits) / self.temperature, -LIMIT, LIMIT)
         logits: NDArray[np.float64] = self._log_stored + change

@@ -1,11 +1,11 @@
-"""The process of the live heads: `python -m app live`, started beside the page server and the worker.
+"""The process of the live heads: `python -m app live`. It is started together with the page server and the worker.
 
-It polls the revisions of all projects several times a second. Where labels changed since the newest round, it refits
-the head and replaces the project's file of predictions (`app.live.results`). It writes nothing to the store. Rounds do
-not use it: they are snapshots and stay reproducible.
+It polls the revisions of all projects several times a second. If the labels of a project have changed, it refits the
+head and replaces the project's file of predictions (`app.live.results`). It writes nothing to the store. Rounds do not
+read live predictions, so they stay reproducible.
 
-Off     a project with the setting `live` off has no file. A round with more than MOST_ITEMS items is not followed.
-Test    test items take no part and get no live predictions.
+A project has no live predictions if its setting `live` is off, or if its newest round has more than MOST_ITEMS items.
+Test items are not used and get no live predictions.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("winnow.live")
 PAUSE = 0.1  # seconds between polls
 MOST_ITEMS = 50_000
-FEWEST_CHECKED = 20  # labels before they are cross-validated
+FEWEST_CHECKED = 20  # with fewer labels there is no cross-validation
 MOST_SUSPECTS = 500
-KEPT_BYTES = 1 << 30  # of prepared features in memory; the project used last always stays
+KEPT_BYTES = 1 << 30  # limit of prepared features in memory; the most recently used project always stays
 
 
 @dataclass
 class Followed:
-    """One project in memory."""
+    """The state of one project in memory."""
 
     pool: LivePool
     head: LiveHead
-    labels: NDArray[np.int64]  # (n,) of the last fit: columns, UNLABELED without
-    best: NDArray[np.int64]  # (n,) columns that it predicted
+    labels: NDArray[np.int64]  # (n,) labels of the last fit: columns, or UNLABELED
+    best: NDArray[np.int64]  # (n,) predicted columns of the last fit
 
 
 class Follower:
@@ -62,7 +62,7 @@ class Follower:
         self._followed: OrderedDict[int, Followed] = OrderedDict()
 
     def look(self) -> int:
-        """Refit where something changed; the number of fits."""
+        """Refit the projects that have changed. Returns the number of fits."""
         fits = 0
         for project in list_projects(self.store):
             if self._revisions.get(project.id) == project.revision:
@@ -76,7 +76,7 @@ class Follower:
         return fits
 
     def update(self, project: ProjectRow) -> bool:
-        """Refit the head of one project if its labels have changed."""
+        """Refit the head of one project if its labels have changed. Returns whether it was refitted."""
         states = item_states(self.store, project.id)
         known = self._followed.get(project.id)
         pool = None
@@ -101,7 +101,7 @@ class Follower:
         if known is None or known.pool is not pool:
             from app.live.head import FROZEN, TRAINED, LiveHead  # loads scipy, which a store without rounds never needs
 
-            remove_result(self.home, project_id)  # of another round
+            remove_result(self.home, project_id)  # it belongs to another round
             found = pool.found
             assert found.embeddings is not None
             stored = np.asarray(found.probabilities[pool.rows], np.float32)
@@ -116,7 +116,7 @@ class Follower:
         return known
 
     def _labels(self, project_id: int, states: ItemStates, pool: LivePool) -> NDArray[np.int64]:
-        """(n,) the column of each item's label, UNLABELED without one and for a class that is newer than the round."""
+        """(n,) the column of each item's label; UNLABELED without a label or if the class is newer than the round."""
         known = list_classes(self.store, project_id, include_inactive=True)
         counts_as = class_rows.counts_as(known)
         column_of = {class_id: column for column, class_id in enumerate(pool.found.column_classes)}
@@ -155,7 +155,7 @@ class Follower:
     def _check(
         self, followed: Followed, labels: NDArray[np.int64], fit: LiveFit
     ) -> tuple[LiveFit, tuple[Suspect, ...]]:
-        """Cross-validate the labels: how many are predicted, and which may be wrong."""
+        """Cross-validate the labels: count those that are predicted correctly, and list those that may be wrong."""
         from core.labels.errors import suspect_labels  # loads scipy
 
         rows = np.flatnonzero(labels != UNLABELED)

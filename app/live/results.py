@@ -1,9 +1,9 @@
-"""The predictions of the live head of one project, written by its process and read by pages.
+"""The predictions of a project's live head. The process of the live heads writes them, and pages read them.
 
     WINNOW_HOME/live/<project>.npz    item ids, probabilities, classes, and which labels were used
 
-The file is replaced in one step, so a reader sees one fit as a whole. It can be removed at any time: the next label
-makes it again.
+The file is replaced atomically, so a reader never sees parts of two fits. It can be removed at any time; the next label
+recreates it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFit:
-    """What one fit was made of."""
+    """Facts about one fit."""
 
-    round_id: int  # the round whose predictions it changes
-    revision: int  # of the project when its labels were read
+    round_id: int  # the round whose predictions the fit updates
+    revision: int  # revision of the project when the labels were read
     n_labels: int
-    n_new: int  # labels that the fit before did not have, or had otherwise
-    n_changed: int  # predictions of unlabeled items that are another class since the fit before
-    n_checked: int = 0  # labels that were predicted by cross-validation, where features do not depend on labels
-    n_agreeing: int = 0  # of them, predicted as labeled
+    n_new: int  # labels that are new or different since the previous fit
+    n_changed: int  # unlabeled items whose predicted class is different since the previous fit
+    n_checked: int = 0  # cross-validated labels; 0 if the features depend on labels
+    n_agreeing: int = 0  # cross-validated labels whose prediction is the label
     seconds: float = 0.0
 
 
@@ -44,10 +44,10 @@ class Suspect:
     """A label that may be wrong (`core.labels.errors`)."""
 
     item_id: int
-    class_id: int  # of the label
-    predicted: int  # class id
-    given: float  # probability of the label, by a head that was fitted without it
-    probability: float  # of the predicted class
+    class_id: int  # class of the label
+    predicted: int  # id of the predicted class
+    given: float  # probability of the label's class, by a head that was fitted without this label
+    probability: float  # probability of the predicted class
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,8 +55,8 @@ class LiveResult:
     fit: LiveFit
     item_ids: NDArray[np.int64]  # (n,) ascending
     probabilities: NDArray[np.float32]  # (n, C)
-    class_ids: tuple[int, ...]  # of the columns
-    trained: NDArray[np.bool_]  # (n,) items whose labels were used: they have no prediction
+    class_ids: tuple[int, ...]  # class of each column
+    trained: NDArray[np.bool_]  # (n,) items whose labels were used; no prediction is shown for them
     suspects: tuple[Suspect, ...] = ()  # labels that cross-validation contradicts, most suspicious first
 
 
@@ -82,7 +82,7 @@ def write_result(home: Path, project_id: int, result: LiveResult) -> None:
 
 
 def read_result(home: Path, project_id: int) -> LiveResult | None:
-    """The newest fit; None without one. The file is read again only when it was replaced."""
+    """The newest fit. None if there is none. The file is read again only after it was replaced."""
     path = live_path(home, project_id)
     try:
         stat = os.stat(path)
@@ -105,7 +105,7 @@ def remove_result(home: Path, project_id: int) -> None:
 
 
 def _read(path: Path) -> LiveResult | None:
-    """None for a file that is damaged or of another version."""
+    """Read a result file. None if it is damaged or has another version."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             about: dict[str, Any] = json.loads(stored["about"].tobytes())

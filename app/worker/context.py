@@ -1,4 +1,4 @@
-"""The context of the workflows in a worker process. It is set once, when the worker starts: one worker per process."""
+"""The context of the workflows in a worker process. It is set once, when the worker of the process starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.database.store import Store
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a workflow needs of its worker."""
+    """The objects of a worker that its workflows use."""
 
     store: Store
     worker_id: str
@@ -26,7 +26,7 @@ def set_context(context: WorkerContext) -> None:
 
 
 def current() -> WorkerContext:
-    """The context of this process. Raises `RuntimeError` outside a worker."""
+    """The context of this process. Raises `RuntimeError` if no worker runs in it."""
     if _context is None:
         raise RuntimeError("Workflows run in a worker: start one with `python -m app worker`.")
     return _context

@@ -1,8 +1,8 @@
 """The engine of background work: DBOS Transact, which keeps workflows and their finished steps in a database.
 
-Beside a SQLite store it uses its own file, WINNOW_HOME/engine.sqlite; with a PostgreSQL store it uses that database,
-schema `dbos`, so that workers on any machine share it. Only JSON passes through it: ids, settings and the
-names of artifacts, never arrays or pickles.
+With a SQLite store the engine uses its own file, WINNOW_HOME/engine.sqlite. With a PostgreSQL store it uses the schema
+`dbos` of that database, so that workers on any machine share it. Only JSON passes through the engine: ids, settings and
+the names of artifacts, never arrays or pickles.
 
 The engine stores the worker of each running workflow (`executor_id`). The `workers` table of the store says which
 workers are alive; a workflow whose worker is dead is put back on its queue (`adopt`). The engine refuses results of a
@@ -24,16 +24,16 @@ from storage.database.store import Store
 from storage.system.file_lock import file_lock
 
 NAME = "winnow"
-VERSION = "5"  # raise it when a workflow's steps change: workers run only workflows of their own version
+VERSION = "5"  # increase it when a workflow's steps change: workers run only workflows of their own version
 ROUNDS, UNITS = "winnow-rounds", "winnow-units"  # whole rounds and comparisons; blocks of work of a round
-STUDIES = "winnow-studies"  # simulations and their seeds; on a queue of their own, so that rounds never wait for them
+STUDIES = "winnow-studies"  # simulations and their seeds, on a separate queue so that rounds never wait for them
 UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 MIGRATE_SECONDS = 60.0
-LOCK = 7305809  # of the advisory lock on PostgreSQL
+LOCK = 7305809  # key of the advisory lock on PostgreSQL
 
 
 def migrate(store: Store) -> None:
-    """Create or update the engine's tables. Processes that do so at once take turns, so that none of them fails."""
+    """Create or update the engine's tables. A lock serializes concurrent calls, also from other processes."""
     logging.getLogger("dbos").setLevel(logging.ERROR)
     if store.is_sqlite:
         with file_lock(Path(store.home) / "engine.lock", "The engine's tables", MIGRATE_SECONDS):
@@ -44,7 +44,7 @@ def migrate(store: Store) -> None:
 
 
 def launch(store: Store, worker_id: str, polling_seconds: float = 1.0) -> None:
-    """Start the engine in this process under the worker's name, on tables that `migrate` made."""
+    """Start the engine in this process under the worker's id. `migrate` must have created its tables."""
     config: DBOSConfig = {
         "name": NAME,
         "system_database_url": engine_url(store.url, store.home),
@@ -70,7 +70,7 @@ def shut_down() -> None:
 
 
 def enqueue(queue: str, workflow: Callable[..., Any], workflow_id: str, *args: Any) -> None:
-    """Put a workflow on a queue; one that is there already, in whatever state, stays as it is."""
+    """Put a workflow on a queue. Does nothing if a workflow with this id exists, in any state."""
     with SetWorkflowID(workflow_id):
         DBOS.enqueue_workflow(queue, workflow, *args)
 
@@ -86,15 +86,15 @@ def statuses(workflow_ids: Sequence[str]) -> dict[str, WorkflowStatus]:
 
 
 def owns(workflow_id: str, worker_id: str) -> bool:
-    """Whether this worker still is the one that runs the workflow."""
+    """Whether this worker is still the one that runs the workflow."""
     row = status(workflow_id)
     return row is not None and row.status == "PENDING" and row.executor_id == worker_id
 
 
 def adopt(living: Collection[str]) -> list[str]:
-    """Put workflows whose worker is not among the living back on their queue; gives their ids.
+    """Put workflows whose worker is not in `living` back on their queue. Returns their ids.
 
-    Called by one worker at a time (`app.worker.worker` lets the longest-serving one do it).
+    Only one worker may call this at a time (`app.worker.worker` chooses the longest-running one).
     """
     orphans = [
         row
@@ -107,18 +107,18 @@ def adopt(living: Collection[str]) -> list[str]:
 
 
 def outdated(living: Collection[str]) -> list[str]:
-    """Ids of unfinished workflows that another version of the program enqueued and that no living worker runs."""
+    """Ids of the unfinished workflows that another version of the program enqueued and no living worker runs."""
     unfinished = DBOS.list_workflows(status=list(UNFINISHED), load_input=False, load_output=False)
     return [row.workflow_id for row in unfinished if row.app_version != VERSION and row.executor_id not in living]
 
 
 def delete(workflow_ids: Sequence[str], with_children: bool = False) -> None:
-    """Remove workflows and the results of their steps, and with them the workflows that they enqueued."""
+    """Remove workflows and the results of their steps; with `with_children` also the workflows that they enqueued."""
     for workflow_id in workflow_ids:
         DBOS.delete_workflow(workflow_id, delete_children=with_children)
 
 
 def cancel(workflow_ids: Sequence[str]) -> None:
-    """Stop workflows that wait; a running one is stopped by its own `report`."""
+    """Cancel workflows that wait on a queue. A running workflow is stopped by its own `report` instead."""
     if workflow_ids:
         DBOS.cancel_workflows(list(workflow_ids))

@@ -1,4 +1,4 @@
-"""Errors of background work: one sentence for the screen, the traceback for the round's log."""
+"""Errors of background work: one sentence for the screen and the traceback for the round's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TORCH_SIZE = re.compile(r"tried to allocate ([\d.]+ [KMGT]iB)", re.IGNORECASE)
 
 
 def sentence(error: BaseException) -> str:
-    """One line that a person can act on; a `WinnowError` has such a text already."""
+    """One sentence about the error for users. The text of a `WinnowError` is used as it is."""
     if isinstance(error, WinnowError):
         return str(error)
     if needed := memory_needed(error):
@@ -30,7 +30,7 @@ def sentence(error: BaseException) -> str:
 
 
 def memory_needed(error: BaseException) -> str:
-    """How much memory could not be allocated; empty for other errors."""
+    """A description of the memory that could not be allocated. Empty for other errors."""
     text = str(error)
     if found := TORCH_BYTES.search(text):
         return f"{int(found.group(1)) / 2**20:,.0f} MiB more were needed"
@@ -42,10 +42,10 @@ def memory_needed(error: BaseException) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether a write failed for lack of space; libraries wrap the system's error in errors of their own."""
+    """Whether a write failed for lack of space, including system errors that a library has wrapped."""
     return getattr(error, "errno", None) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error)
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback, at most its last `LOG_LENGTH` characters."""
+    """The traceback, or its last `LOG_LENGTH` characters."""
     return "".join(traceback.format_exception(error))[-LOG_LENGTH:]

@@ -1,11 +1,11 @@
-"""Serving watched folders: imports new files and updates the buffer of candidates.
+"""Serves watched folders: imports new files and updates the buffer of candidates.
 
     scan            files that no longer change -> `storage.importing.run`, at most `FILES_AT_ONCE` -> one outcome each
     fill_buffer     full batches of waiting items -> `core.rounds.stream_buffer` -> the buffer, saved as a whole
 
-Every step can be killed: a file without a stored outcome is imported again and recognized by its bytes, and a batch
-that was not saved is added again. A lock on a file in the store's home ensures that one process serves a watch at a
-time: a worker, or `python -m app watch`.
+The process can be killed at any point: a file without a stored outcome is imported again and recognized by its bytes,
+and a batch that was not saved is added again. A file lock in the store's home ensures that only one process serves a
+watch at a time: a worker, or `python -m app watch`.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ SCAN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What one scan did."""
+    """The counts of one scan."""
 
-    files: int = 0  # that were imported or refused
-    moving: int = 0  # still being written; a later scan imports them
-    batches: int = 0  # that were added to the buffer
+    files: int = 0  # files that were imported or rejected
+    moving: int = 0  # files that are still being written; a later scan imports them
+    batches: int = 0  # batches that were added to the buffer
 
     @property
     def busy(self) -> bool:
-        """Whether the next scan may find more at once."""
+        """Whether an immediate next scan may find more work."""
         return self.files > 0 or self.batches > 0
 
 
 class FolderWatcher:
-    """Serves the watches of this machine, each unless another process serves it."""
+    """Serves the watches of this machine, except those that another process serves."""
 
     def __init__(self, store: Store, settle_seconds: float | None = None) -> None:
         self.store, self.settle_seconds = store, SETTLE_SECONDS if settle_seconds is None else settle_seconds
         self._scanners: dict[tuple[int, str], FolderScanner] = {}
 
     def scan(self, watch: WatchRow) -> ScanResult | None:
-        """Scan the folder once and store a problem with the watch; None while another process serves the watch."""
+        """Scan the folder once. A problem is stored with the watch. None if another process serves the watch."""
         with _exclusive(self.store, watch.project_id) as mine:
             if not mine:
                 return None
@@ -96,7 +96,7 @@ class FolderWatcher:
 
 @contextlib.contextmanager
 def _exclusive(store: Store, project_id: int) -> Iterator[bool]:
-    """Whether this process got the lock of the watch; it holds the lock until the block ends."""
+    """Try to take the lock of the watch, and hold it until the block ends. Yields whether it was taken."""
     folder = store.home / "watching"
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder / f"{project_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -133,7 +133,7 @@ def import_arrivals(store: Store, watch: WatchRow, arrivals: list[Arrival]) -> N
 
 
 def fill_buffer(store: Store, project_id: int, most: int = 4) -> int:
-    """Add the next full batches of waiting items to the buffer, at most `most`; the number that was added."""
+    """Add up to `most` full batches of waiting items to the buffer. Returns the number of batches added."""
     watch = watches.get(store, project_id)
     assert watch is not None
     buffer = Buffer.of(watch.buffer)
@@ -172,7 +172,7 @@ def _feature_extractor(store: Store, project_id: int) -> stream_buffer.FeatureEx
 
 
 class WatchThread(threading.Thread):
-    """Serves watches beside a worker's rounds until `end` is called."""
+    """Serves watches in a worker process, concurrently with its rounds, until `end` is called."""
 
     def __init__(self, store: Store, seconds: float = SCAN_SECONDS) -> None:
         super().__init__(name="winnow-watching", daemon=True)

@@ -1,12 +1,12 @@
-"""A worker's heartbeat: one thread that writes heartbeats and progress, and stops work that was cancelled.
+"""A worker's heartbeat: a thread that writes heartbeats and progress, and stops work that was cancelled.
 
-The work itself only calls `report`, which keeps the newest record in memory and raises when the work must stop, so ten
+The work itself calls `report`, which only keeps the newest record in memory and raises if the work must stop, so ten
 thousand calls a second are cheap. Every `interval` seconds the thread
 
   writes the newest progress of each activity (and the newest with metrics), and the worker's heartbeat;
-  checks in the store whether the round was cancelled (or the simulation: an activity may have its own callbacks);
-  checks in the engine whether this worker still runs the workflow. After a long pause (a laptop's sleep) another worker
-  may have taken over; then this one stops at its next report and writes nothing more.
+  checks in the store whether the round or simulation was cancelled;
+  checks in the engine whether this worker still runs the workflow. After a long pause (such as a suspended laptop)
+  another worker may have taken over; the work then stops at its next report, and nothing more is written.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ WriteProgress = Callable[[int, Progress], None]
 
 
 class Superseded(WinnowError):
-    """Another worker runs this workflow now; the results of this one are discarded."""
+    """Another worker now runs this workflow. The results of this worker are discarded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityCallbacks:
-    """The reads and writes of an activity. Tests replace them."""
+    """The functions through which an activity reads and writes the store and the engine. Tests replace them."""
 
     owns: Owns  # workflow_id -> whether this worker still runs it
     is_cancelled: IsCancelled  # id of the round (or simulation) -> whether it was cancelled
     write: WriteProgress
-    of_rounds: bool = True  # False: of simulations, which pause while a round runs
+    of_rounds: bool = True  # False for simulations, which pause while a round runs
 
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """One step that this worker runs at present."""
+    """One step that this worker is running."""
 
     workflow_id: str
     subject: int  # the id of the round, or of the simulation
     stage: str
-    writes: bool  # False: a unit of a round, whose progress is counted by the round itself
+    writes: bool  # False for a unit of a round: the round itself counts finished units
     callbacks: ActivityCallbacks
     newest: Progress | None = None
-    measured: Progress | None = None  # the newest with metrics: a point of a curve, not to be lost among the others
+    measured: Progress | None = None  # the newest record with metrics, a point of a curve; written in addition
     written: Progress | None = None
     curve_written: Progress | None = None
     stop: WinnowError | None = None
@@ -66,7 +66,7 @@ class Activity:
         return self.subject if self.callbacks.of_rounds else None
 
     def report(self, progress: Progress) -> None:
-        """`core.types.Report` for the work."""
+        """The `core.types.Report` of the work. Raises if the work must stop."""
         self.newest = progress
         if progress.metrics:
             self.measured = progress
@@ -101,7 +101,7 @@ class Heartbeat(threading.Thread):
         writes: bool = True,
         callbacks: ActivityCallbacks | None = None,
     ) -> Iterator[Activity]:
-        """While the block runs, the worker row shows this stage, and the progress of the activity is written."""
+        """Show this stage in the worker's row and write the progress of the activity while the block runs."""
         activity = Activity(workflow_id, subject, stage, writes, callbacks or self.callbacks)
         with self._lock:
             self._activities.append(activity)
@@ -130,7 +130,7 @@ class Heartbeat(threading.Thread):
             self.join(timeout=10.0)
 
     def tick(self) -> None:
-        """One heartbeat. A store or engine that cannot be reached does not stop the work; the next one tries again."""
+        """Perform one heartbeat. An unreachable store or engine does not stop the work; the next heartbeat retries."""
         with self._lock:
             activities = list(self._activities)
         for activity in activities:

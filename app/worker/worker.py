@@ -1,14 +1,14 @@
-"""A worker: the process that runs rounds and simulations. Start as many as you like, anywhere that reaches the store.
+"""A worker: the process that runs rounds and simulations. Any number can run, on any machine that reaches the store.
 
     python -m app worker
 
 A worker may be killed at any time. All state is in the store, the engine's tables and the artifact folder. A dead
-worker is recognized by its missing heartbeat, and another one (or the next one started) continues from the last
-finished stage. Stopping a worker does the same as killing it, and removes its row.
+worker is recognized by its missing heartbeat, and another worker (or the next one to start) continues from the last
+finished stage. Stopping a worker has the same effect as killing it, and also removes its row.
 
-Each worker polls about once a second: it enqueues what was requested. The longest-running worker also requeues the
-workflows of dead workers and requests the next round of projects whose batch is labeled. A thread serves the watched
-folders of this machine (`app.worker.folder_watcher`).
+About once a second, each worker enqueues the rounds and simulations that were requested. The longest-running worker
+also requeues the workflows of dead workers and requests the next round of projects whose batch is labeled. A thread
+serves the watched folders of this machine (`app.worker.folder_watcher`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Intervals:
 
 
 def machine() -> str:
-    """Identifies the space of process ids: this boot of this machine, this container."""
+    """An identifier of the process id namespace: this boot of this machine or container."""
     parts = []
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
@@ -76,7 +76,7 @@ def new_worker_id() -> str:
 
 
 def is_dead(worker: WorkerRow, here: str) -> bool:
-    """Whether its heartbeat is stale, or it is a process of this machine that no longer exists."""
+    """Whether the worker's heartbeat is stale, or its process was on this machine and no longer exists."""
     if not worker.living:
         return True
     if not worker.id.startswith(here + "-"):
@@ -105,8 +105,8 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Register this worker, then start the engine: from then on it runs workflows."""
-        import app.rounds.workflows  # noqa: F401  # registers every workflow before the engine starts
+        """Register this worker, then start the engine, which runs workflows from then on."""
+        import app.rounds.workflows  # noqa: F401  # every workflow must be registered before the engine starts
 
         engine.migrate(self.store)
         worker_context.set_context(worker_context.WorkerContext(self.store, self.id, self.heartbeat))
@@ -127,7 +127,7 @@ class Worker:
                 LOG.warning("The worker could not poll the store; it tries again: %s", error)
 
     def poll(self) -> None:
-        """Enqueue what was requested; requeue the workflows of dead workers, if this is the longest-running one."""
+        """Enqueue requested work. The longest-running worker also requeues the workflows of dead workers."""
         from app.rounds import workflows
 
         here = machine()
@@ -156,7 +156,7 @@ class Worker:
 
         def stop_when_late(progress: Progress) -> None:
             if time.monotonic() > until:
-                raise Cancelled("The rest is shared the next time.")
+                raise Cancelled("The remaining files are shared at the next poll.")
 
         waiting = [
             (project_id, RoundLog(self.store, project_id).get(round_id).last_item_id)
@@ -181,7 +181,7 @@ class Worker:
 
 
 def describe_device() -> str:
-    """The device of this worker: "cuda:0 NVIDIA …", "CPU, 4 threads"."""
+    """A description of this worker's device, such as "cuda:0 NVIDIA …" or "CPU, 4 threads"."""
     import torch
 
     from core.runtime import default_device
@@ -193,7 +193,7 @@ def describe_device() -> str:
 
 
 def main(intervals: Intervals | None = None) -> int:
-    """`python -m app worker`: work until SIGTERM or SIGINT, then stop at once; others repeat unfinished stages."""
+    """`python -m app worker`: run until SIGTERM or SIGINT, then exit at once. Unfinished stages are repeated later."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     with Store.open() as store:
         worker = Worker(store, intervals)
@@ -208,4 +208,4 @@ def main(intervals: Intervals | None = None) -> int:
         worker.run()
         workers.remove(store, [worker.id])
     logging.shutdown()
-    os._exit(0)  # a stage may be running in another thread; it is repeated by the next worker, so do not wait for it
+    os._exit(0)  # do not wait for a stage in another thread: the next worker repeats it
