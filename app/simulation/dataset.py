@@ -1,8 +1,8 @@
-"""A labeled data set for a simulation: imported with its labels as known labels that are not given to the model.
+"""A labeled data set for a simulation. Its labels are imported as known labels, which are hidden from the model.
 
-The data (folder, zip or manifest) is imported like that of a project, with the same checks and limits, into a store of
-its own beside the results; the files are linked, not copied. A second run reuses this store. For a project with known
-labels, the items of that project are read, and nothing is written to it.
+The data (folder, zip or manifest) is imported like that of a project, with the same checks and limits, into a separate
+store next to the results. The files are linked, not copied, and a second run reuses this store. For a project with
+known labels, the items of that project are read, and nothing is written to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.projects import projects
 from storage.projects.classes import list_classes
 from storage.system.file_lock import file_lock
 
-OPEN_SECONDS = 3600.0  # to wait for another process that imports a large data set
+OPEN_SECONDS = 3600.0  # the longest wait for another process that imports a large data set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class StudyData:
 
 
 def open_study(question: Question, folder: Path, report: Report = ignore) -> StudyData:
-    """The data of the question. Raises `Conflict` when items or labels changed since the simulation began."""
+    """Open the data of the question. Raises `Conflict` if items or labels have changed since the simulation began."""
     with file_lock(folder / "data.lock", "The data of the simulation", OPEN_SECONDS):
         if question.project is not None:
             data = open_project(question.project)
@@ -56,7 +56,7 @@ def open_study(question: Question, folder: Path, report: Report = ignore) -> Stu
 
 
 def cache_of(question: Question, folder: Path) -> Path:
-    """Prepared inputs and kernel features: a project's are shared with its rounds."""
+    """The cache of prepared inputs and kernel features. A project's cache is shared with its rounds."""
     return folder / "cache" if question.project is None else from_environment().home / "cache" / "rows"
 
 
@@ -66,7 +66,7 @@ def open_project(project_id: int) -> StudyData:
 
 
 def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
-    """The data set at `data`, kept as a store in `folder`."""
+    """Open the data set at `data`. It is imported into a store in `folder` the first time."""
     store = Store.open(f"sqlite:///{folder / 'data.sqlite'}", folder)
     name = f"study of {hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]}"
     known = {project.name: project for project in projects.list_projects(store)}
@@ -82,7 +82,7 @@ def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
 
 
 def pool_of(store: Store, project_id: int) -> LabeledPool:
-    """The items of a project whose label is known, in the order of their hashes (the same on every machine)."""
+    """The items of a project with known labels, sorted by hash, so that the order is the same on every machine."""
     names = {row.id: row.name for row in list_classes(store, project_id)}
     position = {class_id: place for place, class_id in enumerate(names)}
     rows = known_labels(store, project_id)
@@ -99,7 +99,7 @@ def pool_of(store: Store, project_id: int) -> LabeledPool:
 
 
 def kind_of(data: Path) -> MediaKind:
-    """The kind of media that a data set holds."""
+    """The media type of a data set."""
     source = open_source(data)
     try:
         return find_media_kind(source)

@@ -1,10 +1,10 @@
-"""Running a simulation on this machine: tasks in parallel, results on disk as they come.
+"""Runs a simulation on this machine: tasks run in parallel, and each result is written to disk immediately.
 
-Running the same question again computes only what is missing; another question in the same folder raises `Conflict`.
-What several trials share is a task of its own and is computed once: the model of a seed's initial labels, the kernel
-features of the pool. Tasks run in child processes (`app.simulation.trial_process`) that share the cores. They end with
-this process. Progress goes to `report`; when `report` raises, the child processes are killed, and the records so far
-stay.
+Running the same question again computes only the missing results. A different question in the same folder raises
+`Conflict`. Results that several trials share are computed once, as separate tasks: the model of a seed's initial labels
+and the kernel features of the pool. Tasks run in child processes (`app.simulation.trial_process`) that share the cores
+and end with this process. Progress goes to `report`. If `report` raises, the child processes are killed; finished
+records are kept.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def simulate(
     cache: Path | None = None,
     report: Report = ignore,
 ) -> list[RoundRecord]:
-    """All records of the question; those already in `folder` are not computed again. `cache` may be shared by
-    simulations on the same data; by default it lies in the folder, or is the project's."""
+    """Compute all records of the question that are not in `folder` yet, and return all of them.
+
+    Simulations on the same data may share `cache`. By default it is in the folder, or the project's cache is used.
+    """
     from app.simulation.dataset import cache_of, open_study
 
     folder = folder.absolute()
@@ -66,7 +68,7 @@ def simulate(
 
 
 def shared_tasks(question: Question, folder: Path, trials: Sequence[Task]) -> list[Task]:
-    """What these trials need first. A pool that is thinned out by seed has features of its own for each seed."""
+    """The tasks that these trials depend on. If the pool is reduced by seed, each seed has its own pool features."""
     seeds = list(dict.fromkeys(task.seed for task in trials))
     pools = seeds if question.plan.rare_class else seeds[:1]
     pools = pools if question.plan.rounds else []
@@ -75,8 +77,11 @@ def shared_tasks(question: Question, folder: Path, trials: Sequence[Task]) -> li
 
 
 def shared_cores(processes: int | None, n_trials: int) -> tuple[int, int]:
-    """(number of processes, threads of each). One thread each by default, because trials in parallel use cores
-    better than threads do; one process on a GPU. OMP_NUM_THREADS, when set, is the number of threads."""
+    """(number of processes, threads per process).
+
+    By default there is one process per core with one thread each, because parallel trials use cores better than threads
+    do. With a GPU there is one process. OMP_NUM_THREADS overrides the number of threads.
+    """
     cores = os.cpu_count() or 1
     on_gpu = os.environ.get("WINNOW_DEVICE", "").startswith("cuda") or (not processes and _has_gpu())
     n = min(processes or (1 if on_gpu else cores), n_trials)
@@ -123,7 +128,7 @@ class _ProcessPool:
     processes: list[_TrialProcess] = field(default_factory=list)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        """Raises the error of the first task that fails; the child processes never outlive this call."""
+        """Run all tasks. Raises the error of the first task that fails. The child processes never outlive this call."""
         waiting = list(tasks)
         try:
             while waiting or any(process.task for process in self.processes):
@@ -134,7 +139,7 @@ class _ProcessPool:
                 process.child.close()
 
     def _assign(self, waiting: list[Task]) -> None:
-        """Every idle process gets the first task whose needs are met."""
+        """Assign to each idle process the first waiting task whose dependencies are finished."""
         while True:
             running = [process.task for process in self.processes if process.task]
             rare = bool(self.question.plan.rare_class)
@@ -180,14 +185,14 @@ class _ProcessPool:
 
 
 def is_blocked(task: Task, unfinished: Sequence[Task], pool_by_seed: bool) -> bool:
-    """Whether a task that this trial depends on is unfinished."""
+    """Whether `task` depends on an unfinished task."""
     shared = [one for one in unfinished if one.kind == "start" or pool_by_seed]
     pools = [one for one in unfinished if one.kind == "pool" and not pool_by_seed]
     return task.kind == "trial" and (bool(pools) or any(one.seed == task.seed for one in shared if one.kind != "trial"))
 
 
 class _ProgressTracker:
-    """Counts records and reports progress with the time left."""
+    """Counts records and reports progress with the remaining time."""
 
     def __init__(self, question: Question, results: ResultsFile, report: Report) -> None:
         self.question, self.report = question, report

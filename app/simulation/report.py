@@ -1,7 +1,7 @@
-"""What a simulation found: means and deviations over seeds, the table in the paper's form, curves with bands.
+"""The report of a simulation: means and standard deviations over seeds, a table as in the paper, curves with bands.
 
-Tables and curves show inductive accuracy: the network alone on test items that took part in nothing. Where there is a
-similarity graph, the accuracy with label propagation stands in a table of its own.
+Tables and curves show inductive accuracy: that of the network alone, on test items that were not used in any way. If
+there is a similarity graph, the accuracy with label propagation is in a separate table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "
 
 
 def summarize(records: Sequence[RoundRecord], goal: float = 0.9) -> dict[str, Any]:
-    """`accuracy[strategy][labels]` (means), `deviation`, `n_seeds`, labels to reach `goal`, seconds of a round."""
+    """Summarize records: `accuracy[strategy][labels]` (means), `deviation`, `n_seeds`, the labels needed to reach
+    `goal`, and the seconds of a round."""
     strategies = sorted({one.strategy for one in records})
     measures = sorted({one.measure for one in records})
     if len(measures) > 1:
@@ -47,7 +48,7 @@ Means = dict[str, dict[str, float]]
 
 
 def _by_labels(records: Sequence[RoundRecord], value: Callable[[RoundRecord], float]) -> tuple[Means, Means]:
-    """Means and deviations over seeds, `[strategy][labels]`."""
+    """Means and standard deviations of `value` over seeds, as `[strategy][labels]`."""
     means: Means = {}
     deviations: Means = {}
     for strategy in sorted({one.strategy for one in records}):
@@ -61,7 +62,8 @@ def _by_labels(records: Sequence[RoundRecord], value: Callable[[RoundRecord], fl
 
 
 def labels_to_reach(records: Sequence[RoundRecord], strategy: str, goal: float) -> dict[str, Any]:
-    """For each seed the first number of labels whose model reaches the goal; the mean over the seeds that do."""
+    """The mean of the smallest number of labels with which a seed reaches the goal, over the seeds that reach it, with
+    the number of these and of all seeds."""
     first: dict[int, int] = {}
     seeds = sorted({one.seed for one in records if one.strategy == strategy})
     for one in sorted(records, key=lambda record: record.n_labels):
@@ -82,7 +84,7 @@ def _seconds(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """Markdown: a row for each strategy, a column for each number of labels, percent with one deviation."""
+    """A Markdown table of percentages ± standard deviation: a row per strategy, a column per number of labels."""
     columns = sorted({int(labels) for row in summary["accuracy"].values() for labels in row})
     lines = [
         "| strategy | " + " | ".join(f"{labels} labels" for labels in columns) + " |",
@@ -98,7 +100,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def reach_table(summary: Mapping[str, Any]) -> str:
-    """Markdown: labels until the goal, for each strategy."""
+    """A Markdown table of the labels that each strategy needs to reach the goal."""
     name = next(key for key in summary if key.startswith("labels_to_"))
     goal = name.removeprefix("labels_to_")
     lines = [f"| strategy | labels to reach {goal} % | seeds that reached it |", "|---|---|---|"]
@@ -109,12 +111,12 @@ def reach_table(summary: Mapping[str, Any]) -> str:
 
 
 def measure_words(summary: Mapping[str, Any]) -> str:
-    """The name of the accuracy in a summary, for people."""
+    """The display name of the accuracy in a summary."""
     return "test accuracy" + ("" if summary.get("measure", INDUCTIVE) == INDUCTIVE else " (earlier measure)")
 
 
 def tables(summary: Mapping[str, Any]) -> str:
-    """Markdown: every table under its name."""
+    """All tables in Markdown, each under its title."""
     inductive = summary.get("measure", INDUCTIVE) == INDUCTIVE
     heading = (
         "Inductive accuracy, %: the network alone on the test items" if inductive else "Accuracy, earlier measure, %"
@@ -126,7 +128,8 @@ def tables(summary: Mapping[str, Any]) -> str:
 
 
 def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> go.Figure:
-    """Mean accuracy over labels, a band of one standard deviation; strategies differ in color, dash and marker."""
+    """A figure of the mean accuracy over labels with a band of one standard deviation. Strategies differ in color, dash
+    and marker."""
     figure = go.Figure(layout=base_layout(dark, 480))
     colors = class_colors(len(summary["accuracy"]))
     for k, (strategy, row) in enumerate(summary["accuracy"].items()):
@@ -157,7 +160,7 @@ def curves(summary: Mapping[str, Any], title: str = "", dark: bool = False) -> g
 
 
 def write_report(records: Sequence[RoundRecord], folder: Path, title: str = "") -> dict[str, Any]:
-    """tables.md, curves.html and, where a browser is found to draw it, curves.png. Gives the summary."""
+    """Write tables.md, curves.html and, if a browser is available to draw it, curves.png. Returns the summary."""
     summary = summarize(records)
     (folder / "tables.md").write_text(tables(summary))
     figure = curves(summary, title)
@@ -166,6 +169,6 @@ def write_report(records: Sequence[RoundRecord], folder: Path, title: str = "") 
     try:
         figure.write_image(folder / "curves.png", width=900, height=520, scale=1)
         summary["files"].append("curves.png")
-    except Exception as error:  # no browser on this machine: the HTML has the same picture
+    except Exception as error:  # no browser on this machine; the HTML file has the same figure
         summary["png"] = f"not drawn: {type(error).__name__}"
     return summary

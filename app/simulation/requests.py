@@ -1,8 +1,8 @@
-"""Simulations of a project: requests, and what a screen shows of them.
+"""Simulations of a project: requests, and their state for screens.
 
-A request is one row, which a worker runs (`app.simulation.workflows`). Screens read rows only, so a simulation survives
-the page, the server and any worker. One that was cancelled or failed continues from its records. Known labels stay in
-the store; only accuracies are written and shown. This module does not load torch.
+A request is one row, which a worker runs (`app.simulation.workflows`). Screens read only rows, so a simulation does not
+depend on a page, the server or a particular worker. A cancelled or failed simulation can be resumed from its records.
+Known labels stay in the store; only accuracies are written and shown. This module does not load torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage.rounds.simulations import SimulationRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
-    """What a simulation is made of: strategies, plan, seeds and preset."""
+    """The parameters of a simulation: strategies, plan, number of seeds, and preset."""
 
     strategies: tuple[str, ...] = ("bico", "uniform")
     start: int = 10
@@ -49,7 +49,7 @@ class SimulationRequest:
 
     @property
     def n_trainings(self) -> int:
-        """The first model of a seed is shared by its strategies."""
+        """The number of models to train. The strategies of a seed share their first model."""
         return self.seeds * (1 + len(self.strategies) * self.rounds)
 
     @property
@@ -59,16 +59,16 @@ class SimulationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A simulation as a screen shows it."""
+    """The state of a simulation for a screen."""
 
     id: int
     asked: SimulationRequest
     status: str  # requested | running | finished | failed | cancelled
     n_records: int
     error: str
-    notes: tuple[str, ...]  # what its workers do at present
+    notes: tuple[str, ...]  # the current activities of its workers
     seconds_left: float | None  # None before the first record
-    without_worker: bool  # it waits and no worker is running
+    without_worker: bool  # the simulation waits, and no worker is running
 
     @property
     def running(self) -> bool:
@@ -80,14 +80,15 @@ class Simulation:
 
 
 def begin(store: Store, project_id: int, asked: SimulationRequest, config: RoundConfig | None = None) -> int:
-    """Request a simulation; returns its id. The default `config` is the preset with the project's media and kernel
-    network."""
+    """Request a simulation. Returns its id. The default `config` is the preset with the project's media settings and
+    kernel network."""
     settings = config or settings_of(store, project_id, asked.preset)
     return simulations.request(store, project_id, dataclasses.asdict(asked), json.loads(to_json(settings)))
 
 
 def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
-    """`auto` stays `auto` here: the worker that starts resolves it for its device, once for all seeds."""
+    """The settings of a simulation with a preset. The preset `auto` is not resolved here: the worker that starts the
+    simulation resolves it for its device, once for all seeds."""
     project = projects.get_project(store, project_id)
     own, config = next_config(store, project), preset(name)
     kernel = dataclasses.replace(config.kernel, network=own.kernel.network)
@@ -95,8 +96,8 @@ def settings_of(store: Store, project_id: int, name: Preset) -> RoundConfig:
 
 
 def resume(store: Store, simulation_id: int) -> None:
-    """Continue a simulation that was cancelled or failed; its records are not computed again. `Conflict` where these
-    are of an earlier measure."""
+    """Resume a cancelled or failed simulation. Its records are kept. Raises `Conflict` if they have the earlier
+    measure."""
     refuse_earlier("The simulation", records(store, simulation_id), "Start a new simulation.")
     simulations.resume(store, simulation_id)
 
@@ -118,12 +119,13 @@ def listed(store: Store, project_id: int) -> list[Simulation]:
 
 
 def records(store: Store, simulation_id: int) -> list[RoundRecord]:
-    """All records so far, by strategy, seed and round."""
+    """All records so far, sorted by strategy, seed and round."""
     return [record_from(values) for values in simulations.records(store, simulation_id)]
 
 
 def document(store: Store, simulation_id: int) -> dict[str, Any]:
-    """The document of `results.json`: the question and every record. Without a version where records are earlier."""
+    """The content of `results.json`: the question and every record. It has no version if records have the earlier
+    measure."""
     found = simulations.records(store, simulation_id)
     earlier = any(record_from(values).measure != INDUCTIVE for values in found)
     question = question_of(simulations.get(store, simulation_id)).to_dict()
@@ -131,7 +133,7 @@ def document(store: Store, simulation_id: int) -> dict[str, Any]:
 
 
 def question_of(row: SimulationRow) -> Question:
-    """The question of a stored simulation, as `results.json` has it."""
+    """The question of a stored simulation, in the form of `results.json`."""
     asked = from_dict(SimulationRequest, dict(row.asked))
     return Question(
         project=row.project_id,
@@ -157,7 +159,7 @@ def _shown(row: SimulationRow, alone: bool) -> Simulation:
 
 
 def _seconds_left(row: SimulationRow, total: int) -> float | None:
-    """Estimated from the mean time per record of this attempt."""
+    """The remaining seconds, estimated from the mean time per record of this attempt."""
     if not (row.unfinished and row.started_at and row.n_fresh):
         return None
     return (now() - row.started_at).total_seconds() / row.n_fresh * max(total - row.n_records, 0)

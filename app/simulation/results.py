@@ -1,10 +1,10 @@
 """The question of a simulation, and `results.json` with every record so far.
 
-The file is replaced atomically under a lock, and records that other processes wrote are kept: several processes, or
-several runs that each do a part, may write into one folder. This module does not load torch, because pages read it.
+The file is replaced atomically under a lock, and records that other processes wrote are kept, so several processes or
+partial runs may write into one folder. This module does not load torch, because pages import it.
 
-Versions: in version 2 the accuracy is inductive. Files without a version hold an earlier measure (test items were in
-the similarity graph, and their labels set the temperature): they can be read, and no record is added to them.
+Versions: in version 2 the accuracy is inductive. Files without a version have an earlier measure (test items were in
+the similarity graph, and their labels determined the temperature). They can be read, but no record is added to them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is compared: which data, which strategies, which seeds, with which settings."""
+    """What a simulation compares: the data, strategies, seeds, plan and settings."""
 
-    data: str = ""  # a folder, zip or manifest; or
+    data: str = ""  # a folder, zip or manifest; empty with `project`
     project: int | None = None  # a project with hidden labels
     strategies: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -39,7 +39,8 @@ class Question:
     config: RoundConfig = field(default_factory=RoundConfig)
 
     def same_as(self, stored: Mapping[str, Any]) -> bool:
-        """More strategies, seeds or rounds are the same question; other data, plan or settings are not."""
+        """Whether a stored question has the same data, plan and settings. Strategies, seeds and the number of rounds
+        may differ."""
         mine = self.to_dict()
         theirs = {
             **stored,
@@ -71,7 +72,7 @@ class Question:
 
     @property
     def trials(self) -> list[tuple[str, int]]:
-        """(strategy, seed), seed by seed."""
+        """All pairs (strategy, seed), sorted by seed."""
         return [(strategy, seed) for seed in self.seeds for strategy in self.strategies]
 
     @property
@@ -85,7 +86,7 @@ class Question:
 
 
 class ResultsFile:
-    """`results.json` in a folder: the question, every record so far, and what belongs to them (`about`)."""
+    """`results.json` in a folder: the question, every record so far, and facts about the run (`about`)."""
 
     def __init__(self, folder: Path, question: Question) -> None:
         self.path, self.question = folder / "results.json", question
@@ -94,7 +95,7 @@ class ResultsFile:
         self._read()
 
     def of_trial(self, strategy: str, seed: int) -> list[RoundRecord]:
-        """The valid records of a trial. The last round of a shorter run selected nothing; a longer run repeats it."""
+        """The valid records of a trial. The last round of a shorter run has no picks, so a longer run repeats it."""
         found = sorted((one for one in self.records if (one.strategy, one.seed) == (strategy, seed)), key=_key)
         last = self.question.plan.rounds
         return list(takewhile(lambda one: one.round == last or (one.picks and one.round < last), found))
@@ -103,7 +104,7 @@ class ResultsFile:
         self.write([record])
 
     def write(self, fresh: Sequence[RoundRecord] = (), about: Mapping[str, Any] | None = None) -> None:
-        """Add records (the newest of a key wins) and facts to the current content of the file."""
+        """Add records and facts to the current content of the file. A new record replaces one with the same key."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(self.path.with_suffix(".lock"), f"{self.path}"):
             stored = self._read()
@@ -124,12 +125,12 @@ class ResultsFile:
             write_file(self.path, json.dumps(body, indent=1))
 
     def _read(self) -> dict[str, Any]:
-        """Read the records on disk; returns the stored question."""
+        """Read the records on disk. Returns the stored question."""
         if not self.path.exists():
             return {}
         stored = read_results(self.path)
         if not self.question.same_as(stored["question"]):
-            raise Conflict(f"{self.path} contains the results of other settings. Choose another folder with --out.")
+            raise Conflict(f"{self.path} contains results for other settings. Choose another folder with --out.")
         refuse_earlier(f"{self.path}", map(record_from, stored["records"]), "Choose another folder with --out.")
         merged = {_key(one): one for one in [*self.records, *map(record_from, stored["records"])]}
         self.records = [merged[key] for key in sorted(merged)]
@@ -142,7 +143,7 @@ def _key(record: RoundRecord) -> Key:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """The document. Raises `InvalidInput` when the file is not one."""
+    """Read the document at `path`. Raises `InvalidInput` if it is not a results file."""
     try:
         found = json.loads(path.read_text())
         found["question"]["plan"], found["records"]
@@ -152,29 +153,28 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def about_of(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a document beside its version, question and records."""
+    """The entries of a document other than its version, question and records."""
     return {name: value for name, value in stored.items() if name not in ("version", "question", "records")}
 
 
 def record_from(values: Mapping[str, Any]) -> RoundRecord:
-    """The record; one without a measure is of an earlier version."""
+    """A record from its stored values. A record without a measure comes from an earlier version."""
     made = {"measure": EARLIER} | dict(values)
     return RoundRecord(**(made | {"picks": tuple(values["picks"]), "notes": tuple(values["notes"])}))
 
 
 def refuse_earlier(name: str, records: Iterable[RoundRecord], then: str) -> None:
-    """Raise `Conflict` where a record has the earlier measure, which must not be continued into one table with the
-    inductive one."""
+    """Raise `Conflict` if a record has the earlier measure, which must not be mixed with the inductive one."""
     n_earlier = sum(one.measure != INDUCTIVE for one in records)
     if n_earlier:
         raise Conflict(
-            f"{name} holds {n_earlier} records of an earlier version, whose accuracy was measured with the test items "
-            f"in the similarity graph. They cannot be continued with the present measure. {then}"
+            f"{name} has {n_earlier} records of an earlier version, whose accuracy was measured with the test items "
+            f"in the similarity graph. They cannot be combined with the present measure. {then}"
         )
 
 
 def merge(folders: Sequence[Path], target: Path) -> list[RoundRecord]:
-    """The records of parts that ran in folders of their own, as one `results.json` in `target`."""
+    """Merge the records of partial runs in separate folders into one `results.json` in `target`."""
     for folder in folders:
         stored = read_results(folder / "results.json")
         results = ResultsFile(target, Question.from_dict(stored["question"]))

@@ -1,4 +1,4 @@
-"""The settings of a simulation: a preset resolved for this machine, with single settings changed by name.
+"""The settings of a simulation: a preset resolved for this machine, with individual settings changed by name.
 
 change_settings(config, ["training.steps=1500", "kernel.network=fnn"])
 """
@@ -22,8 +22,8 @@ SECTIONS: dict[str, type] = {
 
 
 def preset_for_this_machine(name: Preset) -> RoundConfig:
-    """The preset; `auto` is replaced by the preset for this machine's device, so that results name what was used. It
-    trains from scratch (`app.cli.commands.simulate` compares that with an encoder)."""
+    """The settings of a preset. `auto` is replaced by the preset for this machine's device, so that results name the
+    preset that was used. That preset trains from scratch; `app.cli.commands.simulate` adds an encoder."""
     if name != "auto":
         return preset(name)
     from core.rounds.approach.presets import resolve_preset
@@ -33,13 +33,13 @@ def preset_for_this_machine(name: Preset) -> RoundConfig:
 
 
 def change_settings(config: RoundConfig, changes: Sequence[str]) -> RoundConfig:
-    """`config` with each `section.field=value` applied; later ones win. `core.config` defines names, types and limits;
-    the names and values of older versions are accepted."""
+    """`config` with each `section.field=value` applied in order. `core.config` defines names, types and limits. Names
+    and values of older versions are accepted."""
     return apply_changes(config, parse_changes(changes))
 
 
 def parse_changes(changes: Sequence[str]) -> dict[str, Any]:
-    """ "training.steps=1500" -> {"training.steps": 1500}, under the present names of the settings."""
+    """Parse "training.steps=1500" into {"training.steps": 1500}, with the present names of the settings."""
     found: dict[str, Any] = {}
     for change in changes:
         name, equals, text = change.partition("=")
@@ -54,7 +54,7 @@ def parse_changes(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_changes(config: RoundConfig, changes: Mapping[str, Any]) -> RoundConfig:
-    """`config` with settings replaced by name; `changed` lists all of them, so that `auto` keeps them."""
+    """`config` with settings replaced by name. They are added to `changed`, so that resolving `auto` keeps them."""
     values = dataclasses.asdict(config)
     for name, value in changes.items():
         section, _, field = name.partition(".")
@@ -66,7 +66,7 @@ def apply_changes(config: RoundConfig, changes: Mapping[str, Any]) -> RoundConfi
 
 
 def _check_names(config: RoundConfig) -> None:
-    """Refuse names that only a round would refuse, after the time it takes to get there."""
+    """Check names that would otherwise be rejected only in the course of a round."""
     catalog.entry(config.selection.strategy)
     network = config.training.network
     require(
@@ -76,7 +76,7 @@ def _check_names(config: RoundConfig) -> None:
 
 
 def _value(text: str) -> Any:
-    """`text` as a number, a truth value or a quoted string; otherwise the text itself."""
+    """Parse `text` as a number, a Boolean or a quoted string. Other text is returned unchanged."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -85,8 +85,8 @@ def _value(text: str) -> Any:
 
 
 def hard_cases(wrong: float = 0.0, rare: str = "", missing: str = "") -> Mapping[str, Any]:
-    """The options of a plan that make it harder: the share of wrong answers, a rare class as CLASS=0.02 (its share of
-    the pool), and a class without initial labels."""
+    """The plan options for difficult cases: the share of wrong labels, a rare class as CLASS=0.02 (its share of the
+    pool), and a class without initial labels."""
     name, equals, share = rare.rpartition("=") if rare else ("", "", "")
     require(not rare or bool(equals and name), f"{rare!r} does not state a share; write it like CLASS=0.02.")
     try:

@@ -1,4 +1,4 @@
-"""The process that works on the tasks of a simulation, one after another: `python -m app.simulation.trial_process`.
+"""The process that runs tasks of a simulation, one after another: `python -m app.simulation.trial_process`.
 
     start   the model of a seed's initial labels, shared by all strategies
     pool    the kernel features of the pool, shared by all trials
@@ -6,8 +6,8 @@
 
 `app.simulation.local_runner` starts it as an `app.processes.child.PipedChild`. The first request is a `TrialSetting`
 with the question; every further request is a `Task`. The replies are progress, records, and one result or error for
-each task. A task runs under a lock of its own, so two runs in one folder never compute the same task: the second one
-waits and then finds the result.
+each task. Each task has its own lock, so two runs in one folder never compute the same task: the second run waits and
+then finds the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from app.simulation.dataset import StudyData
 
 LOCK_SECONDS = 0.2
-NICENESS = 10  # below that of a project's pages and rounds
+NICENESS = 10  # lower priority than pages and rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetting:
-    """Where tasks leave their results, and with how many threads they run."""
+    """The folders that tasks write to, and their number of threads."""
 
-    folder: str  # of the results
-    cache: str  # of prepared inputs and kernel features
+    folder: str  # folder of the results
+    cache: str  # folder of prepared inputs and kernel features
     threads: int = 1
 
 
 def main() -> None:
-    """Work on the parent's tasks until it closes the pipe."""
+    """Run the parent's tasks until it closes the pipe."""
     channel = Channel()
     requests = channel.requests()
     first = next(requests)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 class _TrialRunner:
-    """Runs tasks on the data and the files of one question."""
+    """Runs tasks with the data and the folders of one question."""
 
     def __init__(self, question: Question, setting: TrialSetting, channel: Channel) -> None:
         from app.simulation.dataset import open_study
@@ -110,7 +110,7 @@ class _TrialRunner:
 
 
 def make_trial(question: Question, data: StudyData, setting: TrialSetting, task: Task) -> Any:
-    """The `core.rounds.simulation.Trial` of a task, with its models in the folder of the results."""
+    """The `core.rounds.simulation.Trial` of a task. Its models are stored in the folder of the results."""
     from core.encoders.choice import encoder_of
     from core.encoders.folders import encoders_folder
     from core.rounds.simulation import Trial
@@ -119,7 +119,7 @@ def make_trial(question: Question, data: StudyData, setting: TrialSetting, task:
 
     config, folder = question.config, Path(setting.folder)
     selection = dataclasses.replace(config.selection, strategy=task.strategy or question.strategies[0])
-    own = (encoders_folder(folder) / config.encoder.name).is_dir()  # an encoder that was given as a folder
+    own = (encoders_folder(folder) / config.encoder.name).is_dir()  # an encoder that was specified as a folder
     return Trial(
         pool=data.pool,
         plan=question.plan,
@@ -140,7 +140,8 @@ def start_file(folder: Path, seed: int) -> Path:
 
 @contextlib.contextmanager
 def _held(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock on a file, waiting as long as another process has it; `waiting` is called meanwhile."""
+    """Take the lock of a file and hold it while the block runs. `waiting` is called repeatedly while another process
+    holds the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,12 +1,12 @@
-"""Simulations of a project as durable workflows: one workflow begins it, and each seed is a workflow of its own.
+"""Simulations of a project as durable workflows: one workflow starts the simulation, and each seed is a workflow.
 
 A seed trains the model of its initial labels, then runs its trials, one strategy after another
-(`core.rounds.simulation.Trial`). Every record is a row before the next round begins, so another worker continues a seed
-after its last record. Models are in the cache of the machine that trains them; where they are missing, the trial is
-computed again from its beginning, with the same records. Only ids pass through the engine.
+(`core.rounds.simulation.Trial`). Each record is written to the store before the next round begins, so another worker
+can continue a seed after its last record. Models are in the cache of the machine that trains them. If they are missing,
+the trial is repeated from its beginning and yields the same records. Only ids pass through the engine.
 
-Rounds have priority: they have queues of their own, and a seed pauses while its worker runs a stage of a round (the
-seconds of a record include the pause).
+Rounds have priority: they have separate queues, and a seed pauses while its worker runs a stage of a round (the seconds
+of a record include the pause).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def workflow_id(row: SimulationRow, seed: int | None = None) -> str:
 
 @DBOS.workflow(name="winnow.simulation")
 def simulation_workflow(simulation_id: int, attempt: int) -> str:
-    """Store the settings that all seeds share and enqueue the seeds; the last seed to end ends the simulation."""
+    """Store the settings that all seeds share and enqueue the seeds. The seed that ends last ends the simulation."""
     seeds = DBOS.run_step({"name": "begin"}, _begin, simulation_id, attempt)
     for seed in range(seeds):
         name = f"{DBOS.workflow_id}-{seed}"
@@ -69,17 +69,17 @@ def simulation_workflow(simulation_id: int, attempt: int) -> str:
 
 @DBOS.workflow(name="winnow.simulation-seed")
 def seed_workflow(simulation_id: int, attempt: int, seed: int) -> str:
-    """All trials of a seed; returns how it ended."""
+    """Run all trials of a seed. Returns the status with which it ended."""
     return DBOS.run_step({"name": "trials"}, _seed, simulation_id, attempt, seed)
 
 
 def parents_of(workflow_ids: Sequence[str]) -> list[str]:
-    """The workflows that enqueued these seeds: a seed is enqueued again only by its parent."""
+    """The parent workflows of these seeds. Only its parent can enqueue a seed again."""
     return sorted({found[1] for one in workflow_ids if (found := SEED_ID.fullmatch(one))} - set(workflow_ids))
 
 
 def enqueue_waiting(store: Store) -> None:
-    """Enqueue every simulation that waits; end those whose workflows ended without a result."""
+    """Enqueue every waiting simulation, and fail those whose workflows ended without a result."""
     for row in simulations.unfinished(store):
         seeds = [workflow_id(row, seed) for seed in range(from_dict(SimulationRequest, dict(row.asked)).seeds)]
         known = engine.statuses([workflow_id(row), *seeds])
@@ -87,13 +87,13 @@ def enqueue_waiting(store: Store) -> None:
         if workflow_id(row) not in known:
             engine.enqueue(engine.STUDIES, simulation_workflow, workflow_id(row), row.id, row.attempt)
         elif lost:
-            reason = str(getattr(lost[0], "error", None) or f"the engine has it as {lost[0].status}").rstrip(".")
-            error = f"A part of the simulation was lost: {reason}. Resume it: what is finished is kept."
+            reason = str(getattr(lost[0], "error", None) or f"the engine reports {lost[0].status}").rstrip(".")
+            error = f"A part of the simulation was lost: {reason}. Resume the simulation: finished parts are kept."
             simulations.fail(store, row.id, row.attempt, error)
 
 
 def _begin(simulation_id: int, attempt: int) -> int:
-    """The number of seeds to work on."""
+    """Start the simulation. Returns the number of seeds to enqueue."""
     store = worker_context.current().store
     return through_outages(store, lambda: _begin_once(store, simulation_id, attempt))
 
@@ -109,7 +109,7 @@ def _begin_once(store: Store, simulation_id: int, attempt: int) -> int:
         if simulations.begin(store, simulation_id, attempt, json.loads(to_json(config)), pool):
             return from_dict(SimulationRequest, dict(row.asked)).seeds
     except NotFound:
-        LOG.info("simulation %s is no longer there", simulation_id)
+        LOG.info("simulation %s no longer exists", simulation_id)
     except Exception as error:
         if is_outage(error):
             raise
@@ -149,7 +149,7 @@ def _seed_once(simulation_id: int, attempt: int, seed: int) -> str:
 
 
 def _check_lost_workers(starts: int, seed: int) -> None:
-    """Fail a seed that ended too many workers."""
+    """Raise an error if too many workers were lost while they ran this seed."""
     if starts > MOST_LOST_WORKERS:
         raise WinnowError(
             f"{starts - 1} workers were lost at seed {seed}, probably for lack of memory. Start a worker on a "
@@ -172,7 +172,7 @@ def _callbacks(at: WorkerContext, row: SimulationRow, seed: int) -> ActivityCall
 
 
 class _Seed:
-    """A seed's trials on this machine."""
+    """Runs the trials of one seed on this machine."""
 
     def __init__(self, at: WorkerContext, row: SimulationRow, seed: int, activity: Activity) -> None:
         self.at, self.row, self.seed, self.activity = at, row, seed, activity
@@ -211,7 +211,7 @@ class _Seed:
         return len(self._done(task)) <= self.question.plan.rounds
 
     def _report(self, task: Task) -> Report:
-        """Report progress under the task's name; pause, with reports, while this worker runs a round."""
+        """A report that adds the task's name, and that pauses while this worker runs a round."""
 
         def report(progress: Progress) -> None:
             share = f" {progress.done:,}/{progress.total:,}" if progress.total > 1 else ""
@@ -224,8 +224,8 @@ class _Seed:
 
 
 def scratch(store: Store, row: SimulationRow, seed: int | None = None) -> Path:
-    """The folder of models and checkpoints on this machine. Its name has the time of the request, because a restored
-    store may reuse an id."""
+    """The folder of models and checkpoints on this machine. Its name contains the time of the request, because a
+    restored store may reuse an id."""
     folder = store.home / "cache" / "simulations" / f"{row.id}-{row.requested_at:%Y%m%d%H%M%S%f}"
     return folder if seed is None else folder / str(seed)
 

@@ -205,7 +205,7 @@ def test_results_of_version_0_1_are_continued(data, tmp_path):
 def test_results_of_another_question_are_not_overwritten(data, tmp_path):
     kept = ResultsFile(tmp_path, question(data))
     kept.add(RECORDS[0])
-    with pytest.raises(Conflict, match="results of other settings"):
+    with pytest.raises(Conflict, match="results for other settings"):
         ResultsFile(tmp_path, question(data, plan=Plan(start=4, batch=2, rounds=1)))
     more = ResultsFile(tmp_path, question(data, strategies=("margin", "bico"), seeds=(0, 1)))
     assert more.of_trial("bico", 0) == [RECORDS[0]]
