@@ -1,4 +1,4 @@
-"""References to artifacts as JSON: what rows and the engine hold instead of files. No torch: any process may use it."""
+"""References to artifacts as JSON. Rows and the engine store them instead of files. This module does not load torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other strategies would have chosen in a finished round, on the arrays that the round stored."""
+"""The picks of other strategies in a finished round, computed from the arrays that the round stored."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from storage.rounds.log import RoundRow
 
 
 def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
-    """The picks of each strategy in order, and how many of them are in the real batch."""
+    """Compute the ordered picks of each requested strategy, and how many of them are in the round's own batch."""
     if row.status != "finished":
         raise Conflict(f"Round {row.number} is {row.status}; only a finished round can be compared.")
     of = StoredRound(store, row, {}, ignore)
     outputs = outputs_of_finished(of)
     for _ in run_stages(needed(STAGES, *SELECT.needs, known=outputs), of.context, outputs):
-        pass  # computes what the round did not keep: its inputs, and features that it did not read
+        pass  # computes outputs that the round did not store: its inputs, and features that it did not need
     real = {pick.item_id for pick in of.log.picks(row.id)}
     picks: dict[str, list[int]] = {}
     for strategy in asked.strategies:
@@ -43,7 +43,7 @@ def compare(store: Store, row: RoundRow, asked: Comparison) -> Comparison:
 
 
 def outputs_of_finished(of: StoredRound) -> Outputs:
-    """The stage outputs that a finished round stored and that a selection reads."""
+    """The stored stage outputs of a finished round that a selection reads."""
     outputs = of.outputs
     outputs.add(Inputs, open_round_inputs(of))
     probabilities = _array(of, "probabilities")
@@ -67,7 +67,7 @@ def outputs_of_finished(of: StoredRound) -> Outputs:
 
 
 def _features(of: StoredRound, inputs: Inputs) -> CandidateFeatures | None:
-    """The stored kernel features; None where the round has none, or has them for other rows than now."""
+    """The stored kernel features. None if the round has none, or if the candidate rows have changed since."""
     features, rows = _array(of, "features"), _array(of, "candidate_rows")
     kernel = of.artifact(of.row.id, "kernel")
     if features is None or rows is None or kernel is None:

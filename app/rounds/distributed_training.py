@@ -1,7 +1,7 @@
-"""The training stage by several processes: one per GPU, or as many as WINNOW_TRAIN_PROCESSES says.
+"""The training stage in several processes: one per GPU, or the number set by WINNOW_TRAIN_PROCESSES.
 
 The worker starts them with torchrun as one `app.processes.child.PipedChild`; rank 0 sends progress. They train one
-model (`core.learning.distributed`), and rank 0 saves it to a file. Cancelling the round kills all of them. When the
+model (`core.learning.distributed`), and rank 0 saves it to a file. Cancelling the round kills all of them. If the
 worker is killed, they end at their next report, because the pipe is closed.
 """
 
@@ -29,7 +29,7 @@ LOG_LENGTH = 20_000
 
 
 def size() -> int:
-    """Processes that train a round's model in this worker."""
+    """The number of processes that train a round's model in this worker."""
     if asked := os.environ.get("WINNOW_TRAIN_PROCESSES"):
         return max(int(asked), 1)
     import torch
@@ -38,7 +38,7 @@ def size() -> int:
 
 
 def train_together(of: StoredRound, n_processes: int, folder: Path) -> Path:
-    """Train the model of the round in `n_processes` processes; gives the path of its file, in `folder`."""
+    """Train the model of the round in `n_processes` processes. Returns the path of the model file, in `folder`."""
     model = folder / "model.safetensors"
     job = {
         "url": of.store.url,
@@ -65,8 +65,8 @@ def train_together(of: StoredRound, n_processes: int, folder: Path) -> Path:
 
 
 def follow(processes: PipedChild, report: Report) -> None:
-    """Forward progress until all processes have ended. Raises the first error that one of them sent; `report` may
-    raise."""
+    """Forward progress to `report` until all processes have ended. Raises the first error that a process sent, or any
+    error of `report`."""
     failure: WinnowError | None = None
     for message in processes.messages():
         if message.kind == "progress":
@@ -78,7 +78,7 @@ def follow(processes: PipedChild, report: Report) -> None:
 
 
 def member(job_file: Path) -> None:
-    """The main function of each training process. An error with a sentence is sent to the worker."""
+    """The main function of each training process. A `WinnowError` is sent to the worker."""
     channel = Channel()
     try:
         _train(json.loads(job_file.read_text()), channel)

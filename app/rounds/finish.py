@@ -1,4 +1,4 @@
-"""The last step of a round: its result in one transaction, and the hindsight of the previous picks."""
+"""The last step of a round: stores its result in one transaction, with the hindsight of the previous picks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from core.types import Selection
 from storage.rounds.artifacts import ArtifactRef
 from storage.rounds.log import RoundRow
 
-# kind of a stored artifact -> the output and the field it comes from. Kinds are read by later versions: none changes.
+# kind of a stored artifact -> its stage output and field. Later versions read these kinds, so they must not change.
 ARTIFACTS: dict[str, tuple[type, str]] = {
     "snapshot": (RoundStart, "snapshot"),
     "label_weights": (LabelTrust, "weights"),
@@ -47,11 +47,11 @@ ARTIFACTS: dict[str, tuple[type, str]] = {
     "map": (MapPoints, "points"),
     "both_classes": (BothPredictions, "classes"),
 }
-DELIVERED: dict[str, tuple[type, str]] = {"model": (RefinedModel, "model")}  # in place of the above, where it was run
+DELIVERED: dict[str, tuple[type, str]] = {"model": (RefinedModel, "model")}  # replaces the above if the stage was run
 
 
 def finish_round(of: StoredRound) -> StepResult:
-    """Make everything visible in one transaction. A round that is finished already stays as it is."""
+    """Store the result of the round in one transaction, which makes it visible. Does nothing for a finished round."""
     if of.row.status == "finished":
         return StepResult()
     context, outputs = of.context, of.outputs
@@ -91,12 +91,12 @@ def finish_round(of: StoredRound) -> StepResult:
 
 
 def normalization_of(inputs: Inputs) -> dict[str, list[float]]:
-    """Mean and scale of the network's inputs by channel: a model is exported with those it was trained with."""
+    """Mean and scale of the network's inputs per channel. An export of the model needs the values of its training."""
     return {"mean": [float(one) for one in inputs.mean], "scale": [float(one) for one in inputs.scale]}
 
 
 def seconds_of(of: StoredRound) -> dict[str, float]:
-    """Seconds of each stage that was run, its plan included."""
+    """Seconds of each stage that was run, including its plan step."""
     seconds: dict[str, float] = {}
     skipped = {name for name, result in of.results.items() if name in NAME_OF.values() and result.output is None}
     for name, result in of.results.items():
@@ -107,7 +107,7 @@ def seconds_of(of: StoredRound) -> dict[str, float]:
 
 
 def artifacts_of(of: StoredRound) -> dict[str, ArtifactRef]:
-    """What earlier steps stored, by kind."""
+    """The artifacts that earlier steps stored, by kind."""
     found: dict[str, ArtifactRef] = {}
     for kind, (gives, field) in (*ARTIFACTS.items(), *DELIVERED.items()):
         result = of.results[NAME_OF.get(gives, SNAPSHOT)]
@@ -117,7 +117,7 @@ def artifacts_of(of: StoredRound) -> dict[str, ArtifactRef]:
 
 
 def compare_with_original(of: StoredRound, selection: Selection) -> tuple[dict[str, Any], str]:
-    """Whether a replay gave the picks of its original, in their order."""
+    """Compare the picks of a replay with those of its original. Returns metrics and a note."""
     assert of.row.replay_of is not None
     original: RoundRow = of.log.get(of.row.replay_of)
     before = np.array([pick.item_id for pick in of.log.picks(original.id)], np.int64)

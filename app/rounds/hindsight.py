@@ -1,4 +1,4 @@
-"""What the picks of the previous round changed, stored with them when the next round is finished."""
+"""Hindsight: the effect of the previous round's picks, stored with them when the next round is finished."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N_NEIGHBORS = 20
 
 
 def store_hindsight(of: StoredRound, predictions: Predictions, labels: PropagatedLabels) -> None:
-    """Store the hindsight of each previous pick, where two models of the same classes can be compared. Idempotent."""
+    """Store the hindsight of each previous pick if the models of both rounds have the same classes. Idempotent."""
     round_id = of.start.previous_round
     if round_id is None or of.row.replay_of is not None or not predictions.has_model:
         return
@@ -32,7 +32,7 @@ def store_hindsight(of: StoredRound, predictions: Predictions, labels: Propagate
 def hindsight_of(
     of: StoredRound, predictions: Predictions, labels: PropagatedLabels, round_id: int
 ) -> dict[int, dict[str, Any]]:
-    """Position of a pick -> `core.acquisition.hindsight.Hindsight` as a dict, with the number of this round."""
+    """position of a pick -> its `core.acquisition.hindsight.Hindsight` as a dict, with the number of this round."""
     snapshot = of.start.snapshot
     old_ids = np.asarray(of.log.arrays(round_id, "item_ids"))
     shared, here, there = np.intersect1d(snapshot.item_ids, old_ids, return_indices=True)

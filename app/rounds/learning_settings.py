@@ -1,7 +1,7 @@
-"""A project's learning settings: the preset's values, what the project changes, and a sentence for each.
+"""A project's learning settings: the values of the preset, the project's changes, and a description of each setting.
 
-Settings are named as in `core.config` ("training.method"). Four of them are fields of the project (`FIELDS`), media
-settings are stored as a whole (`app.rounds.media_settings`), and all others are changes on top of the preset.
+Settings are named as in `core.config` ("training.method"). Four of them are fields of the project (`FIELDS`). Media
+settings are stored as a whole (`app.rounds.media_settings`). All others are stored as changes to the preset.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PLAIN = ("preset", "seed")  # fields without a section
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that people change, with its choices where these are few."""
+    """A setting that users can change, with its choices if there are only a few."""
 
     name: str
     title: str
     about: str
     choices: tuple[str, ...] = ()
-    most: int = 0  # of a number; 0: it is a choice
+    most: int = 0  # upper limit of a number; 0 for a setting with choices
 
 
 ENCODER = "encoder.name"
@@ -43,76 +43,76 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         ENCODER,
         "Encoder",
-        "The pretrained network of the presets Encoder and Automatic. auto uses the best one of the last comparison, "
-        "otherwise the built-in one or the first that was added. none works with Automatic only.",
+        "The pretrained network for the presets Encoder and Automatic. auto uses the best one in the last comparison, "
+        "otherwise the built-in one or the first one added. none works only with Automatic.",
         ("auto", "none"),
     ),
     Setting(
         "training.method",
         "Method",
-        "FixMatch also learns from confident predictions, MixMatch from mixed items, supervised from labels alone.",
+        "FixMatch also learns from confident predictions, MixMatch from mixed items, supervised only from labels.",
         ("fixmatch", "mixmatch", "supervised"),
     ),
     Setting(
         "training.network",
         "Network",
-        "The small ResNet takes tens of milliseconds a step on two cores; wide ResNets are larger and need a GPU.",
+        "The small ResNet takes tens of milliseconds per step on two cores. Wide ResNets are larger and need a GPU.",
         ("resnet-small", "wrn-10-1", "wrn-16-2", "wrn-28-2", "wrn-28-10"),
     ),
-    Setting("training.steps", "Steps", "Training steps of a round. 0: as many as Epochs gives.", most=1_000_000),
+    Setting("training.steps", "Steps", "Training steps per round. 0: determined by Epochs.", most=1_000_000),
     Setting(
         "training.refine_steps",
         "Refinement steps",
-        "Further steps of networks for clips on labels that were passed on to very similar clips. 0: none.",
+        "Additional steps, for audio networks, on labels that were propagated to very similar clips. 0: none.",
         most=1_000_000,
     ),
-    Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used when the steps are 0.", most=10_000),
+    Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used if Steps is 0.", most=10_000),
     Setting(
         "training.align",
         "Class prior",
-        "How frequent the classes are taken to be: estimated (auto), all the same (uniform), or not used (off).",
+        "The assumed class frequencies: estimated (auto), equal (uniform), or not used (off).",
         ("auto", "uniform", "off"),
     ),
     Setting(
         "selection.proxy",
         "Proxy",
-        "What items are compared by when a batch is picked: kernel, last layer of the model, or similarity of clips.",
+        "How items are compared when a batch is picked: by kernel, last layer of the model, or similarity of clips.",
         ("kernel", "embedding", "similarity", "head"),
     ),
     Setting("kernel.network", "Kernel", "How the kernel compares two items.", tuple(KERNEL_NETWORKS)),
     Setting(
         "kernel.n_landmarks",
         "Landmarks",
-        "Items that all others are compared with. More of them are more exact and slower.",
+        "Items that all others are compared with. More landmarks are more accurate but slower.",
         most=100_000,
     ),
     Setting(
         "selection.n_views",
         "Views",
-        "Slightly changed copies of each labeled or picked item that take part in the selection.",
+        "Slightly altered copies of each labeled or picked item that the selection also uses.",
         most=1_000,
     ),
     Setting(
         "labels.weigh",
         "Weigh labels by trust",
-        "Labels that cross-validated predictions contradict have less weight until someone confirms them.",
+        "Labels that cross-validated predictions contradict get less weight until someone confirms them.",
     ),
     Setting(
         "labels.second_looks",
         "Second looks",
-        "A batch may show labeled items again whose label may be wrong, if that is expected to help more. Labels "
-        "change only if someone changes them.",
+        "A batch may include labeled items whose label may be wrong, if checking them is expected to help more. "
+        "Labels change only if someone changes them.",
     ),
 )
 
 
 def choices_of(store: Store, project: ProjectRow, setting: Setting) -> tuple[str, ...]:
-    """The choices of a setting; those of the encoder are what this store has for the project's kind of media."""
+    """The choices of a setting. For the encoder, these are the store's encoders for the project's media type."""
     return (*setting.choices, *encoder_names(store, project)) if setting.name == ENCODER else setting.choices
 
 
 def encoder_names(store: Store, project: ProjectRow) -> list[str]:
-    """The encoders of this store for the project's kind of media, the built-in ones first."""
+    """The names of this store's encoders for the project's media type, the built-in ones first."""
     names = [name for name, (kind, _) in BUILT_IN.items() if kind == project.kind]
     there = (found for _, found in installed(store.home) if isinstance(found, Encoder))
     return names + [one.name for one in there if one.description.kind == project.kind and one.name not in names]
@@ -120,12 +120,12 @@ def encoder_names(store: Store, project: ProjectRow) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SettingView:
-    """One setting as screens and the command line show it."""
+    """A setting with its values, for screens and the command line."""
 
     setting: Setting
     value: Any
     preset_value: Any
-    seconds: float  # by which this change alone makes a round longer, estimated
+    seconds: float  # estimated seconds that this change alone adds to a round
 
     @property
     def changed(self) -> bool:
@@ -133,7 +133,7 @@ class SettingView:
 
 
 def listed(store: Store, project: ProjectRow) -> list[SettingView]:
-    """All `SETTINGS` of a project with the preset's values and what each change costs."""
+    """All `SETTINGS` of a project with the preset's values and the estimated cost of each change."""
     now, named = next_config(store, project), _unchanged(store, project)
     base = estimates.by_rule(store, project, named).total
     views = []
@@ -147,7 +147,7 @@ def listed(store: Store, project: ProjectRow) -> list[SettingView]:
 
 
 def _unchanged(store: Store, project: ProjectRow) -> RoundConfig:
-    """The project's round with the preset's own learning settings."""
+    """The settings of a round of the project, without its changes to the preset."""
     plain = dataclasses.replace(project.settings, changes={}, kernel_network="")
     return next_config(store, dataclasses.replace(project, settings=plain))
 
@@ -158,7 +158,7 @@ def value_of(config: RoundConfig, name: str) -> Any:
 
 
 def change(store: Store, project: ProjectRow, changes: Sequence[str] | Mapping[str, Any]) -> ProjectRow:
-    """Store changes, as `name=value` or by name, for all coming rounds. All are checked before anything is stored."""
+    """Store changes, as `name=value` texts or as a mapping, for all future rounds. All are checked first."""
     values = dict(changes) if isinstance(changes, Mapping) else _parse(changes)
     media = {name.removeprefix("media."): value for name, value in values.items() if name.startswith("media.")}
     fields = {FIELDS.get(name, name): value for name, value in values.items() if name in FIELDS or name in PLAIN}
@@ -185,7 +185,7 @@ def _parse(changes: Sequence[str]) -> dict[str, Any]:
 
 
 def unset(store: Store, project: ProjectRow, names: Sequence[str]) -> ProjectRow:
-    """Go back to the preset's value of each setting; "media" derives the media settings from the pool again."""
+    """Restore the preset's value of each setting. "media" derives the media settings from the pool again."""
     known = {*project.settings.changes, *FIELDS, "media"}
     for name in names:
         require(name in known, f"{name!r} is not changed in this project. Changed: {', '.join(_changed(project))}.")

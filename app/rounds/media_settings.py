@@ -1,7 +1,7 @@
-"""A project's media settings: what of a clip or a picture reaches the model.
+"""A project's media settings: which part of a clip or picture the model receives.
 
-Until the first round is requested they follow the pool (`core.media.derivation`); that request stores them, so that
-later imports do not change what the model was trained on. A project whose rounds are older than these settings keeps
+Until the first round is requested, they are derived from the pool (`core.media.derivation`). That request stores them,
+so that later imports do not change the model's input. A project with rounds from before these settings existed keeps
 the preset's 1 s or 32 x 32 pixels until someone changes them.
 """
 
@@ -24,7 +24,7 @@ from storage.projects.projects import ProjectRow
 from storage.rounds.log import RoundLog
 
 Origin = Literal["stored", "pool", "preset"]
-NOTICEABLE = 1.1  # a side scaled by this much more than the other is a visible distortion
+NOTICEABLE = 1.1  # a distortion is visible if one side is scaled by this factor more than the other
 SHOWN: dict[MediaKind, tuple[str, ...]] = {
     "audio": (
         "seconds",
@@ -44,8 +44,8 @@ SHOWN: dict[MediaKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectMedia:
-    """The media settings in force and where they come from: stored with the project, derived from the pool now, or the
-    preset's because earlier rounds used them."""
+    """The current media settings and their origin: stored with the project, derived from the pool now, or those of the
+    preset because earlier rounds used them."""
 
     config: MediaConfig
     origin: Origin
@@ -62,7 +62,7 @@ def of_project(store: Store, project: ProjectRow) -> ProjectMedia:
 
 
 def fix(store: Store, project_id: int) -> ProjectRow:
-    """Store the derived settings with a project that has neither settings nor rounds; returns the project."""
+    """Store the derived settings if the project has neither settings nor rounds. Returns the project."""
     project = projects.get_project(store, project_id)
     if project.settings.media:
         return project
@@ -73,8 +73,8 @@ def fix(store: Store, project_id: int) -> ProjectRow:
 
 
 def change(store: Store, project: ProjectRow, values: Mapping[str, Any]) -> ProjectRow:
-    """Replace some media settings, on top of those in force. Hop and window follow the clip length, rate and number of
-    mel bins unless they are given."""
+    """Replace some of the current media settings. Hop and window are computed from the clip length, rate and number of
+    mel bins unless `values` contains them."""
     before = of_project(store, project).config
     config = from_dict(MediaConfig, dataclasses.asdict(before) | dict(values))
     if {"seconds", "sample_rate", "n_mels"} & set(values) and not {"hop", "n_fft"} & set(values):
@@ -83,13 +83,13 @@ def change(store: Store, project: ProjectRow, values: Mapping[str, Any]) -> Proj
 
 
 def reset(store: Store, project: ProjectRow) -> ProjectRow:
-    """Store the settings that the rules derive from the pool as it is now."""
+    """Store the settings that are derived from the current pool."""
     derived = derive_media(project.kind, pool_measures(store, project.id))
     return projects.change_settings(store, project.id, {"media": dataclasses.asdict(derived)})
 
 
 def what_is_lost(kind: MediaKind, config: MediaConfig, measures: PoolMeasures) -> str:
-    """One sentence on what of the pool the model does not get."""
+    """A short description of the part of the pool's content that does not reach the model."""
     return _lost_of_pictures(config, measures) if kind == "image" else _lost_of_clips(config, measures)
 
 

@@ -1,4 +1,4 @@
-"""The model of a finished round with everything that predicting with it needs."""
+"""The model of a finished round, with everything that is needed to predict with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RoundModel:
     """One finished round that trained a model."""
 
     of: StoredRound
-    name: str  # that people gave to the round; empty without one
+    name: str  # the name that users gave to the round; may be empty
     model: TrainedModel
 
     @property
@@ -40,20 +40,20 @@ class RoundModel:
 
     @property
     def config(self) -> RoundConfig:
-        """The settings with the preset resolved."""
+        """The settings of the round, with the preset resolved."""
         return self.of.start.config
 
     @cached_property
     def classes(self) -> list[ClassRow]:
-        """The class of each output, as it was called when the round was requested."""
+        """The class of each output, with its name at the time of the request."""
         with self.of.store.read() as connection:
             rows = class_rows.rows_as_of(connection, self.row.project_id, self.row.class_event)
         return [row for row in rows if row.active]
 
     @cached_property
     def input_settings(self) -> InputSettings:
-        """The round's own settings. Rounds of older versions did not store the normalization of pictures: it is
-        computed again from their items."""
+        """The input settings of the round. For rounds of older versions, which did not store the normalization of
+        pictures, it is computed again from their items."""
         kind, media = self.snapshot.kind, self.config.media
         stored = self.row.metrics.get("normalization")
         if kind == "audio":
@@ -67,7 +67,8 @@ class RoundModel:
 
     @property
     def predictor(self) -> FilePredictor | EncodedFilePredictor:
-        """Predictions for files, as the exported model gives them; with the round's encoder, if it has one."""
+        """A predictor for files that gives the same predictions as the exported model. It includes the round's encoder,
+        if any."""
         encoder = self.of.context.encoder
         if encoder is not None:
             return EncodedFilePredictor(self.model, encoder, self.of.context.runtime)
@@ -75,7 +76,7 @@ class RoundModel:
 
 
 def open_round_model(store: Store, project_id: int, wanted: str | None = None, report: Report = ignore) -> RoundModel:
-    """The model of the round of this number or name; of the newest round with a model when none is named."""
+    """Open the model of the round with the number or name `wanted`. The default is the newest round with a model."""
     row = find_model_round(store, project_id, wanted)
     of = StoredRound(store, row, {}, report)
     model = load_model(RoundLog(store, project_id).file(row.id, "model"), of.context.runtime)

@@ -1,7 +1,7 @@
-"""Requesting rounds and following them. Light: the page process, the command line and workers all use it.
+"""Requests rounds and reads their state. The page process, the command line and workers import it: it loads no torch.
 
-A request writes one row; a worker picks it up within a second or two. What is shown comes from rows alone, so a
-reloaded page or a restarted server shows the same.
+A request writes one row, which a worker starts within a second or two. The displayed state comes only from rows, so it
+survives a page reload and a server restart.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from storage.rounds import candidate_buffer, comparisons, workers
 from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow, project_of
 from storage.rounds.workers import WorkerRow
 
-MOST_PROGRESS = 5_000  # records that a view reads
+MOST_PROGRESS = 5_000  # progress records that a view reads
 
 
 def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
-    """The project's settings as those of a round. `auto` stays `auto` here: the worker that starts the round
-    resolves it for its device, except for the settings that the project changes by name."""
+    """The settings of a round of the project. The preset `auto` is not resolved here: the worker that starts the round
+    resolves it for its device, except for settings that the project changes by name."""
     config = preset(settings.preset, seed=settings.seed)
     selection = dataclasses.replace(config.selection, strategy=settings.strategy, batch_size=settings.batch_size)
     kernel = dataclasses.replace(config.kernel, network=settings.kernel_network or config.kernel.network)
     media = from_dict(MediaConfig, {"channels": 3 if kind == "image" else 1} | settings.media)
     chosen = ("kernel.network",) if settings.kernel_network else ()
     labels = config.labels
-    if settings.labels_per_item > 1:  # several annotators label every item anyway
+    if settings.labels_per_item > 1:  # every item gets several labels anyway, so second looks are not needed
         labels = dataclasses.replace(labels, second_looks=False)
     config = dataclasses.replace(config, selection=selection, kernel=kernel, media=media, labels=labels, changed=chosen)
     return apply_changes(config, settings.changes) if settings.changes else config
 
 
 def next_config(store: Store, project: ProjectRow) -> RoundConfig:
-    """The settings of the round that would be requested now, with the media settings that it would store."""
+    """The settings that a round requested now would have, including its media settings."""
     config = round_config(project.settings, project.kind)
     return dataclasses.replace(config, media=media_settings.of_project(store, project).config)
 
@@ -63,9 +63,12 @@ def request_round(
     changes: Mapping[str, Any] | None = None,
     constraint: Mapping[str, Any] | None = None,
 ) -> RoundRow:
-    """The next round of a project; one that waits or runs is joined. One of a watched project chooses from what the
-    buffer of candidates holds now; that is stored with it, so a replay chooses from the same. `changes` are settings of
-    this round alone. The first round of a project stores media settings that fit its pool."""
+    """Request the next round of a project, or return the one that already waits or runs.
+
+    `changes` are settings for this round only. The first round of a project stores media settings derived from its
+    pool. If the project watches a folder, the round selects from the current candidate buffer, which is stored with the
+    round, so a replay selects from the same items.
+    """
     if config is None:
         project = media_settings.fix(store, project_id)
         config = apply_changes(round_config(project.settings, project.kind), changes or {})
@@ -83,13 +86,13 @@ def _kept(store: Store, item_ids: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def region_constraint(store: Store, item_ids: Sequence[int], share: float = 1.0) -> dict[str, Any]:
-    """A region of interest for `request_round`: this share of the batch is chosen among these items."""
+    """A constraint for `request_round`: the given share of the batch is selected from these items."""
     return {"region": _kept(store, np.asarray(item_ids, np.int64)), "share": float(share)}
 
 
 def request_replay(store: Store, project_id: int, round_id: int, by: int | None = None) -> RoundRow:
-    """The same round again: same items, labels, settings and seed. It has to give the same picks, and says whether
-    it did."""
+    """Request a replay of a round with the same items, labels, settings and seed. It should give the same picks; the
+    replay stores whether it did."""
     log = RoundLog(store, project_id)
     source = log.get(round_id)
     config = source.config
@@ -99,7 +102,7 @@ def request_replay(store: Store, project_id: int, round_id: int, by: int | None 
 
 
 def request_comparison(store: Store, project_id: int, round_id: int, strategies: Sequence[str]) -> None:
-    """Request what other strategies would have picked in this round; a worker computes it."""
+    """Request the picks of other strategies in this round. A worker computes them."""
     RoundLog(store, project_id).get(round_id)
     roles.check(store, project_id, "edit")
     comparisons.request(store, round_id, strategies)
@@ -110,15 +113,15 @@ def comparison(store: Store, round_id: int) -> comparisons.Comparison | None:
 
 
 def cancel_round(store: Store, project_id: int, round_id: int) -> RoundRow:
-    """Cancel the round, which stops within a few seconds; the previous model and picks stay."""
+    """Cancel a round. It stops within a few seconds; the previous model and picks are kept."""
     return RoundLog(store, project_id).cancel(round_id)
 
 
 def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
     """Request the next round if the project has automatic rounds and the last batch is labeled.
 
-    Before the first round, a batch is as many labels as a batch has items. After a round that failed or was cancelled
-    no round is requested: a person decides.
+    Before the first round, the number of labels must reach the batch size. After a failed or cancelled round, no round
+    is requested automatically.
     """
     project = projects.get_project(store, project_id)
     if not project.settings.automatic_rounds or project.archived_at is not None:
@@ -135,11 +138,11 @@ def request_if_batch_done(store: Store, project_id: int) -> RoundRow | None:
     return request_round(store, project_id) if done else None
 
 
-_seen: dict[tuple[str, int], int] = {}  # (store, project) -> the revision that was checked last
+_seen: dict[tuple[str, int], int] = {}  # (store, project) -> the last revision that was checked
 
 
 def request_automatic(store: Store) -> list[RoundRow]:
-    """`request_if_batch_done` for every project that changed since the last call in this process."""
+    """Call `request_if_batch_done` for every project that has changed since the last call in this process."""
     asked = []
     for project in projects.list_projects(store):
         key = (store.url, project.id)
@@ -156,17 +159,17 @@ def write_progress(store: Store, round_id: int, progress: Progress) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
-    """A round as a screen shows it."""
+    """The state of a round for a screen."""
 
     round: RoundRow
-    stage: str  # the step that runs; empty before a worker has begun
-    done: int  # units of the current part of the stage
+    stage: str  # the current step; empty before a worker has started the round
+    done: int  # finished units of the current part of the stage
     total: int
-    counted: str  # the name of that part
+    counted: str  # the name of the current part
     note: str
     stage_seconds_left: float | None  # None before there is an estimate
-    seconds_left: float | None  # of the whole round
-    stage_is_short: bool  # it takes so little in all that no number is stated
+    seconds_left: float | None  # remaining seconds of the entire round
+    stage_is_short: bool  # the stage is too short for an estimate in seconds
     interruptions: int  # how often another worker had to take over
     waiting_for_worker: bool  # no worker has started it
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # "loss" -> (step, value)
@@ -174,7 +177,7 @@ class RoundView:
 
 
 def view(store: Store, project_id: int, round_id: int | None = None) -> RoundView | None:
-    """The round's state now; without an id, that of the newest round of the project."""
+    """The current state of a round, by default of the newest round of the project."""
     log = RoundLog(store, project_id)
     row = log.get(round_id) if round_id is not None else log.latest()
     if row is None:

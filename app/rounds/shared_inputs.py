@@ -1,6 +1,6 @@
-"""Prepared inputs as artifacts: where several machines share a round, one decodes and the others map its files.
+"""Prepared inputs as artifacts: if several machines share a round, one decodes the media and the others map its files.
 
-Only where the artifact folder is shared; on one machine the row cache has the same rows already.
+This is used only if the artifact folder is shared. On one machine the row cache already has the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK = 1024
 
 
 def put_inputs(folder: ArtifactFolder, inputs: Inputs, report: Report) -> dict[str, Any]:
-    """Store the sources, and for audio the spectrograms; pictures are normalized when they are read. Gives JSON."""
+    """Store the sources and, for audio, the spectrograms. Returns JSON. Pictures are normalized when they are read."""
     about = {
         "names": inputs.names,
         "readable": inputs.readable.tolist(),
@@ -78,7 +78,7 @@ def open_inputs(
 
 
 def _put_rows(folder: ArtifactFolder, rows: Rows, report: Report) -> dict[str, Any]:
-    """One .npy, written block by block."""
+    """Store rows as one .npy file, which is written block by block."""
     with tempfile.TemporaryDirectory(prefix="winnow-") as place:
         path = Path(place) / "rows.npy"
         file = np.lib.format.open_memmap(path, mode="w+", dtype=rows.dtype, shape=rows.shape)

@@ -1,9 +1,9 @@
 """The codec between the outputs of stages and the artifact folder.
 
-`put_output` turns a frozen dataclass into small JSON: arrays and the types of `FORMATS` become files in the artifact
-folder and are named by their references; scalars, tuples and nested dataclasses stand in the JSON itself. `open_output`
-is its inverse, driven by the types of the fields, so a new output type needs no code here. The JSON passes through the
-engine, and the next stage may run on another machine.
+`put_output` turns a frozen dataclass into a small JSON document. Arrays and the types of `FORMATS` become files in the
+artifact folder, and the JSON contains references to them; scalars, tuples and nested dataclasses are part of the JSON.
+`open_output` is its inverse. It uses the types of the fields, so a new output type needs no code here. The JSON passes
+through the engine, and the next stage may run on another machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Place:
 
     folder: ArtifactFolder
     context: Callable[[], StageContext]
-    shares_inputs: bool = False  # several machines work on the round: inputs are stored, not prepared again
+    shares_inputs: bool = False  # several machines work on the round, so inputs are stored instead of prepared again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ class Format:
 
 
 def put_output(place: Place, output: Any) -> Stored:
-    """Store a frozen dataclass; gives JSON that names its files. A number that is not finite is stored as None."""
+    """Store a frozen dataclass. Returns JSON that references its files. Non-finite numbers are stored as None."""
     stored: Stored = _put(place, type(output), output)
     return stored
 
 
 def open_output(place: Place, gives: type[Output], stored: Mapping[str, Any]) -> Output:
-    """The dataclass again. Arrays are memory-mapped."""
+    """Read a dataclass that `put_output` stored. Arrays are memory-mapped."""
     try:
         found: Output = _open(place, gives, stored)
     except ArtifactUnreadable as problem:
         raise ArtifactUnreadable(
-            f"A file that an earlier stage of this round wrote cannot be read. {problem} Start a new round: it writes "
-            "the file again."
+            f"A file that an earlier stage of this round wrote cannot be read. {problem} Start a new round, which "
+            "writes the file again."
         ) from problem
     return found
 
@@ -107,13 +107,13 @@ def _open(place: Place, hint: Any, stored: Any) -> Any:
     if get_origin(hint) is tuple:
         return tuple(_open(place, get_args(hint)[0], one) for one in stored)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        fields = get_type_hints(hint)  # an output of an earlier version may lack those that have a default
+        fields = get_type_hints(hint)  # an output of an earlier version may lack fields that have a default
         return hint(**{name: _open(place, kind, stored[name]) for name, kind in fields.items() if name in stored})
     return stored
 
 
 def _required(hint: Any) -> Any:
-    """X of `X | None`, else the hint itself."""
+    """X for `X | None`, otherwise the hint itself."""
     if get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     return next(one for one in get_args(hint) if one is not type(None))
@@ -124,7 +124,7 @@ def put_array(folder: ArtifactFolder, array: NDArray[Any]) -> Stored:
 
 
 def open_array(folder: ArtifactFolder, stored: Mapping[str, Any]) -> NDArray[Any]:
-    """Memory-mapped, copy-on-write: torch requires arrays that are writable."""
+    """Map a stored array copy-on-write, because torch requires writable arrays."""
     ref = to_ref(stored)
     if 0 in ref.shape:
         return folder.open_array(ref)
@@ -132,7 +132,7 @@ def open_array(folder: ArtifactFolder, stored: Mapping[str, Any]) -> NDArray[Any
 
 
 def put_snapshot(place: Place, snapshot: PoolSnapshot) -> Stored:
-    """One .npz of plain arrays; hashes as bytes (n, 32)."""
+    """Store a snapshot as one .npz file without object arrays. Hashes are stored as bytes (n, 32)."""
     about = {"kind": snapshot.kind, "class_names": snapshot.class_names, "label_sequence": snapshot.label_sequence}
     hashes = np.frombuffer(bytes.fromhex("".join(snapshot.hashes)), np.uint8).reshape(len(snapshot.hashes), 32)
     names = ["item_ids", "labels", "held_out", "held_out_labels", "eligible"]
@@ -154,7 +154,7 @@ def open_snapshot(place: Place, stored: Stored) -> PoolSnapshot:
 
 
 def put_selection(place: Place, selection: Selection) -> Stored:
-    """One .json: picks in order with their reasons."""
+    """Store a selection as one .json file: the picks in order, with their reasons."""
     text = json.dumps(finite(dataclasses.asdict(selection))[0], sort_keys=True)
     return to_dict(place.folder.put_bytes(text.encode(), ".json"))
 
@@ -172,7 +172,7 @@ def open_selection(place: Place, stored: Stored) -> Selection:
 
 
 def put_similarity_graph(place: Place, graph: SimilarityGraph) -> Stored:
-    """One .npz of plain arrays."""
+    """Store a similarity graph as one .npz file without object arrays."""
     return _put_npz(
         place,
         None,
@@ -194,7 +194,7 @@ def open_similarity_graph(place: Place, stored: Stored) -> SimilarityGraph:
 
 
 def put_kernel(place: Place, fitted: FittedKernel) -> Stored:
-    """One .npz of the fitted feature map, so that every worker computes features with the same one."""
+    """Store the fitted feature map as one .npz file, so that all workers compute features with the same map."""
     landmarks, nystrom = fitted.landmarks, fitted.kernel.nystrom
     about = dataclasses.asdict(landmarks) | {"cache_key": fitted.kernel.key}
     arrays = {"landmarks": nystrom.landmarks, "root": nystrom.root, "spectrum": nystrom.spectrum}
@@ -214,7 +214,7 @@ def open_kernel(place: Place, stored: Stored) -> FittedKernel:
 
 
 def open_landmarks(path: Path) -> Landmarks:
-    """The landmarks of the kernel stored in this file, without its arrays."""
+    """The landmarks of a stored kernel. Its arrays are not read."""
     with np.load(path, allow_pickle=False) as file:
         return _landmarks(json.loads(file["about"].tobytes()))
 
@@ -257,7 +257,7 @@ def _put_encoded(place: Place, encoded: EncodedFeatures) -> Stored:
 
 
 def _open_encoded(place: Place, stored: Stored) -> EncodedFeatures | None:
-    """None after the stage "decide" found that the round uses no encoder and compares none."""
+    """The encoded features. None if the stage "decide" chose no encoder and compares none."""
     context = place.context()
     if context.encoding is None:
         return None

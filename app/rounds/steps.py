@@ -1,11 +1,11 @@
 """The durable steps of a round: the stages of `core.rounds.stages` between "snapshot" and "finish".
 
 Each step opens the outputs it needs from the artifact folder (`app.rounds.stored_round`), runs one stage, and stores
-its output (`app.rounds.stage_outputs`). A stage with a split has a step "plan ..." before it, which divides its rows
+its output (`app.rounds.stage_outputs`). A stage with a split is preceded by a step "plan ...", which divides its rows
 into units for several workers.
 
-A unit is worth its overhead (about a second on the queue) only for many rows, and where several workers share them:
-below twice the stage's `unit_rows`, or with one living worker and fewer than ten units, a stage runs in one piece.
+Each unit costs about a second on the queue, so dividing pays only for many rows and several workers. A stage runs in
+one piece if it has fewer than twice its `unit_rows`, or if there is one living worker and fewer than ten units.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from storage.projects.projects import get_project
 from storage.rounds import workers
 from storage.rounds.log import RoundLog, RoundRow
 
-ONE_WORKER_UNITS = 10  # units that a single worker runs in one piece
+ONE_WORKER_UNITS = 10  # with fewer units, a single worker runs the stage in one piece
 PLAN = "plan "
 
 BY_NAME: dict[str, Stage[Any]] = {stage.name: stage for stage in STAGES}
@@ -53,7 +53,7 @@ SPLIT = tuple(stage.name for stage in STAGES if stage.split is not None)
 
 
 def perform(name: str, of: StoredRound, units: Sequence[Stored] = ()) -> StepResult:
-    """One step; `units` are the outputs of the units, if the stage was divided."""
+    """Run one step. `units` are the outputs of its units if the stage was divided."""
     if name.startswith(PLAN):
         result = plan(BY_NAME[name.removeprefix(PLAN)], of)
     else:
@@ -62,12 +62,12 @@ def perform(name: str, of: StoredRound, units: Sequence[Stored] = ()) -> StepRes
 
 
 def perform_unit(name: str, of: StoredRound, start: int, stop: int) -> StepResult:
-    """The rows from `start` to `stop` of a divided stage."""
+    """Run the rows from `start` to `stop` of a divided stage."""
     return UNIT_STEPS[name](of, start, stop)
 
 
 def take_snapshot(of: StoredRound) -> StepResult:
-    """Freeze the pool as it was when the round was requested, and resolve the settings for this device."""
+    """Snapshot the pool as of the request of the round, and resolve the settings for this device."""
     row = of.row
     shared_media.share(of.store, row.project_id, row.last_item_id, of.report)
     snapshot = original_pool(of, Pool(of.store, row.project_id).snapshot(row))
@@ -81,8 +81,12 @@ def take_snapshot(of: StoredRound) -> StepResult:
 
 
 def original_pool(of: StoredRound, derived: PoolSnapshot) -> PoolSnapshot:
-    """For a replay, the pool that its original stored, with the test items of that time, without items that were
-    deleted since; else, and for an original that stored none, the pool as `derived` from the events."""
+    """The snapshot of a round.
+
+    For a replay, this is the snapshot that the original round stored, without items that were deleted since. It has the
+    test items of the original. For other rounds, or if the original stored no snapshot, it is `derived`, which was
+    computed from the events.
+    """
     row = of.row
     ref = of.artifact(row.replay_of, "snapshot") if row.replay_of is not None else None
     if ref is None:
@@ -98,7 +102,7 @@ def original_pool(of: StoredRound, derived: PoolSnapshot) -> PoolSnapshot:
 
 
 def resolved_encoder(store: Store, row: RoundRow) -> RoundConfig:
-    """The settings with the encoder that the round may use; a replay uses that of its original, or none."""
+    """The settings with the encoder that the round may use. A replay uses the encoder of its original, or none."""
     if row.replay_of is not None:
         encoder_of(row.config.encoder, store.home)
         return row.config
@@ -107,7 +111,7 @@ def resolved_encoder(store: Store, row: RoundRow) -> RoundConfig:
 
 
 def previous_round(log: RoundLog, row: RoundRow) -> int | None:
-    """The round this one continues: for a replay, the one its original continued."""
+    """The id of the round that this one continues. For a replay, it is the one that its original continued."""
     if row.replay_of is not None:
         found = log.get(row.replay_of).metrics.get("previous_round")
         return int(found) if found is not None else None
@@ -120,7 +124,7 @@ def previous_round(log: RoundLog, row: RoundRow) -> int | None:
 
 
 def run_and_store(stage: Stage[Any], of: StoredRound, units: Sequence[Stored] = ()) -> StepResult:
-    """The stage's output, stored; without an output where nothing reads it."""
+    """Run a stage, or join its units, and store its output. There is no output if no later stage reads it."""
     found = join_units(stage, of, units) if units else run_stage(stage, of.context, of.outputs)
     if found is None:
         return StepResult()
@@ -130,7 +134,7 @@ def run_and_store(stage: Stage[Any], of: StoredRound, units: Sequence[Stored] = 
 
 
 def plan(stage: Stage[Any], of: StoredRound) -> StepResult:
-    """The rows of each unit and what units have in common; no units when the stage is skipped or runs in one piece."""
+    """Divide a stage into units and store their common input. No units if it is skipped or runs in one piece."""
     assert stage.split is not None
     needs = of.outputs.take(stage.needs)
     if not stage.is_read(of.context, *needs):
@@ -166,7 +170,7 @@ def _common(stage: Stage[Any], of: StoredRound) -> Any:
 
 
 def train(of: StoredRound) -> StepResult:
-    """The training stage, by several processes where this machine has several GPUs."""
+    """Run the training stage, in several processes if this machine has several GPUs."""
     n_processes = distributed_training.size()
     if n_processes < 2:
         return run_and_store(TRAIN, of)

@@ -1,4 +1,4 @@
-"""A round in the store: its row, the results of its steps so far, and the context in which its stages run."""
+"""A round in the store: its row, the results of its finished steps, and the context in which its stages run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from storage.rounds.row_cache import FolderRowCache
 
 Output = TypeVar("Output")
 Loaded = TypeVar("Loaded")
-SNAPSHOT, FINISH = "snapshot", "finish"  # the steps of a worker around the stages
+SNAPSHOT, FINISH = "snapshot", "finish"  # the steps before and after the stages
 NAME_OF = {stage.gives: stage.name for stage in STAGES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStart:
-    """The output of the step "snapshot": what all stages of the round start from."""
+    """The output of the step "snapshot", on which all stages are based."""
 
     snapshot: PoolSnapshot
     config: RoundConfig  # with the preset resolved for the device of the worker
@@ -54,15 +54,15 @@ class RoundStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step returns through the engine, as JSON."""
+    """The result of a step, which passes through the engine as JSON."""
 
-    output: Stored | None = None  # None: the stage was skipped, because nothing reads its output
-    units: tuple[tuple[int, int], ...] = ()  # rows of each unit, of a plan
-    common: Stored | None = None  # what the units have in common, of a plan
+    output: Stored | None = None  # None: the stage was skipped, because no later stage reads its output
+    units: tuple[tuple[int, int], ...] = ()  # of a plan: the rows of each unit
+    common: Stored | None = None  # of a plan: the common input of the units
     seconds: float = 0.0
     notes: tuple[str, ...] = ()  # notes on this step that the finished round shows
-    ended: str = ""  # the status of the round, if it ended in this step
-    error: str = ""  # of a unit that failed
+    ended: str = ""  # the status of the round if it ended in this step
+    error: str = ""  # the error of a failed unit
     log: str = ""
 
     def to_dict(self) -> Stored:
@@ -75,14 +75,14 @@ class StepResult:
 
 
 class StoredRound:
-    """One round for one of its steps. `results` are those of the earlier steps, by name."""
+    """A round, opened for one of its steps. `results` are the results of the earlier steps, by name."""
 
     def __init__(self, store: Store, row: RoundRow, results: Mapping[str, Stored], report: Report) -> None:
         self.store, self.row, self.report = store, row, report
         self.results = {name: StepResult.from_dict(values) for name, values in results.items()}
         self.folder = store.artifacts
         self.log = RoundLog(store, row.project_id)
-        self.notes: list[str] = []  # of the step that is run on this object
+        self.notes: list[str] = []  # notes of the step that runs with this object
 
     @cached_property
     def place(self) -> Place:
@@ -90,7 +90,7 @@ class StoredRound:
 
     @cached_property
     def start(self) -> RoundStart:
-        """What the round started from: the output of its first step or, once it is finished, what its row names."""
+        """The start of the round: the output of its first step or, after it has finished, the data in its row."""
         if self.row.status == "finished":
             return self._start_of_finished()
         return stage_outputs.open_output(self.place, RoundStart, self.results[SNAPSHOT].output or {})
@@ -101,7 +101,7 @@ class StoredRound:
 
     @cached_property
     def context(self) -> StageContext:
-        """The context of the stages. Results of the previous round are opened by the stage that reads them."""
+        """The context of the stages. Results of the previous round are opened only when a stage reads them."""
         start = self.start
         region, share = self._region(start.snapshot)
         runtime = Runtime.create(start.config.seed)
@@ -133,12 +133,12 @@ class StoredRound:
         )
 
     def checkpoints(self) -> Path:
-        """In the artifact folder, where other workers find them too, unless that is remote."""
+        """The folder of checkpoints: in the artifact folder, which other workers share, unless that is remote."""
         folder = self.store.home / "cache" if self.folder.remote else self.folder.folder
         return Path(folder) / "checkpoints" / f"round-{self.row.id}"
 
     def artifact(self, round_id: int, *kinds: str) -> ArtifactRef | None:
-        """The first of these artifacts that the round has; None without any."""
+        """The first of these artifacts that the round has. None if it has none."""
         return find_artifact(self.log, round_id, *kinds)
 
     def _region(self, snapshot: PoolSnapshot) -> tuple[NDArray[np.bool_] | None, float]:
@@ -174,7 +174,7 @@ class StoredRound:
         )
 
     def load_or_note(self, part: str, load: Callable[[], Loaded | None]) -> Loaded | None:
-        """A result of the previous round; None with a note when it cannot be read: the round then starts without it."""
+        """Load a result of the previous round. If it cannot be read, add a note and return None."""
         try:
             return load()
         except (NotFound, InvalidInput) as problem:
@@ -183,7 +183,7 @@ class StoredRound:
 
 
 def find_artifact(log: RoundLog, round_id: int, *kinds: str) -> ArtifactRef | None:
-    """The first of these artifacts that the round has; None without any."""
+    """The first of these artifacts that the round has. None if it has none."""
     for kind in kinds:
         try:
             return log.artifact(round_id, kind)
@@ -193,7 +193,7 @@ def find_artifact(log: RoundLog, round_id: int, *kinds: str) -> ArtifactRef | No
 
 
 def last_landmarks(log: RoundLog, round_id: int | None) -> Landmarks | None:
-    """The landmarks of this round, or of the newest round before it that computed kernel features."""
+    """The landmarks of this round, or of the newest earlier round that computed kernel features."""
     while round_id is not None:
         if find_artifact(log, round_id, "kernel") is not None:
             return stage_outputs.open_landmarks(log.file(round_id, "kernel"))
@@ -203,8 +203,8 @@ def last_landmarks(log: RoundLog, round_id: int | None) -> Landmarks | None:
 
 
 def past_rounds(log: RoundLog, round_id: int | None) -> tuple[PastRound, ...]:
-    """The rounds of the preset `auto` that led to this one, in their order. One whose predictions are no longer there
-    counts as one that trained only one approach."""
+    """The chain of rounds with the preset `auto` that ends with this one, oldest first. A round whose predictions have
+    been removed counts as one that trained only one approach."""
     found: list[PastRound] = []
     while round_id is not None:
         row = log.get(round_id)
@@ -228,11 +228,11 @@ def past_rounds(log: RoundLog, round_id: int | None) -> tuple[PastRound, ...]:
     return tuple(reversed(found))
 
 
-_last_inputs: tuple[tuple[int, int], Inputs] | None = None  # of the round this process worked on last
+_last_inputs: tuple[tuple[int, int], Inputs] | None = None  # the inputs of this process's last round
 
 
 class StoredOutputs(Outputs):
-    """The outputs of a round's finished steps, opened when they are first read."""
+    """The outputs of a round's finished steps. Each is opened when it is first read."""
 
     def __init__(self, of: StoredRound) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class StoredOutputs(Outputs):
 
 
 def open_round_inputs(of: StoredRound, stored: Stored | None = None) -> Inputs:
-    """The inputs of a round, opened once for each round and process; prepared again where `stored` is empty."""
+    """The inputs of a round, opened once per round and process. They are prepared again if `stored` is empty."""
     global _last_inputs
     key = _inputs_key(of)
     if _last_inputs is None or _last_inputs[0] != key:
@@ -263,7 +263,7 @@ def open_round_inputs(of: StoredRound, stored: Stored | None = None) -> Inputs:
 
 
 def keep_inputs(of: StoredRound, inputs: Inputs) -> None:
-    """Later steps of the round in this process use these inputs instead of opening them again."""
+    """Keep the inputs for later steps of the round in this process, which then do not open them again."""
     global _last_inputs
     _last_inputs = (_inputs_key(of), inputs)
 

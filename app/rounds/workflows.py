@@ -1,19 +1,20 @@
-"""Rounds as durable workflows: the stages of `core.rounds.stages`, each a step of the engine.
+"""Rounds as durable workflows: each stage of `core.rounds.stages` is a step of the engine.
 
-The engine keeps the result of each finished step, which names the files of its output, so a round that lost its worker
-continues with the next stage in another. An interrupted stage is run again from its beginning or its last checkpoint,
-with the same seed and the same inputs, and gives the same result.
+The engine stores the result of each finished step, which references the files of its output. If the worker of a round
+is lost, another worker continues with the next stage. An interrupted stage is run again from its beginning or its last
+checkpoint, with the same seed and inputs, and gives the same result.
 
 Simulations have workflows of their own (`app.simulation.workflows`).
 
-Large stages (prediction, kernel features) are divided into units, child workflows on a queue that every worker serves.
+Large stages (prediction, kernel features) are divided into units: child workflows on a queue that all workers serve.
 
-No exception of a stage reaches the engine: an error or a cancellation ends the round in the store, with its message,
-and the result of the step says so. A step that lost the database is run again when it answers (`app.worker.outages`).
-If it was away for too long, the engine notes an error; the round is then started again, a limited number of times.
+Exceptions of a stage do not reach the engine: an error or a cancellation ends the round in the store, with its message,
+and the result of the step has the status. If the connection to the database is lost, the step is run again when the
+database is reachable (`app.worker.outages`). After a long outage the engine stores an error, and the round is started
+again, a limited number of times.
 
-Step results of another version of the program are not read: a round that such a version began, and that no living
-worker runs, starts again from its first step (`restart_outdated`).
+Step results of another version of the program are not read. If no living worker runs a round of another version, the
+round starts again from its first step (`restart_outdated`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from storage.rounds import comparisons
 from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow, project_of, unfinished_rounds
 
 LOG = logging.getLogger("winnow.worker")
-MOST_DEATHS = 5  # of workers in the same stage of a round
+MOST_DEATHS = 5  # workers that may be lost in the same stage of a round
 WATCH_SECONDS = 0.25
 
 
@@ -53,7 +54,7 @@ def round_workflow_id(round_id: int) -> str:
 
 @DBOS.workflow(name="winnow.round")
 def round_workflow(project_id: int, round_id: int) -> str:
-    """One round, from snapshot to picks. Gives how it ended."""
+    """Run one round, from snapshot to picks. Returns its final status."""
     if ended := through_outages(worker_context.current().store, lambda: _begin(project_id, round_id)):
         return ended
     results: dict[str, Stored] = {}
@@ -76,19 +77,22 @@ def round_workflow(project_id: int, round_id: int) -> str:
 
 @DBOS.workflow(name="winnow.unit")
 def unit_workflow(stage: str, project_id: int, round_id: int, results: dict[str, Stored], rows: list[int]) -> Stored:
-    """Rows rows[0] to rows[1] of a divided stage. Gives a `StepResult` as JSON."""
+    """Run the rows from rows[0] to rows[1] of a divided stage. Returns a `StepResult` as JSON."""
     return DBOS.run_step({"name": f"unit {stage}"}, _perform_unit, stage, project_id, round_id, results, rows)
 
 
 @DBOS.workflow(name="winnow.comparison")
 def comparison_workflow(project_id: int, round_id: int, ticket: str) -> str:
-    """What other strategies would have picked, on the arrays that the round stored."""
+    """Compute the picks of other strategies from the arrays that the round stored."""
     return DBOS.run_step({"name": "compare"}, _compare, project_id, round_id, ticket)
 
 
 def enqueue_waiting(store: Store) -> None:
-    """Enqueue every round, comparison and simulation that waits. What is enqueued already stays as it is. A round whose
-    workflow ended without a result is started again, or ended in the store too (one cancelled by hand)."""
+    """Enqueue every waiting round, comparison and simulation that is not enqueued yet.
+
+    A round whose workflow ended without a result is started again. If the workflow was cancelled from outside, the
+    round is ended in the store.
+    """
     waiting = unfinished_rounds(store)
     known = engine.statuses([round_workflow_id(round_id) for _, round_id in waiting]) if waiting else {}
     for project_id, round_id in waiting:
@@ -105,8 +109,10 @@ def enqueue_waiting(store: Store) -> None:
 
 
 def restart_outdated(living: Collection[str]) -> list[str]:
-    """Delete unfinished workflows of another version of the program that no living worker runs; gives their ids. The
-    next `enqueue_waiting` starts their rounds, comparisons and simulations again, from rows of the store alone."""
+    """Delete the unfinished workflows of another version of the program that no living worker runs. Returns their ids.
+
+    The next `enqueue_waiting` starts their rounds, comparisons and simulations again from the rows of the store.
+    """
     outdated = engine.outdated(living)
     if outdated:
         engine.delete(outdated, with_children=True)
@@ -116,8 +122,11 @@ def restart_outdated(living: Collection[str]) -> list[str]:
 
 
 def _restart_or_end(log: RoundLog, round_id: int, workflow: Any) -> None:
-    """For an unfinished round whose workflow has ended. An error of the engine means that the store could not be used:
-    stages end their round themselves. Deleting the workflow lets `enqueue_waiting` start it again."""
+    """Restart or end an unfinished round whose workflow has ended.
+
+    Errors of stages end the round in the store, so an error in the engine means that the store could not be used. The
+    workflow is then deleted, so that `enqueue_waiting` starts the round again.
+    """
     row = log.get(round_id)
     if not row.unfinished:
         return
@@ -126,13 +135,13 @@ def _restart_or_end(log: RoundLog, round_id: int, workflow: Any) -> None:
     elif workflow.status != "ERROR":
         log.fail(
             round_id,
-            f"The round was stopped from outside: the engine has its workflow as {workflow.status}. Start a new round.",
+            f"The round was stopped from outside: the engine reports its status as {workflow.status}. Start a new one.",
         )
     elif _deaths(log.progress_of(round_id, limit=10_000)) >= MOST_DEATHS:
         log.fail(
             round_id,
-            f"The worker lost the database in {MOST_DEATHS} attempts at the same stage, so the round was ended. The "
-            f"last reason: {_reason(workflow)} Check that the database and the disk of the worker can be used, then "
+            f"The worker lost the database in {MOST_DEATHS} attempts at the same stage, so the round was ended. Last "
+            f"error: {_reason(workflow)} Check that the worker can reach its database and write to its disk, then "
             "start a new round.",
         )
     else:
@@ -148,7 +157,7 @@ def _reason(workflow: Any) -> str:
 
 
 def _begin(project_id: int, round_id: int) -> str:
-    """Called each time a worker starts or continues the round. Gives its status if it has ended, else an empty text."""
+    """Record that a worker starts or continues the round. Returns the status if it has ended, else an empty text."""
     at = worker_context.current()
     log = RoundLog(at.store, project_id)
     row = log.get(round_id)
@@ -172,7 +181,7 @@ def _begin(project_id: int, round_id: int) -> str:
 
 
 def _deaths(progress: Sequence[ProgressRow]) -> int:
-    """Workers lost since a stage was last finished, counting the one that finished it: it no longer runs the round."""
+    """The number of workers lost since a stage last finished. The worker that finished it counts as lost, too."""
     after = 0
     for step in reversed(progress):
         if step.note == FINISHED:
@@ -184,8 +193,8 @@ def _deaths(progress: Sequence[ProgressRow]) -> int:
 def _perform(
     step: str, project_id: int, round_id: int, results: dict[str, Stored], units: Sequence[str] = ()
 ) -> Stored:
-    """One step, in this worker, run again after an outage of the database. An error ends the round, and the result says
-    how."""
+    """Run one step in this worker, again after each outage of the database. An error ends the round; the result then
+    has its status."""
     store = worker_context.current().store
     return through_outages(store, lambda: _perform_once(step, project_id, round_id, results, units))
 
@@ -222,7 +231,7 @@ def _perform_once(
 
 def _require_ownership(round_id: int) -> None:
     if not engine.owns(round_workflow_id(round_id), worker_context.current().worker_id):
-        raise Superseded("Another worker took this round over.")
+        raise Superseded("Another worker has taken over this round.")
 
 
 def _end(log: RoundLog, round_id: int, error: Exception) -> str:
@@ -260,7 +269,7 @@ def _perform_unit_once(
 
 
 def _follow(units: Sequence[str], activity: Activity) -> list[Stored]:
-    """Wait for the units, wherever they run. Gives their outputs in order."""
+    """Wait for the units, which any worker may run. Returns their outputs in order."""
     while True:
         rows = engine.statuses(units)
         done = {unit: StepResult.from_dict(row.output or {}) for unit, row in rows.items() if row.status == "SUCCESS"}

@@ -248,9 +248,9 @@ def test_a_round_whose_workflow_lost_the_database_starts_again_and_ends_with_the
     workflows.enqueue_waiting(store)
     assert len(engine.deleted) == workflows.MOST_DEATHS - 1
     assert engine.log.get(engine.round_id).error == (
-        "The worker lost the database in 5 attempts at the same stage, so the round was ended. The last reason: The "
-        "database closed the connection. Check that the database and the disk of the worker can be used, then start a "
-        "new round."
+        "The worker lost the database in 5 attempts at the same stage, so the round was ended. Last error: The "
+        "database closed the connection. Check that the worker can reach its database and write to its disk, then "
+        "start a new round."
     )
 
 
