@@ -37,7 +37,7 @@ from core.coresets.span import InnerProblem
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 
-BLOCK_BYTES = 2 * 2**20  # of features in a block of the pool
+BLOCK_BYTES = 2**20  # of features in a block of the pool
 ViewFeatures = Callable[[int], Any]
 """Pool row -> (A, q) features of its augmented views."""
 
@@ -139,31 +139,29 @@ class OuterProblem:
 
     def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G (), dG/dW as W, and P - Y (C, n), in one pass over the features."""
-        loss, gradient, errors = (
-            W.new_zeros((), dtype=torch.float64),
-            torch.zeros_like(W),
-            torch.empty_like(self.targets),
-        )
+        loss, gradient = W.new_zeros((), dtype=torch.float64), torch.zeros_like(W)
+        errors = torch.empty_like(self.targets)
         q = self.features.shape[1]
         for rows in self.slices():
-            logits = self.apply(W, rows)
-            found = torch.softmax(logits, 0) - self.targets[:, rows]
-            counted = found if self.weights is None else found * self.weights[rows]
-            gradient.narrow(1, 0, q).addmm_(counted, self.features[rows])
-            if self.bias:
-                gradient.narrow(1, q, 1).add_(counted.sum(1, keepdim=True))
-            errors[:, rows] = found
-            loss += self._losses(logits, rows).sum(dtype=torch.float64)
+            targets, log_P = self.targets[:, rows], torch.log_softmax(self.apply(W, rows), 0)
+            found = torch.sub(log_P.exp(), targets, out=errors[:, rows])
+            gradient.narrow(1, 0, q).addmm_(self._counted(found, rows), self.features[rows])
+            loss -= self._counted(targets * log_P, rows).sum(dtype=torch.float64)
+        if self.bias:
+            gradient[:, q] = self._counted(errors, slice(None)).sum(1)
         return self.scale * loss, self.scale * gradient, errors
 
     def loss(self, W: Tensor) -> Tensor:
         """G () at weights W, without its gradient."""
-        parts = [self._losses(self.apply(W, rows), rows).sum(dtype=torch.float64) for rows in self.slices()]
-        return self.scale * torch.stack(parts).sum()
+        loss = W.new_zeros((), dtype=torch.float64)
+        for rows in self.slices():
+            losses = cross_entropy(self.apply(W, rows), self.targets[:, rows])
+            loss += self._counted(losses, rows).sum(dtype=torch.float64)
+        return self.scale * loss
 
-    def _losses(self, logits: Tensor, rows: slice) -> Tensor:
-        losses = cross_entropy(logits, self.targets[:, rows])
-        return losses if self.weights is None else losses * self.weights[rows]
+    def _counted(self, columns: Tensor, rows: slice) -> Tensor:
+        """Columns (…, k) of these rows, each as often as the row counts in the outer loss."""
+        return columns if self.weights is None else columns * self.weights[rows]
 
     def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
         """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""

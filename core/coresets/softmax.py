@@ -21,7 +21,7 @@ from core.coresets.solvers import Operator, Point
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """(N,) CE(Y_i, softmax(logits_i)) for logits and soft targets (C, N)."""
-    return torch.logsumexp(logits, 0) * targets.sum(0) - (targets * logits).sum(0)
+    return -(targets * torch.log_softmax(logits, 0)).sum(0)
 
 
 def curvature_product(P: Tensor, S: Tensor) -> Tensor:
@@ -31,68 +31,38 @@ def curvature_product(P: Tensor, S: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxRegression:
-    """F above as a function that `truncated_newton` can minimize.
-
-    `inverse_gram` (r, r), where given, approximates the inverse of each class's block of H; see `typical_gram`.
-    """
+    """F above as a function that `truncated_newton` can minimize."""
 
     features: Tensor  # X (N, r)
     targets: Tensor  # Y (C, N)
     penalty: float
     scale: float
     weights: Tensor | None = None  # w (N,)
-    inverse_gram: Tensor | None = None
+    precondition: Operator | None = None  # an approximation of V -> H^-1 V
 
     def value(self, W: Tensor) -> Tensor:
         """() F(W), the objective at weights W (C, r)."""
-        return self._value(W @ self.features.T, W)
+        return self._value(torch.log_softmax(W @ self.features.T, 0), W)
 
-    def _value(self, logits: Tensor, W: Tensor) -> Tensor:
-        losses = cross_entropy(logits, self.targets)
+    def _value(self, log_P: Tensor, W: Tensor) -> Tensor:
+        losses = self.targets * log_P
         total = losses.sum() if self.weights is None else (losses * self.weights).sum()
-        return self.scale * total + 0.5 * self.penalty * (W * W).sum()
+        return 0.5 * self.penalty * (W * W).sum() - self.scale * total
 
     def at(self, W: Tensor) -> Point:
-        logits = W @ self.features.T
-        P = torch.softmax(logits, 0)
-        gradient = self._weighted(P - self.targets) @ self.features + self.penalty * W
-        return Point(self._value(logits, W), gradient, self.hessian(P), self.preconditioner())
+        log_P = torch.log_softmax(W @ self.features.T, 0)
+        P = log_P.exp()
+        gradient = self.scale * (self._weighted(P - self.targets) @ self.features) + self.penalty * W
+        return Point(self._value(log_P, W), gradient, self.hessian(P), self.precondition)
 
     def hessian(self, P: Tensor) -> Operator:
         """V -> H V at the weights whose probabilities are P (C, N)."""
 
         def product(V: Tensor) -> Tensor:
-            S = V @ self.features.T
-            return self._weighted(curvature_product(P, S)) @ self.features + self.penalty * V
+            curved = self._weighted(curvature_product(P, V @ self.features.T))
+            return torch.add(self.penalty * V, curved @ self.features, alpha=self.scale)
 
         return product
 
-    def typical_gram(self, P: Tensor) -> Tensor:
-        """(r, r) X^T diag(w_i s_i) X, where s_i is the mean of p (1 - p) over classes at probabilities P (C, N).
-
-        The data's part of a class's block of H, with the class's own p (1 - p) replaced by their mean.
-        """
-        typical = (P * (1 - P)).mean(0)
-        if self.weights is not None:
-            typical = typical * self.weights
-        return self.features.T @ (self.features * typical.unsqueeze(1))
-
-    def preconditioner(self) -> Operator | None:
-        inverse = self.inverse_gram
-        return None if inverse is None else lambda V: V @ inverse
-
     def _weighted(self, columns: Tensor) -> Tensor:
-        return columns * (self.scale if self.weights is None else self.scale * self.weights)
-
-
-def inverse_gram(gram: Tensor, scale: float, penalty: float) -> Tensor:
-    """(scale * gram + penalty I)^-1 for a positive semi-definite gram (r, r), by Cholesky, for preconditioning.
-
-    The diagonal is raised by the rounding of the largest entry, so that a gram whose small eigenvalues rounded to
-    below -penalty is still factorized; a preconditioner may be approximate.
-    """
-    shifted = scale * gram
-    diagonal = shifted.diagonal()
-    rounding = torch.finfo(gram.dtype).eps * len(gram) * diagonal.max() if len(gram) else 0.0
-    diagonal.add_(penalty + rounding)
-    return torch.cholesky_inverse(torch.linalg.cholesky(shifted))
+        return columns if self.weights is None else columns * self.weights

@@ -102,7 +102,7 @@ def _first_direction(residual: Tensor, precondition: Operator | None) -> tuple[T
 
 
 def _relative(residual: Tensor, scale: Tensor) -> float:
-    return float(residual.norm() / scale.clamp_min(torch.finfo(scale.dtype).tiny))
+    return float(torch.linalg.vector_norm(residual) / scale.clamp_min(torch.finfo(scale.dtype).tiny))
 
 
 def truncated_newton(

@@ -5,6 +5,7 @@ regression on N rows of d features is solved in an orthonormal basis Q (r, d) of
 
     W = W_r Q,   X = Z Q^T (N, r),   H = Q^T H_r Q + penalty (I - Q^T Q)
 
+More rows than features have such a basis too where most directions carry almost nothing, as with many views of an item.
 Orthogonal to the span the Hessian is the penalty alone, so H^-1 there is a division. Directions of almost no weight
 (their share of the loss's curvature below `cutoff` times the penalty) are left out of the basis; the error is corrected
 in closed form from the rows, and bounded: see `lift` and `solve_hessian`.
@@ -20,7 +21,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from core.coresets.softmax import SoftmaxRegression, curvature_product, inverse_gram
+from core.coresets.preconditioner import TwoLevel, typical_curvature
+from core.coresets.softmax import SoftmaxRegression, curvature_product
 from core.coresets.solvers import Solved, conjugate_gradient, truncated_newton
 
 BLOCK = 128  # rows orthogonalized at a time
@@ -30,18 +32,22 @@ def new_directions(basis: Tensor, rows: Tensor, coordinates: Tensor, threshold: 
     """(k, d) orthonormal directions of `rows` (n, d) outside `basis` (r, d) that carry more than `threshold`.
 
     `coordinates` (n, r) are those of the rows in the basis. What a direction u carries is sum_i (z_i . u)^2 over the
-    rows. n should be small: an (n, n) matrix is decomposed.
+    rows; directions that carry no more than rounding are not found. n should be small: an (n, n) matrix is decomposed.
     """
-    rest = rows - coordinates @ basis
-    eigenvalues, vectors = torch.linalg.eigh((rest @ rest.T).double())
-    noise = torch.finfo(rows.dtype).eps * float((rows * rows).sum(1).max()) * len(rows)
-    keep = eigenvalues > max(threshold, noise)
-    directions = vectors[:, keep].to(rows.dtype).T @ rest
+    gram = rows @ rows.T - coordinates @ coordinates.T  # of what the rows hold outside the basis
+    eigenvalues, vectors = torch.linalg.eigh(gram.double())
+    noise = 4 * torch.finfo(rows.dtype).eps * float((rows * rows).sum(1).max()) * len(rows)
+    vectors = vectors[:, eigenvalues > max(threshold, noise)].T.to(rows.dtype)
+    directions = vectors @ rows - (vectors @ coordinates) @ basis
+    return orthonormal(directions - (directions @ basis.T) @ basis)  # again, for the rounding of the first time
+
+
+def orthonormal(directions: Tensor) -> Tensor:
+    """Directions (k, d) that are nearly orthogonal, made orthonormal by the Cholesky factor of their Gram matrix."""
     directions = directions / directions.norm(dim=1, keepdim=True)
-    directions = directions - (directions @ basis.T) @ basis
-    orthonormal, _ = torch.linalg.qr(directions.T)
-    transposed: Tensor = orthonormal.T.contiguous()
-    return transposed
+    factor = torch.linalg.cholesky(directions @ directions.T)
+    found: Tensor = torch.linalg.solve_triangular(factor, directions, upper=False)
+    return found
 
 
 @dataclass(slots=True)
@@ -58,20 +64,21 @@ class InnerProblem:
     weights: Tensor  # W_r (C, r), the latest solution: the start of the next
     energy: float = 0.0  # |Z|^2
     left_out: float = 0.0  # |Z - X Q|, what the rows hold outside the basis
-    inverse: Tensor | None = None  # the preconditioner, made when
+    n_rotated: int = 0  # r when the axes were last principal
+    precondition: TwoLevel | None = None  # made when
     typical: float = 0.0  # this was the mean of p (1 - p)
     n_preconditioned: int = 0  # and there were so many rows
+    known: tuple[Tensor, Tensor, Tensor] | None = None  # the latest probabilities: weights, coordinates, P
 
     @classmethod
     def create(cls, rows: Tensor, targets: Tensor, penalty: float, *, mean: bool, cutoff: float) -> InnerProblem:
-        """On rows (N, d), targets (C, N). As many rows as columns or more: the basis is all directions."""
+        """On rows (N, d), targets (C, N). Where no basis of at most half the directions is found: all directions."""
         n, d = rows.shape
-        if n >= d:
-            return cls(penalty, mean, cutoff, [rows], targets, None, rows, rows.new_zeros(len(targets), d))
         empty = rows.new_zeros(0, d)
         problem = cls(penalty, mean, cutoff, [], targets[:, :0], empty, empty[:, :0], rows.new_zeros(len(targets), 0))
-        problem.add(rows, targets)
-        return problem
+        if (n < d or cutoff > 0) and problem.add(rows, targets, at_most=n if n < d else d // 2):
+            return problem
+        return cls(penalty, mean, cutoff, [rows], targets, None, rows, rows.new_zeros(len(targets), d))
 
     @property
     def n_rows(self) -> int:
@@ -81,27 +88,50 @@ class InnerProblem:
     def scale(self) -> float:
         return 1.0 / self.n_rows if self.mean else 1.0
 
-    def add(self, rows: Tensor, targets: Tensor) -> None:
-        """Rows (n, d) with targets (C, n) are added with weight 1; the latest weights remain the starting point."""
+    def add(self, rows: Tensor, targets: Tensor, at_most: int | None = None) -> bool:
+        """Rows (n, d) with targets (C, n) are added with weight 1; the latest weights remain the starting point.
+
+        Stops, False, where the basis would need more than `at_most` directions; the problem is of no use then.
+        """
         self.targets = torch.cat([self.targets, targets], 1)
         if self.basis is None:
             self.coordinates = torch.cat([self.coordinates, rows])
             self.blocks = [self.coordinates]
-            return
-        threshold = self.cutoff * self.penalty / self.scale
+            return True
         for block in rows.split(BLOCK):
-            inside = block @ self.basis.T
-            directions = new_directions(self.basis, block, inside, threshold)
-            # few directions come first in these products, which is several times faster than last
-            earlier = [(directions @ known.T).T for known in self.blocks]
-            self.basis = torch.cat([self.basis, directions])
-            self.blocks.append(block)
-            own = torch.cat([inside, (directions @ block.T).T], 1)
-            widened = torch.cat([self.coordinates, torch.cat(earlier)], 1) if earlier else own[:0]
-            self.coordinates = torch.cat([widened, own])
+            self._widen(self.basis, block)
+            if at_most is not None and len(self.basis) > at_most:
+                return False
         self.weights = torch.nn.functional.pad(self.weights, (0, len(self.basis) - self.weights.shape[1]))
+        if len(self.basis) >= 2 * self.n_rotated:
+            self._rotate(self.basis)
         self.energy += float(rows.norm()) ** 2
         self.left_out = self._left_out()
+        return True
+
+    @property
+    def threshold(self) -> float:
+        """What a direction must carry to be in the basis."""
+        return self.cutoff * self.penalty / self.scale
+
+    def _widen(self, basis: Tensor, block: Tensor) -> None:
+        inside = block @ basis.T
+        directions = new_directions(basis, block, inside, self.threshold)
+        # few directions come first in these products, which is several times faster than last
+        earlier = [(directions @ known.T).T for known in self.blocks]
+        self.basis = torch.cat([basis, directions])
+        self.blocks.append(block)
+        own = torch.cat([inside, (directions @ block.T).T], 1)
+        widened = torch.cat([self.coordinates, torch.cat(earlier)], 1) if earlier else own[:0]
+        self.coordinates = torch.cat([widened, own])
+
+    def _rotate(self, basis: Tensor) -> None:
+        """Principal axes, strongest first. Directions found block by block that carry little in all are left out."""
+        carried, axes = torch.linalg.eigh((self.coordinates.T @ self.coordinates).double())
+        least = self.threshold if self.cutoff else -math.inf
+        axes = axes[:, carried > least].flip(1).to(basis.dtype)
+        self.basis, self.coordinates, self.weights = axes.T @ basis, self.coordinates @ axes, self.weights @ axes
+        self.n_rotated = len(carried)
 
     def solve(self, tolerance: float, max_steps: int = 50) -> Solved:
         """The optimum in the basis, W_r (C, r), from the previous one; `tolerance` is on the gradient's norm.
@@ -110,7 +140,7 @@ class InnerProblem:
         magnitude, and with it the fit of the preconditioner.
         """
         steps = products = 0
-        if self.inverse is None:
+        if self.precondition is None:
             self._refresh_preconditioner()
             first = float(self.reduced().at(self.weights).gradient.norm())
             near = self._newton(max(tolerance, 0.05 * first), max_steps)
@@ -125,30 +155,40 @@ class InnerProblem:
         return solved
 
     def _refresh_preconditioner(self) -> None:
-        """Factorize anew when rows joined or the rows' mean p (1 - p) changed by half."""
+        """Factorize anew when rows joined or the rows' mean p (1 - p) changed by half.
+
+        Rows that have just joined are on their way to their targets and count with probabilities half-way there.
+        """
         P = self.probabilities()
-        typical = float((P * (1 - P)).mean())
-        r = self.coordinates.shape[1]
-        fits = self.inverse is not None and len(self.inverse) == r and self.n_preconditioned == self.n_rows
+        typical = float(typical_curvature(P).mean())
+        fits = self.precondition is not None and self.n_preconditioned == self.n_rows
         if fits and 2 / 3 < (typical + 1e-30) / (self.typical + 1e-30) < 3 / 2:
             return
-        gram = self.reduced().typical_gram(P)
-        self.inverse = inverse_gram(gram, self.scale, self.penalty)
+        old = self.n_preconditioned
+        halfway = 0.5 * (P[:, old:] + self.targets[:, old:])
+        P = torch.cat([P[:, :old], halfway], 1)
+        self.precondition = TwoLevel.at(self.coordinates, P, self.scale, self.penalty)
         self.typical, self.n_preconditioned = typical, self.n_rows
 
     def reduced(self) -> SoftmaxRegression:
-        return SoftmaxRegression(self.coordinates, self.targets, self.penalty, self.scale, inverse_gram=self.inverse)
+        return SoftmaxRegression(
+            self.coordinates, self.targets, self.penalty, self.scale, precondition=self.precondition
+        )
 
     def probabilities(self) -> Tensor:
         """P (C, N) at the latest weights."""
-        return torch.softmax(self.weights @ self.coordinates.T, 0)
+        if self.known is not None and self.known[0] is self.weights and self.known[1] is self.coordinates:
+            return self.known[2]
+        P = torch.softmax(self.weights @ self.coordinates.T, 0)
+        self.known = self.weights, self.coordinates, P
+        return P
 
     def combine(self, columns: Tensor) -> Tensor:
         """columns Z (C, d) for columns (C, N), block by block."""
         parts = columns.split([len(block) for block in self.blocks], 1)
         total: Tensor = parts[0] @ self.blocks[0]
         for part, block in zip(parts[1:], self.blocks[1:], strict=True):
-            total = total + part @ block
+            total.addmm_(part, block)
         return total
 
     def lift(self) -> Tensor:
@@ -176,15 +216,15 @@ class InnerProblem:
         """
         self._refresh_preconditioner()
         P, regression = self.probabilities(), self.reduced()
-        product, precondition = regression.hessian(P), regression.preconditioner()
+        product, precondition = regression.hessian(P), regression.precondition
         if self.basis is None:
             return conjugate_gradient(
                 product, target, start=start, precondition=precondition, tolerance=tolerance, max_steps=max_steps
             )
         inside = target @ self.basis.T
-        outside = target - inside @ self.basis
-        v, u = None if start is None else start @ self.basis.T, outside / self.penalty
-        pushed = self.spread(u)  # what u adds to the rows' logits
+        v = None if start is None else start @ self.basis.T
+        left, left_inside = target, inside  # outside the basis, the part of V is that of left / penalty
+        pushed = self._push(left, left_inside)
         norm, steps, curved = max(float(target.norm()), 1e-30), 0, None
         while True:
             right = inside - self.scale * (curvature_product(P, pushed) @ self.coordinates)
@@ -199,14 +239,18 @@ class InnerProblem:
             )
             v, steps, known = solved.value, steps + max(solved.steps, 1), curved
             curved = self.scale * curvature_product(P, v @ self.coordinates.T + pushed)
-            if known is not None:  # u fits the curvature of the turn before
+            if known is not None:  # the part outside fits the curvature of the turn before
                 missing = float((curved - known).norm()) * self.left_out
                 relative = math.hypot(solved.residual * size, missing) / norm
                 if relative <= tolerance or steps >= max_steps:
-                    return Solved(v @ self.basis + u, steps, relative <= tolerance, relative, steps)
-            pulled = self.combine(curved)
-            u = (outside - pulled + (pulled @ self.basis.T) @ self.basis) / self.penalty
-            pushed = self.spread(u)
+                    V = left / self.penalty + (v - left_inside / self.penalty) @ self.basis
+                    return Solved(V, steps, relative <= tolerance, relative, steps)
+            left, left_inside = target - self.combine(curved), inside - curved @ self.coordinates
+            pushed = self._push(left, left_inside)
+
+    def _push(self, left: Tensor, left_inside: Tensor) -> Tensor:
+        """(C, N) what the part of `left` / penalty outside the basis adds to the rows' logits."""
+        return (self.spread(left) - left_inside @ self.coordinates.T) / self.penalty
 
     def spread(self, V: Tensor) -> Tensor:
         """V Z^T (C, N) for V (C, d), block by block."""

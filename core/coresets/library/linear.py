@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from core.coresets.library.implicit import Influence, Inner
-from core.coresets.softmax import SoftmaxRegression, cross_entropy, inverse_gram
+from core.coresets.preconditioner import inverse_gram
+from core.coresets.softmax import SoftmaxRegression, cross_entropy
 from core.coresets.solvers import conjugate_gradient, truncated_newton
 
 
@@ -75,7 +76,7 @@ class SoftmaxProblem:
         P = torch.softmax(W @ X.T, 0)
         curvature = float((P * (1 - P) * w).mean() / w.mean())
         inverse = inverse_gram((X * w[:, None]).T @ X, max(curvature, 1e-3) * scale, self.penalty)
-        return SoftmaxRegression(X, self.targets[rows].T, self.penalty, scale, w, inverse), basis
+        return SoftmaxRegression(X, self.targets[rows].T, self.penalty, scale, w, lambda V: V @ inverse), basis
 
     def solve(self, weights: Tensor, start: Tensor | None = None) -> Inner:
         d, C = self.features.shape[1], self.targets.shape[1]
@@ -121,7 +122,7 @@ class SoftmaxProblem:
         solved = conjugate_gradient(
             regression.hessian(P),
             inside,
-            precondition=regression.preconditioner(),
+            precondition=regression.precondition,
             tolerance=self.tolerance,
             max_steps=self.max_steps,
         )

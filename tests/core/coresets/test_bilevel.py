@@ -12,7 +12,7 @@ import torch
 from core.coresets.bilevel import Objective, OuterProblem, Settings, follow, greedy
 from core.coresets.softmax import SoftmaxRegression, cross_entropy
 from core.coresets.solvers import truncated_newton
-from core.coresets.span import InnerProblem, new_directions
+from core.coresets.span import InnerProblem
 from core.errors import Cancelled, InvalidInput
 from tests.core.fake_cuda import fake_cuda
 
@@ -276,14 +276,3 @@ def test_the_pool_and_the_basis_stay_on_the_device_of_their_inputs():
         product = inner.hessian_product(inner.probabilities(), gradient)
         for tensor in (loss, gradient, errors, scores, inner.lift(), product):
             assert tensor.device.type == "cuda"
-
-
-def test_new_directions_are_orthonormal_and_outside_the_basis():
-    draw = torch.Generator().manual_seed(0)
-    basis = torch.linalg.qr(torch.randn(30, 4, generator=draw))[0].T
-    rows = torch.randn(6, 30, generator=draw)
-    rows[5] = basis[0] + rows[0]
-    found = new_directions(basis, rows, rows @ basis.T, 0.0)
-    both = torch.cat([basis, found])
-    assert len(found) == 5
-    torch.testing.assert_close(both @ both.T, torch.eye(9), atol=1e-5, rtol=0)
