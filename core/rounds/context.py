@@ -69,6 +69,7 @@ class StageContext:
     encoder: Encoder | None = None  # whose features the round uses; None: a network is trained from scratch
     rival: Rival | None = None
     checkpoints: Path | None = None  # folder of training checkpoints
+    explain: bool = True  # False: picks without reasons, where nothing reads them
     report: Report = ignore
 
     @property

@@ -381,5 +381,6 @@ class Trial:
             ),
             encoder=self.encoder,
             checkpoints=self.folder,
+            explain=False,
             report=report,
         )

@@ -219,7 +219,7 @@ def select_batch(
         empty, strategy = np.empty(0, np.int64), context.config.selection.strategy
         chosen = Selection(item_ids=empty, scores=empty.astype(np.float32), strategy=strategy)
     else:
-        chosen = registry.select(request, context.config.selection, context.report)
+        chosen = registry.select(request, context.config.selection, context.report, explain=context.explain)
         chosen, influence = add_second_looks(context, request, chosen, trust, candidates.rows)
     selection = dataclasses.replace(chosen, notes=(*chosen.notes, *notes))
     return Batch(

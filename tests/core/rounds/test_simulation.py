@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from core.acquisition import reasons
 from core.errors import InvalidInput
 from core.rounds import round_model
 from core.rounds.simulation import Oracle, Trial, answers, initial_rows, snapshot_with, thinned
@@ -62,6 +63,9 @@ class CountingCache(MemoryRowCache):
         return super().rows(key, names, count, report)
 
 
+context = Trial._context
+
+
 def without_times(records: list[RoundRecord]) -> list[RoundRecord]:
     return [dataclasses.replace(one, seconds={}) for one in records]
 
@@ -113,6 +117,22 @@ def test_a_trial_uses_each_label_once_and_ends_without_picks():
     assert len(chosen) == len(set(chosen)) == 6
     assert records[-1].picks == ()
     assert all(0 <= one.accuracy <= 1 for one in records)
+
+
+def test_picks_have_no_reasons_and_are_those_of_a_round_that_explains_them(monkeypatch):
+    explained: list[int] = []
+    attach = reasons.attach
+
+    def counted(*given):
+        explained.append(1)
+        return attach(*given)
+
+    monkeypatch.setattr(reasons, "attach", counted)
+    quick = without_times(list(trial("badge").run()))
+    assert not explained
+    monkeypatch.setattr(Trial, "_context", lambda *given: dataclasses.replace(context(*given), explain=True))
+    assert without_times(list(trial("badge").run())) == quick
+    assert len(explained) == 2
 
 
 def test_strategies_of_one_seed_start_from_the_same_model():
