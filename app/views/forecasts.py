@@ -1,12 +1,12 @@
-"""How many more labels an accuracy takes: a power law through the measured errors, with its uncertainty.
+"""Estimates how many more labels an accuracy takes: a power law fitted to the measured errors, with its uncertainty.
 
 Model        error(labels) = exp(a) labels^-b, fitted by weighted least squares to the logarithm of the measured error
              rates; the weights are the inverse variances of the logarithms (delta method).
 Uncertainty  the fit is repeated on resampled test items (bootstrap). All rounds are measured on the same items, so the
-             items are resampled together for all rounds. The interval covers what the sample of test items leaves open.
-             It does not cover that learning curves need not be power laws: they often flatten, so the lower end is
+             items are resampled together for all rounds. The interval covers the uncertainty of the sample of test
+             items. It does not cover deviations from a power law: learning curves often flatten, so the lower end is
              more reliable than the upper end.
-Undecided    there is no upper end where more than a tenth of the fits do not reach the target within HORIZON times the
+Unbounded    there is no upper end if more than a tenth of the fits do not reach the target within HORIZON times the
              present labels.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST_ROUNDS = 3  # with different numbers of labels
+FEWEST_ROUNDS = 3  # rounds with different numbers of labels
 FEWEST_ITEMS = 30
 HORIZON = 20.0
 DRAWS = 400
@@ -26,14 +26,14 @@ LOW, HIGH = 0.1, 0.9  # an 80 % interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Labels beyond those of the newest round; `low` to `high` is an 80 % interval."""
+    """The number of labels needed in addition to those of the newest round; `low` to `high` is an 80 % interval."""
 
     target: float
-    labels: int  # of the newest round
+    labels: int  # labels of the newest round
     more: int | None  # None: the fitted curve does not reach the target
     low: int | None
     high: int | None  # None: no upper end
-    reached: bool = False  # the newest round has the target already
+    reached: bool = False  # the newest round has reached the target
 
 
 def forecast(
@@ -43,8 +43,10 @@ def forecast(
     seed: int = 0,
     groups: NDArray[np.int64] | None = None,
 ) -> Forecast | None:
-    """From `correct` (items, rounds) at `labels` (rounds,); None with too few rounds or items to say anything. With
-    `groups` (items,) whole groups are resampled instead of items."""
+    """Estimate the labels for the accuracy `target` from `correct` (items, rounds) at `labels` (rounds,).
+
+    With `groups` (items,), whole groups are resampled instead of items. None if there are too few rounds or items.
+    """
     n_items = correct.shape[0]
     if len(np.unique(labels[labels > 0])) < FEWEST_ROUNDS or n_items < FEWEST_ITEMS or not 0 < target < 1:
         return None
@@ -53,7 +55,7 @@ def forecast(
     if correct[:, -1].mean() >= target:
         return Forecast(target=target, labels=now, more=0, low=0, high=0, reached=True)
     resampled = _resampled_errors(correct, groups, np.random.default_rng(seed))
-    errors = np.concatenate([(~correct).mean(0)[None], resampled])  # the first row: all items
+    errors = np.concatenate([(~correct).mean(0)[None], resampled])  # the first row is that of all items
     found = np.maximum(_labels_at(labels, errors, n_items, 1 - target) - now, 0)
     low, high = np.quantile(found[1:], [LOW, HIGH], method="higher")
     return Forecast(
@@ -68,7 +70,7 @@ def forecast(
 def _resampled_errors(
     correct: NDArray[np.bool_], groups: NDArray[np.int64] | None, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """(DRAWS, rounds) the error rates of bootstrap samples of the items, or of their groups."""
+    """(DRAWS, rounds) error rates of bootstrap samples of the items or of their groups."""
     n_items = len(correct)
     if groups is None:
         picks = rng.integers(0, n_items, (DRAWS, n_items))
@@ -84,8 +86,8 @@ def _resampled_errors(
 def _labels_at(
     labels: NDArray[np.int64], errors: NDArray[np.float64], n_items: int, wanted: float
 ) -> NDArray[np.float64]:
-    """(draws,) the labels at which each fitted curve has the error `wanted`; infinite where it never has."""
-    smoothed = (errors * n_items + 0.5) / (n_items + 1)  # a logarithm without zeros
+    """(draws,) the number of labels at which each fitted curve has the error `wanted`; infinity if it never does."""
+    smoothed = (errors * n_items + 0.5) / (n_items + 1)  # avoids the logarithm of 0
     weights = smoothed * n_items / (1 - smoothed)  # 1 / var(log error)
     x, y = np.log(labels.astype(np.float64)), np.log(smoothed)
     total = weights.sum(1, keepdims=True)
@@ -97,7 +99,7 @@ def _labels_at(
 
 
 def _rounded(value: float) -> int | None:
-    """Two significant digits: more would claim too much."""
+    """Round to two significant digits, because the estimate is not more exact than that."""
     if not np.isfinite(value) or value > 1e9:
         return None
     digits = 10 ** max(0, len(str(int(value))) - 2)

@@ -1,7 +1,8 @@
-"""File names on the screens. A name such as "nine_07.wav" reveals the class that an annotator should decide.
+"""File names on the screens. A name such as "nine_07.wav" reveals the class that an annotator should choose.
 
-The labeling card folds every file name. Elsewhere a name is shown unless it contains the name of a class; then the item
-is called by its number, and screens with room for it fold the file name as the card does. `shown_name` is the one rule.
+The labeling card collapses every file name. Other screens show a name unless it contains a class name; in that case
+they show the number of the item, and those with enough space have the file name collapsed, like the card. `shown_name`
+is the only implementation of this rule.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterable
 
 from app.views.text import markup
 
-SHORT = 2  # class names of at most this many characters are compared with whole words of the file name
+SHORT = 2  # class names with at most this many characters must equal a whole word of the file name
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 
 
 class ItemNames:
-    """How the items of one project are called on the screens; `class_names` are all its classes, retired ones too."""
+    """The displayed names of a project's items. `class_names` are all its classes, including retired ones."""
 
     def __init__(self, class_names: Iterable[str]) -> None:
         words = [_words(name) for name in class_names]
@@ -26,7 +27,7 @@ class ItemNames:
         self._long = tuple(sorted(joined - self._short))
 
     def tells_class(self, name: str) -> bool:
-        """Whether the file name contains the name of a class, up to case, accents, separators and leading zeros."""
+        """Whether the file name contains a class name, ignoring case, accents, separators and leading zeros."""
         words = _words(name)
         joined = "".join(words)
         return not self._short.isdisjoint(words) or any(one in joined for one in self._long)
@@ -36,7 +37,7 @@ class ItemNames:
         return f"Item {item_id}" if self.tells_class(name) else name
 
     def shown_html(self, item_id: int, name: str, limit: int = 160) -> str:
-        """`shown_name` as HTML; a file name that reveals the class is folded, as on the labeling card."""
+        """`shown_name` as HTML. A file name that reveals the class is collapsed, as on the labeling card."""
         shown = f'<p class="winnow-muted">{markup(self.shown_name(item_id, name)[:limit])}</p>'
         if not self.tells_class(name):
             return shown
@@ -45,7 +46,7 @@ class ItemNames:
 
 
 def _words(text: str) -> list[str]:
-    """Runs of letters and of digits, casefolded, without accents and without leading zeros."""
+    """The runs of letters and of digits in `text`, case-folded, without accents and leading zeros."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     plain = "".join(one for one in plain if not unicodedata.combining(one))
     return [word.lstrip("0") or "0" if word.isdigit() else word for word in _WORD.findall(plain)]

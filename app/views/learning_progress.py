@@ -1,9 +1,10 @@
-"""Learning progress over the rounds of a project, as plain values for screens.
+"""Learning progress over the rounds of a project, as data for screens.
 
-There are three measures, which are never mixed in a curve. Accuracy on test items is inductive: the network alone on
-items that took part in nothing. Rounds of earlier versions have another accuracy, with the test items in the similarity
-graph: the "earlier measure", which is shown only while no round has the inductive one. How often the prediction was
-right on the items that a strategy selected, the difficult ones, is used only in projects without test items.
+There are three measures, and a curve shows only one of them:
+- Accuracy on test items is inductive: that of the network alone, on items that were not used in any way.
+- The "earlier measure" of rounds of earlier versions had the test items in the similarity graph. It is shown only if no
+  round has the inductive accuracy.
+- Accuracy on the picks, which are the difficult items, is used only in projects without test items.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from storage.labeling.labeled_items import counting_classes
 from storage.projects import class_rows, classes
 from storage.rounds.log import RoundLog, RoundRow
 
-FEWEST_OWN = 10  # labeled test items of one's own before they make the curve
+FEWEST_OWN = 10  # labeled test items that the project must have drawn before the curve is based on them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracyOnPicks:
-    """How many predictions for the picks of one round were wrong, among the picks that have a label."""
+    """The number of wrong predictions for the picks of one round, among the picks that have a label."""
 
     labeled: int
     wrong: int
@@ -38,14 +39,14 @@ class AccuracyOnPicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningProgress:
-    rounds: tuple[RoundRow, ...]  # finished, oldest first, replays left out
+    rounds: tuple[RoundRow, ...]  # finished rounds without replays, oldest first
     curve: tuple[CurvePoint, ...]
-    measure: Literal["test items", "earlier measure", "picks"]  # what the points of the curve are computed on
+    measure: Literal["test items", "earlier measure", "picks"]  # the measure of the curve
     on_picks: dict[int, AccuracyOnPicks]  # round id -> accuracy on its picks
-    changed_nearby: int | None  # predictions near the picks of the last round that have changed since
+    changed_nearby: int | None  # predictions near the last round's picks that have changed since
     confusion: NDArray[np.int64] | None  # (C, C) counts; rows: known label, columns: prediction
     class_names: tuple[str, ...]
-    with_propagation: float | None = None  # of the last point: accuracy with label propagation, where there is one
+    with_propagation: float | None = None  # accuracy with label propagation at the last point, if measured
     n_earlier: int = 0  # rounds with the earlier measure, which are not in the curve
 
     @property
@@ -57,7 +58,7 @@ class LearningProgress:
 
 
 def learning_progress(store: Store, project_id: int) -> LearningProgress:
-    """Progress over the finished rounds of a project, replays excluded."""
+    """The learning progress of a project over its finished rounds, without replays."""
     log = RoundLog(store, project_id)
     rows = tuple(row for row in reversed(log.list()) if row.status == "finished" and row.replay_of is None)
     on_picks = {row.id: found for row in rows if (found := accuracy_on_picks(store, row)) is not None}
@@ -90,7 +91,7 @@ def learning_progress(store: Store, project_id: int) -> LearningProgress:
 
 
 def _own_points(store: Store, project_id: int) -> list[CurvePoint]:
-    """The curve on the project's own test items: every round on the same items, so that its changes are the model's."""
+    """The curve on the test items that the project has drawn. All rounds are measured on the same items."""
     found = measure(store, project_id)
     if found is None or found.n_labeled < FEWEST_OWN:
         return []
@@ -108,9 +109,10 @@ def _own_points(store: Store, project_id: int) -> list[CurvePoint]:
 
 
 def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
-    """Compare the predictions for the round's picks with the labels they have now. None before the first label.
+    """Compare the predictions for the round's picks with their current labels. None before the first label.
 
-    Second looks do not count: their items had a label, which the model was trained with."""
+    Second looks do not count, because the model was trained with the labels of their items.
+    """
     found = predictions_of(store, row)
     if found is None or not row.metrics.get("has_model"):
         return None
@@ -128,12 +130,12 @@ def accuracy_on_picks(store: Store, row: RoundRow) -> AccuracyOnPicks | None:
 
 
 def is_inductive(row: RoundRow) -> bool:
-    """Whether the accuracy of the round is inductive; that of earlier versions is not."""
+    """Whether the accuracy of the round is inductive. Rounds of earlier versions have another measure."""
     return row.metrics.get("accuracy_measure") == INDUCTIVE
 
 
 def accuracy_words(row: RoundRow) -> str:
-    """The accuracy on test items, marked where it is the earlier measure; empty where there is none."""
+    """The accuracy on test items as text, marked if it is the earlier measure. Empty if there is none."""
     accuracy = row.metrics.get("accuracy")
     if accuracy is None:
         return ""
@@ -149,7 +151,7 @@ def _test_point(row: RoundRow) -> CurvePoint | None:
 
 
 def _changed_nearby(log: RoundLog, rows: Sequence[RoundRow]) -> int | None:
-    """The sum over the picks of the newest round that has hindsight of a later round."""
+    """The sum over the picks of the newest round whose hindsight is stored."""
     for row in reversed(rows[:-1]):
         changed = [pick.hindsight.get("n_changed") for pick in log.picks(row.id)]
         known = [number for number in changed if number is not None]
@@ -164,7 +166,7 @@ def _confusion(row: RoundRow | None) -> NDArray[np.int64] | None:
 
 
 def worst_confusion(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[str, str, int] | None:
-    """(known class, predicted class, count) of the most frequent mistake; None without a mistake."""
+    """(known class, predicted class, count) of the most frequent confusion. None without confusions."""
     off = counts.copy()
     np.fill_diagonal(off, 0)
     if off.max(initial=0) == 0:
@@ -174,7 +176,7 @@ def worst_confusion(counts: NDArray[np.int64], names: Sequence[str]) -> tuple[st
 
 
 def worst_confusions(counts: NDArray[np.int64], names: Sequence[str], most: int) -> list[tuple[str, str, int]]:
-    """(known class, predicted class, count) of the most frequent mistakes, most frequent first."""
+    """(known class, predicted class, count) of up to `most` confusions, most frequent first."""
     off = counts.copy()
     np.fill_diagonal(off, 0)
     order = np.argsort(-off, axis=None, kind="stable")[:most]
@@ -187,8 +189,8 @@ def worst_confusions(counts: NDArray[np.int64], names: Sequence[str], most: int)
 
 
 def advice(found: LearningProgress) -> str:
-    """Whether to label more. The rule: stop after two batches that each changed the test accuracy by less than half the
-    width of its confidence interval."""
+    """A sentence on whether to label more. The rule is to stop after two batches that each changed the test accuracy by
+    less than half the width of its confidence interval."""
     if found.measure == "picks":
         return "There are no test items, so progress is not measured. Draw some below: Measure accuracy."
     if len(found.curve) < 3:

@@ -1,9 +1,9 @@
 """The content of the map of one round, as arrays: positions, predictions, labels and picks of its items.
 
-Positions, predictions and picks belong to the round and never change; labels are the current ones. The arrays hold all
-items of the round. `drawn` holds the rows that are drawn: all of them up to `MOST_POINTS`, else picks and a sample of
-labeled and other items, so that a map costs the same for every larger pool. Areas are resolved against all items, not
-only against those drawn.
+Positions, predictions and picks belong to the round and never change; labels are the current ones. The arrays contain
+all items of the round. `drawn` contains the rows that are drawn: all rows up to `MOST_POINTS`; with more rows, the
+picks and a sample of labeled and other items, so that the cost of a map is bounded. Selected areas are resolved against
+all items, not only against the drawn ones.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from storage.projects.class_rows import ClassRow, color_of
 from storage.rounds.log import RoundLog, RoundRow
 
 MOST_POINTS = 50_000  # items of a map on which every item is a point
-SAMPLED_POINTS = 10_000  # of a larger one, over the density of all items
-KEPT_MAPS = 8  # rounds whose points are kept open
-KEPT_NAMES = 4  # rounds whose names are kept
+SAMPLED_POINTS = 10_000  # points of a larger map, drawn over the density of all items
+KEPT_MAPS = 8  # rounds whose points stay in memory
+KEPT_NAMES = 4  # rounds whose names stay in memory
 NONE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapLayers:
-    """One entry per item, in the order of the round."""
+    """The content of a map. Arrays have one entry per item, in the order of the round."""
 
     round: RoundRow
-    class_names: tuple[str, ...]  # active now
+    class_names: tuple[str, ...]  # names of the active classes
     class_ids: tuple[int, ...]
-    class_colors: tuple[str, ...]  # as the project has them
+    class_colors: tuple[str, ...]  # colors of the active classes
     item_ids: NDArray[np.int64]
-    names: Mapping[int, str]  # row -> name of the rows that are drawn, as shown (`app.views.item_names`)
+    names: Mapping[int, str]  # drawn row -> displayed name (`app.views.item_names`)
     points: NDArray[np.float32]  # (n, 2)
-    extent: MapExtent  # of all points
+    extent: MapExtent  # range of all points
     predicted: NDArray[np.int16]  # position in class_names, NONE without a model or if the model has seen its label
     confidence: NDArray[np.float32]
-    label: NDArray[np.int16]  # position in class_names, NONE where there is none
+    label: NDArray[np.int16]  # position in class_names, NONE without a label
     label_round: NDArray[
         np.int32
     ]  # number of the first round that picked it, 0: labeled but never picked, NONE: no label
     annotator: NDArray[np.int16]  # position in annotator_names
-    annotator_names: tuple[str, ...]  # those who gave a label that counts
-    held_out: NDArray[np.bool_]  # also items that were deleted since: neither is labeled or selected
-    picks: NDArray[np.int64]  # rows, in order
-    other_picks: Mapping[str, NDArray[np.int64]]  # other strategy -> rows it would have picked, in order
-    drawn: NDArray[np.int64]  # rows
+    annotator_names: tuple[str, ...]  # annotators who gave a label that counts
+    held_out: NDArray[np.bool_]  # test items and items deleted since the round: neither is labeled or selected
+    picks: NDArray[np.int64]  # rows, in order of selection
+    other_picks: Mapping[str, NDArray[np.int64]]  # other strategy -> rows that it would have picked, in order
+    drawn: NDArray[np.int64]  # rows that are drawn
 
     @property
     def n_items(self) -> int:
@@ -73,7 +73,7 @@ class MapLayers:
 
 
 def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None:
-    """The layers of a finished round; None if it stored no map."""
+    """The layers of a finished round. None if it stored no map."""
     log = RoundLog(store, project_id)
     row = log.get(round_id)
     found = predictions_of(store, row)
@@ -94,7 +94,7 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     comparison = round_requests.comparison(store, round_id)
     others = {name: _rows(ids, found) for name, ids in (comparison.picks.items() if comparison else ())}
     drawn = drawn_rows(label, picks, n)
-    if len(item_ids) and not item_ids.all():  # items were deleted since the round
+    if len(item_ids) and not item_ids.all():  # some items were deleted since the round
         drawn, picks = drawn[item_ids[drawn] != NO_ID], picks[item_ids[picks] != NO_ID]
         others = {name: rows[item_ids[rows] != NO_ID] for name, rows in others.items()}
     return MapLayers(
@@ -120,7 +120,8 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
 
 
 def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:
-    """The layers for one annotator: in a blind project, no labels and no predictions of items still to label."""
+    """The layers for one annotator. In a blind project, labels and predictions of items that the annotator may still
+    label are removed."""
     hidden = np.isin(found.item_ids, items_to_hide(store, found.round.project_id, annotator))
     return replace(
         found,
@@ -136,7 +137,7 @@ _maps: OrderedDict[tuple[str, int], tuple[NDArray[np.float32], MapExtent]] = Ord
 
 
 def _points(log: RoundLog, round_id: int) -> tuple[NDArray[np.float32], MapExtent] | None:
-    """The points of a round and their extent, which never change; None if it stored no map."""
+    """The points of a round and their extent, cached because they never change. None if it stored no map."""
     key = (log.store.url, round_id)
     with _lock:
         if key in _maps:
@@ -155,7 +156,7 @@ def _points(log: RoundLog, round_id: int) -> tuple[NDArray[np.float32], MapExten
 
 
 def _label_positions(class_ids: NDArray[np.int32], known: Sequence[ClassRow]) -> NDArray[np.int16]:
-    """(n,) the position of each label among the active classes, merged ones counted as their successor."""
+    """(n,) the position of each label among the active classes. A merged class counts as its successor."""
     active = [one.id for one in known if one.active]
     label = np.full(len(class_ids), NONE, np.int16)
     labeled = np.flatnonzero(class_ids)
@@ -167,7 +168,7 @@ def _label_positions(class_ids: NDArray[np.int32], known: Sequence[ClassRow]) ->
 
 
 def _positions(ids: NDArray[np.int32], known: Sequence[int]) -> NDArray[np.int16]:
-    """(n,) the position of each id in `known`, NONE where it is not there."""
+    """(n,) the position of each id in `known`, or NONE."""
     found = np.full(len(ids), NONE, np.int16)
     given = np.flatnonzero(ids)
     for place, one in enumerate(known):
@@ -182,7 +183,7 @@ def _label_givers(store: Store, annotator_ids: NDArray[np.int32]) -> list[Annota
 
 
 def _label_rounds(store: Store, found: RoundPredictions, label: NDArray[np.int16]) -> NDArray[np.int32]:
-    """(n,) the first round that picked each labeled item, 0 for those that were never picked, NONE without a label."""
+    """(n,) the first round that picked each labeled item, 0 if none has picked it, NONE without a label."""
     rounds = np.where(label == NONE, np.int32(NONE), np.int32(0))
     picked = first_pick_rounds(store, found.round.project_id)
     rows = found.rows(np.fromiter(picked, np.int64, len(picked)))
@@ -201,7 +202,7 @@ _lock = Lock()
 def _shown_names(
     store: Store, found: RoundPredictions, known: Sequence[ClassRow], rows: NDArray[np.int64]
 ) -> dict[int, str]:
-    """row -> name as shown, for these rows; only names that no request has read before are read."""
+    """row -> displayed name, for these rows. Names are cached, so only new ones are read."""
     key = (store.url, found.round.id, tuple(one.name for one in known))
     with _lock:
         names = _known_names.setdefault(key, {})
@@ -216,10 +217,10 @@ def _shown_names(
 
 
 def drawn_rows(label: NDArray[np.integer], picks: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """All rows up to `MOST_POINTS`; with more items, picks, labeled rows, and others.
+    """The rows to draw: all rows up to `MOST_POINTS`; with more items, the picks and samples of the other rows.
 
-    Labeled rows are up to half of `SAMPLED_POINTS`, and more if the others are few. Both samples are the beginning of
-    one random order of the rows, so that a new label changes few other points.
+    Labeled rows make up at most half of `SAMPLED_POINTS`, or more if there are few other rows. Both samples are
+    prefixes of one random order of the rows, so that a new label changes few other points.
     """
     if n <= MOST_POINTS:
         return np.arange(n)
@@ -245,20 +246,20 @@ def _random_order(n: int) -> NDArray[np.int32]:
 
 @lru_cache(maxsize=2)
 def _random_place(n: int) -> NDArray[np.int32]:
-    """(n,) the place of each row in `_random_order`."""
+    """(n,) the position of each row in `_random_order`."""
     place = np.empty(n, np.int32)
     place[_random_order(n)] = np.arange(n, dtype=np.int32)
     return place
 
 
 def _rows(item_ids: Sequence[int], found: RoundPredictions) -> NDArray[np.int64]:
-    """The rows of these items, without those that are not part of the round."""
+    """The rows of these items. Items that are not part of the round are left out."""
     rows = found.rows(np.array(item_ids, np.int64))
     return rows[rows >= 0]
 
 
 def inside(points: NDArray[np.float32], x: Sequence[float], y: Sequence[float]) -> NDArray[np.bool_]:
-    """(n,) whether each point is in the polygon, by the even-odd rule; points on the border may be in or out."""
+    """(n,) whether each point is inside the polygon, by the even-odd rule. Points on the border may count as either."""
     px, py = points[:, 0].astype(np.float64), points[:, 1].astype(np.float64)
     within = np.zeros(len(points), np.bool_)
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)

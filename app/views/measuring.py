@@ -1,8 +1,8 @@
-"""The accuracy of a project on its own test items (`storage.labeling.test_sets`), as plain values for screens.
+"""The accuracy of a project on test items that it has drawn (`storage.labeling.test_sets`), as data for screens.
 
-Every round is measured on the same items: the test items that have a label now. A round in which some of them were not
-test items yet used them as unlabeled items; it is marked and takes no part in the forecast. The prediction of a round
-is that of the network alone, as it is exported; rounds of earlier versions stored only predictions averaged over views.
+All rounds are measured on the same items: the test items that currently have a label. A round from before some of these
+items were drawn used them as unlabeled items; it is marked and not used in the forecast. The predictions are those of
+the network alone, as it is exported. Rounds of earlier versions stored only predictions averaged over views.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from storage.projects import class_rows, classes
 from storage.projects.class_rows import ClassRow
 from storage.rounds.log import RoundLog, RoundRow
 
-FEWEST_PER_CLASS = 10  # labeled test items of a class before its accuracy is shown
+FEWEST_PER_CLASS = 10  # labeled test items that a class must have before its accuracy is shown
 MOST_TESTS = 20_000
 Z = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A share of correct predictions with its 95 % Wilson interval; over groups where whole groups were drawn."""
+    """A share of correct predictions with its 95 % Wilson interval. The interval accounts for groups if whole groups
+    were drawn."""
 
     correct: int
     n: int
-    effective: float | None = None  # `effective_size`; None: the items were drawn one by one
+    effective: float | None = None  # `effective_size`; None: the items were drawn individually
 
     @property
     def value(self) -> float:
@@ -60,27 +61,27 @@ class MeasuredRound:
     n_labeled: int
     strategy: str
     accuracy: Share
-    inductive: bool  # all of the items were test items when the round was requested
+    inductive: bool  # all of these items were test items when the round was requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What is known about the accuracy of a project from its own test items."""
+    """The accuracy of a project's rounds on test items that it has drawn, with the counts of these items."""
 
     n_drawn: int
     n_labeled: int
     n_waiting: int
     n_skipped: int
     rounds: tuple[MeasuredRound, ...]  # finished rounds with a model, oldest first
-    per_class: tuple[tuple[str, Share], ...]  # of the newest round, classes with enough test items
-    n_left_out: int  # rounds without predictions of all of the items
-    correct: NDArray[np.bool_]  # (k, rounds) of each labeled test item in each of `rounds`
-    groups: NDArray[np.int64] | None = None  # (k,) of each labeled test item, where whole groups were drawn
-    divided: bool = False  # groups are on both sides
+    per_class: tuple[tuple[str, Share], ...]  # accuracy of the newest round for classes with enough test items
+    n_left_out: int  # rounds that lack predictions for some of the items
+    correct: NDArray[np.bool_]  # (k, rounds) whether each labeled test item was predicted correctly in each round
+    groups: NDArray[np.int64] | None = None  # (k,) group of each labeled test item, if whole groups were drawn
+    divided: bool = False  # some groups have items in the pool and among the test items
 
     @property
     def n_groups(self) -> int:
-        """Of the labeled test items, where whole groups were drawn; else 0."""
+        """The number of groups of the labeled test items, or 0 if items were drawn individually."""
         return 0 if self.groups is None else len(np.unique(self.groups))
 
     @property
@@ -88,23 +89,23 @@ class Measurement:
         return self.rounds[-1] if self.rounds else None
 
     def forecast(self, target: float) -> Forecast | None:
-        """How many labels an accuracy of `target` takes; None while there are too few rounds or test items."""
+        """The estimated number of labels for an accuracy of `target`. None with too few rounds or test items."""
         usable = [place for place, row in enumerate(self.rounds) if row.inductive]
         labels = np.array([self.rounds[place].n_labeled for place in usable], np.int64)
         return forecast(labels, self.correct[:, usable], target, groups=self.groups)
 
 
 def effective_size(correct: NDArray[np.bool_], groups: NDArray[np.int64]) -> float:
-    """The size of a simple random sample that is as exact as this one from whole groups; its Wilson interval has the
-    level 95 % (`python -m experiments.interval_coverage`).
+    """The size of a simple random sample that is as precise as this sample of whole groups. The Wilson interval for
+    this size has a coverage of 95 % (`python -m experiments.interval_coverage`).
 
-    Items of a group are right or wrong together. With n_g items of each group, c_g of them correct, p = sum c_g / n:
+    Predictions for items of one group are correlated. With n_g items in group g, c_g of them correct, p = sum c_g / n:
 
         variance   k / (k - 1) sum_g (c_g - p n_g)^2 / n^2        ratio estimate, for any dependence within groups
         k          n^2 / sum_g n_g^2                              groups of unequal size count as fewer
         size       p (1 - p) / variance (1.96 / t)^2, at most n   t: Student's 97.5 % quantile, k - 1 degrees
 
-    Where all predictions are right, or all are wrong, the size before the factor is k.
+    If all predictions are right, or all are wrong, the size before the factor is k.
     """
     from scipy.special import stdtrit  # Student's quantile; a page without groups never loads scipy
 
@@ -123,14 +124,14 @@ def effective_size(correct: NDArray[np.bool_], groups: NDArray[np.int64]) -> flo
 
 
 def half_width(n_items: int, expected: float = 0.5) -> float:
-    """Half the 95 % Wilson interval of this many test items, if the share of correct predictions is `expected`."""
+    """Half the width of the 95 % Wilson interval for `n_items` test items with the share `expected` of correct ones."""
     low, high = wilson(round(expected * n_items), n_items)
     return (high - low) / 2
 
 
 def needed_items(half: float, expected: float = 0.5) -> int:
-    """The smallest number of test items whose 95 % Wilson interval is at most `half` on each side, if the share of
-    correct predictions is `expected`."""
+    """The smallest number of test items for which half the width of the 95 % Wilson interval is at most `half`, if the
+    share of correct predictions is `expected`."""
     low, high = 1, 1 << 20
     while low < high:
         middle = (low + high) // 2
@@ -139,7 +140,7 @@ def needed_items(half: float, expected: float = 0.5) -> int:
 
 
 def measure(store: Store, project_id: int) -> Measurement | None:
-    """None while the project has drawn no test set."""
+    """Measure all rounds of a project. None if the project has not drawn test items."""
     items = own_test_items(store, project_id)
     if not len(items.item_ids):
         return None
@@ -171,7 +172,7 @@ def measure(store: Store, project_id: int) -> Measurement | None:
 
 
 def as_dict(found: Measurement, forecast: Forecast | None) -> dict[str, Any]:
-    """JSON values for programs."""
+    """The measurement as JSON values, for the API and the command line."""
     return {
         "n_drawn": found.n_drawn,
         "n_labeled": found.n_labeled,
@@ -211,14 +212,14 @@ def _measured(row: RoundRow, accuracy: Share, inductive: bool) -> MeasuredRound:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The class that a round predicts for each of the items."""
+    """The class that a round predicts for each test item."""
 
     class_ids: NDArray[np.int64]
     inductive: bool
 
 
 def _stored(store: Store, row: RoundRow, item_ids: NDArray[np.int64]) -> _Stored | None:
-    """None if the round has no prediction of one of the items."""
+    """The predictions of a round for these items. None if one of them has no prediction."""
     found = predictions_of(store, row)
     if found is None:
         return None

@@ -1,11 +1,11 @@
 """The predictions of finished rounds: class probabilities by item.
 
-The columns of a round are the classes that were active when it was requested. Here they are translated to class ids.
-The probability of a class that was merged since then is added to the class it counts as.
+The columns of a round are the classes that were active when it was requested. This module translates them to class ids.
+The probability of a class that has been merged since then is added to that of the class it was merged into.
 
-A round stores the label of an item in place of a prediction if the item was labeled when the round was requested
-(one-hot). Such rows are no predictions: `predicted_rows` and `most_probable` leave them out, so that no label is shown,
-compared or exported as a suggestion of the model.
+For an item that was labeled when the round was requested, the round stores the label (one-hot) instead of a prediction.
+`predicted_rows` and `most_probable` leave such rows out, so that no label is shown, compared or exported as a
+prediction of the model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BestClasses:
 
 @dataclass(frozen=True)
 class RoundPredictions:
-    """The arrays of one finished round (memory-mapped) and the class behind each column."""
+    """The arrays of one finished round (memory-mapped), and the class of each column."""
 
     round: RoundRow
     item_ids: NDArray[np.int64]
@@ -61,14 +61,14 @@ class RoundPredictions:
     _positions: dict[int, NDArray[np.int32] | None] = field(default_factory=dict, repr=False, compare=False)
 
     def rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) the row of each item, −1 for items that are not part of the round."""
+        """(n,) the row of each item, or −1 if the item is not part of the round."""
         if not len(self.order):
             return np.full(len(item_ids), -1, np.int64)
         at = np.searchsorted(self.item_ids, item_ids, sorter=self.order).clip(max=len(self.order) - 1)
         return np.where(self.item_ids[self.order[at]] == item_ids, self.order[at], -1)
 
     def predicted_rows(self, item_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(n,) the row of each item, −1 for items without a prediction: not part of the round, or seen with a label."""
+        """(n,) the row of each item, or −1 if it has no prediction: not part of the round, or its label was used."""
         rows = self.rows(item_ids)
         return rows if not len(self.seen) else np.where((rows >= 0) & ~self.seen[rows], rows, -1)
 
@@ -77,11 +77,11 @@ class RoundPredictions:
         return found if found >= 0 else None
 
     def values_in(self, states: ItemStates, name: str, missing: Any) -> NDArray[Any]:
-        """(n,) the values of the array `name` of `states` for each row, `missing` for items that were deleted."""
+        """(n,) the array `name` of `states` for the rows of the round; `missing` for deleted items."""
         return self.of_rows(states, getattr(states, name), missing)
 
     def of_rows(self, states: ItemStates, values: NDArray[Any], missing: Any) -> NDArray[Any]:
-        """(n,) of `values`, which has one entry per item of `states`, those of each row."""
+        """(n,) `values`, which has one entry per item of `states`, for the rows of the round."""
         if states.generation not in self._positions:
             n = len(self.item_ids)
             first = n <= states.n_items and np.array_equal(states.item_ids[:n], self.item_ids)
@@ -104,7 +104,7 @@ class RoundPredictions:
         return probabilities
 
     def best_classes(self, now: list[ClassRow]) -> BestClasses | None:
-        """`class_probabilities` reduced to the best class, computed once per state of the classes; None without any."""
+        """The most probable class of each item, cached for each state of the classes. None without active classes."""
         active = [row.id for row in now if row.active]
         if not active:
             return None
@@ -130,7 +130,7 @@ class RoundPredictions:
         return BestClasses(predicted, confidence)
 
     def most_probable(self, item_id: int, now: list[ClassRow], limit: int = 3) -> list[Prediction]:
-        """The most probable classes of one item, best first; empty if the round has no prediction of it."""
+        """The most probable classes of one item, best first. Empty if the item has no prediction."""
         row = int(self.predicted_rows(np.array([item_id]))[0])
         if row < 0:
             return []
@@ -146,7 +146,7 @@ class RoundPredictions:
 
 
 def give_back(array: NDArray[Any]) -> None:
-    """Return the memory of a mapped file to the system; the pages are read again when they are needed."""
+    """Release the memory of a mapped file. Its pages are read again when they are needed."""
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mapped, "madvise"):
         mapped.madvise(mmap.MADV_DONTNEED)
@@ -157,13 +157,13 @@ _lock = Lock()
 
 
 def newest_predictions(store: Store, project_id: int) -> RoundPredictions | None:
-    """The predictions of the newest finished round; None before the first, or if it stored none."""
+    """The predictions of the newest finished round. None if there is none or it stored no predictions."""
     latest = RoundLog(store, project_id).latest("finished")
     return None if latest is None else predictions_of(store, latest)
 
 
 def predictions_of(store: Store, row: RoundRow) -> RoundPredictions | None:
-    """The predictions of a finished round, cached because a finished round never changes; None if it stored none."""
+    """The predictions of a finished round, cached because they never change. None if it stored no predictions."""
     key = (store.url, row.id)
     with _lock:
         if key in _cached:

@@ -1,4 +1,4 @@
-"""Labels to review: those that differ between annotators, and those that a confident prediction contradicts."""
+"""Labels to review: labels that differ between annotators, and labels that a confident prediction contradicts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from storage.projects.roles import role_of
 from storage.rounds.log import RoundLog, RoundRow
 
 SUSPECTED = 0.5  # trust below which a label is more likely wrong than right, as in `core.labels.trust`
-CONFLICT = 0.9  # least confidence of a prediction that contradicts a label
+CONFLICT = 0.9  # the lowest confidence of a prediction that counts as contradicting a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One item to decide. `labels`: annotator id -> class id; `prediction`: class id, with its confidence."""
+    """One item to review. `labels`: annotator id -> class id; `prediction`: class id, with its confidence."""
 
     item_id: int
     kind: str  # disagreement | conflict
     labels: dict[int, int]
     prediction: int | None = None
     confidence: float | None = None
-    trust: float | None = None  # probability that the label is right, by predictions without it
-    influence: float | None = None  # of the label: negative where it raises the loss of the whole pool
+    trust: float | None = None  # probability that the label is correct, from predictions made without it
+    influence: float | None = None  # influence of the label; negative if it increases the loss of the whole pool
 
 
 def cases(store: Store, project_id: int, reviewer: int | None = None) -> list[Case]:
-    """Disagreements, then conflicts by descending confidence of the prediction.
+    """Return disagreements, then conflicts by descending confidence of the prediction.
 
     In a blind project, items that the reviewer may still label are left out. Items that wait for a second look are left
     out unless the reviewer is an owner of the project or has labeled them.
@@ -55,16 +55,16 @@ def cases(store: Store, project_id: int, reviewer: int | None = None) -> list[Ca
 
 
 def conflicts(store: Store, project_id: int) -> list[Case]:
-    """Labeled items for which a model that was not trained on their labels predicts another class with confidence.
+    """Labeled items for which a model confidently predicts another class without having been trained on their label.
 
-    A model that was trained on a label repeats it, even after the label was changed. Each item is therefore compared
-    with the newest round that used no label of it.
+    A model that was trained on a label tends to predict it, even after the label was changed. Each item is therefore
+    compared with the newest round that did not use a label of the item.
     """
     rounds = [row for row in RoundLog(store, project_id).list() if row.status == "finished"]
     rounds = [row for row in rounds if row.metrics.get("has_model") and row.replay_of is None]
     counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
     conflicting: list[Case] = []
-    oldest = min((row.label_sequence for row in rounds), default=0)  # it has used all labels up to this one
+    oldest = min((row.label_sequence for row in rounds), default=0)  # all rounds have used the labels up to this one
     left = undecided_labels(store, project_id, after=oldest) if rounds else np.empty(0, UNDECIDED)
     for row in rounds:  # newest first
         is_unused = row.label_sequence < left["first_sequence"]
@@ -79,8 +79,8 @@ def conflicts(store: Store, project_id: int) -> list[Case]:
 
 
 def suspected(store: Store, project_id: int) -> list[Case]:
-    """Labels that cross-validation on the features of an encoder contradicts (`core.labels.errors`), as long as they
-    are the labels that count and nobody has decided about them."""
+    """Labels that cross-validation on the features of an encoder contradicts (`core.labels.errors`). Labels that no
+    longer count or have been reviewed are left out."""
     found = read_result(store.home, project_id)
     if found is None or not found.suspects:
         return []
@@ -101,8 +101,8 @@ def suspected(store: Store, project_id: int) -> list[Case]:
 
 
 def distrusted(store: Store, project_id: int) -> list[Case]:
-    """Labels that the newest round found more likely wrong than right (`core.labels.trust`), with or without an
-    encoder, as long as nobody has labeled the item since or decided about it."""
+    """Labels that are more likely wrong than right according to the newest round (`core.labels.trust`), with or without
+    an encoder. Items that have been labeled or reviewed since are left out."""
     log = RoundLog(store, project_id)
     row = next((one for one in log.list() if one.status == "finished" and one.replay_of is None), None)
     found = predictions_of(store, row) if row is not None else None
@@ -110,7 +110,7 @@ def distrusted(store: Store, project_id: int) -> list[Case]:
         return []
     try:
         weights, beliefs = log.arrays(row.id, "label_weights"), log.arrays(row.id, "label_beliefs")
-    except NotFound:  # a round without such a check
+    except NotFound:  # the round did not check its labels
         return []
     counts_as = class_rows.counts_as(classes.list_classes(store, project_id, True))
     item_ids = np.asarray(log.arrays(row.id, "item_ids"))
@@ -147,7 +147,7 @@ def nearest_classes(store: Store, project_id: int, case: Case, limit: int = 5) -
 
 
 def _influence(log: RoundLog, row: RoundRow, n_items: int) -> NDArray[np.float32]:
-    """(n,) of suspected labels, NaN elsewhere."""
+    """(n,) the influence of suspected labels; NaN elsewhere."""
     found = np.full(n_items, np.nan, np.float32)
     with contextlib.suppress(NotFound):
         found[np.asarray(log.arrays(row.id, "candidate_rows"))] = log.arrays(row.id, "label_influence")
@@ -157,7 +157,7 @@ def _influence(log: RoundLog, row: RoundRow, n_items: int) -> NDArray[np.float32
 def _contradicted(
     found: RoundPredictions, item_ids: NDArray[np.int64], class_ids: NDArray[np.int64], counts_as: Mapping[int, int]
 ) -> list[Case]:
-    """The cases among these labels (n,) that differ from a confident prediction of the round."""
+    """The cases among these labels (n,) that a confident prediction of the round contradicts."""
     rows = found.rows(item_ids)
     places = np.flatnonzero(rows >= 0)
     probabilities = np.asarray(found.probabilities[rows[places]])

@@ -1,4 +1,4 @@
-"""The display name of a strategy, the same on forms, results and reports."""
+"""The display name of a strategy, shared by forms, results and reports."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from core.acquisition import catalog
 
 
 def strategy_title(name: str) -> str:
-    """The title in the catalog. A stored name that the catalog no longer has is shown as it is."""
+    """The title of a strategy in the catalog. A name that the catalog no longer has is returned unchanged."""
     return catalog.entry(name).title if name in catalog.names() else name

@@ -1,12 +1,12 @@
 """The order of the grid: all items of a project sorted by confidence, queue, name, import or time of the label.
 
-An order is a permutation of the items, computed once and kept: by confidence once per round, by name once per set of
-items. Which of the items match is looked up for each page, block by block, so that a page costs the same at any size.
-A page starts after an item (`after`), not after a number of items: labels given meanwhile move no item from one page to
-another.
+An order is a permutation of the items that is computed once and cached: by confidence once per round, by name once per
+set of items. The filter is applied for each page, block by block, so that the cost of a page does not depend on the
+size of the pool. A page starts after an item (`after`), not at an offset, so that new labels do not move items between
+pages.
 
-Items without a prediction have the confidence 0, also test items and those whose label the model has seen. Items of
-equal confidence are in the shuffled order of the queue.
+Items without a prediction have confidence 0; these include test items and items whose label the model was trained on.
+Items with equal confidence are in the shuffled order of the queue.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SORTS: tuple[Sort, ...] = (
 )  # fmt: skip
 NONE = -1
 BLOCK = 16_384  # items that are searched at once
-FEW = 8  # fewer than one in so many: the wanted items are sorted
+FEW = 8  # if fewer than one item in FEW is wanted, the wanted items are sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class PredictedItems:
 def predicted_items(states: ItemStates, found: RoundPredictions, best: BestClasses | None) -> PredictedItems:
     confidence, predicted = np.zeros(states.n_items, np.float32), np.full(states.n_items, NONE, np.int16)
     if best is not None:
-        at = states.positions(found.item_ids)  # of the part of the round that `states` has
+        at = states.positions(found.item_ids)  # negative for items that `states` does not have
         known = (at >= 0) & ~found.seen & ~states.held_out[at]  # test items are labeled without a prediction
         confidence[at[known]], predicted[at[known]] = best.confidence[known], best.predicted[known]
     return PredictedItems(predicted, confidence)
 
 
 class Order:
-    """Items in one order, as their positions in `ItemStates` and as a value for each item that sorts them.
+    """An order of items, represented by their positions in `ItemStates` and by a sort value for each item.
 
-    Either is computed from the other when it is first needed. Items of equal value are in the order of positions. An
-    order of all items but the similar ones (`some`) has values.
+    Each representation is computed from the other when it is first needed. Items with equal values are sorted by
+    position. Only an order of all items has values; one of similar items (`some`) has none.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Order:
     ) -> None:
         self._body, self._values = body, values
         self.descending, self.is_complete = descending, True
-        self.head = np.empty(0, np.int32)  # come first, though they are in `body` as well
+        self.head = np.empty(0, np.int32)  # these items come first; they are in `body` as well
 
     @staticmethod
     def of(positions: NDArray[np.int32]) -> Order:
@@ -77,7 +77,7 @@ class Order:
         return order
 
     def after(self, head: NDArray[np.int64]) -> Order:
-        """The same order with these items at its beginning."""
+        """The same order with these items moved to the beginning."""
         values = self.values.copy()
         values[head] = np.arange(-len(head), 0)
         order = Order(lambda: self.body, values)
@@ -98,7 +98,7 @@ class Order:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """(n,) of an order of all n items."""
+        """(n,) the sort value of each item. Only for an order of all n items."""
         if self._values is not None:
             return self._values
         ranks = np.empty(len(self.body), np.int32)
@@ -109,10 +109,10 @@ class Order:
 def page(
     order: Order, wanted: NDArray[np.bool_], limit: int, *, after: int = NONE, offset: int = 0
 ) -> NDArray[np.int32]:
-    """Up to `limit` positions of items that are `wanted`, in this order: those that follow the item at position
-    `after`, without the first `offset`.
+    """Up to `limit` positions of `wanted` items in this order: those after the item at position `after`, without the
+    first `offset`.
 
-    A few wanted items are sorted. Many are found by going through the order.
+    If few items are wanted, they are sorted. Otherwise the order is scanned.
     """
     if order.is_complete and np.count_nonzero(wanted) * FEW < len(wanted):
         return _page_of_few(order, np.flatnonzero(wanted), limit, after, offset)
@@ -127,7 +127,7 @@ def _page_of_few(order: Order, at: NDArray[np.int64], limit: int, after: int, of
         at, values = at[follows], values[follows]
     if order.descending:
         values = -values
-    if len(at) > offset + limit:  # all that are not larger than the last value of the page: ties are sorted below
+    if len(at) > offset + limit:  # keep all values up to the last one of the page; ties are sorted below
         near = values <= np.partition(values, offset + limit - 1)[offset + limit - 1]
         at, values = at[near], values[near]
     return at[np.argsort(values, kind="stable")[offset : offset + limit]].astype(np.int32)
@@ -151,7 +151,7 @@ def _page_of_many(order: Order, wanted: NDArray[np.bool_], limit: int, after: in
 def _parts(
     order: Order, wanted: NDArray[np.bool_], after: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
-    """The positions that follow `after`, in two parts, and which of them are wanted."""
+    """Yield the positions that follow `after`, in two parts, with a mask of the wanted ones."""
     in_head = np.flatnonzero(order.head == after)
     if after == NONE or len(in_head):
         yield order.head[int(in_head[0]) + 1 if len(in_head) else 0 :], wanted
@@ -165,7 +165,7 @@ def _parts(
 
 @dataclass(slots=True)
 class _Kept:
-    """What was computed for the items of one project; `key` changes with the items, `of` with round and classes."""
+    """Cached orders of one project. `key` changes with the items, `of` with the round and the classes."""
 
     key: tuple[object, ...]
     orders: dict[str, Order] = field(default_factory=dict)
@@ -179,7 +179,7 @@ KEPT_PROJECTS = 4
 
 
 class ProjectOrders:
-    """The orders of one project for one request. `found` are the predictions, None without any."""
+    """The orders of one project for one request. `found` are the predictions, or None."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class ProjectOrders:
         self.predicted = kept.predicted if found is not None else None
 
     def order(self, sort: Sort, first: NDArray[np.int64]) -> Order:
-        """All items. `first`: ids that the queue serves before all others, in their order."""
+        """The order of all items. `first` are the ids that the queue serves before all others, in order."""
         if sort in ("newest", "oldest"):
             ascending = np.arange(self._states.n_items, dtype=np.int32)
             newest = sort == "newest"
@@ -225,7 +225,7 @@ class ProjectOrders:
         return self._kept_order(sort, lambda: self._by_confidence(sort))
 
     def note(self, sort: Sort) -> str:
-        """A sentence if the items cannot be sorted so and are in the order of the queue instead; else empty."""
+        """A sentence if this sort is not available, so that the items are in the order of the queue; else empty."""
         if sort not in ("outliers", "duplicates") or self._found is None or neighborhoods(self._found) is not None:
             return ""
         if self._found.embeddings is not None and len(self._found.embeddings) > MOST_IN_CELLS:
@@ -241,8 +241,8 @@ class ProjectOrders:
         return kept
 
     def _by_neighborhood(self, sort: Sort, first: NDArray[np.int64]) -> Order:
-        """Items that are like no other first, or the most similar pairs first; items without features last. The order
-        of the queue where the pool is too large (`similar_items.MOST_IN_CELLS`)."""
+        """Outliers or the most similar pairs first; items without features last. If the pool is too large
+        (`similar_items.MOST_IN_CELLS`), the order of the queue."""
         near = neighborhoods(self._found) if self._found is not None else None
         if self._found is None or near is None:
             return self._in_queue(first)
@@ -253,7 +253,7 @@ class ProjectOrders:
         return Order.of(np.concatenate([ordered, rest]).astype(np.int32))
 
     def _by_label_time(self) -> NDArray[np.int32]:
-        """Newest label first, then the items without one by id."""
+        """Items by the time of their label, newest first, then items without a label by id."""
         labeled = np.flatnonzero(self._states.labeled_at)
         newest = labeled[np.argsort(-self._states.labeled_at[labeled], kind="stable")]
         rest = np.flatnonzero(self._states.labeled_at == 0)

@@ -1,9 +1,12 @@
-"""Warnings about labels and predictions: short sentences, each with what to do. No Streamlit in here.
+"""Warnings about labels and predictions: short sentences, each with advice. This module does not import Streamlit.
 
-Everything about the model is computed from one round, the newest finished one, which the charts of Train show too, and
-each sentence names it. The rules: classes without a label in that round; classes with one or two while others have five
-times as many; classes with less than half of an even share of the predictions, and at most 5 %; labels that contradict
-a confident prediction of a model trained without them; annotators who disagree on items with several labels.
+Warnings about the model refer to the newest finished round, which the charts of Train show too, and name its number.
+There is a warning for
+- classes without a label in that round;
+- classes with one or two labels while others have five times as many;
+- classes with less than half of an even share of the predictions, and at most 5 %;
+- labels that contradict a confident prediction of a model trained without them;
+- annotators who disagree on items with several labels.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ SHOWN = 5
 
 
 def label_warnings(store: Store, project_id: int) -> list[str]:
-    """The warnings that apply to a project now, in the order of the rules."""
+    """The warnings that currently apply to a project, in the order above."""
     every = list_classes(store, project_id, True)
     active = [row for row in every if row.active]
     pool = Pool(store, project_id)
@@ -54,14 +57,14 @@ def label_warnings(store: Store, project_id: int) -> list[str]:
 
 
 def charted_round(store: Store, project_id: int) -> RoundRow | None:
-    """The round whose results Train shows: the newest finished one that is not a replay."""
+    """The round whose results Train shows: the newest finished round that is not a replay."""
     rows = RoundLog(store, project_id).list()
     return next((row for row in rows if row.status == "finished" and row.replay_of is None), None)
 
 
 def labels_used(found: RoundPredictions, every: list[ClassRow]) -> list[int]:
-    """The number of labels of each active class that the round was trained with. A round stores the label of an item in
-    place of a prediction."""
+    """The number of labels of each active class that the round was trained with. They are counted in its predictions,
+    which contain the label of each labeled item."""
     active = [row.id for row in every if row.active]
     best = found.best_classes(every)
     if best is None or not len(found.seen):
@@ -96,7 +99,7 @@ def _with_now(name: str, n_now: int) -> str:
 
 
 def _predicted_shares(found: RoundPredictions, every: list[ClassRow]) -> NDArray[np.float64] | None:
-    """Share of the items predicted as each active class."""
+    """The share of items that are predicted as each active class."""
     best = found.best_classes(every)
     if best is None or not len(best.predicted):
         return None
@@ -107,7 +110,7 @@ def _predicted_shares(found: RoundPredictions, every: list[ClassRow]) -> NDArray
 def _rarely_predicted(
     number: int, active: Sequence[ClassRow], used: Sequence[int], shares: NDArray[np.float64] | None
 ) -> str:
-    """Of the classes with labels: those without any have a warning of their own."""
+    """A warning about rarely predicted classes. Classes without labels are left out, as they have their own warning."""
     if shares is None or len(active) < 2:
         return ""
     limit = min(RARE_SHARE, 0.5 / len(active))
@@ -115,7 +118,7 @@ def _rarely_predicted(
     if not rare:
         return ""
     return (
-        f"Round {number} predicts less than {100 * limit:.0f} % of the items as {_names(rare)}. Such a class "
+        f"Round {number} predicts less than {100 * limit:.0f} % of the items as {_names(rare)}. Either such a class "
         "is rare, or the model has not learned it. Find examples in the grid and label a few."
     )
 

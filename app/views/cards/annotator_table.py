@@ -1,4 +1,4 @@
-"""What each annotator did in a project, as the lines of a table."""
+"""The activity of each annotator in a project, as the rows of a table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COLUMNS = ("Annotator", "Labels", "Today", "Skipped", "Flagged", "Undone", "Time
 
 
 def annotator_lines(found: Sequence[AnnotatorStatistics], at: datetime) -> list[list[str]]:
-    """One line per annotator, in the order of COLUMNS. `at` is the present time in the zone for which `found` counts
-    days."""
+    """One row per annotator with the cells of COLUMNS. `at` is the current time in the time zone in which `found`
+    counts days."""
     return [
         [
             visible(one.name),

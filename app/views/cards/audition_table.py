@@ -1,4 +1,4 @@
-"""The audition of encoders as rows and sentences, the same on Train and on the command line."""
+"""The audition of encoders as rows and sentences, shared by Train and the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.views.text import count
 
 
 def audition_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """(encoder, accuracy with its interval, time, note) of each row."""
+    """(encoder, accuracy with its interval, time, note) for each row of an audition."""
     return [
         (str(row["title"]), _accuracy(row), duration(row["seconds"]) if row["n"] else "", _note(row, found))
         for row in found["rows"]
@@ -32,7 +32,7 @@ def _note(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 def about_audition(found: Mapping[str, Any]) -> str:
-    """What was measured, on how many labels."""
+    """A sentence on what was measured, and on how many labels."""
     n = max((row["n"] for row in found["rows"]), default=0)
     if not n:
         return f"{count(found['n_labels'], 'label is', 'labels are')} too few: a class needs at least two."
@@ -40,7 +40,7 @@ def about_audition(found: Mapping[str, Any]) -> str:
 
 
 def audition_lines(found: Mapping[str, Any]) -> list[str]:
-    """The table as text."""
+    """The audition table as lines of text."""
     rows = audition_rows(found)
     widths = [max([len(row[place]) for row in rows], default=0) for place in range(3)]
     lines = [

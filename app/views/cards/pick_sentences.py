@@ -1,10 +1,10 @@
-"""Why an item is shown, as one sentence for people who have not read a paper. The numbers stand in the pick itself."""
+"""The reason why an item was picked, as one sentence in plain words. The pick itself contains the numbers."""
 
 from __future__ import annotations
 
 from app.views.strategy_names import strategy_title
 
-# `{it}` is the item ("clip"), `{them}` several ("clips"); a sentence of the batch strategies says what the pick adds.
+# `{it}` is the item ("clip"), `{them}` the plural ("clips"). For batch strategies, a sentence says what the pick adds.
 SENTENCES = {
     "bico": "Its label is expected to help the model most with all the other {them}.",
     "uniform": "It was chosen at random.",
@@ -15,7 +15,7 @@ SENTENCES = {
     "badge": "The model is unsure about it, and it differs from the other picks.",
     "k_means": "It is in the middle of a group of similar {them}.",
     "typiclust": "It is typical of a group of similar {them} that has no label yet.",
-    "prob_cover": "Many {them} are close to it that are close to no label yet.",
+    "prob_cover": "It is close to many {them} that have no labeled {it} nearby yet.",
     "max_herding": "Together with the other picks, it represents the whole pool.",
     "uncertainty_herding": "It represents {them} about which the model is unsure.",
     "drop_query": "The prediction changes when parts of what the model measures are left out.",
@@ -24,16 +24,16 @@ SENTENCES = {
 
 
 def second_look_sentence(kind: str) -> str:
-    """About a pick that has a label already."""
+    """A sentence about a pick that already has a label."""
     it = "clip" if kind == "audio" else "picture"
     return (
         f"A second look: this {it} has a label that may be wrong, and checking it is expected to help more "
-        f"than a new {it}. Your answer counts, whichever it is."
+        f"than a new {it}. Your answer counts either way."
     )
 
 
 def pick_sentence(strategy: str, kind: str, stands_for: int | None = None) -> str:
-    """One sentence about a pick, and a second one about the items that it represents, if there are several."""
+    """A sentence about a pick. If it represents several items, a second sentence says so."""
     it, them = ("clip", "clips") if kind == "audio" else ("picture", "pictures")
     sentence = SENTENCES.get(strategy, f"It was chosen by the strategy {strategy_title(strategy)}.")
     sentence = sentence.replace("{it}", it).replace("{them}", them)

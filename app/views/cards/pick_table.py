@@ -1,4 +1,4 @@
-"""The picks of a round as a table: each with its reason and its effect."""
+"""The picks of a round as a table, each with its reason and its effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overview shows of each project: counts, progress, the state of its round, last activity."""
+"""The project cards of the overview: counts, progress, the state of the newest round, and the last activity."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ProjectCard:
 
     @property
     def share_labeled(self) -> float:
-        """Of the items that are not test items."""
+        """The share of items with a label, without test items."""
         pool = self.counts.total - self.counts.held_out
         return self.counts.labeled / pool if pool else 0.0
 
 
 def project_cards(store: Store, projects: Sequence[ProjectRow]) -> list[ProjectCard]:
-    """One card per project, the one with the newest activity first."""
+    """One card per project, sorted by last activity, newest first."""
     cards = [
         ProjectCard(
             project=row,

@@ -1,7 +1,7 @@
-"""What each strategy would pick in a round, as numbers and positions: overlap, predicted classes, distance covered.
+"""A comparison of the picks of several strategies in a round: overlap, predicted classes, distances and positions.
 
-Distances are between last-layer embeddings of the round's model, divided by the median distance of two random items.
-They are computed on at most SAMPLED items, drawn with a fixed seed, so a large pool costs the same.
+Distances are those of last-layer embeddings of the round's model, divided by the median distance of two random items.
+They are computed on at most SAMPLED items, drawn with a fixed seed, so the cost is bounded for large pools.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class StrategyPicks:
 
     name: str
     title: str
-    item_ids: tuple[int, ...]  # in order
-    shared: frozenset[int]  # that the round itself picked
-    predicted: Mapping[str, int]  # class -> number of picks predicted as it
-    to_nearest: float | None  # mean distance of an item to the nearest pick; 1: the distance of two random items
-    apart: float | None  # mean distance of two picks
+    item_ids: tuple[int, ...]  # in order of selection
+    shared: frozenset[int]  # ids that the round itself picked, too
+    predicted: Mapping[str, int]  # class -> number of picks that are predicted as this class
+    to_nearest: float | None  # mean distance of an item to the nearest pick; 1 is the distance of two random items
+    apart: float | None  # mean distance between two picks
     positions: NDArray[np.float32]  # (k, 2) on the map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicksComparison:
-    strategies: tuple[StrategyPicks, ...]  # that of the round first
+    strategies: tuple[StrategyPicks, ...]  # the strategy of the round is the first
     background: NDArray[np.float32]  # (m, 2) positions of a sample of the pool
     n_classes: int
     n_sampled: int
@@ -48,17 +48,17 @@ class PicksComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What the picks of all strategies are compared on."""
+    """The data of a round on which the picks of all strategies are compared."""
 
     found: RoundPredictions
     every: list[ClassRow]
-    own: tuple[int, ...]  # picks of the round itself
+    own: tuple[int, ...]  # the picks of the round itself
     sample: NDArray[np.int64]
     points: NDArray[np.float32] | None
 
 
 def compare_picks(store: Store, row: RoundRow, picks: Mapping[str, Sequence[int]]) -> PicksComparison | None:
-    """The picks of the round and of other strategies; None where the round stored no predictions."""
+    """Compare the picks of the round and of other strategies. None if the round stored no predictions."""
     found = predictions_of(store, row)
     if found is None:
         return None
@@ -106,7 +106,8 @@ def _predicted(found: RoundPredictions, rows: NDArray[np.int64], every: list[Cla
 def _distances(
     embeddings: NDArray[np.float32] | None, rows: NDArray[np.int64], sample: NDArray[np.int64]
 ) -> tuple[float | None, float | None]:
-    """(mean distance of the sample to its nearest pick, mean distance of two picks), relative to the typical one."""
+    """(mean distance of the sample to its nearest pick, mean distance between two picks), divided by the typical
+    distance."""
     if embeddings is None or not len(rows) or len(sample) < 2:
         return None, None
     items, picks = (np.asarray(embeddings[some], np.float64) for some in (sample, rows))

@@ -1,18 +1,17 @@
-"""Whether a summary is better than a random subset of the same size, in a sentence for people."""
+"""A verdict on a summary: whether it is better than a random subset of the same size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from app.views.text import count
-
 Verdict = Literal["better", "no better", "worse"]
-FEW_LABELS = 100  # below, a summary is often no better than a random subset
+FEW_LABELS = 100  # with fewer labels, a summary is often no better than a random subset
 
 
 def verdict(result: Mapping[str, Any]) -> tuple[Verdict, str]:
-    """By the model with the least advantage: worse below the mean of the random draws, better above one deviation."""
+    """The verdict and a sentence. It is based on the model with the smallest advantage: "worse" below the mean of the
+    random draws, "better" from one standard deviation above it."""
     least = min(result["accuracy"], key=lambda worth: worth["summary"] - worth["uniform_mean"], default=None)
     if least is None:
         return "no better", "This summary was not measured."
@@ -30,10 +29,10 @@ def verdict(result: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 
 def few_labels(n_labeled: int) -> str:
-    """A warning before a summary is started; empty with enough labels."""
+    """A warning to show before a summary is started. Empty if there are enough labels."""
     if n_labeled >= FEW_LABELS:
         return ""
     return (
-        f"{count(n_labeled, 'label is', 'labels are')} few: below {FEW_LABELS}, a summary is often no better than a "
+        f"There are only {n_labeled:,} labels. With fewer than {FEW_LABELS}, a summary is often no better than a "
         "random subset of the same size. Label more items first, or export all labels."
     )

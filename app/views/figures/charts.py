@@ -1,7 +1,7 @@
 """Plotly figures with the design tokens of the app, for the light and the dark theme.
 
-Every figure has a transparent background, a thin grid and no decoration. Color shows class, state or "picked now". The
-same information is also given by shape, order or text.
+Every figure has a transparent background, a thin grid and no decoration. Color encodes a class, a state or the current
+picks. Shape, order or text encodes the same information.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def tokens(dark: bool) -> Tokens:
 
 
 def class_colors(n: int) -> list[str]:
-    """The ten colors of the palette, then hues of the same lightness; names on hover also identify the classes."""
+    """`n` colors: the ten of the palette, then hues of the same lightness. Hover texts also identify the classes."""
     more = max(0, n - len(CLASS_COLORS))
     generated = [colorsys.hls_to_rgb((0.61803398875 * k) % 1.0, 0.55, 0.5) for k in range(more)]
     hexes = ["#" + "".join(f"{round(channel * 255):02X}" for channel in color) for color in generated]
@@ -57,7 +57,7 @@ def class_colors(n: int) -> list[str]:
 
 
 def wilson(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % Wilson interval of a share, as shares; (0, 1) for n = 0."""
+    """The 95 % Wilson interval of the share successes / n. It is (0, 1) for n = 0."""
     if n == 0:
         return 0.0, 1.0
     p = successes / n
@@ -67,7 +67,7 @@ def wilson(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def base_layout(dark: bool, height: int) -> go.Layout:
-    """The layout of all figures."""
+    """The layout that all figures share."""
     look = tokens(dark)
     axis = {
         "gridcolor": look.line,
@@ -99,7 +99,7 @@ class CurvePoint:
     correct: int
     n: int
     strategy: str
-    interval: tuple[float, float] | None = None  # 95 %; None: Wilson's
+    interval: tuple[float, float] | None = None  # the 95 % interval; None: the Wilson interval
 
     @property
     def share(self) -> float:
@@ -107,7 +107,7 @@ class CurvePoint:
 
 
 def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 250) -> go.Figure:
-    """Percent correct over labels used, with the 95 % interval of each point as a band."""
+    """A line of the percentage of correct predictions over the number of labels, with the 95 % intervals as a band."""
     look = tokens(dark)
     x = [point.labels for point in points]
     bounds = [point.interval or wilson(point.correct, point.n) for point in points]
@@ -147,7 +147,7 @@ def learning_curve(points: Sequence[CurvePoint], *, dark: bool, height: int = 25
 
 
 def loss_line(steps: Sequence[int], losses: Sequence[float], *, dark: bool, height: int = 84) -> go.Figure:
-    """A small line of the training loss; the values are on hover."""
+    """A small line of the training loss, with values on hover."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, height))
     line = go.Scatter(x=list(steps), y=list(losses), mode="lines", line={"color": look.accent, "width": 2})
@@ -159,11 +159,12 @@ def loss_line(steps: Sequence[int], losses: Sequence[float], *, dark: bool, heig
 
 
 def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bool, height: int = 250) -> go.Figure:
-    """Rows: the label; columns: the prediction; shade: the share of the row. Hover shows counts: "9 predicted as 1"."""
+    """A confusion matrix: rows are labels, columns are predictions, the shade is the share of the row. Hover texts show
+    counts, as in "9 predicted as 1"."""
     look = tokens(dark)
     totals = np.maximum(counts.sum(1, keepdims=True), 1)
     shares = counts / totals
-    names = [figure_text(name) for name in class_names]  # plotly reads a little HTML in texts
+    names = [figure_text(name) for name in class_names]  # plotly renders some HTML in texts
     hover = [
         [f"{names[i]} predicted as {names[j]}" if i != j else f"{names[i]}, correct" for j in range(len(names))]
         for i in range(len(names))
@@ -185,7 +186,7 @@ def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bo
             hovertemplate="%{customdata}: %{text:,} (%{z:.0%})<extra></extra>",
         )
     )
-    upright = {"tickangle": -90} if max(map(len, names), default=0) > 3 else {}  # else plotly may slant them
+    upright = {"tickangle": -90} if max(map(len, names), default=0) > 3 else {}  # otherwise plotly may slant long names
     shown = len(names) <= 20
     figure.update_xaxes(showgrid=False, title_text="predicted", type="category", showticklabels=shown, **upright)
     figure.update_yaxes(showgrid=False, autorange="reversed", type="category", showticklabels=len(names) <= 20)
@@ -193,7 +194,7 @@ def confusion(counts: NDArray[np.int64], class_names: Sequence[str], *, dark: bo
 
 
 def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: bool, height: int = 220) -> go.Figure:
-    """Labels given for each class, as bars."""
+    """A bar chart of the number of labels of each class."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, height))
     names = [figure_text(name) for name in class_names]
@@ -207,7 +208,7 @@ def class_counts(counts: Sequence[int], class_names: Sequence[str], *, dark: boo
 
 
 def _label_ticks(labels: Sequence[int]) -> dict[str, object]:
-    """Integer ticks: at the rounds while there are few, else at round numbers."""
+    """Integer ticks: one per round if there are few rounds, otherwise at round numbers."""
     if len(set(labels)) <= 8:
         return {"tickvals": sorted(set(labels)), "tickformat": ",d"}
     return {"nticks": 8, "tickformat": ",d"}

@@ -1,7 +1,7 @@
 """The map as a figure: circles for the pool, triangles for labeled items, numbered rings for picks.
 
-The browser gets only the item id of a point (`customdata`). Selected areas are returned as geometry and are resolved on
-the server.
+Of each point, the browser gets only the item id (`customdata`). It returns selected areas as geometry, and the server
+determines the items in them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Coloring = Literal["Prediction", "Label", "Confidence", "Round", "Annotator"]
 RAMPS = ("Confidence", "Round")
 OTHER_SYMBOLS = ("square-open", "diamond-open", "star-open", "cross-open", "hexagon-open", "pentagon-open")
 HEIGHT = 520
-FEW_POINTS = 3_000  # drawn as shapes, so that the numbers of picks lie above them; more are drawn by the GPU
+FEW_POINTS = 3_000  # up to this number, points are SVG shapes below the numbers of picks; more are drawn by the GPU
 DENSITY_OPACITY = 0.7
-DOT_SIZES = ((3_000, 6.0), (20_000, 4.5))  # up to so many points; more have the smallest size
+DOT_SIZES = ((3_000, 6.0), (20_000, 4.5))  # (largest number of points, size); more points have the smallest size
 SMALLEST_DOT = 3.0
 DOT_OPACITY, DOT_OPACITY_ON_DENSITY = 0.8, 0.8
 DOT_ON_DENSITY, EDGE_ON_DENSITY = 4.0, 0.6  # pixels
@@ -34,16 +34,16 @@ NUMBER_PLACES = {
     "top right": (1, 1), "bottom right": (1, -1), "top left": (-1, 1), "bottom left": (-1, -1),
     "middle right": (1.2, 0), "middle left": (-1.2, 0), "top center": (0, 1.2), "bottom center": (0, -1.2),
 }  # fmt: skip
-NUMBER_OFFSET, RING_SIZE = 16.0, 14.0  # pixels: of a number from the middle of its ring, and around a ring
-TRIANGLE_SIZE = 11.0  # pixels around the triangle of a labeled item
+NUMBER_OFFSET, RING_SIZE = 16.0, 14.0  # pixels: distance of a number from the center of its ring, and space of a ring
+TRIANGLE_SIZE = 11.0  # pixels: space of the triangle of a labeled item
 NO_POINTS: NDArray[np.float32] = np.empty((0, 2), np.float32)
-NUMBER_SIZE = np.array([18.0, 14.0])  # pixels that a number takes
+NUMBER_SIZE = np.array([18.0, 14.0])  # pixels: width and height of a number
 UNFADED = {"marker": {"opacity": 1}}  # a click opens an item and does not fade the others
 NO_MARGIN = {"l": 0, "r": 0, "t": 0, "b": 0}
 
 
 def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *, dark: bool) -> go.Figure:
-    """`others` are the strategies whose picks are also drawn."""
+    """The map as a figure. `others` are strategies whose picks are drawn as well."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, HEIGHT))
     labeled = found.label[found.drawn] != NONE
@@ -75,7 +75,7 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
         order = [str(place) for place in range(1, len(found.picks) + 1)]
         font: dict[str, object] = {"color": look.text, "size": 12, "weight": "bold"}
         if few:
-            font["shadow"] = f"0 0 3px {look.surface}, 0 0 3px {look.surface}"  # readable above points
+            font["shadow"] = f"0 0 3px {look.surface}, 0 0 3px {look.surface}"  # keeps numbers readable above points
         beside = number_positions(found.points[found.picks], found.extent, found.points[triangles])
         rings = dots(**at, marker=ring, text=order, textposition=beside, textfont=font, name="picked")
         figure.add_trace(rings.update(unselected=UNFADED | {"textfont": {"color": look.text}}))
@@ -88,8 +88,8 @@ def map_figure(found: MapLayers, coloring: Coloring, others: tuple[str, ...], *,
 
 
 def _dot(found: MapLayers, edge: str) -> dict[str, object]:
-    """The look of a point: smaller where there are many, so that clusters do not become one area. On the density of all
-    items, which is gray, it has an edge: the color of a class may be a gray too."""
+    """The marker of a point. It is smaller on maps with many points, so that clusters do not become one area. On top of
+    the gray density it has an edge, because the color of a class may be gray, too."""
     if found.extent.density is not None:
         line = {"width": EDGE_ON_DENSITY, "color": edge}
         return {"size": DOT_ON_DENSITY, "opacity": DOT_OPACITY_ON_DENSITY, "line": line}
@@ -98,7 +98,7 @@ def _dot(found: MapLayers, edge: str) -> dict[str, object]:
 
 
 def _density(extent: MapExtent, color: str) -> go.Heatmap:
-    """The number of items in each cell of a grid over all items, on a logarithmic scale; empty cells are clear."""
+    """A heat map of the number of items in each cell of a grid, on a logarithmic scale. Empty cells are transparent."""
     assert extent.density is not None
     z = np.where(extent.density > 0, np.log1p(extent.density.astype(np.float32)), np.float32(np.nan))
     scale = [[0.0, fade(color, 0.05)], [1.0, fade(color, DENSITY_OPACITY)]]
@@ -112,16 +112,19 @@ def _centers(ends: tuple[float, float], n: int) -> NDArray[np.float64]:
 
 
 def picks_last(found: MapLayers, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`rows` with the picks at the end: they are drawn on top, so a click on overlapping points opens the pick."""
+    """`rows` with the picks at the end. They are drawn on top, so a click on overlapping points opens the pick."""
     return rows[np.argsort(np.isin(rows, found.picks), kind="stable")]
 
 
 def number_positions(
     picks: NDArray[np.float32], extent: MapExtent, labeled: NDArray[np.float32] = NO_POINTS
 ) -> list[str]:
-    """Where the number of each pick stands, so that numbers of near picks do not overlap: of the eight places around a
-    ring, the first that is free of earlier numbers, of other rings and of triangles (at `labeled`), else the one with
-    the fewest of them; a triangle counts least. On the map as it is first shown."""
+    """The text position of the number of each pick, chosen so that the numbers of nearby picks do not overlap.
+
+    Of the eight positions around a ring, the first one that is free of earlier numbers, other rings and triangles (at
+    `labeled`) is used, otherwise the one with the least overlap; overlap with triangles has the smallest weight. The
+    positions are computed for the initial view of the map.
+    """
     (left, right), (low, high) = extent.x, extent.y
     scale = HEIGHT / max(high - low, (right - left) / WIDEST, 1e-9)
     pixels, triangles = picks.astype(np.float64) * scale, labeled.astype(np.float64) * scale
@@ -149,7 +152,7 @@ def mark_open_item(figure: go.Figure, found: MapLayers, row: int, *, dark: bool)
 
 
 def outline(figure: go.Figure, areas: Sequence[tuple[Sequence[float], Sequence[float]]], *, dark: bool) -> None:
-    """Draw selected areas into the figure, so that they stay visible after a redraw."""
+    """Add selected areas to the figure, so that they stay visible after a redraw."""
     look = tokens(dark)
     for x, y in areas:
         path = "M" + "L".join(f"{a:.5g},{b:.5g}" for a, b in zip(x, y, strict=True)) + "Z"
@@ -169,7 +172,7 @@ def _at(found: MapLayers, rows: NDArray[np.int64]) -> dict[str, object]:
 
 
 def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
-    """Name, label or prediction of each point, as text."""
+    """The hover text of each point: its name, and its label or prediction."""
     names = [_escaped(found.names[row][:80]) for row in rows.tolist()]
     classes = [figure_text(name) for name in found.class_names]
     texts = []
@@ -183,18 +186,18 @@ def hovers(found: MapLayers, rows: NDArray[np.int64]) -> list[str]:
     return texts
 
 
-@lru_cache(maxsize=100_000)  # two maps of the most points
+@lru_cache(maxsize=100_000)  # enough for two maps with the largest number of points
 def _escaped(name: str) -> str:
     return figure_text(name)
 
 
 def _named(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> dict[str, object]:
-    """The colors of few points, by their codes."""
+    """Marker colors for a few points, as color codes."""
     return {"color": point_colors(found, coloring, rows, dark).tolist()}
 
 
 def _scaled(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> dict[str, object]:
-    """The colors of many points, as numbers on a scale: plotly checks color codes one by one."""
+    """Marker colors for many points, as numbers on a color scale, because plotly validates color codes one by one."""
     values, colors = _color_values(found, coloring, rows, dark)
     if coloring in RAMPS:
         return {"color": values, "colorscale": [[0, colors[0]], [1, colors[1]]], "cmin": 0, "cmax": 1}
@@ -204,7 +207,7 @@ def _scaled(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark:
 
 
 def point_colors(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool) -> NDArray[np.object_]:
-    """(n,) a color for each row."""
+    """(n,) the color of each row."""
     values, colors = _color_values(found, coloring, rows, dark)
     if coloring in RAMPS:
         return _ramp(values, *colors)
@@ -215,8 +218,8 @@ def point_colors(found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], 
 def _color_values(
     found: MapLayers, coloring: Coloring, rows: NDArray[np.int64], dark: bool
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """A number for each row and the colors it refers to: a share between two colors, or a position among all, NONE for
-    the last."""
+    """A value for each row, and the colors that the values refer to. A value is a fraction between two colors, or the
+    position of a color, where NONE refers to the last color."""
     look = tokens(dark)
     if coloring == "Confidence":
         return found.confidence[rows].astype(np.float64), [look.line, look.accent]
@@ -234,7 +237,7 @@ def _color_values(
 
 
 def named_colors(found: MapLayers, coloring: Coloring) -> list[tuple[str, str]]:
-    """(name, color) of each class or annotator, in the order of positions; empty for a color ramp."""
+    """(name, color) for each class or annotator, in the order of positions. Empty for a continuous color scale."""
     if coloring == "Annotator":
         names = found.annotator_names
         return list(zip(names, class_colors(len(names)), strict=True))

@@ -1,4 +1,4 @@
-"""The extent of a map and the density of its items, which belong to a round and are computed once."""
+"""The extent of a map and the density of its items. Both belong to a round and are computed once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MARGIN = 0.07  # of the extent, on each side
-MANY_ITEMS = 50_000  # above, the density of all items lies below the points
+MARGIN = 0.07  # share of the extent, on each side
+MANY_ITEMS = 50_000  # with more items, the density of all items is drawn below the points
 CELLS = 120
 BLOCK = 65_536  # points that are counted at once
 
 
 @dataclass(frozen=True, slots=True)
 class MapExtent:
-    """The range of both axes: all points with a margin. It does not depend on labels, picks or colors, so points keep
-    their place when these change."""
+    """The ranges of both axes, which contain all points and a margin. They do not depend on labels, picks or colors, so
+    points keep their places when these change."""
 
     x: tuple[float, float]
     y: tuple[float, float]
-    density: NDArray[np.int32] | None  # (CELLS, CELLS) items in each cell, rows along y; None for few items
+    density: NDArray[np.int32] | None  # (CELLS, CELLS) number of items in each cell, rows along y; None for few items
 
 
 def map_extent(points: NDArray[np.float32]) -> MapExtent:

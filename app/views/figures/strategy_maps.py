@@ -1,4 +1,4 @@
-"""One small map for each strategy: the pool in gray, its picks in the accent color, those of the round as rings."""
+"""A small map for each strategy: the pool in gray, the strategy's picks in the accent color, the round's as rings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracy of a summary as a figure: each model with the summary, with random items, with all items."""
+"""A figure of the accuracy of each model with a summary, with random items and with all items."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from app.views.figures.charts import base_layout, tokens
 
 MODELS = {"kernel": "kernel features", "encoder": "encoder features", "network": "trained network"}
 SHAPES = {"kernel": "circle", "encoder": "circle", "network": "diamond"}
-LINES = ("all labeled items", "random, same size", "summary")  # from the bottom up
-APART = 0.2  # between two models on one line
+LINES = ("all labeled items", "random, same size", "summary")  # from bottom to top
+APART = 0.2  # vertical distance between two models on one line
 
 
 def summary_figure(accuracy: Sequence[Mapping[str, Any]], *, dark: bool) -> go.Figure:
-    """Percent correct on the test items; the bar at random draws is one deviation to each side."""
+    """Percentages of correct predictions on the test items. The error bar of the random draws is ± one standard
+    deviation."""
     look = tokens(dark)
     figure = go.Figure(layout=base_layout(dark, 60 + 44 * len(LINES)))
     for place, worth in enumerate(accuracy):

@@ -1,14 +1,14 @@
-"""Spectrograms, waveforms and thumbnails, drawn from a stream of blocks and kept on disk.
+"""Spectrograms, waveforms and thumbnails. They are drawn from a stream of blocks and cached on disk.
 
 Spectrogram  X[f, t] = 20 log10 |STFT| of the mono mix, Hann window of about 64 ms, in magma from the clip's maximum
-             down to its background (the 15th percentile, 40 to 80 dB below), which is shown black. Up to 24 kHz
-             sampling the axis is linear from 0 to half the rate; above that it follows the mel scale, so that speech
-             in a 44.1 kHz file is not squeezed into the lowest fifth.
-Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the clip's largest.
+             down to its background (the 15th percentile, 40 to 80 dB below), which is black. For sampling rates up to
+             24 kHz the axis is linear from 0 to half the rate. Above that it is a mel scale, so that speech in a
+             44.1 kHz file is not squeezed into the lowest fifth.
+Waveform     the largest |x| in each of `N_PEAKS` equal slices, relative to the maximum of the clip.
 
-Memory does not grow with the length of a clip: it is decoded block by block, and at most `N_COLUMNS` windows are
-drawn. The length is counted by decoding; the frame count of a header is not used. The limits are those of import and
-rounds (`core.limits`). The page server does not call `draw`: `app.views.previews.pool` runs it in a limited process.
+Memory use does not grow with the length of a clip: it is decoded block by block, and at most `N_COLUMNS` windows are
+drawn. The length is determined by decoding, not from the frame count in the header. The limits are those of imports and
+rounds (`core.limits`). The page server does not call `draw`; `app.views.previews.pool` runs it in a limited process.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from core.media.images import open_image, picture_notes, plain
 N_COLUMNS = 900
 N_ROWS = 320
 N_PEAKS = 148
-RANGE_DB = 80.0  # at most this much below the maximum is shown
-QUIETEST_FLOOR_DB = 40.0  # and at least this much
+RANGE_DB = 80.0  # the largest range below the maximum that is shown
+QUIETEST_FLOOR_DB = 40.0  # the smallest range below the maximum that is shown
 WINDOW_SECONDS = 0.064
-LINEAR_UP_TO = 24_000  # Hz sampling rate
+LINEAR_UP_TO = 24_000  # sampling rate in Hz
 THUMB = (240, 136)
 PICTURE_SIDE = 1600
 KEPT_SAMPLES = 1 << 23  # a clip of up to this many mono samples is decoded once, a longer one twice
 MODEL_PART = "model.png "  # followed by the media settings as JSON
-VERSION = 5  # part of the file name: a new drawing never meets an old picture
+VERSION = 5  # part of the file name, so that drawings of older versions are not used
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What a clip looks like: (rows, columns) decibels below its maximum, waveform peaks, and its measures."""
+    """The drawing data of a clip: (rows, columns) decibels below its maximum, waveform peaks, and its measures."""
 
     decibels: NDArray[np.float32]
     peaks: NDArray[np.float32]
@@ -60,14 +60,14 @@ class Sound:
 
 
 def magma() -> NDArray[np.uint8]:
-    """(256, 3) colors, interpolated between the support points that plotly carries."""
+    """The colormap magma as (256, 3) colors, interpolated between the support points that plotly defines."""
     points = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in sequential.Magma], float)
     at = np.linspace(0, len(points) - 1, 256)
     return np.stack([np.interp(at, np.arange(len(points)), points[:, c]) for c in range(3)], 1).round().astype(np.uint8)
 
 
 def draw(data: bytes, kind: str, part: str, limits: Limits | None = None) -> bytes:
-    """One part of an item (`app.web.routes.media`) as PNG or JSON. InvalidInput with the reason when it has none."""
+    """Draw one part of an item (`app.web.routes.media`) as PNG or JSON. Raises InvalidInput if it cannot be drawn."""
     limits = limits or current_limits()
     if part.startswith(MODEL_PART):
         config = from_json(MediaConfig, part.removeprefix(MODEL_PART))
@@ -87,7 +87,8 @@ def draw(data: bytes, kind: str, part: str, limits: Limits | None = None) -> byt
 
 
 def flac(data: bytes, limits: Limits) -> bytes:
-    """The clip for a browser that does not play its format: 16 bits, stereo as it is, more channels mixed to one."""
+    """Convert a clip for browsers that cannot play its format: 16 bits, mono or stereo; more channels are mixed to
+    one."""
     with io.BytesIO() as stream, open_audio(data, limits) as source:
         rate, channels = int(source.file.samplerate), int(source.file.channels)
         kept = channels if channels <= 2 else 1
@@ -103,7 +104,7 @@ def flac(data: bytes, limits: Limits) -> bytes:
 
 
 def analyze(data: bytes, limits: Limits | None = None) -> Sound:
-    """Decode a clip block by block. Samples that are not numbers count as silence."""
+    """Compute the drawing data of a clip, which is decoded block by block. NaN samples count as silence."""
     limits = limits or current_limits()
     n_samples, rate, decoded = _measure(data, limits)
     size = 1 << max(6, int(np.ceil(np.log2(rate * WINDOW_SECONDS))))
@@ -126,7 +127,7 @@ def analyze(data: bytes, limits: Limits | None = None) -> Sound:
 
 
 def _measure(data: bytes, limits: Limits) -> tuple[int, int, list[NDArray[np.float32]] | None]:
-    """(decoded frames, sample rate, the mono blocks of a short clip)."""
+    """(number of decoded frames, sample rate, the mono blocks of a short clip or None)."""
     blocks: list[NDArray[np.float32]] | None = []
     n_frames = 0
     with open_audio(data, limits) as source:
@@ -154,7 +155,8 @@ def _to_mono(block: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _smoothed_peaks(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.float32]:
-    """Relative to the largest, each slice with its neighbors within 15 ms: the swings of a low voice leave no gaps."""
+    """The peaks relative to the largest. Each slice takes the maximum within 15 ms, which closes the gaps between the
+    periods of a low voice."""
     reach = min(int(0.015 / (2 * seconds / len(peaks))), 8)
     if reach:
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(peaks, reach), 2 * reach + 1)
@@ -165,7 +167,8 @@ def _smoothed_peaks(peaks: NDArray[np.float32], seconds: float) -> NDArray[np.fl
 def _consume(
     samples: NDArray[np.float32], position: int, size: int, hop: int, columns: list[NDArray[Any]]
 ) -> tuple[NDArray[np.float32], int]:
-    """Turn every whole window in `samples` (the first stands at `position`) into a column; give back the rest."""
+    """Append a column for every whole window in `samples`, whose first sample is at `position`. Returns the remaining
+    samples and their position."""
     window = np.hanning(size + 1)[:-1].astype(np.float32)
     while True:
         begin = len(columns) * hop - size // 2 - position
@@ -177,14 +180,14 @@ def _consume(
 
 
 def scale(rate: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Height (0 bottom … 1 top) of each frequency in Hz on the picture of a clip sampled at `rate`."""
+    """A function from frequencies in Hz to heights in the picture (0 bottom, 1 top) for the sampling rate `rate`."""
     if rate <= LINEAR_UP_TO:
         return lambda hertz: hertz / (rate / 2)
     return lambda hertz: np.log1p(hertz / 700) / np.log1p(rate / 2 / 700)
 
 
 def ticks(rate: int) -> list[dict[str, Any]]:
-    """Frequency marks that are round and not crowded: [{"text": "2 kHz", "height": 0.25}, …]."""
+    """Well-spaced frequency marks at round values: [{"text": "2 kHz", "height": 0.25}, …]."""
     step = next(s for s in (500, 1000, 2000, 4000, 5000, 10_000, 50_000) if rate / 2 / s <= 5)
     marks = [*range(0, rate // 2 + 1, step)] if rate <= LINEAR_UP_TO else [0, 500, 1000, 2000, 4000, 8000, 16_000]
     height = scale(rate)
@@ -197,7 +200,8 @@ def _hertz(hz: int) -> str:
 
 
 def _rows(decibels: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """(N_ROWS, columns), highest frequency first: the loudest bin of coarse rows, interpolated where rows are fine."""
+    """(N_ROWS, columns) rows of the picture, highest frequency first. A row that spans several bins has the loudest
+    one; rows narrower than a bin are interpolated."""
     n_bins = len(decibels)
     hertz = np.linspace(0, rate / 2, n_bins)
     edges = np.interp(np.linspace(0, 1, N_ROWS + 1), scale(rate)(hertz), np.arange(n_bins, dtype=float))
@@ -213,7 +217,7 @@ def _rows(decibels: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
 
 
 def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
-    """A palette picture: one byte a pixel, magma."""
+    """The spectrogram as a palette PNG in magma, with one byte per pixel."""
     floor = float(np.clip(np.percentile(sound.decibels, 15), -RANGE_DB, -QUIETEST_FLOOR_DB))
     levels = np.clip((1 - sound.decibels / floor) * 255, 0, 255).astype(np.uint8)
     picture = Image.fromarray(levels).resize(size or (N_COLUMNS, N_ROWS), Image.Resampling.BICUBIC)
@@ -225,8 +229,8 @@ def spectrogram_png(sound: Sound, size: tuple[int, int] | None = None) -> bytes:
 
 
 def image_png(data: bytes, box: tuple[int, int], limits: Limits | None = None) -> bytes:
-    """The picture upright, as rounds read it (`core.media.images.plain`), and within `box`; small ones keep their
-    pixels. Metadata is left out."""
+    """The picture as a PNG, upright as rounds read it (`core.media.images.plain`), reduced to fit into `box`. Small
+    pictures are not enlarged, and metadata is removed."""
     with open_image(data, limits or current_limits()) as source:
         source.draft("RGB", box)
         picture = plain(ImageOps.exif_transpose(source))
@@ -237,7 +241,7 @@ def image_png(data: bytes, box: tuple[int, int], limits: Limits | None = None) -
 
 
 def kept(folder: Path, name: str, draw: Callable[[], bytes]) -> bytes:
-    """What `draw` gives, from disk when it was drawn before; a half-written file is never seen."""
+    """The result of `draw`, cached in a file. The file is written atomically."""
     path = folder / name[:2] / f"{name}-{VERSION}"
     try:
         return path.read_bytes()

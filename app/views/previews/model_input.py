@@ -1,5 +1,7 @@
-"""An item as the network is given it: the log-mel spectrogram of a clip, or the scaled picture, enlarged in whole
-pixels. Nothing is drawn that the network does not get: no axis, no smoothing."""
+"""The network's input for an item: the log-mel spectrogram of a clip or the scaled picture, enlarged by whole pixels.
+
+The drawing contains only the network's input: no axis and no smoothing.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from core.media.audio import decode_audio, to_clip
 from core.media.images import decode_image, to_picture
 from core.media.mel_preview import log_mel
 
-LOWEST, HIGHEST = -1.5, 1.5  # values of a spectrogram
-SHOWN_SIDE = 256  # pixels of the longer side, at least
+LOWEST, HIGHEST = -1.5, 1.5  # values of a spectrogram that are shown as the first and the last color
+SHOWN_SIDE = 256  # minimum length of the longer side in pixels
 
 
 def model_input(data: bytes, kind: str, config: MediaConfig, limits: Limits) -> NDArray[np.uint8]:
@@ -26,13 +28,13 @@ def model_input(data: bytes, kind: str, config: MediaConfig, limits: Limits) -> 
         return np.repeat(picture, 3, axis=2) if config.channels == 1 else picture
     clip = (
         to_clip(*decode_audio(data, limits, config.audio_channel), config).astype(np.float16).astype(np.float32)
-    )  # as a pool stores it
+    )  # as the prepared inputs of a pool store it
     levels = (log_mel(clip, config)[::-1] - LOWEST) / (HIGHEST - LOWEST)
     return np.asarray((levels * 255).round().clip(0, 255), np.uint8)
 
 
 def model_input_png(data: bytes, kind: str, config: MediaConfig, limits: Limits, colors: NDArray[np.uint8]) -> bytes:
-    """A PNG; spectrograms are shown in `colors` (256, 3)."""
+    """The network's input as a PNG. Spectrograms are drawn with `colors` (256, 3)."""
     values = model_input(data, kind, config, limits)
     pixels = Image.fromarray(colors[values] if values.ndim == 2 else values)
     times = max(1, -(-SHOWN_SIDE // max(pixels.size)))

@@ -1,8 +1,8 @@
-"""Draws previews in a few long-lived child processes, so that no file can stop or slow the page server.
+"""Draws previews in a few long-lived child processes, so that no file can crash or slow down the page server.
 
-Each child has a limit on address space, CPU and wall time (`app.views.previews.process`). The pool limits the time and
-the size of a reply as well, and replaces a child that a file ended. A file that ended its child is remembered for a
-while: the next request for it fails at once instead of occupying a child for the full time.
+Each child has limits on address space, CPU and wall time (`app.views.previews.process`). The pool also limits the time
+and size of a reply, and replaces a child that crashed or exceeded a limit. Files that cause this are remembered for a
+while: further requests for them fail at once instead of occupying a child.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from core.limits import Limits
 from core.module_processes import module_command, module_environment
 
 MAX_REPLY_BYTES = 32 << 20
-GRACE_SECONDS = 5.0  # beyond the child's own limit, before the pool ends it
-START_SECONDS = 60.0  # imports of a new child on a busy machine
-WAIT_SECONDS = 60.0  # in the line for a free child
+GRACE_SECONDS = 5.0  # after the child's own limit, before the pool kills it
+START_SECONDS = 60.0  # the longest start of a new child, on a busy machine
+WAIT_SECONDS = 60.0  # the longest wait for a free child
 REMEMBERED = 1024
 Window = tuple[str, int, int]  # path of a recording, first and last frame
 WINDOW_PART = "window.wav"  # the frames themselves
@@ -32,15 +32,15 @@ REMEMBERED_SECONDS = 600.0
 
 
 class PreviewFailed(InvalidInput):
-    """The file cannot be drawn; the text says why."""
+    """The file cannot be drawn. The text is the reason."""
 
 
 class PreviewBusy(WinnowError):
-    """No child is free, or the server is ending: the same request may succeed later."""
+    """No child is free, or the server is shutting down. The same request may succeed later."""
 
 
 class _Child:
-    """One running `app.views.previews.process`."""
+    """One running process of `app.views.previews.process`."""
 
     def __init__(self, limits: Limits) -> None:
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class _Child:
         self._send(json.dumps(dataclasses.asdict(limits)).encode() + b"\n")
 
     def draw(self, data: bytes, kind: str, part: str, seconds: float, window: Window | None) -> bytes | None:
-        """The drawing; None when the child ended, sent too much or exceeded the time, and must be replaced."""
+        """The drawing. None if the child ended, sent too much data or took too long, and must be replaced."""
         deadline = time.monotonic() + seconds + GRACE_SECONDS + (START_SECONDS if self._fresh else 0.0)
         self._send(json.dumps([kind, part, len(data), window]).encode() + b"\n" + data)
         head = self._read_line(deadline)
@@ -82,7 +82,7 @@ class _Child:
 
     def _send(self, data: bytes) -> None:
         view = memoryview(data)
-        with contextlib.suppress(BrokenPipeError):  # the end of the child is noticed when its reply is read
+        with contextlib.suppress(BrokenPipeError):  # if the child has ended, reading its reply fails
             while view:
                 view = view[self._stdin.write(view) :]
 
@@ -111,7 +111,7 @@ class _Child:
 
 
 class PreviewPool:
-    """`draw` blocks until the drawing is there; at most `n_children` are made at once."""
+    """Draws previews. `draw` blocks until the drawing is finished; at most `n_children` are drawn at once."""
 
     def __init__(self, limits: Limits, n_children: int = 2) -> None:
         self.limits = limits
@@ -124,8 +124,8 @@ class PreviewPool:
         self._closed = False
 
     def draw(self, data: bytes, kind: str, part: str, name: str, window: Window | None = None) -> bytes:
-        """One part of the file `name` (its hash), or of a window (path or "" for `data`, first frame, last frame).
-        PreviewFailed with the reason; PreviewBusy when it may work later."""
+        """Draw one part of the file `name` (its hash), or of a window: (path, or "" for `data`; first frame; last
+        frame). Raises PreviewFailed with the reason, or PreviewBusy if the request may succeed later."""
         self._raise_known(name)
         try:
             child = self._free.get(timeout=WAIT_SECONDS)
@@ -144,13 +144,13 @@ class PreviewPool:
             self._free.put(child)
 
     def close(self) -> None:
-        """End every child at once; drawings under way fail, and no new ones are made. Safe in a signal handler."""
+        """Kill every child. Current drawings fail, and new ones are refused. Safe to call in a signal handler."""
         self._closed = True
         for child in list(self._running):
             child.kill()
 
     def shutdown(self) -> None:
-        """`close`, and wait until the children are gone."""
+        """Call `close` and wait until all children have ended."""
         self.close()
         for child in list(self._running):
             child.close()
@@ -179,7 +179,7 @@ class PreviewPool:
             return PreviewBusy("The server is shutting down.")
         reason = (
             f"Drawing it exceeded the limit of {self.limits.decode_seconds:g} s or {self.limits.decode_bytes:,} bytes "
-            "(decode_seconds, decode_bytes), or ended the decoder."
+            "(decode_seconds, decode_bytes), or crashed the decoder."
         )
         with self._lock:
             self._failed[name] = (time.monotonic(), reason)

@@ -1,11 +1,11 @@
 """The process that draws previews: it decodes untrusted files, under limits on memory, time and output.
 
-Started by `app.views.previews.pool` as `python -m app.views.previews.process`. The first line of standard input holds
+`app.views.previews.pool` starts it as `python -m app.views.previews.process`. The first line of standard input contains
 the limits as JSON. A request is one JSON line [kind, part, n_bytes, window] followed by the bytes of the file; a reply
-is one JSON line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty when there is a drawing.
+is one JSON line [reason, n_bytes] followed by the bytes of the drawing. The reason is empty if there is a drawing.
 
-`window` is null, or [path, first frame, last frame]: these frames of the recording at `path` are drawn, or of the bytes
-when the path is empty. The part `window.wav` is the frames themselves.
+`window` is null or [path, first frame, last frame]: these frames of the recording at `path` are drawn. If the path is
+empty, the frames are taken from the bytes of the request. The part `window.wav` consists of the frames themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.media.windows import FileContent, cut
 
 
 def reply_to(data: bytes, kind: str, part: str, limits: Limits, window: Window | None = None) -> tuple[str, bytes]:
-    """(reason, drawing): one of the two is empty."""
+    """(reason, drawing) for one request. Exactly one of them is empty."""
     try:
         if window is not None:
             data = cut_from(data, window)
@@ -35,8 +35,8 @@ def reply_to(data: bytes, kind: str, part: str, limits: Limits, window: Window |
         return str(problem), b""
     except MemoryError:
         return f"Drawing it needs more than the {limits.decode_bytes:,} bytes allowed (decode_bytes).", b""
-    except Exception as problem:  # decoders raise anything on damaged data
-        return f"It does not decode ({type(problem).__name__}).", b""
+    except Exception as problem:  # decoders can raise any exception for damaged data
+        return f"It cannot be decoded ({type(problem).__name__}).", b""
 
 
 def cut_from(data: bytes, window: Window) -> bytes:
@@ -49,7 +49,7 @@ def cut_from(data: bytes, window: Window) -> bytes:
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Draw requests from stdin until it is closed."""
+    """Answer requests until stdin is closed."""
     limits = Limits(**json.loads(requests.readline()))
     confine(limits)
     while line := requests.readline():

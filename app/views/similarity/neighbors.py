@@ -1,11 +1,11 @@
-"""The labeled items nearest to an item in the embeddings of a round, without reading all labeled items.
+"""Finds the labeled items nearest to an item in the embeddings of a round, without reading all labeled items.
 
 Search    distances in a few principal directions rank all labeled rows; the exact distances of the best `CANDIDATES`
-          rank the result. With as many directions as dimensions, or no more rows than candidates, it is exact.
+          rank the result. The result is exact with as many directions as dimensions, or with at most `CANDIDATES` rows.
 Update    `set_labeled` compares the labeled rows with those of the last call and adds or removes the difference.
 
-A product of matrices gives all distances at once. The best candidates are found from the minima of blocks: the `c`
-smallest values lie in the `c` blocks with the smallest minima.
+One matrix product computes all distances. The best candidates are found from the minima of blocks: the `c` smallest
+values are in the `c` blocks with the smallest minima.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from storage.database.store import Store
 from storage.labeling.state_arrays import NO_ID, item_states
 
 FEWEST_DIRECTIONS, MOST_DIRECTIONS = 16, 64
-EXPLAINED = 0.99  # share of the variance that the directions hold, if `MOST_DIRECTIONS` suffice
+EXPLAINED = 0.99  # share of the variance that the directions explain, if `MOST_DIRECTIONS` suffice
 CANDIDATES = 200  # rows that are compared exactly for each item
-FEW_CANDIDATES = 16  # if the directions hold that share
-BLOCK = 32  # values in a block; its minimum stands for them
+FEW_CANDIDATES = 16  # the same, if the directions explain that share
+BLOCK = 32  # values in a block
 SAMPLE = 4_096  # rows from which the principal directions are computed
-READ_ROWS = 8_192  # rows read at once, so that mapped memory can be given back in between
-READ_AROUND = 1 << 18  # bytes that the system maps when one row is read: measured 220 kB, as files have large pages
+READ_ROWS = 8_192  # rows read at once; mapped memory is released in between
+READ_AROUND = 1 << 18  # bytes that the system maps when one row is read (220 kB measured; mapped files use large pages)
 MOST_HELD = 1 << 24  # bytes of mapped memory that a search may hold
 KEPT_INDEXES = 3
 
 
 class NeighborIndex:
-    """The labeled rows of one round in reduced dimensions. Calls from several threads run one after the other."""
+    """The labeled rows of one round in reduced dimensions. Calls from several threads are serialized."""
 
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._embeddings = embeddings
@@ -51,7 +51,7 @@ class NeighborIndex:
         self._reserve(BLOCK)
 
     def set_labeled(self, labeled: NDArray[np.bool_]) -> None:
-        """Make the rows where `labeled` (n,) is true the ones that searches return."""
+        """Set the rows that searches return: those where `labeled` (n,) is true."""
         with self._lock:
             changed = np.flatnonzero(self._labeled != labeled)
             for row in changed[self._labeled[changed]].tolist():
@@ -60,7 +60,7 @@ class NeighborIndex:
             self._labeled[changed] = labeled[changed]
 
     def nearest(self, rows: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:
-        """For each row, the labeled rows nearest to it, without itself, nearest first; equal distances by row."""
+        """For each row, the nearest other labeled rows, nearest first. Equal distances are sorted by row."""
         with self._lock:
             if not self._n:
                 return [np.empty(0, np.int64) for _ in rows]
@@ -97,7 +97,7 @@ class NeighborIndex:
                 give_back(self._embeddings)
 
     def _remove(self, row: int) -> None:
-        """The last row takes the place of the removed one."""
+        """Remove a row; the last row moves to its place."""
         place, self._n = int(self._place[row]), self._n - 1
         last = int(self._rows[self._n])
         self._rows[place], self._reduced[place] = last, self._reduced[self._n]
@@ -116,7 +116,7 @@ class NeighborIndex:
 
 
 def read_rows(embeddings: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The embeddings of these rows; the memory of a large file is given back on the way."""
+    """The embeddings of these rows. The memory of a large mapped file is released while it is read."""
     if embeddings.nbytes <= MOST_HELD:
         return np.asarray(embeddings[rows], np.float32)
     read = np.empty((len(rows), embeddings.shape[1]), np.float32)
@@ -129,11 +129,12 @@ def read_rows(embeddings: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArr
 def principal_directions(
     embeddings: NDArray[np.float32], *, centered: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], bool]:
-    """(e,) mean and (e, d) orthonormal directions of a sample of the rows, largest variance first, and whether they
-    hold the share `EXPLAINED` of it. With `centered` false, the mean is not subtracted: 0, and second moments.
+    """(e,) mean and (e, d) orthonormal principal directions of a sample of the rows, largest variance first, and
+    whether they explain the share `EXPLAINED` of the variance. If `centered` is false, the mean is 0 and second moments
+    replace variances.
 
-    The last layer of a classifier has little variance outside a few directions. Where it does not, the most directions
-    are used and the search may miss some of the nearest rows.
+    The last layer of a classifier usually has little variance outside a few directions. Otherwise `MOST_DIRECTIONS` are
+    used, and the search may miss some of the nearest rows.
     """
     n, e = embeddings.shape
     sample = read_rows(embeddings, np.arange(0, n, max(1, -(-n // SAMPLE)))).astype(np.float64)
@@ -152,7 +153,7 @@ def _smallest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     m, n = values.shape
     if n <= count:
         return np.broadcast_to(np.arange(n), (m, n))
-    n_blocks = n // BLOCK  # a block has every n_blocks-th column: minima of this layout are computed fast
+    n_blocks = n // BLOCK  # a block has every n_blocks-th column; the minima of this layout are fast to compute
     if n_blocks <= count:
         return np.argpartition(values, count, axis=1)[:, :count]
     minima = values.reshape(m, BLOCK, n_blocks).min(1)
@@ -165,7 +166,7 @@ def _smallest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 @dataclass(frozen=True, slots=True)
 class Neighbor:
     item_id: int
-    class_id: int  # of its label, as given
+    class_id: int  # class of its label; not translated if the class was merged
 
 
 def nearest_labeled(
@@ -177,10 +178,10 @@ def nearest_labeled(
     audience: int = 0,
     limit: int = 3,
 ) -> dict[int, list[Neighbor]]:
-    """item id -> the labeled items nearest to it, without itself, for the items that are part of the round.
+    """item id -> the nearest other labeled items, for the items that are part of the round.
 
-    Labeled are the items with a label that counts, or those of `labels` (item id -> class id), which the annotator
-    `audience` may see.
+    Labeled items are those with a label that counts or, if `labels` (item id -> class id) is given, those in `labels`:
+    the labels that the annotator `audience` may see.
     """
     index = neighbor_index(store, found, audience)
     if index is None:
@@ -212,9 +213,9 @@ _lock = Lock()
 
 
 def neighbor_index(store: Store, found: RoundPredictions, audience: int = 0) -> NeighborIndex | None:
-    """The index of a round, kept for the next request; None for a round without embeddings.
+    """The index of a round, cached for later requests. None for a round without embeddings.
 
-    `audience` separates annotators who may see different labels: an annotator's id, or 0 for all.
+    `audience` is an annotator's id or 0 for everyone. Annotators who may see different labels have different indexes.
     """
     if found.embeddings is None:
         return None

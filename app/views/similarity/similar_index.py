@@ -1,13 +1,12 @@
-"""Rows of a large round similar to one row, without reading all rows.
+"""Finds the rows of a large round that are similar to one row, without reading all rows.
 
-Build     the directions of all rows, in their principal components, are kept in cells: each row belongs to the most
-          similar of `CELLS` evenly spaced rows
-Search    the cells most similar to the row are searched until `SEARCHED` rows of those asked for were compared; the
+Build     all rows are normalized, reduced to their principal components and divided into cells: each row belongs to the
+          most similar of `CELLS` evenly spaced rows
+Search    the cells most similar to the row are searched until `SEARCHED` of the requested rows have been compared; the
           best `CANDIDATES` are compared again with all their features
 
-The result is that of a comparison with all rows, but for rows in cells that were not searched and rows that the
-components rank too low. With a million rows of 64 dimensions in ten clusters, 499.75 of the 500 best were found on
-average.
+The result may miss rows in cells that were not searched, and rows that the components rank too low. With a million rows
+of 64 dimensions in ten clusters, 499.75 of the 500 best rows were found on average.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from app.views.predictions import give_back
 from app.views.similarity.neighbors import principal_directions, read_rows
 
 CELLS = 512
-SEARCHED = 80_000  # rows that are compared in the components
+SEARCHED = 80_000  # rows whose components are compared
 CANDIDATES = 1_000  # rows that are compared exactly
-BLOCK = 4_096  # rows of which the cells are computed at once
+BLOCK = 4_096  # rows whose cells are computed at once
 SCALE = 127
 MOST_HELD = 1 << 24  # bytes of the mapped features in memory at a time
 
 
 class SimilarIndex:
-    """The rows of one round, in a byte for each component and sorted by their cells."""
+    """The rows of one round, with one byte per component, sorted by cell."""
 
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._embeddings = embeddings
@@ -53,7 +52,7 @@ class SimilarIndex:
         self._starts = np.searchsorted(cell[self._rows], np.arange(cells + 1))
 
     def most_similar(self, row: int, among: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-        """Up to `count` rows where `among` (n,) is true, most similar first; equal cosines by row."""
+        """Up to `count` rows where `among` (n,) is true, most similar first. Equal cosines are sorted by row."""
         asked = self._reduced_units(self._embeddings[row : row + 1])[0]
         rows, cosines, n_compared = [], [], 0
         for cell in np.argsort(-(self._centers @ asked)).tolist():
@@ -82,7 +81,7 @@ class SimilarIndex:
 
 
 def _units(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows of length one; rows without length stay zero."""
+    """The rows scaled to norm 1. Zero rows stay zero."""
     lengths = np.sqrt(np.einsum("ij,ij->i", features, features, dtype=np.float32))
     lengths[lengths == 0] = 1
     units: NDArray[np.float32] = np.divide(features, lengths[:, None], dtype=np.float32)

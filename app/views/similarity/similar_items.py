@@ -1,8 +1,8 @@
-"""The items most similar to one item: cosine over the features of a round, most similar first.
+"""The items most similar to one item, by the cosine of the features of a round.
 
-With an encoder these are the principal components of its features that the head uses; without one, the last layer of
-the network. Up to `MOST_KEPT_ROWS` rows, all are compared: blocks are read in their order, at the speed of memory, and
-the lengths of rows are computed once per round. In larger rounds an index is searched (`similar_index`).
+With an encoder, the features are the principal components that its head uses; without one, the last layer of the
+network. In rounds of up to `MOST_KEPT_ROWS` rows, all rows are compared: blocks are read sequentially, and the norms of
+the rows are computed once per round. In larger rounds an index is searched (`similar_index`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from app.views.predictions import RoundPredictions, give_back
 from app.views.similarity.similar_index import SimilarIndex
 
 BLOCK = 16_384  # rows that are compared at once
-MOST_KEPT_ROWS = 200_000  # of a round of which all rows are compared; its features stay in memory between searches
+MOST_KEPT_ROWS = 200_000  # in rounds of up to this size all rows are compared, and features stay in memory for a while
 IDLE_SECONDS = 30.0
 MOST = 500
 PLACES = 32  # values in a block of `largest`
 KEPT = 3
-MOST_COMPARED = 10_000  # items of which each is compared with each
-MOST_IN_CELLS = 200_000  # items of which each is compared with those of its cells
+MOST_COMPARED = 10_000  # up to this number, all pairs of items are compared
+MOST_IN_CELLS = 200_000  # up to this number, each item is compared with those in its cells
 NEAREST = 10
 PAIR_BLOCK = 512
-N_PARTITIONS = 3  # divisions of a large pool into cells: near rows that one separates are together in another
+N_PARTITIONS = 3  # divisions of a large pool into cells; rows that one division separates may share a cell in another
 MOST_IN_CELL = 2_000
 _lengths: OrderedDict[int, tuple[RoundPredictions, NDArray[np.float32]]] = OrderedDict()
 _lock, _index_lock = Lock(), Lock()
 
 
 def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Up to `MOST` item ids of the rows where `among` (n,) is true, most similar first, after the item itself; empty
-    without its features."""
+    """The item itself, then up to `MOST` ids of items where `among` (n,) is true, most similar first. Empty if the item
+    has no features."""
     own = found.row(item_id)
     if own is None or found.embeddings is None:
         return np.empty(0, np.int64)
@@ -53,26 +53,26 @@ def most_similar(found: RoundPredictions, item_id: int, among: NDArray[np.bool_]
     return ids[np.lexsort((ids, -scores[rows]))]
 
 
-_indexes: list[tuple[RoundPredictions, SimilarIndex]] = []  # of the round that was searched last: 30 MB for a million
+_indexes: list[tuple[RoundPredictions, SimilarIndex]] = []  # only the round searched last: 30 MB for a million rows
 
 
 def _index(found: RoundPredictions) -> SimilarIndex:
     assert found.embeddings is not None
-    with _index_lock:  # built once: a second request waits for it
+    with _index_lock:  # a second request waits instead of building the index again
         if not _indexes or _indexes[0][0].embeddings is not found.embeddings:
             _indexes[:] = [(found, SimilarIndex(found.embeddings))]
         return _indexes[0][1]
 
 
 def largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The places of the `count` largest of `values` (n,), or of all if there are fewer, in any order.
+    """The positions of the `count` largest of `values` (n,), or of all values if there are fewer, in any order.
 
-    They lie in the `count` blocks with the largest maxima, so that most values are compared once.
+    They are in the `count` blocks with the largest maxima, so most values are compared only once.
     """
     n_blocks = len(values) // PLACES
     if n_blocks <= count:
         return np.argpartition(values, -count)[-count:] if len(values) > count else np.arange(len(values))
-    whole = n_blocks * PLACES  # a block has every n_blocks-th value; the last values belong to none
+    whole = n_blocks * PLACES  # a block has every n_blocks-th value; the last values are in no block
     blocks = np.argpartition(values[:whole].reshape(PLACES, n_blocks).max(0), -count)[-count:]
     places = (blocks[:, None] + n_blocks * np.arange(PLACES)).ravel()
     places = np.concatenate([places, np.arange(whole, len(values))])
@@ -81,7 +81,7 @@ def largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 
 def similarities(found: RoundPredictions, row: int) -> NDArray[np.float32]:
-    """(n,) cosines of all rows of a round with one row; 0 for rows without length."""
+    """(n,) cosines of all rows of a round with one row; 0 for zero rows."""
     embeddings = found.embeddings
     assert embeddings is not None
     asked = np.asarray(embeddings[row], np.float32)
@@ -98,8 +98,8 @@ _waiting: tuple[Timer, NDArray[np.float32]] | None = None
 
 
 def _give_back_later(embeddings: NDArray[np.float32]) -> None:
-    """Return the memory of the mapped features when no one has searched for IDLE_SECONDS: reading their pages again
-    costs twice as much as comparing them."""
+    """Release the memory of the mapped features after IDLE_SECONDS without a search. It is not released at once because
+    reading the pages again costs twice as much as comparing them."""
     global _waiting
     timer = Timer(IDLE_SECONDS, give_back, (embeddings,))
     timer.daemon = True
@@ -113,7 +113,7 @@ def _give_back_later(embeddings: NDArray[np.float32]) -> None:
 
 
 def _inverse_lengths(found: RoundPredictions) -> NDArray[np.float32]:
-    """(n,) one over the length of each row; 0 for rows without length."""
+    """(n,) the inverse norm of each row; 0 for zero rows."""
     embeddings, key = found.embeddings, id(found.embeddings)
     assert embeddings is not None
     with _lock:
@@ -127,7 +127,7 @@ def _inverse_lengths(found: RoundPredictions) -> NDArray[np.float32]:
         lengths[start : start + BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float32))
     np.divide(1, lengths, out=lengths, where=lengths > 0)
     with _lock:
-        _lengths[key] = (found, lengths)  # the round is kept with it, so the id stays its own
+        _lengths[key] = (found, lengths)  # the reference to the round ensures that its id is not reused
         while len(_lengths) > KEPT:
             _lengths.popitem(last=False)
     return lengths
@@ -135,18 +135,18 @@ def _inverse_lengths(found: RoundPredictions) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Neighborhoods:
-    """Rows of a round in two orders."""
+    """The rows of a round in two orders."""
 
-    outliers: NDArray[np.int64]  # the mean cosine with the NEAREST most similar rows, lowest first
-    duplicates: NDArray[np.int64]  # the cosine with the most similar row, highest first; pairs are together
+    outliers: NDArray[np.int64]  # by the mean cosine with the NEAREST most similar rows, lowest first
+    duplicates: NDArray[np.int64]  # by the cosine with the most similar row, highest first; pairs are adjacent
 
 
 _neighborhoods: OrderedDict[int, tuple[RoundPredictions, Neighborhoods]] = OrderedDict()
 
 
 def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
-    """Computed once per round: exactly for up to MOST_COMPARED items, within cells above. None for more than
-    MOST_IN_CELLS items or without features."""
+    """The two orders of a round, computed once. They are exact for up to MOST_COMPARED items; for more, only rows in
+    the same cell are compared. None for more than MOST_IN_CELLS items or without features."""
     embeddings, key = found.embeddings, id(found.embeddings)
     if embeddings is None or not 1 < len(embeddings) <= MOST_IN_CELLS:
         return None
@@ -174,14 +174,14 @@ def neighborhoods(found: RoundPredictions) -> Neighborhoods | None:
 
 @dataclass(frozen=True, slots=True)
 class _Nearest:
-    """What is known of the neighbors of each row; more comparisons raise it."""
+    """The most similar rows found so far. Further comparisons can only increase the cosines."""
 
     mean: NDArray[np.float32]  # (n,) mean cosine with the NEAREST most similar rows
     best: NDArray[np.float32]  # (n,) cosine with the most similar row
-    partner: NDArray[np.int64]  # (n,) that row
+    partner: NDArray[np.int64]  # (n,) the most similar row
 
     def compare(self, unit: NDArray[np.float32], members: NDArray[np.int64]) -> None:
-        """Each of the rows `members` with each; the cosine with no row is taken as 0."""
+        """Compare all pairs of the rows `members`. Missing neighbors count as cosine 0."""
         n, k = len(members), min(NEAREST, len(members) - 1)
         if not k:
             return
@@ -200,8 +200,8 @@ class _Nearest:
 
 
 def _cells(unit: NDArray[np.float32], start: int) -> Iterator[NDArray[np.int64]]:
-    """Every row in the cell of the most similar of √n evenly spaced rows, from the row `start` on. Large cells are cut:
-    they lie around one point, so that any part of them has near rows."""
+    """Yield cells of rows: each row belongs to the most similar of √n evenly spaced center rows. `start` shifts the
+    centers. Large cells are split; the rows of each part are still near each other."""
     n = len(unit)
     n_centers = round(n**0.5)
     centers = unit[(np.arange(n_centers) * n // n_centers + start * n // n_centers // N_PARTITIONS) % n]
