@@ -1,4 +1,4 @@
-"""A client of the API: projects, and in a project items, labels, rounds, predictions and exports.
+"""A client of the API: projects and their items, labels, rounds, predictions and exports.
 
 client = Client("http://127.0.0.1:8501", token)
 digits = client.project("Spoken digits")
@@ -40,13 +40,13 @@ Seen = TypeVar("Seen")
 
 
 class Client:
-    """One server and one token. Use it as a context manager, or call `close`."""
+    """A connection to one server with one token. Use it as a context manager, or call `close`."""
 
     def __init__(self, address: str, token: str, *, timeout_seconds: float = 60.0) -> None:
         self._connection = Connection(address, token, timeout_seconds)
 
     def me(self) -> dict[str, Any]:
-        """The token's name and role, and the annotator that its labels are stored under."""
+        """The name and role of the token, and the annotator of its labels."""
         return dict(self._connection.get("/me"))
 
     def projects(self) -> list[Project]:
@@ -59,7 +59,7 @@ class Client:
         return ProjectClient(self._connection, found[0])
 
     def create_project(self, name: str, kind: str, classes: Iterable[str] = (), **settings: Any) -> ProjectClient:
-        """`kind` is audio or image; `settings` such as batch_size=20."""
+        """Create a project. `kind` is audio or image; `settings` are fields such as batch_size=20."""
         body = {"name": name, "kind": kind, "classes": list(classes), "settings": settings}
         return ProjectClient(self._connection, record(Project, self._connection.post("/projects", body)))
 
@@ -84,11 +84,11 @@ class ProjectClient:
     # Members
 
     def members(self) -> list[Member]:
-        """The members with their roles, owners first; empty for a project that is open to everyone."""
+        """The members with their roles, owners first. Empty for a project that is open to everyone."""
         return [record(Member, row) for row in self._connection.get(f"{self._path}/members")]
 
     def set_role(self, person: str, role: str | None) -> None:
-        """Give a person a role (viewer, annotator, editor, owner), or with None remove them from the members."""
+        """Give a person a role (viewer, annotator, editor, owner). None removes the person from the members."""
         if role is not None:
             self._connection.put(f"{self._path}/members", {"person": person, "role": role})
         for member in self.members() if role is None else ():
@@ -105,7 +105,7 @@ class ProjectClient:
         return record(LabelClass, self._connection.post(f"{self._path}/classes", {"name": name}))
 
     def items(self, state: str = "all", **conditions: Any) -> Iterator[Item]:
-        """All items of a state (all, waiting, labeled, …), page by page; conditions such as search="dog"."""
+        """Yield all items with a state (all, waiting, labeled, …) that meet the conditions, such as search="dog"."""
         for row in self._pages("items", "items", state=state, **conditions):
             yield record(Item, row)
 
@@ -132,9 +132,10 @@ class ProjectClient:
         hop_seconds: float | None = None,
         wait_seconds: float = 600,
     ) -> Job:
-        """Upload files and wait until they are imported. Files that are already there are not added again.
+        """Upload files and wait until they are imported. Files that are in the project are not added again.
 
-        With `window_seconds`, longer recordings become items of this length, one every `hop_seconds`."""
+        With `window_seconds`, longer recordings are cut into items of this length, one every `hop_seconds`.
+        """
         opened = [Path(path) for path in paths]
         files = [("files", (path.name, path.read_bytes())) for path in opened]
         given = {"labels": labels, "window_seconds": window_seconds, "hop_seconds": hop_seconds}
@@ -145,8 +146,10 @@ class ProjectClient:
     def add_embeddings(
         self, hashes: Iterable[str], vectors: Any, name: str, *, wait_seconds: float = 3_600
     ) -> dict[str, Any]:
-        """Use vectors (n, d) of your own network as an encoder of this name; `hashes` are the `sha256` of the items.
-        Returns how many items have one, and the names of the first that have none."""
+        """Add vectors (n, d) of your own network as an encoder with this name. `hashes` are the `sha256` of the items.
+
+        Returns the number of items with a vector, and the names of the first items without one.
+        """
         rows = pd.DataFrame({"sha256": list(hashes), "embedding": [[float(x) for x in row] for row in vectors]})
         buffer = io.BytesIO()
         rows.to_parquet(buffer)
@@ -157,7 +160,7 @@ class ProjectClient:
     # Labels
 
     def next_to_label(self, limit: int = 1, *, holder: str = "client") -> list[LeasedItem]:
-        """The next items, leased to `holder`: others do not get them until the lease ends."""
+        """Lease the next items to `holder`. Other holders do not get them until the lease ends."""
         rows = self._connection.post(f"{self._path}/next", {"limit": limit, "holder": holder}, repeatable=True)["items"]
         return [
             LeasedItem(
@@ -168,16 +171,16 @@ class ProjectClient:
         ]
 
     def release(self, *, holder: str = "client") -> None:
-        """Give leased items back."""
+        """Release leased items."""
         self._connection.post(f"{self._path}/release", {"holder": holder}, repeatable=True)
 
     def label(self, item_id: int, name: str, **more: Any) -> Applied:
-        """Label one item with a class name; `more` are fields of an event, such as seconds=1.5 or note="quiet"."""
+        """Label an item with a class name. `more` are fields of the event, such as seconds=1.5 or note="quiet"."""
         event = {"item_id": item_id, "kind": "label", "class_id": self._class_ids()[name], **more}
         return self.apply([event])[0]
 
     def apply(self, events: Iterable[Mapping[str, Any]]) -> list[Applied]:
-        """Store events. Each gets a uuid if it has none, so that a repeated request stores nothing twice."""
+        """Store events. Events without a uuid get one, so that a repeated request stores nothing twice."""
         wanted = [{"uuid": str(uuid.uuid4()), **event} for event in events]
         answers: list[Applied] = []
         for start in range(0, len(wanted), EVENTS_AT_ONCE):
@@ -187,8 +190,10 @@ class ProjectClient:
         return answers
 
     def label_frame(self, frame: pd.DataFrame, column: str = "label") -> pd.DataFrame:
-        """Label the items in the index of `frame` with the class names in `column`; rows without a name are left out.
-        Returns `accepted` and `reason` for each labeled item."""
+        """Label the items in the index of `frame` with the class names in `column`. Rows without a name are skipped.
+
+        Returns `accepted` and `reason` for each of the other rows.
+        """
         given = frame[column].dropna()
         known = self._class_ids()
         unknown = sorted(set(given) - set(known))
@@ -207,14 +212,16 @@ class ProjectClient:
         return [record(Round, row) for row in self._connection.get(f"{self._path}/rounds")]
 
     def start_round(self) -> Round:
-        """Request the next round; one that waits or runs is returned instead."""
+        """Request the next round. If a round waits or runs already, it is returned instead."""
         return record(Round, self._connection.post(f"{self._path}/rounds", repeatable=True))
 
     def wait_for_round(
         self, round_: Round, seconds: float = 3_600, *, report: Callable[[Mapping[str, Any]], None] = lambda _: None
     ) -> Round:
-        """Follow a round until it has finished; `report` gets its progress. Raises NotFinished if it fails, is
-        cancelled, or does not end in time."""
+        """Wait until a round has finished and return it. `report` is called with its progress.
+
+        Raises NotFinished if the round fails, is cancelled, or does not end in time.
+        """
 
         def look() -> tuple[Round, bool]:
             row = self._connection.get(f"{self._path}/rounds/{round_.id}")
@@ -231,7 +238,7 @@ class ProjectClient:
         return record(Round, self._connection.post(f"{self._path}/rounds/{round_.id}/cancel", repeatable=True))
 
     def picks_frame(self, round_: Round) -> pd.DataFrame:
-        """The picks of a round in order, with one column for each part of their reasons."""
+        """The picks of a round in order, with a column for each part of their reasons."""
         rows = self._connection.get(f"{self._path}/rounds/{round_.id}/picks")
         flat = [{k: v for k, v in row.items() if k != "reason"} | row["reason"] for row in rows]
         return pd.DataFrame(flat, columns=None if flat else ["order", "item_id", "name"]).set_index("order")
@@ -246,8 +253,11 @@ class ProjectClient:
     def predict_files(
         self, paths: Iterable[Path | str], *, round: int | str | None = None, wait_seconds: float = 3_600
     ) -> pd.DataFrame:
-        """Predict files with the model of a round (default: the newest), `FILES_AT_ONCE` in one request. One row per
-        file, in order, with one column per class (`p_` and its name); unreadable files have an `error`."""
+        """Predict files with the model of a round (default: the newest), `FILES_AT_ONCE` per request.
+
+        Returns one row per file, in order, with a column for each class (`p_` and its name). Unreadable files have an
+        `error`.
+        """
         given, parts = [Path(path) for path in paths], []
         for start in range(0, len(given), FILES_AT_ONCE):
             files = [("files", (path.name, path.read_bytes())) for path in given[start : start + FILES_AT_ONCE]]
@@ -259,7 +269,7 @@ class ProjectClient:
     def predict_items(
         self, item_ids: Iterable[int], *, round: int | str | None = None, wait_seconds: float = 3_600
     ) -> pd.DataFrame:
-        """Predict items of the project from their files, as `predict_files`; the item id is the index."""
+        """Predict items of the project from their files, like `predict_files`. The index is the item id."""
         wanted, parts = [int(one) for one in item_ids], []
         for start in range(0, len(wanted), ITEMS_AT_ONCE):
             body = {"item_ids": wanted[start : start + ITEMS_AT_ONCE], "all_probabilities": True}
@@ -277,14 +287,18 @@ class ProjectClient:
     def download_model(
         self, target: Path | str, *, round: int | str | None = None, wait_seconds: float = 3_600
     ) -> Path:
-        """Export the model of a round (default: the newest), wait, and download the zip file to `target`. It holds
-        model.onnx, preprocess.json and predict.py, which needs neither Winnow nor torch."""
+        """Export the model of a round (default: the newest) and download the zip file to `target`.
+
+        It contains model.onnx, preprocess.json and predict.py, which needs neither Winnow nor torch.
+        """
         body = {} if round is None else {"round": str(round)}
         return self._download(record(Job, self._connection.post(f"{self._path}/models", body)), target, wait_seconds)
 
     def export(self, target: Path | str, format: str = "csv", *, wait_seconds: float = 3_600, **options: Any) -> Path:
-        """Export, wait, and download the zip file to `target`. `format` is csv, jsonl, parquet, folders, label-studio,
-        hugging-face, audacity or raven."""
+        """Export labels and download the zip file to `target`.
+
+        `format` is csv, jsonl, parquet, folders, label-studio, hugging-face, audacity or raven.
+        """
         job = record(Job, self._connection.post(f"{self._path}/exports", {"format": format, **options}))
         return self._download(job, target, wait_seconds)
 
@@ -294,7 +308,7 @@ class ProjectClient:
         return Path(target)
 
     def wait_for_job(self, job: Job, seconds: float) -> Job:
-        """Poll a background job until it has finished; raises NotFinished if it fails or does not end in time."""
+        """Poll a background job until it has finished. Raises NotFinished if it fails or does not end in time."""
 
         def look() -> tuple[Job, bool]:
             found = record(Job, self._connection.get(f"{self._path}/jobs/{job.id}"))
@@ -317,7 +331,7 @@ class ProjectClient:
 
 
 def _predictions_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """One row per prediction, one column per class."""
+    """A DataFrame with one row per prediction and one column per class."""
     flat = [
         {name: value for name, value in row.items() if name != "probabilities"}
         | {f"p_{name}": value for name, value in (row["probabilities"] or {}).items()}
@@ -327,7 +341,7 @@ def _predictions_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _follow(look: Callable[[], tuple[Seen, bool]], seconds: float, what: str) -> Seen:
-    """Poll until it has ended, less often the longer it takes."""
+    """Poll `look` with growing intervals until the job or round has ended."""
     started, pause = time.monotonic(), 0.2
     while True:
         seen, ended = look()

@@ -1,4 +1,4 @@
-"""HTTP for the client: the token, errors as exceptions, and retries of requests that may be repeated."""
+"""HTTP for the client: sends the token, raises errors as exceptions, and retries requests that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPEATABLE = frozenset({429, 502, 503, 504})
 
 
 class Connection:
-    """Requests with one token. A request that is safe to repeat is repeated after a lost connection."""
+    """Sends requests with one token. After a lost connection, it repeats requests that are safe to repeat."""
 
     def __init__(self, address: str, token: str, timeout_seconds: float) -> None:
         self._http = httpx2.Client(
@@ -30,7 +30,7 @@ class Connection:
         return self._send("GET", path, True).content
 
     def post(self, path: str, body: Any = None, *, repeatable: bool = False, **more: Any) -> Any:
-        """`repeatable`: sending it twice has the effect of sending it once."""
+        """Send a POST request. `repeatable` states that sending it twice has the same effect as sending it once."""
         answer = self._send("POST", path, repeatable, **({"json": body} if body is not None else {}), **more)
         return answer.json() if answer.content else None
 

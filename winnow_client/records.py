@@ -1,5 +1,7 @@
-"""What the client returns: frozen records with the fields that the API documents. Unknown fields are ignored, so that a
-client works with a newer server."""
+"""The records that the client returns, with the fields that the API documents.
+
+Unknown fields are ignored, so that a client works with a newer server.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,11 @@ class Item:
     skipped: bool
     flagged: bool
     waiting: bool
-    recording_sha256: str | None = None  # of a window, as the following two
+    recording_sha256: str | None = None  # this field and the next two are set for windows only
     first_frame: int | None = None
     last_frame: int | None = None
     group_name: str = ""
-    shown_name: str = ""  # for annotators: the name, or the number of the item where the name contains a class
+    shown_name: str = ""  # the name to show to annotators; the number of the item if the name contains a class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
