@@ -2,11 +2,11 @@
 
 Host      Requests must name an allowed host, which prevents DNS rebinding.
 Origin    Requests that change something, and every WebSocket, must come from a page of this server.
-Token     Beyond loopback and without `[auth]`, visitors present the access token once: it is part of the printed
-          address, and a cookie keeps the proof.
-Headers   Every answer carries a Content-Security-Policy and may not be shown in a frame of another page. Behind TLS
+Token     If the server is not on loopback and has no `[auth]`, visitors must present the access token once. It is part
+          of the printed address; a cookie then proves that it was presented.
+Headers   Every response has a Content-Security-Policy and cannot be embedded in a frame of another page. Behind TLS
           every cookie is Secure.
-Session   Media of Streamlit's own `/media/` route need the session cookie of someone who has a name here, as ours do.
+Session   Streamlit's own route `/media/` requires the session cookie of an annotator, like our media routes.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ SESSION_COOKIE = "winnow_session"
 YEAR = 365 * 24 * 3600
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 OPEN_PATHS = frozenset({"/_stcore/health"})
-SIGN_OUT_PATH = "/auth/logout"  # Streamlit's route; it also ends the session for media and exports
+SIGN_OUT_PATH = "/auth/logout"  # Streamlit's route; the gate also ends the session for media and exports
 API_PREFIX = "/api/v1/"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def _page_policy() -> str:
-    """Nothing is loaded from or sent to another host. What remains beyond 'self': Streamlit's inline styles, its inline
-    script (by its hash), functions that plotly compiles for WebGL, fonts in data addresses, and widgets that are
-    modules in blob addresses."""
+    """The Content-Security-Policy of pages. Nothing is loaded from or sent to another host.
+
+    In addition to 'self' it allows Streamlit's inline styles and inline script (by its hash), functions that plotly
+    compiles for WebGL, fonts in data URLs, and widget modules in blob URLs.
+    """
     return "; ".join(
         (
             "default-src 'self'",
@@ -64,8 +66,8 @@ def _page_policy() -> str:
 
 
 def _inline_scripts() -> list[str]:
-    """The hashes of the scripts in Streamlit's page, as the policy names them."""
-    spec = importlib.util.find_spec("streamlit")  # found without importing it: the command line imports this module
+    """The hashes of the inline scripts in Streamlit's page, in the format of the policy."""
+    spec = importlib.util.find_spec("streamlit")  # does not import it, because the command line imports this module
     page = Path(spec.origin).parent / "static" / "index.html" if spec is not None and spec.origin else None
     if page is None or not page.is_file():
         return ["'unsafe-inline'"]
@@ -83,7 +85,7 @@ PAGE_HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` can be reached from this machine only."""
+    """Whether a server bound to `host` can be reached only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -98,27 +100,27 @@ def needs_token(host: str, sign_in: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the gate checks. `token` None: no token is needed. `hosts` empty: every host name is allowed."""
+    """The rules of the gate. With `token` None no token is needed. With empty `hosts` every host name is allowed."""
 
     key: bytes
     token: str | None = None
     hosts: frozenset[str] = frozenset()
 
     def cookie_for_token(self) -> str:
-        """The value of the access cookie: from it the token cannot be computed, and it changes with the token."""
+        """The value of the access cookie. It depends on the token, which cannot be computed from it."""
         return hmac.new(self.key, f"access:{self.token}".encode(), hashlib.sha256).hexdigest()
 
 
 def rules_for(host: str, key: bytes, *, token: str | None, environ: Mapping[str, str]) -> Rules:
-    """On loopback only loopback names are accepted; elsewhere a token is required, and WINNOW_ALLOWED_HOSTS limits the
-    names."""
+    """The rules for a server on `host`. On loopback, only loopback names are accepted. Elsewhere a token is required,
+    and WINNOW_ALLOWED_HOSTS limits the host names."""
     listed = environ.get("WINNOW_ALLOWED_HOSTS", "").split(",")
     extra = frozenset(name.strip().lower() for name in listed if name.strip())
     return Rules(key=key, token=token, hosts=(LOOPBACK_NAMES | extra) if is_loopback(host) else extra)
 
 
 def host_name(host: str | None) -> str | None:
-    """The name in a Host header, without its port; None for something that is no host."""
+    """The host name in a Host header, without the port. None if the header is invalid."""
     try:
         parts = urlsplit(f"//{host or ''}")
         if parts.username is not None or parts.path or parts.query or parts.fragment or parts.port == 0:
@@ -129,7 +131,8 @@ def host_name(host: str | None) -> str | None:
 
 
 def same_origin(origin: str | None, host: str | None, allowed: frozenset[str]) -> bool:
-    """Browsers send the origin of the page. A request without one comes from a program, which holds no cookies."""
+    """Whether a request comes from a page of this server. Browsers send the origin of the page; a request without an
+    origin comes from a program, which has no cookies."""
     if origin is None:
         return True
     netloc = urlsplit(origin).netloc.lower()
@@ -137,7 +140,7 @@ def same_origin(origin: str | None, host: str | None, allowed: frozenset[str]) -
 
 
 class Gate:
-    """ASGI middleware; runs before everything else, for HTTP and WebSocket alike."""
+    """ASGI middleware that checks every HTTP request and WebSocket before anything else."""
 
     def __init__(self, app: ASGIApp, rules: Callable[[], Rules]) -> None:
         self.app = app
@@ -155,7 +158,7 @@ class Gate:
             await self.app(scope, receive, without_session(send) if leaving else send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1008})  # before accept: the browser sees HTTP 403
+            await send({"type": "websocket.close", "code": 1008})  # before accept, so the browser gets HTTP 403
         else:
             await refusal(scope, receive, send)
 
@@ -169,7 +172,7 @@ class Gate:
             return refused(scope, 403, "This request comes from another page.")
         if scope["path"] in OPEN_PATHS:
             return None
-        if scope["path"].startswith(API_PREFIX):  # it has tokens of its own (`app.web.api.gate`) and reads no cookies
+        if scope["path"].startswith(API_PREFIX):  # the API has its own tokens (`app.web.api.gate`) and reads no cookies
             return None
         if rules.token is not None and (answer := self._ask_token(scope, request, rules)) is not None:
             return answer
@@ -198,9 +201,9 @@ class Gate:
 
 
 def is_https(request: HTTPConnection) -> bool:
-    """Whether the browser uses TLS, with this server or with a proxy in front of it.
+    """Whether the browser uses TLS, either with this server or with a proxy in front of it.
 
-    A false header from a client affects only its own cookies.
+    A forged header affects only the cookies of the client that sent it.
     """
     forwarded = request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower()
     origin = request.headers.get("origin", "").lower()
@@ -208,7 +211,8 @@ def is_https(request: HTTPConnection) -> bool:
 
 
 def guarded(send: Send, *, secure: bool) -> Send:
-    """Answers with the headers of `PAGE_HEADERS` where a route has none of its own; all cookies Secure behind TLS."""
+    """A `send` that adds the headers of `PAGE_HEADERS` that a route has not set. If `secure`, it makes all cookies
+    Secure."""
 
     async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -234,12 +238,12 @@ def bearer(headers: Headers) -> str | None:
 
 
 def set_cookie(response: Response, name: str, value: str, *, secure: bool, seconds: int = YEAR) -> None:
-    """Set an HttpOnly, SameSite cookie: scripts cannot read it, and other sites cannot make the browser send it."""
+    """Set an HttpOnly, SameSite cookie. Scripts cannot read it, and other sites cannot make the browser send it."""
     response.set_cookie(name, value, max_age=seconds, httponly=True, samesite="strict", secure=secure, path="/")
 
 
 def without_session(send: Send) -> Send:
-    """Add the deletion of the session cookie to the answer."""
+    """A `send` that deletes the session cookie in the response."""
     gone = Response()
     gone.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
 
@@ -253,7 +257,7 @@ def without_session(send: Send) -> Send:
 
 
 def refused(scope: Scope, status: int, sentence: str) -> Response:
-    """A page for people, JSON for programs."""
+    """The response to a refused request: a page for browsers, JSON for programs."""
     if "text/html" in Headers(scope=scope).get("accept", "") and status == 401:
         return HTMLResponse(TOKEN_PAGE.replace("{sentence}", html.escape(sentence)), status_code=status)
     return JSONResponse({"error": sentence, "code": "refused", "fields": []}, status_code=status)

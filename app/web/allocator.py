@@ -1,8 +1,8 @@
-"""Memory of the page process: two heaps for all threads.
+"""Limits the memory of the page process: all threads share two heaps.
 
-The C library gives busy threads heaps of their own, up to eight a core, and freed memory stays in its heap. Requests
-run in many threads, and each works on arrays with one entry per item, so the heaps add up. At a million items the limit
-saves 35 MB on two cores.
+The C library creates separate heaps for busy threads, up to eight per core, and freed memory stays in its heap.
+Requests run in many threads, and each uses arrays with one entry per item, so the heaps add up. With a million items,
+the limit saves 35 MB on two cores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ HEAPS = 2
 
 
 def limit_heaps() -> bool:
-    """Limit the heaps of this process; False where the C library is another one. Before threads are started."""
+    """Limit the heaps of this process. Call it before threads are started. Returns False if the C library is not
+    glibc."""
     try:
         return bool(ctypes.CDLL(None).mallopt(M_ARENA_MAX, HEAPS))
     except (AttributeError, OSError, TypeError):

@@ -1,7 +1,7 @@
-"""The page script: annotator, open project, header with tabs, then one screen.
+"""The page script: it determines the annotator and the open project, then draws the header with tabs and one screen.
 
-Every screen is a module in `app/web/screens/` with one function `render()`. It reads `app.web.state.session()` for the
-annotator and the project, reads the store, draws, and calls one function of `storage`.
+Every screen is a module in `app/web/screens/` with a function `render()`. It gets the annotator and the project from
+`app.web.state.session()`, reads the store, draws, and calls one function of `storage`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCREENS: tuple[tuple[str, str, Callable[[], None]], ...] = (
 WITHOUT_PROJECT = ("data",)
 OVERVIEW = "projects"  # the start page when there are several projects
 SHORT_NAME = 18  # characters of a project name that the header always shows
-IMPORTING = ("label", "grid")  # screens that say what an import brings
+IMPORTING = ("label", "grid")  # screens that show the progress of a running import
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _overview() -> None:
-    """All projects. Without one, the same as on the other screens."""
+    """Draw the overview of all projects or, if there are none, the same empty state as other screens."""
     projects = list_projects(resources.store())
     if projects:
         overview.render(projects)
@@ -72,7 +72,7 @@ def _overview() -> None:
 
 
 def store_notices() -> None:
-    """Problems of the store, and that it is being checked: on every screen."""
+    """Show the store's warnings on every screen, and a notice while the store is being checked."""
     for sentence in resources.store_warnings():
         st.warning(plain(sentence))
     if resources.store_check().running:
@@ -80,7 +80,7 @@ def store_notices() -> None:
 
 
 def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) -> None:
-    """Brand, project, tabs, saved state and annotator, on every screen."""
+    """Draw the header of every screen: brand, project, tabs, save state and annotator."""
     session = state.session()
     with st.container(key="topbar", horizontal=True, vertical_alignment="center"):
         st.html('<div class="winnow-brand">Winnow</div>', width="content")
@@ -100,10 +100,10 @@ def header(projects: list[ProjectRow], pages: dict[str, Page], current: Page) ->
 
 
 def _project_menu(projects: list[ProjectRow], current: ProjectRow | None) -> None:
-    """The projects by their full names, a new one, and the overview."""
+    """The menu with all projects by their full names, "New project" and "All projects"."""
     name = visible(current.name) if current is not None else "Projects"
     whole = plain(name) if len(name) > SHORT_NAME else None
-    key = f"projects-of-{current.id if current is not None else 'all'}"  # another project closes the menu
+    key = f"projects-of-{current.id if current is not None else 'all'}"  # a new key closes the menu after a switch
     with st.container(key="project-menu", width="content"), st.popover(plain(name, 60), key=key, help=whole):
         with st.container(key="project-list"):
             for row in projects:
@@ -118,7 +118,7 @@ def _project_menu(projects: list[ProjectRow], current: ProjectRow | None) -> Non
 
 
 def _switch_to(project_id: int, *, stay: bool) -> None:
-    """Open another project, on the same screen where one is open."""
+    """Open another project. With `stay`, the current screen is kept."""
     if not stay:
         overview.open_project(project_id)
     state.open_project(project_id)
@@ -126,7 +126,7 @@ def _switch_to(project_id: int, *, stay: bool) -> None:
 
 
 def _guarded(name: str, draw: Callable[[], None]) -> Callable[[], None]:
-    """Draw a screen that needs a project only when there is one; otherwise offer to create or restore one."""
+    """Wrap a screen that needs a project. Without one, it offers to create or restore a project instead."""
 
     def render() -> None:
         project = state.session().project

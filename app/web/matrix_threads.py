@@ -1,8 +1,8 @@
-"""Matrix products of the page process run on one thread.
+"""Limits the page process to one thread for matrix products.
 
-A request multiplies small matrices, and several requests run at once. A second thread of BLAS waits in a loop for the
-first one, which costs CPU time on a busy machine (`python -m benchmarks.store --requests` with and without this call).
-The processes that a page starts keep the threads they have.
+Requests multiply small matrices, and several requests run at once. A second BLAS thread waits for the first one in a
+busy loop, which costs CPU time on a loaded machine (`python -m benchmarks.store --requests` with and without this
+call). Processes that a page starts are not affected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The annotator of a session: a name chosen or typed in local mode, or an account of the identity provider."""
+"""The annotator of a session: a name that is selected or entered in local mode, or an identity provider's account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTING = "acting"
 
 
 def current() -> AnnotatorRow | None:
-    """The annotator of this session, or None; then `ask` draws the screen to show."""
+    """The annotator of this session. If it is None, show the screen that `ask` draws."""
     if resources.sign_in():
         return _signed_in()
     known = {row.id: row for row in annotators.list_people(resources.store())}
@@ -34,12 +34,13 @@ def current() -> AnnotatorRow | None:
 
 
 def act_as(person: AnnotatorRow) -> None:
-    """Everything that this session does from now on is done by `person`, callbacks before the next run included."""
+    """Make `person` the actor of everything that this session does from now on, including callbacks before the next
+    run."""
     st.session_state[ACTING] = person.id
 
 
 def session_actor() -> Actor | None:
-    """The person of the page that runs in this thread; None outside of pages."""
+    """The actor of the page that runs in this thread. None outside of pages."""
     if get_script_run_ctx(suppress_warning=True) is None:
         return None
     return Actor(st.session_state.get(ACTING), owns_new=resources.sign_in())
@@ -59,14 +60,15 @@ def _signed_in() -> AnnotatorRow | None:
 
 
 def may_enter(email: str, allowed: str) -> bool:
-    """`allowed` lists addresses and domains ("ana@lab.org, @uni.edu"); empty allows every account of the provider."""
+    """Whether an account may sign in. `allowed` lists addresses and domains ("ana@lab.org, @uni.edu"); if it is empty,
+    every account of the provider may sign in."""
     entries = [entry.strip().lower() for entry in allowed.split(",") if entry.strip()]
     email = email.strip().lower()
     return not entries or any(email == e or (e.startswith("@") and email.endswith(e)) for e in entries if email)
 
 
 def ask() -> None:
-    """The start screen: sign in, or enter a name."""
+    """Draw the start screen: sign in, or enter a name."""
     if resources.sign_in():
         with st.container(key="welcome"):
             st.title("Winnow", anchor=False)
@@ -107,7 +109,7 @@ def choose(annotator_id: int) -> None:
 
 
 def leave() -> None:
-    """Return to the start screen; the cookie is replaced when the next name is chosen."""
+    """Return to the start screen. The cookie is replaced when the next name is chosen."""
     st.session_state.pop(CHOSEN, None)
     st.session_state["leaving"] = True
     if resources.sign_in():
@@ -115,7 +117,7 @@ def leave() -> None:
 
 
 def ticket_of(person: AnnotatorRow) -> str:
-    """The session's ticket. It is reused until half its lifetime is over, so that reruns do not change the widgets."""
+    """The session's ticket. It is reused for half of its lifetime, so that reruns do not change the widgets."""
     key = resources.key()
     known = tickets.redeem(key, st.session_state.get("ticket"))
     wanted = time.time() + resources.ticket_lifetime() / 2
@@ -125,7 +127,7 @@ def ticket_of(person: AnnotatorRow) -> str:
 
 
 def initials(name: str) -> str:
-    """One or two letters for the round badge: "Ana Koller" → "AK"."""
+    """The initials for the round badge, one or two letters: "Ana Koller" → "AK"."""
     words = [word for word in visible(name).split() if word[:1].isalnum()]
     letters = (words[0][0] + words[-1][0]) if len(words) > 1 else (words[0][:2] if words else "?")
     return letters.upper()

@@ -1,6 +1,6 @@
-"""What all sessions of the page process share: the open store, the signing key, the gate's rules.
+"""Resources that all sessions of the page process share: the open store, the signing key and the gate's rules.
 
-Nothing in here belongs to a person or a tab; such state is in `app.web.state`.
+State of a person or a tab is in `app.web.state`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from storage.database.health import BackgroundCheck, backup_problem
 from storage.database.locations import Locations, from_environment
 from storage.database.store import Store
 
-LOCAL_LIFETIME = 30 * 24 * 3600.0  # seconds a name is remembered
-SIGNED_IN_LIFETIME = 8 * 3600.0  # with `[auth]`: then the identity provider checks again
+LOCAL_LIFETIME = 30 * 24 * 3600.0  # seconds for which a browser remembers the annotator's name
+SIGNED_IN_LIFETIME = 8 * 3600.0  # seconds, with `[auth]`; after that the identity provider checks again
 
 
 @lru_cache(maxsize=1)
@@ -35,12 +35,12 @@ def store() -> Store:
 
 @lru_cache(maxsize=1)
 def store_check() -> BackgroundCheck:
-    """The check of a large store, which runs while people work."""
+    """The check of a large store, which runs in the background."""
     return BackgroundCheck(store())
 
 
 def store_warnings() -> list[str]:
-    """What everyone should know about the store: damage, a backup that failed, an unsafe place."""
+    """Warnings about the store for all users: damage, a failed backup, an unsafe location."""
     failed = backup_problem(locations().home)
     found = [*store().warnings, store_check().problem, f"The daily backup failed. {failed}" if failed else ""]
     return [sentence for sentence in found if sentence]
@@ -59,13 +59,13 @@ def rules() -> Rules:
 
 @lru_cache(maxsize=1)
 def sign_in() -> bool:
-    """Whether people sign in with an identity provider (`[auth]` in Streamlit's secrets)."""
+    """Whether users sign in with an identity provider (`[auth]` in Streamlit's secrets)."""
     return sign_in_configured()
 
 
 @lru_cache(maxsize=1)
 def import_roots() -> tuple[Path, ...]:
-    """The folders of the server that people may import from."""
+    """The server's folders that users may import from."""
     place = locations()
     token = access_token(place.host, place.home, os.environ)
     return allowed_roots(place.host, os.environ, token=token, sign_in=sign_in())
@@ -78,7 +78,7 @@ def preview_pool() -> PreviewPool:
 
 
 def picture_folder() -> Path:
-    """Where drawn spectrograms and thumbnails are kept; deleting it loses nothing."""
+    """The cache folder of spectrograms and thumbnails. It can be deleted at any time."""
     return locations().home / "cache" / "pictures"
 
 

@@ -1,6 +1,6 @@
-"""The page server: Streamlit's pages with our gate in front and our own routes for labels and media beside them.
+"""The page server: Streamlit's pages, our routes for labels and media, and our gate in front of both.
 
-Started with `app.web.server_command.command(host, port)` in the repository's root.
+It is started with `app.web.server_command.command(host, port)` in the repository's root.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pandas  # noqa: F401  before any other thread: plotly fails on a pandas that a thread has not yet imported whole
+import pandas  # noqa: F401  before threads start: plotly fails if another thread has imported only a part of pandas
 import streamlit as st
 from starlette.middleware import Middleware
 
@@ -40,7 +40,7 @@ matrix_threads.limit_threads()
 
 @asynccontextmanager
 async def lifespan(server: st.App) -> AsyncIterator[None]:
-    """Open the store before the first visitor: one that cannot be used stops the start with its sentence."""
+    """Open the store before the first request. If it cannot be used, the server stops with the error message."""
     resources.store()
     resources.rules()
     resources.store_check().start()
@@ -57,7 +57,7 @@ async def lifespan(server: st.App) -> AsyncIterator[None]:
 
 
 def _end_drawings_at(number: int) -> Any:
-    """End drawings under way when the signal arrives: the server waits for open requests before it shuts down."""
+    """End current drawings when the signal arrives, because the server waits for open requests before it shuts down."""
     previous = signal.getsignal(number)
 
     def handle(received: int, frame: FrameType | None) -> None:
@@ -70,7 +70,7 @@ def _end_drawings_at(number: int) -> Any:
 
 
 def on_script_error(error: Exception) -> bool:
-    """Show an error number and what is safe. Other sessions and the saved labels are not affected."""
+    """Log an error and show its number with a note that labels are safe. Other sessions are not affected."""
     if isinstance(error, WinnowError):
         st.error(plain(error))
         return True

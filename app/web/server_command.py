@@ -1,7 +1,7 @@
-"""How the page server is started. Nothing here imports Streamlit, so the launcher and the command line can use it.
+"""The command that starts the page server. This module does not import Streamlit: the command line imports it.
 
-The command must run with the repository's root as working directory: it holds `.streamlit/config.toml`, and `python -m`
-puts it on the import path.
+The command must run with the repository's root as working directory, which contains `.streamlit/config.toml` and which
+`python -m` puts on the import path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEALTH_PATH = "/_stcore/health"
 
 
 def command(host: str, port: int) -> list[str]:
-    """The arguments that start the page server on `host` and `port`; run them in `ROOT` with `environment(...)`."""
+    """The command that starts the page server on `host` and `port`. Run it in `ROOT` with `environment(...)`."""
     return [
         *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "web" / "server.py")),
         *("--server.address", host, "--server.port", str(port), "--server.headless", "true"),
@@ -29,7 +29,7 @@ def command(host: str, port: int) -> list[str]:
 
 
 def environment(host: str, port: int, home: Path, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for `command`: where data lies, what we listen on, and the token when one is needed."""
+    """The environment for `command`: the data folder, the address to listen on, and the token if one is needed."""
     values = dict(os.environ if environ is None else environ)
     values |= {"WINNOW_HOST": host, "WINNOW_PORT": str(port), "WINNOW_HOME": str(home)}
     values.setdefault("STREAMLIT_SERVER_COOKIE_SECRET", tickets.signing_key(home).hex())
@@ -40,14 +40,14 @@ def environment(host: str, port: int, home: Path, environ: Mapping[str, str] | N
 
 
 def access_token(host: str, home: Path, environ: Mapping[str, str]) -> str | None:
-    """The token that visitors must show: WINNOW_TOKEN, else this Winnow's own; None on loopback or with `[auth]`."""
+    """The token that visitors must present: WINNOW_TOKEN or the stored one. None on loopback or with `[auth]`."""
     if not needs_token(host, sign_in=sign_in_configured()):
         return environ.get("WINNOW_TOKEN") or None
     return environ.get("WINNOW_TOKEN") or tickets.stored_token(home)
 
 
 def address(host: str, port: int, token: str | None = None) -> str:
-    """The address to print and to open, with the token as part of it."""
+    """The address to print and to open. It contains the token, if any."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     shown = f"[{shown}]" if ":" in shown else shown
     return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
@@ -58,7 +58,7 @@ def secrets_files() -> tuple[Path, Path]:
 
 
 def sign_in_configured(files: tuple[Path, ...] | None = None) -> bool:
-    """Whether an identity provider is set up: an `[auth]` table in Streamlit's secrets."""
+    """Whether an identity provider is configured, by an `[auth]` table in Streamlit's secrets."""
     for path in secrets_files() if files is None else files:
         if path.is_file():
             with path.open("rb") as stream:

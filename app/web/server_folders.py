@@ -1,9 +1,9 @@
-"""Which folders of the server people may import from or watch.
+"""The server's folders that users may import from or watch.
 
-A visitor who may name a path can read what is there, with the rights of the server process. The operator lists the
-allowed folders in WINNOW_IMPORT_ROOTS (separated like PATH). Without that setting every folder is allowed as long as
-Winnow is used by one person on one machine, and none when others may reach it: an address beyond loopback,
-an access token, `[auth]`, or WINNOW_ALLOWED_HOSTS (a proxy in front).
+A user who may enter a path can read the files there, with the rights of the server process. The operator lists the
+allowed folders in WINNOW_IMPORT_ROOTS (separated like PATH). Without that setting, every folder is allowed if only this
+machine can reach the server. No folder is allowed if others may reach it: with an address other than loopback, an
+access token, `[auth]`, or WINNOW_ALLOWED_HOSTS (a proxy in front).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTING = "WINNOW_IMPORT_ROOTS"
 
 
 def allowed_roots(host: str, environ: Mapping[str, str], *, token: str | None, sign_in: bool) -> tuple[Path, ...]:
-    """The folders, resolved; empty when nothing on the server may be named."""
+    """The allowed folders, resolved. Empty if no folder of the server may be used."""
     if SETTING in environ:
         listed = [Path(part).expanduser() for part in environ[SETTING].split(os.pathsep) if part.strip()]
         for root in listed:
@@ -33,8 +33,8 @@ def allowed_roots(host: str, environ: Mapping[str, str], *, token: str | None, s
 def find_on_server(text: str, roots: tuple[Path, ...]) -> Path:
     """The file or folder at an absolute path, with links resolved, if it is below one of `roots`.
 
-    A path that does not exist and one that is not allowed give the same answer, so that visitors cannot find out what
-    is on the server. Nothing outside the roots is touched, unless a link inside them leads there.
+    The error is the same for a path that does not exist and for one that is not allowed, so that users cannot find out
+    which files are on the server. Paths outside the roots are not accessed, except through a link inside them.
     """
     path = Path(os.path.normpath(Path(text.strip()).expanduser()))
     if "\0" not in text and path.is_absolute() and _within(path, roots):

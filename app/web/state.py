@@ -1,6 +1,7 @@
 """Session state: the annotator and the open project. Everything else is in the store.
 
-A session ends with its tab or the server; it is rebuilt from the address (`?project=`) and the session cookie.
+A session ends when its tab is closed or the server stops. It is rebuilt from the address (`?project=`) and the session
+cookie.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Session:
 
 
 def set_session(session: Session) -> None:
-    """Make `session` the one of this script run; the page script calls it before a screen is drawn."""
+    """Set the session of this script run. The page script calls this before a screen is drawn."""
     st.session_state["session"] = session
 
 
@@ -37,14 +38,14 @@ def session() -> Session:
 
 
 def project() -> ProjectRow:
-    """The open project; screens that need one are only run when there is one."""
+    """The open project. Only screens that need a project may call this; they do not run without one."""
     found = session().project
     assert found is not None
     return found
 
 
 def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
-    """The project named in the address, else the session's, else the newest. An invalid address is ignored."""
+    """The project in the address, otherwise that of the session, otherwise the newest. An invalid id is ignored."""
     by_id = {row.id: row for row in projects}
     for wanted in (st.query_params.get(PROJECT), st.session_state.get(PROJECT)):
         if wanted is not None and (row := by_id.get(_identity(str(wanted)))) is not None:
@@ -53,14 +54,14 @@ def pick_project(projects: Sequence[ProjectRow]) -> ProjectRow | None:
 
 
 def names_project(projects: Sequence[ProjectRow]) -> bool:
-    """Whether the address or the session names one of the projects."""
+    """Whether the address or the session refers to one of the projects."""
     known = {row.id for row in projects}
     wanted = (st.query_params.get(PROJECT), st.session_state.get(PROJECT))
     return any(_identity(str(one)) in known for one in wanted if one is not None)
 
 
 def open_project(project_id: int | None) -> None:
-    """Make `project_id` the open project of this session and write it to the address, so that a reload keeps it."""
+    """Open a project in this session and write its id to the address, so that a reload keeps it. None closes it."""
     if project_id is None:
         st.session_state.pop(PROJECT, None)
         st.query_params.pop(PROJECT, None)
@@ -75,12 +76,12 @@ def _identity(text: str) -> int:
 
 
 def send_to_grid(item_ids: Sequence[int], title: str) -> None:
-    """Make the grid show exactly these items; `title` names the set ("Area on the map")."""
+    """Make the grid show exactly these items. `title` describes them ("Area on the map")."""
     st.session_state["grid_set"] = (project().id, tuple(int(item) for item in item_ids), title)
 
 
 def grid_set() -> tuple[tuple[int, ...], str] | None:
-    """The set sent to the grid for the open project, if any."""
+    """The items and the title that were sent to the grid for the open project, or None."""
     found = st.session_state.get("grid_set")
     return (found[1], found[2]) if found is not None and found[0] == project().id else None
 
@@ -96,7 +97,7 @@ def send_like(item_id: int) -> None:
 
 
 def like_to_show() -> int | None:
-    """The item whose like the grid is to show, once."""
+    """The item whose similar items the grid should show, or None. It is returned only once."""
     found = st.session_state.pop("grid_like", None)
     return found[1] if found is not None and found[0] == project().id else None
 
@@ -107,6 +108,6 @@ def open_item(item_id: int) -> None:
 
 
 def item_to_open() -> int | None:
-    """The item that the labeling card is to show, once."""
+    """The item that the labeling card should show next, or None. It is returned only once."""
     found = st.session_state.pop("open_item", None)
     return found[1] if found is not None and found[0] == project().id else None

@@ -1,8 +1,8 @@
 """The visual system: one stylesheet and the building blocks that all screens share.
 
 Colors, sizes and spacing are set in `.streamlit/config.toml` (what Streamlit's theme supports) and `app/web/style.css`
-(everything else, as custom properties that the widgets inherit). Screens have no styles of their own: they give
-containers a `key`, which becomes the class `st-key-<key>`, and use the blocks below.
+(everything else, as custom properties that the widgets inherit). Screens do not define styles: they give containers a
+`key`, which becomes the class `st-key-<key>`, and use the blocks below.
 
     with theme.card("confusions"): ...           a surface with a hairline border
     theme.heading("Confusions", "300 clips")     its title and a muted addition
@@ -31,28 +31,28 @@ ICON = (
 
 
 def apply() -> None:
-    """Add the stylesheet to the page. Every run calls this first."""
+    """Add the stylesheet to the page. Every script run must call this first."""
     st.html(STYLESHEET)
 
 
 def card(key: str, **options: object) -> DeltaGenerator:
-    """A surface for one topic. `key` must be unique on the screen."""
+    """A bordered container for one topic. `key` must be unique on the screen."""
     return st.container(key=f"card-{key}", **options)  # type: ignore[arg-type]
 
 
 def heading(title: str, muted: str = "") -> None:
-    """A card's title with a muted addition (its n, its unit). Both are shown literally."""
+    """The title of a card with a muted addition, such as a count or a unit. Both are shown literally."""
     addition = f' <span class="winnow-muted">{markup(muted)}</span>' if muted else ""
     st.html(f'<h2 class="winnow-heading">{markup(title)}{addition}</h2>')
 
 
 def muted(text: str) -> None:
-    """A muted line; shown literally."""
+    """A line of muted text, shown literally."""
     st.html(f'<p class="winnow-muted">{markup(text)}</p>')
 
 
 def figure(value: str, words: str, detail: str = "") -> None:
-    """One number and what it counts. All parts are shown literally."""
+    """A large number with a description and an optional detail. All parts are shown literally."""
     st.html(
         f'<div class="winnow-figure"><strong>{markup(value)}</strong><div>{markup(words)}'
         f'<div class="winnow-muted">{markup(detail)}</div></div></div>'
@@ -60,13 +60,12 @@ def figure(value: str, words: str, detail: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Advice on the accent's soft tint; shown literally."""
+    """Advice on a light accent background, shown literally."""
     st.html(f'<p class="winnow-note">{markup(text)}</p>')
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
-    """A table of short texts, all shown literally. A `wide` one is a list of named values where there is little
-    room."""
+    """A table of short texts, all shown literally. With `wide`, it becomes a list of named values on narrow screens."""
     head = "".join(f'<th scope="col">{markup(name)}</th>' for name in columns)
     lines = [
         "".join(f'<td data-name="{markup(name)}">{markup(cell)}</td>' for name, cell in zip(columns, row, strict=True))
@@ -78,11 +77,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool =
 
 
 def next_step(words: str, screen: str, key: str, *, primary: bool = False) -> None:
-    """A button that leads from an empty screen to the screen with the next step; `primary`: the main action here."""
+    """A button that opens the screen with the next step. `primary` marks the main action of the current screen."""
     if st.button(words, key=key, type="primary" if primary else "secondary"):
         st.switch_page(st.session_state["pages"][screen])
 
 
 def empty_state(title: str, text: str) -> None:
-    """Why the screen is empty. Put the next step (a button or a page link) right below."""
+    """An explanation of why the screen is empty. Place the next step (a button or a page link) directly below."""
     st.html(f'<div class="winnow-empty"><h2>{markup(title)}</h2><p>{markup(text)}</p></div>')

@@ -1,8 +1,8 @@
 """Signed tickets that identify an annotator, and the signing key.
 
-A ticket is `payload.signature`: JSON in URL-safe base64 and its HMAC-SHA-256. The page gives one to each tab; the tab
-sends it with every label, so two tabs of one browser can work under two names. Tickets outlive a restart of the server,
-because the key is a file in WINNOW_HOME.
+A ticket is `payload.signature`: JSON in URL-safe base64 and its HMAC-SHA-256. Each tab receives a ticket from the page
+and sends it with every label, so two tabs of one browser can work under two names. Tickets remain valid after a restart
+of the server, because the key is a file in WINNOW_HOME.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Ticket:
 
 
 def signing_key(home: Path) -> bytes:
-    """The key of this Winnow, made at first use; only its owner may read the file."""
+    """The signing key of this installation. It is created at first use, in a file that only its owner can read."""
     return bytes.fromhex(_once(home / KEY_FILE, 32))
 
 
 def stored_token(home: Path) -> str:
-    """The access token of this Winnow, made at first use; it stays the same over restarts, so open tabs stay valid."""
+    """The access token of this installation, created at first use. It survives restarts, so open tabs stay valid."""
     return _once(home / TOKEN_FILE, 24)
 
 
@@ -44,7 +44,7 @@ def issue(key: bytes, annotator_id: int, lifetime_seconds: float) -> str:
 
 
 def redeem(key: bytes, text: str | None) -> Ticket | None:
-    """The content of a valid ticket; None when it is missing, forged or expired."""
+    """The content of a valid ticket. None if it is missing, forged or expired."""
     payload = verify(key, text)
     if payload is None:
         return None
@@ -61,7 +61,7 @@ def sign(key: bytes, payload: dict[str, Any]) -> str:
 
 
 def verify(key: bytes, text: str | None) -> dict[str, Any] | None:
-    """The payload if the signature is valid, else None."""
+    """The payload of a signed text, or None if the signature is invalid."""
     body, _, signature = (text or "").partition(".")
     if not body or not hmac.compare_digest(_signature(key, body).encode(), signature.encode("utf-8", "replace")):
         return None
@@ -77,7 +77,8 @@ def _signature(key: bytes, body: str) -> str:
 
 
 def _once(path: Path, n_bytes: int) -> str:
-    """The file's text; the first of several processes writes it, and all read the same."""
+    """The text of the file, which is created with random content if it does not exist. Concurrent processes all get the
+    text of the first one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -86,7 +87,7 @@ def _once(path: Path, n_bytes: int) -> str:
             stream.flush()
             os.fsync(stream.fileno())
         try:
-            os.link(draft, path)  # fails if another process was first: its text counts
+            os.link(draft, path)  # fails if another process was first; then its text is used
         except FileExistsError:
             pass
         finally:

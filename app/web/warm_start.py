@@ -1,8 +1,8 @@
-"""Reading what the first cards and the first grid of a large project need, in the background while the server starts.
+"""Fills the caches for the first cards and the first grid of a large project in the background, at server start.
 
-The first request for cards reads the states of all items and checks the arrays of the newest round; the first grid
-sorts the items and reads their names: four seconds of CPU time at a million items. The project that was labeled last is
-read before anyone opens it; others are read when they are opened.
+The first request for cards reads the states of all items and checks the arrays of the newest round. The first grid
+sorts the items and reads their names. With a million items this takes four seconds of CPU time. The project that was
+labeled last is read at start, others when they are opened.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from storage.labeling.labeled_items import last_labeled_project
 from storage.labeling.state_arrays import item_states
 
 log = logging.getLogger("winnow.pages")
-GRID_ORDERS: tuple[Sort, ...] = ("sure", "unsure", "queue", "name")  # each is sorted once
+GRID_ORDERS: tuple[Sort, ...] = ("sure", "unsure", "queue", "name")  # the orders that are computed at start
 
 
 def start_reading(store: Store) -> Thread:
-    """Start `read_last_labeled` in a thread that does not keep the process alive."""
+    """Run `read_last_labeled` in a daemon thread."""
     thread = Thread(target=_read, args=(store,), name="winnow-warm-start", daemon=True)
     thread.start()
     return thread
 
 
 def read_last_labeled(store: Store) -> int | None:
-    """Read the project that was labeled last into memory, and return its id; None without labels."""
+    """Read the project that was labeled last into memory. Returns its id, or None if there are no labels."""
     project_id = last_labeled_project(store)
     if project_id is None:
         return None
@@ -48,5 +48,5 @@ def read_last_labeled(store: Store) -> int | None:
 def _read(store: Store) -> None:
     try:
         read_last_labeled(store)
-    except Exception:  # the request that needs it reads it again and reports the problem
-        log.info("nothing was read ahead", exc_info=True)
+    except Exception:  # the request that needs the data reads it again and reports the problem
+        log.info("the caches were not filled at start", exc_info=True)

@@ -25,7 +25,7 @@ def test_a_summary_is_requested_measured_and_downloaded(open_browser, store):
     page = open_browser(get_project(store, drawn.project_id)).tab("export")
     card = page.locator(".st-key-card-summarize")
     expect(card.get_by_text("Items are selected for softmax regression")).to_be_visible(timeout=60_000)
-    expect(card.get_by_text("There are only 27 labels. With fewer than 100")).to_be_visible()
+    expect(card.get_by_text("With 27 labels (fewer than 100)")).to_be_visible()
     size = card.get_by_role("spinbutton", name="Size")
     size.fill("5")
     size.press("Enter")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from app.views.text import count
+
 Verdict = Literal["better", "no better", "worse"]
 FEW_LABELS = 100  # with fewer labels, a summary is often no better than a random subset
 
@@ -33,6 +35,6 @@ def few_labels(n_labeled: int) -> str:
     if n_labeled >= FEW_LABELS:
         return ""
     return (
-        f"There are only {n_labeled:,} labels. With fewer than {FEW_LABELS}, a summary is often no better than a "
-        "random subset of the same size. Label more items first, or export all labels."
+        f"With {count(n_labeled, 'label')} (fewer than {FEW_LABELS}), a summary is often no better than a random "
+        "subset of the same size. Label more items first, or export all labels."
     )

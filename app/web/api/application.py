@@ -1,7 +1,7 @@
-"""The API, `/api/v1`: programs use it with a token; the browser's own routes are in `app.web.routes`.
+"""The API, `/api/v1`, for programs with a token. The routes for the browser are in `app.web.routes`.
 
-FastAPI checks requests against the models and writes the OpenAPI description. Every endpoint calls the functions that
-the screens call; roles are checked there. Endpoints are plain functions and run in a thread each.
+FastAPI validates requests against the models and generates the OpenAPI description. Every endpoint calls the same
+functions as the screens, which check roles. Endpoints are synchronous functions, so each call runs in a thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from core.version import VERSION
 
 log = logging.getLogger("winnow.api")
 DESCRIPTION = (
-    "Label, follow rounds and export from programs. Every request needs a token: `Authorization: Bearer …`, created "
-    "with `python -m app token new`. Lists have pages: pass `next_cursor` as `cursor`."
+    "Label, follow rounds and export from programs. Every request needs a token in `Authorization: Bearer …`; create "
+    "one with `python -m app token new`. Lists are paginated: pass `next_cursor` as `cursor`."
 )
 STATUS: tuple[tuple[type[WinnowError], int, str], ...] = (
     (NotFound, 404, "not_found"),

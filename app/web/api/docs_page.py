@@ -1,4 +1,4 @@
-"""The description of the API as one page without scripts, written from the OpenAPI document."""
+"""The documentation of the API as one page without scripts, generated from the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLE = (
 
 
 def docs_page(document: Mapping[str, Any], prefix: str) -> str:
-    """The page for an OpenAPI document, as HTML."""
+    """The documentation page for an OpenAPI document, as HTML."""
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -1,4 +1,4 @@
-"""Embeddings that a program computed become an encoder of the project."""
+"""The endpoint that adds embeddings which a program computed, as an encoder."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ EncoderName = Annotated[str, Form(min_length=1, max_length=64, description="A na
 
 @router.post("/projects/{project}/embeddings", status_code=202)
 def add_embeddings(project: Id, file: UploadFile, name: EncoderName) -> models.Job:
-    """Keep the vectors of a Parquet file as an encoder, in a background job: one row per item, a column `sha256` or
-    `file_name` and a column `embedding`. The result of the job says how many items have a vector."""
+    """Add the vectors of a Parquet file as an encoder, in a background job. The file has one row per item, a column
+    `sha256` or `file_name`, and a column `embedding`. The result of the job contains the number of items with a
+    vector."""
     store = resources.store()
     get_project(store, project)
     roles.check(store, project, "edit")

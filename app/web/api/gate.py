@@ -1,10 +1,11 @@
-"""The gate of the API: one token, one actor, limits on size and rate, and one shape for errors.
+"""The gate of the API: authentication, limits on size and rate, and a common format for errors.
 
-Token    `Authorization: Bearer winnow_…` (`python -m app token new`). Cookies are not read, so a foreign page cannot
-         make a browser act here. Only the description of the API answers without a token.
-Actor    The request acts as the token's annotator with at most the token's role (`storage.projects.roles`).
-Rate     `WINNOW_API_RATE` requests per minute and token (default 1,200), and as many per address without a valid token.
-Size     16 MiB for JSON; for uploads the limit of an imported archive.
+Token    `Authorization: Bearer winnow_…` (`python -m app token new`). Cookies are not read, which prevents cross-site
+         request forgery. Only the documentation of the API is available without a token.
+Actor    A request acts as the token's annotator, with at most the token's role (`storage.projects.roles`).
+Rate     `WINNOW_API_RATE` requests per minute and token (default 1,200); the same limit applies to each address without
+         a valid token.
+Size     16 MiB for JSON; for uploads, the limit of an imported archive.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NO_TOKEN = "Send a token: `Authorization: Bearer …`. `python -m app token new 
 
 
 class RateLimit:
-    """A token bucket for each caller: a minute's allowance at once, then refilled evenly."""
+    """A token bucket for each caller. It holds the requests of one minute and is refilled continuously."""
 
     def __init__(self, per_minute: float) -> None:
         self.per_minute = per_minute
@@ -43,7 +44,7 @@ class RateLimit:
         self._callers: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> (left, time)
 
     def seconds_to_wait(self, caller: str, now: float) -> float:
-        """0 when the request may pass, which then counts; else the seconds until the next one may."""
+        """Count a request and return 0 if the limit allows it; otherwise return the seconds until the next one."""
         with self._lock:
             left, at = self._callers.pop(caller, (self.per_minute, now))
             left = min(self.per_minute, left + (now - at) * self.per_minute / 60)
@@ -55,7 +56,7 @@ class RateLimit:
 
 
 class ApiGate:
-    """ASGI middleware around the API."""
+    """ASGI middleware that applies the token, rate and size checks to the API."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -86,7 +87,7 @@ class ApiGate:
 
 
 def limited(scope: Scope, receive: Receive) -> Receive:
-    """Bodies above the limit end the request with 413, whatever their declared length."""
+    """A `receive` that ends the request with 413 if the body exceeds the limit, whatever its declared length."""
     is_form = Headers(scope=scope).get("content-type", "").startswith("multipart/form-data")
     most = limits_from().max_zip_bytes if is_form else MAX_JSON
     received = 0
@@ -103,6 +104,6 @@ def limited(scope: Scope, receive: Receive) -> Receive:
 
 
 def error(status: int, code: str, sentence: str, fields: list[dict[str, Any]] | None = None) -> JSONResponse:
-    """Every error of the API: a sentence, a stable code and, for invalid input, the fields."""
+    """An error response of the API: a sentence, a stable code and, for invalid input, the fields."""
     body = {"error": sentence, "code": code, "fields": fields or []}
     return JSONResponse(body, status_code=status, headers={"Cache-Control": "no-store"})

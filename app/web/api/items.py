@@ -1,4 +1,4 @@
-"""Items: listed with cursors, added by upload, their media and their history."""
+"""Endpoints for items: list, upload, media and history."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ MEDIA: dict[int | str, dict[str, Any]] = {
 
 @router.get("/projects/{project}/items")
 def list_items(project: Id, wanted: Annotated[models.ItemQuery, Query()], request: Request) -> models.ItemPage:
-    """Items in the order of their ids, one page at a time.
+    """List items in the order of their ids, one page at a time.
 
-    In a blind project, items that the caller may still label show no label and are not found by their class.
+    In a blind project, items that the caller may still label have no label and are not found by class.
     """
     pool = _pool(project)
     which = ItemFilter(
@@ -70,7 +70,7 @@ def get_item(project: Id, item: Id, request: Request) -> models.Item:
 
 @router.get("/projects/{project}/items/{item}/history")
 def item_history(project: Id, item: Id, request: Request) -> list[models.Event]:
-    """All events of an item, oldest first; in a blind project only the caller's own until they have labeled it."""
+    """All events of an item, oldest first. In a blind project, only the caller's own until they have labeled it."""
     pool = _pool(project)
     pool.item(item)
     me = request.state.token.annotator_id
@@ -81,7 +81,7 @@ def item_history(project: Id, item: Id, request: Request) -> list[models.Event]:
 
 @router.get("/projects/{project}/items/{item}/media", response_class=Response, responses=MEDIA)
 def item_media(project: Id, item: Id, request: Request) -> Response:
-    """The bytes of an item as imported; Range is supported."""
+    """The bytes of an item as imported. Range requests are supported."""
     return media.file_response(_pool(project).item(item), request)
 
 
@@ -93,10 +93,10 @@ def add_items(
     window_seconds: Annotated[float | None, Form(ge=SHORTEST, le=LONGEST, allow_inf_nan=False)] = None,
     hop_seconds: Annotated[float | None, Form(ge=SHORTEST_HOP, le=LONGEST_HOP, allow_inf_nan=False)] = None,
 ) -> models.Job:
-    """Upload up to 1,000 files and import them in a background job. Files that are already there are not added again.
+    """Upload up to 1,000 files and import them in a background job. Files that are in the project are not added again.
 
     With `labels` given or hidden, the folder in a file's name is its class (`dog/bark.wav`). With `window_seconds`,
-    recordings that are longer become items of this length, one every `hop_seconds` (default: one after the other).
+    longer recordings are cut into items of this length, one every `hop_seconds` (default: the same length).
     """
     store = resources.store()
     row = get_project(store, project)
@@ -105,7 +105,7 @@ def add_items(
     names = [file.filename or "" for file in files]
     require(
         len(set(names)) == len(names),
-        f"{count(len(names) - len(set(names)), 'file has', 'files have')} the name of another file.",
+        f"{count(len(names) - len(set(names)), 'file has', 'files have')} the same name as another file.",
     )
     upload = uuid.uuid4().hex
     for file, name in zip(files, names, strict=True):
@@ -120,7 +120,7 @@ def add_items(
 
 
 def shown_items(project: int, rows: list[ItemRow], request: Request) -> list[models.Item]:
-    """The items with the names of their labels; labels that the caller may not see yet are left out."""
+    """The items with the names of their labels. Labels that the caller may not see yet are omitted."""
     store = resources.store()
     known = list_classes(store, project, include_inactive=True)
     names, called = class_rows.effective_names(known), ItemNames(row.name for row in known)
@@ -135,7 +135,7 @@ def shown_items(project: int, rows: list[ItemRow], request: Request) -> list[mod
 
 
 def _windows(project: ProjectRow, seconds: float | None, hop: float | None) -> WindowOptions | None:
-    require(seconds is not None or hop is None, "hop_seconds needs window_seconds: the length of a window.")
+    require(seconds is not None or hop is None, "hop_seconds needs window_seconds, the length of a window.")
     require(seconds is None or project.kind == "audio", "Only recordings have windows; this project has pictures.")
     return None if seconds is None else WindowOptions(seconds=seconds, hop=hop or 0.0)
 

@@ -1,4 +1,4 @@
-"""Background jobs of a project: imports, exports, models and predictions."""
+"""Endpoints for the background jobs of a project: imports, exports, models and predictions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def list_jobs(project: Id) -> list[models.Job]:
 
 @router.get("/projects/{project}/jobs/{job}")
 def get_job(project: Id, job: JobId) -> models.Job:
-    """One job: its progress, and its result when it has ended."""
+    """Get a job with its progress or, after it has ended, its result."""
     return _shown(find_job(project, job))
 
 
 @router.post("/projects/{project}/jobs/{job}/cancel")
 def cancel_job(project: Id, job: JobId) -> models.Job:
-    """Cancel a job. What it did so far is kept."""
+    """Cancel a job. Finished work is kept."""
     find_job(project, job)
     roles.check(resources.store(), project, "edit")
     jobs.cancel(resources.locations().home, job)
@@ -59,9 +59,9 @@ def export_file(project: Id, job: JobId, request: Request) -> Response:
     """The zip file of a finished export of labels or of a model."""
     view = find_job(project, job)
     if not view.job.makes.endswith(".zip"):
-        raise NotFound(f"The job {job} makes no file.")
+        raise NotFound(f"The job {job} does not produce a file.")
     if view.status != "finished":
-        raise Conflict(f"The export is {view.status}; its file exists when it has finished. {view.error}".strip())
+        raise Conflict(f"The export is {view.status}; its file exists only after it has finished. {view.error}".strip())
     return FileResponse(view.job.makes, media_type="application/zip", filename=f"{job}.zip", headers=HEADERS)
 
 
@@ -72,7 +72,7 @@ def shown_job(job: Job) -> models.Job:
 
 
 def find_job(project: int, job: str) -> JobView:
-    """The job of this project as it is now."""
+    """The current state of a job of this project. Raises NotFound if there is none."""
     get_project(resources.store(), project)
     view = jobs.find_job(resources.locations().home, job)
     if view is None or view.job.project_id != project:

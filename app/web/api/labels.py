@@ -1,4 +1,4 @@
-"""Labels in, and the next items to label under a lease: the same functions as the Label screen."""
+"""Endpoints that store labels and lease the next items to label, with the same functions as the Label screen."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ router = APIRouter(tags=["labels"])
 
 @router.post("/projects/{project}/labels")
 def add_labels(project: Id, new: models.NewEvents, request: Request) -> models.AppliedEvents:
-    """Store events under the token's annotator. Each gets its own answer: one that cannot be stored is refused with a
-    reason, and the others are stored. An event whose `uuid` is already stored is accepted and not stored again."""
+    """Store events of the token's annotator. Each event has its own result: an event that cannot be stored is refused
+    with a reason, and the others are stored. An event whose `uuid` is already stored is accepted but not stored
+    again."""
     get_project(resources.store(), project)
     received = [one.model_dump() for one in new.events]
     annotator = request.state.token.annotator_id
@@ -32,7 +33,7 @@ def add_labels(project: Id, new: models.NewEvents, request: Request) -> models.A
 
 @router.post("/projects/{project}/next")
 def next_to_label(project: Id, ask: models.Ask, request: Request) -> models.Leased:
-    """Lease the next items to label: picks of the newest round first, then the rest in a stable random order."""
+    """Lease the next items to label: first the picks of the newest round, then the rest in a stable random order."""
     store, annotator = resources.store(), request.state.token.annotator_id
     row, pool = get_project(store, project), Pool(store, project)
     limit = min(ask.limit, fair_share(ask.limit, waiting_items(pool)))
@@ -51,7 +52,7 @@ def next_to_label(project: Id, ask: models.Ask, request: Request) -> models.Leas
 
 @router.post("/projects/{project}/release", status_code=204)
 def release(project: Id, holder: models.Holder, request: Request) -> None:
-    """Give leased items back."""
+    """Release leased items."""
     get_project(resources.store(), project)
     pool = Pool(resources.store(), project)
     pool.release(annotator=request.state.token.annotator_id, holder=holder.holder)

@@ -1,4 +1,4 @@
-"""Managing a project: delete, duplicate, test items, disk use."""
+"""Endpoints that manage a project: delete, duplicate, test items, disk use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ItemIds = Annotated[list[BodyId], Field(min_length=1, max_length=100_000)]
 
 
 class NewDeletion(Received):
-    """`confirm` is the exact name of the project. Without `item_ids` the whole project is deleted."""
+    """`confirm` must be the exact name of the project. Without `item_ids`, the entire project is deleted."""
 
     confirm: Annotated[str, Field(max_length=200)]
     item_ids: ItemIds | None = None
@@ -68,14 +68,14 @@ class DiskUse(Returned):
 
 @router.get("/projects/{project}/deletion")
 def deletion_plan(project: Id) -> DeletionPlan:
-    """What deleting the project would remove and keep; nothing is changed."""
+    """Show what deleting the project would remove and keep. Nothing is changed."""
     get_project(resources.store(), project)
     return DeletionPlan.model_validate(plan_deletion(resources.store(), project))
 
 
 @router.post("/projects/{project}/deletion", status_code=202)
 def delete_project(project: Id, new: NewDeletion) -> models.Job:
-    """Delete the project, or some of its items, for good, in a background job."""
+    """Permanently delete the project, or some of its items, in a background job."""
     get_project(resources.store(), project)
     return shown_job(start_deletion(resources.store(), project, new.confirm, new.item_ids))
 
@@ -88,7 +88,7 @@ def duplicate(project: Id, new: NewName) -> models.Project:
 
 @router.post("/projects/{project}/test-items", tags=["items"])
 def move_test_items(project: Id, wanted: TestItems) -> MovedItems:
-    """Move items to the test items, or with `test` false back to the pool. Read the warnings."""
+    """Move items to the test items or, with `test` false, back to the pool. The response may contain warnings."""
     move = move_to_test if wanted.test else move_to_pool
     done = move(resources.store(), project, wanted.item_ids)
     return MovedItems(moved=done.moved, unchanged=done.unchanged, warnings=list(done.warnings))

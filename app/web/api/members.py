@@ -1,4 +1,4 @@
-"""The members of a project and their roles. A project without members is open to everyone."""
+"""Endpoints for the members of a project and their roles. A project without members is open to everyone."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class NewMember(Received):
 
 @router.get("/projects/{project}/members")
 def list_members(project: Id) -> list[Member]:
-    """The members with their roles, owners first; empty for a project that is open to everyone."""
+    """List the members with their roles, owners first. Empty for a project that is open to everyone."""
     get_project(resources.store(), project)
     return [Member.model_validate(row) for row in roles.list_members(resources.store(), project)]
 
 
 @router.put("/projects/{project}/members")
 def give_role(project: Id, new: NewMember) -> Member:
-    """Give a person a role, or change it. The first member must be an owner; from then on others cannot see the
+    """Give a person a role, or change it. The first member must be an owner; after that, only members can see the
     project."""
     store = resources.store()
     roles.check(store, project, "own")
@@ -49,5 +49,6 @@ def give_role(project: Id, new: NewMember) -> Member:
 
 @router.delete("/projects/{project}/members/{annotator}", status_code=204)
 def remove_member(project: Id, annotator: Id) -> None:
-    """Remove a member. The last owner stays as long as there are other members; without members the project is open."""
+    """Remove a member. The last owner cannot be removed before the other members. A project without members is open to
+    everyone."""
     roles.set_role(resources.store(), project, annotator, None)

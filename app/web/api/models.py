@@ -1,4 +1,4 @@
-"""What the API receives and returns, as pydantic models; OpenAPI is derived from them."""
+"""The requests and responses of the API as pydantic models. The OpenAPI document is generated from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_ID = 2**62
 Id = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 BodyId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 Limit = Annotated[int, Query(ge=1, le=1_000, description="Number of rows.")]
-Cursor = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next_cursor` of the page before; 0: the first page.")]
+Cursor = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next_cursor` of the previous page; 0: first page.")]
 Text = Annotated[str, Field(max_length=100_000)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -35,15 +35,15 @@ class FieldError(Returned):
 
 
 class Error(Returned):
-    """Every error has this shape."""
+    """The format of all errors."""
 
-    error: str = Field(description="A sentence for people: what happened and what to do.")
-    code: str = Field(description="Stable, for programs: not_found, forbidden, conflict, invalid, …")
+    error: str = Field(description="A sentence for users: what happened and what to do.")
+    code: str = Field(description="A stable code for programs: not_found, forbidden, conflict, invalid, …")
     fields: list[FieldError] = []
 
 
 class Me(Returned):
-    """The token of this request."""
+    """The token that authenticated this request."""
 
     token: str
     role: str
@@ -52,7 +52,7 @@ class Me(Returned):
 
 
 class Settings(Received):
-    """Settings of a project; fields that are left out keep their values."""
+    """Settings of a project. Omitted fields keep their values."""
 
     labels_per_item: Annotated[int, Field(ge=1, le=100)] | None = None
     suggestions: Literal["show", "hide", "random"] | None = None
@@ -87,7 +87,7 @@ class Project(Returned):
 
 
 class ProjectDetail(Project):
-    role: str = Field(description="What this token may do here: viewer, annotator, editor or owner.")
+    role: str = Field(description="The role of this token in the project: viewer, annotator, editor or owner.")
     counts: Counts
 
 
@@ -133,7 +133,8 @@ class Item(Returned):
     id: int
     name: str = Field(description="The file name as imported. It may reveal the class.")
     shown_name: str = Field(
-        default="", description="What to show to annotators: the name, or `Item 7` if the name contains a class."
+        default="",
+        description="The name to show to annotators: the file name, or `Item 7` if it contains a class name.",
     )
     sha256: str
     media_type: str
@@ -145,28 +146,28 @@ class Item(Returned):
     height: int | None
     held_out: bool
     condition: str
-    class_id: int | None = Field(description="The label that counts, as given.")
+    class_id: int | None = Field(description="The class of the label that counts, before any merge of classes.")
     label: str | None = Field(default=None, description="The name of the class that the label counts as.")
     n_labels: int
     decided: bool
     skipped: bool
     flagged: bool
     waiting: bool
-    recording_sha256: str | None = Field(description="Of a window: the SHA-256 of its recording; else null.")
-    first_frame: int | None = Field(description="Of a window: its first frame in the recording.")
-    last_frame: int | None = Field(description="Of a window: its last frame in the recording, included.")
-    group_name: str = Field(description="Items of one group stay on one side of random splits.")
+    recording_sha256: str | None = Field(description="For a window: the SHA-256 of its recording; otherwise null.")
+    first_frame: int | None = Field(description="For a window: its first frame in the recording.")
+    last_frame: int | None = Field(description="For a window: its last frame in the recording, inclusive.")
+    group_name: str = Field(description="Random splits keep all items of a group on one side.")
 
 
 class ItemQuery(Received):
-    """Which items: those that meet all conditions, in the order of their ids."""
+    """Conditions for items. The items that meet all of them are returned in the order of their ids."""
 
     state: State = "all"
     class_id: BodyId | None = None
     annotator_id: BodyId | None = None
     round_id: BodyId | None = None
     search: Annotated[str, Field(max_length=1_000, description="Part of the name.")] = ""
-    cursor: Annotated[int, Field(ge=0, le=LARGEST_ID, description="`next_cursor` of the page before.")] = 0
+    cursor: Annotated[int, Field(ge=0, le=LARGEST_ID, description="`next_cursor` of the previous page.")] = 0
     limit: Annotated[int, Field(ge=1, le=1_000, description="Number of items.")] = 100
 
 
@@ -190,7 +191,7 @@ class Event(Returned):
 
 
 class NewEvent(Received):
-    """One action. The client creates `uuid`; sending an event again has no further effect."""
+    """One action. The client creates the `uuid`; sending an event again has no further effect."""
 
     uuid: Annotated[str, Field(max_length=64)]
     item_id: BodyId
@@ -217,7 +218,7 @@ class AppliedEvents(Returned):
 
 
 class Ask(Received):
-    """`holder` names the caller's session, such as a notebook: the items are leased to it."""
+    """`holder` identifies the caller's session, such as a notebook, to which the items are leased."""
 
     limit: Annotated[int, Field(ge=1, le=60)] = 1
     holder: Annotated[str, Field(min_length=1, max_length=64)] = "api"
@@ -276,7 +277,7 @@ class Pick(Returned):
     label: str | None
     order: int
     score: float
-    reason: dict[str, Any] = Field(description="Why the round chose the item, and what its label changed later.")
+    reason: dict[str, Any] = Field(description="The reason why the item was picked, and the later effect of its label.")
 
 
 class Prediction(Returned):
@@ -306,7 +307,7 @@ class Job(Returned):
 
 
 class NewExport(Received):
-    """`audacity` and `raven` write one file of labeled spans for each recording, and the table as CSV."""
+    """`audacity` and `raven` write one file of labeled spans per recording, and the table as CSV."""
 
     format: Format = "csv"
     pseudo_above: Annotated[float, Field(ge=0, le=1)] | None = None

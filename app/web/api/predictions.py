@@ -1,4 +1,4 @@
-"""The model of a round as a file, and predictions of uploaded files and of items, as background jobs."""
+"""Endpoints that export the model of a round and predict uploaded files or items, in background jobs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ router = APIRouter(tags=["predictions"])
 TITLE = "Predictions"  # the titles of these jobs begin with it
 MOST_FILES = 1_000
 MOST_ITEMS = 10_000
-MOST_RUNNING = 2  # models and predictions of one project at a time: each has a process that loads the network
+MOST_RUNNING = 2  # concurrent exports of models and predictions per project; each runs a process that loads the network
 RoundName = Annotated[
-    str, Field(min_length=1, max_length=200, description="Number or name; default: the newest model.")
+    str, Field(min_length=1, max_length=200, description="Number or name of a round; default: the newest model.")
 ]
 
 
 class NewModel(Received):
-    """`round` is the number or the name of a round; without it, the newest round with a model."""
+    """`round` is the number or name of a round. The default is the newest round with a model."""
 
     round: RoundName | None = None
 
@@ -53,15 +53,15 @@ class ItemsToPredict(Received):
 
 
 class FilePrediction(Returned):
-    file: str = Field(description="The name of the file as sent, or of the item.")
-    item_id: int | None = Field(description="For items of the project.")
+    file: str = Field(description="The name of the uploaded file or of the item.")
+    item_id: int | None = Field(description="The id of the item; null for uploaded files.")
     class_name: str | None = Field(description="The most probable class, by its name in the round; null with an error.")
     confidence: float | None
     entropy: float | None
     nearest_item_id: int | None = Field(description="The nearest labeled item in the last layer of the network.")
     nearest_class: str | None
     nearest_distance: float | None
-    probabilities: dict[str, float] | None = Field(description="Class name to probability, if they were requested.")
+    probabilities: dict[str, float] | None = Field(description="Class name to probability, if requested.")
     round: int
     error: str | None = Field(description="Why the file could not be read.")
 
@@ -73,8 +73,8 @@ class FilePredictionPage(Returned):
 
 @router.post("/projects/{project}/models", status_code=202, tags=["exports"])
 def export_model(project: Id, new: NewModel) -> models.Job:
-    """Export the model of a round in a background job: ONNX, safetensors, preprocessing and a script that needs neither
-    Winnow nor torch. When the job has finished, download its file: `exports/{job}/file`."""
+    """Export the model of a round in a background job: ONNX, safetensors, preprocessing, and a script that needs
+    neither Winnow nor torch. After the job has finished, download its file: `exports/{job}/file`."""
     store = resources.store()
     row = get_project(store, project)
     roles.check(store, project, "edit")
@@ -93,7 +93,7 @@ def predict_files(
 ) -> models.Job:
     """Predict up to 1,000 uploaded files with the model of a round, in a background job. They do not become items.
 
-    A file with the bytes of an item whose predictions are hidden from the caller is refused, and all others with it.
+    If a file has the same bytes as an item whose prediction is hidden from the caller, the entire request is refused.
     """
     number = _check(project, round or None)
     require(
@@ -113,10 +113,10 @@ def predict_files(
 
 @router.post("/projects/{project}/predictions/items", status_code=202)
 def predict_items(project: Id, wanted: ItemsToPredict, request: Request) -> models.Job:
-    """Predict items of the project from their files with the model of a round, also items imported after it.
+    """Predict items of the project from their files with the model of a round, including items imported after it.
 
-    The model may have been trained on some of them; the result of the job counts these as `trained_on`. Items whose
-    predictions are hidden from the caller are refused.
+    The model may have been trained on some of these items; the result of the job counts them as `trained_on`. The
+    request is refused if the prediction of an item is hidden from the caller.
     """
     number = _check(project, wanted.round)
     hidden = _hidden(project, request).intersection(wanted.item_ids)
@@ -136,9 +136,9 @@ def predicted_rows(
     """The predictions of a finished job, in the order of the request, one page at a time."""
     view = find_job(project, job)
     if not view.job.title.startswith(TITLE):
-        raise NotFound(f"The job {job} makes no predictions.")
+        raise NotFound(f"The job {job} does not produce predictions.")
     if view.status != "finished":
-        raise Conflict(f"The job is {view.status}; its predictions exist when it has finished. {view.error}".strip())
+        raise Conflict(f"The job is {view.status}; its predictions exist after it has finished. {view.error}".strip())
     hidden = _hidden(project, request)
     with open(view.job.makes, encoding="utf-8") as lines:
         page = list(islice(lines, cursor, cursor + limit + 1))
@@ -148,7 +148,7 @@ def predicted_rows(
 
 
 def _check(project: int, wanted: str | None) -> int:
-    """The number of the round to predict with, if the caller may."""
+    """The number of the round to predict with. Raises an error if the caller may not predict."""
     store = resources.store()
     get_project(store, project)
     roles.check(store, project, "label")
@@ -163,7 +163,7 @@ def _check_running(project: int) -> None:
     running = [view for view in views if view.status == "running" and view.job.title.startswith(titles)]
     if len(running) >= MOST_RUNNING:
         raise Conflict(
-            f"{len(running)} jobs of this project export a model or predict at the moment, which is the limit. Wait "
+            f"{len(running)} jobs of this project are exporting models or predicting, which is the limit. Wait "
             f"for one of them, such as {running[-1].job.id}, or cancel it."
         )
 
@@ -181,7 +181,7 @@ def _hidden(project: int, request: Request) -> set[int]:
 
 
 def _check_copies(project: int, files: list[UploadFile], request: Request) -> None:
-    """Refuse files whose bytes are those of an item that the caller must label without its prediction."""
+    """Refuse files that are copies of items which the caller must label without seeing their predictions."""
     hidden = _hidden(project, request)
     if not hidden:
         return
@@ -196,7 +196,7 @@ def _check_copies(project: int, files: list[UploadFile], request: Request) -> No
 
 
 def _digest(stream: BinaryIO) -> str:
-    """The SHA-256 of a stream, which is read from its begin afterwards."""
+    """The SHA-256 of a stream. The stream is rewound afterwards."""
     digest = hashlib.sha256()
     while block := stream.read(1 << 20):
         digest.update(block)

@@ -1,4 +1,4 @@
-"""Projects, their settings and their classes."""
+"""Endpoints for projects, their settings and their classes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ router = APIRouter(tags=["projects"])
 
 @router.get("/me")
 def me(request: Request) -> models.Me:
-    """Who this token is."""
+    """Describe the token of this request."""
     token = request.state.token
     return models.Me(token=token.name, role=token.role, annotator_id=token.annotator_id, annotator=token.annotator)
 
 
 @router.get("/projects")
 def list_projects(archived: bool = False) -> list[models.Project]:
-    """The projects that this token can see."""
+    """List the projects that this token can see."""
     return [shown(row) for row in projects.list_projects(resources.store(), include_archived=archived)]
 
 
 @router.post("/projects", status_code=201)
 def create_project(new: models.NewProject) -> models.Project:
-    """Create a project. With an identity provider it belongs to the token's person; else it is open to everyone until
-    it has members."""
+    """Create a project. With an identity provider, the token's person becomes its owner; otherwise it is open to
+    everyone until it has members."""
     settings = changed_settings(ProjectSettings(), new.settings)
     store = resources.store()
     row = projects.create_project(store, new.name, new.kind, new.classes, settings=settings, guidelines=new.guidelines)
@@ -45,7 +45,7 @@ def create_project(new: models.NewProject) -> models.Project:
 
 @router.get("/projects/{project}")
 def get_project(project: Id) -> models.ProjectDetail:
-    """One project with its counts."""
+    """Get a project with its counts."""
     store = resources.store()
     row = projects.get_project(store, project)
     role = roles.role_of(store, project)
@@ -66,7 +66,7 @@ def change_project(project: Id, change: models.ProjectChange) -> models.Project:
 
 @router.get("/projects/{project}/classes", tags=["classes"])
 def list_classes(project: Id, inactive: bool = False) -> list[models.Class]:
-    """The classes in their order; merged and retired ones with `inactive`."""
+    """List the classes in their order. With `inactive`, merged and retired classes are included."""
     projects.get_project(resources.store(), project)
     return [_class(row) for row in classes.list_classes(resources.store(), project, include_inactive=inactive)]
 
@@ -89,7 +89,7 @@ def change_class(project: Id, class_id: Id, change: models.ClassChange, request:
 
 @router.post("/projects/{project}/classes/{class_id}/merge", tags=["classes"])
 def merge_class(project: Id, class_id: Id, merge: models.Merge, request: Request) -> models.Class:
-    """Let all labels of the class count as labels of another class."""
+    """Make all labels of the class count as labels of another class."""
     row = classes.merge_classes(resources.store(), project, class_id, merge.into, by=_annotator(request))
     return _class(row)
 
@@ -102,13 +102,13 @@ def unmerge_class(project: Id, class_id: Id, request: Request) -> models.Class:
 
 @router.post("/projects/{project}/classes/{class_id}/retire", tags=["classes"])
 def retire_class(project: Id, class_id: Id, request: Request) -> models.Class:
-    """Accept no new labels of the class; its existing labels stay in history and exports."""
+    """Stop accepting new labels of the class. Its existing labels stay in history and exports."""
     return _class(classes.retire_class(resources.store(), project, class_id, by=_annotator(request)))
 
 
 @router.post("/projects/{project}/classes/{class_id}/restore", tags=["classes"])
 def restore_class(project: Id, class_id: Id, request: Request) -> models.Class:
-    """Undo a retirement."""
+    """Restore a retired class."""
     return _class(classes.restore_class(resources.store(), project, class_id, by=_annotator(request)))
 
 

@@ -1,4 +1,4 @@
-"""Rounds: request, follow, cancel; their picks with reasons, and predictions."""
+"""Endpoints for rounds: request, follow, cancel, picks with reasons, and predictions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PICKED = ("item_id", "name", "label", "pick_order", "pick_score")
 
 @router.get("/projects/{project}/rounds")
 def list_rounds(project: Id) -> list[models.Round]:
-    """The rounds of a project, newest first."""
+    """List the rounds of a project, newest first."""
     return [_round(row) for row in _log(project).list()]
 
 
 @router.post("/projects/{project}/rounds", status_code=202)
 def request_round(project: Id, request: Request) -> models.RoundDetail:
-    """Request the next round; one that waits or runs is returned instead. A worker starts it."""
+    """Request the next round, which a worker starts. If a round waits or runs already, it is returned instead."""
     store = resources.store()
     get_project(store, project)
     row = round_requests.request_round(store, project, by=request.state.token.annotator_id)
@@ -42,14 +42,14 @@ def request_round(project: Id, request: Request) -> models.RoundDetail:
 
 @router.get("/projects/{project}/rounds/{round_id}")
 def get_round(project: Id, round_id: Id) -> models.RoundDetail:
-    """One round with its progress."""
+    """Get a round with its progress."""
     _log(project).get(round_id)
     return _detail(project, round_id)
 
 
 @router.post("/projects/{project}/rounds/{round_id}/cancel")
 def cancel_round(project: Id, round_id: Id) -> models.RoundDetail:
-    """Cancel a round. The previous model and picks stay."""
+    """Cancel a round. The previous model and picks are kept."""
     get_project(resources.store(), project)
     round_requests.cancel_round(resources.store(), project, round_id)
     return _detail(project, round_id)
@@ -57,7 +57,7 @@ def cancel_round(project: Id, round_id: Id) -> models.RoundDetail:
 
 @router.get("/projects/{project}/rounds/{round_id}/picks")
 def picks(project: Id, round_id: Id, request: Request) -> list[models.Pick]:
-    """The items that the round chose, in order, each with its reason.
+    """The items that the round picked, in order, each with its reason.
 
     In a blind project, picks that the caller may still label have no label and no prediction.
     """
@@ -85,8 +85,8 @@ def predictions(
 ) -> models.PredictionPage:
     """The class probabilities of a finished round, in the order of item ids, one page at a time.
 
-    Items that the model has seen with a label have no prediction. In a blind project, items that the caller may still
-    label are left out too.
+    Items whose label the model was trained with have no prediction. In a blind project, items that the caller may still
+    label are omitted as well.
     """
     row = _log(project).get(round_id)
     found = predictions_of(resources.store(), row) if row.status == "finished" else None
@@ -112,7 +112,7 @@ def _hidden(project: int, request: Request) -> NDArray[np.int64]:
 def _page(
     project: int, found: RoundPredictions, order: NDArray[np.int64], cursor: int, limit: int
 ) -> models.PredictionPage:
-    """The rows after the item `cursor`; `order` has the rows to show, sorted by item id."""
+    """The page after the item `cursor`. `order` contains the rows to show, sorted by item id."""
     known = list_classes(resources.store(), project, include_inactive=True)
     active = [row for row in known if row.active]
     start = int(np.searchsorted(found.item_ids[order], cursor, side="right"))
