@@ -47,7 +47,7 @@ def test_classes_with_few_labels_or_few_predictions_are_named(sqlite_store):
     few, rare = label_warnings(sqlite_store, made.project_id)
     assert few == "Round 1: only one or two labels for wren, owl, up to 10 for other classes. Label more of them."
     assert rare.startswith(
-        "Round 1 predicts less than 5 % of the items as owl. Either such a class is rare, or the model has not learned it."
+        "Round 1 predicts less than 5 % of the items as owl. Either such a class is rare, or the model has not learned "
     )
 
 

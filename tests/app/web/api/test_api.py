@@ -322,7 +322,7 @@ def test_files_are_uploaded_imported_exported_and_downloaded(call, project, page
     check_windows(call, project, page_store)
     twice, kind = form({"a.wav": b"1"})
     wrong = call("POST", f"/projects/{project.id}/items", twice.replace(b"--x--", b"") + twice, content_type=kind)
-    assert wrong.status == 422 and "name of another" in wrong.json()["error"]
+    assert wrong.status == 422 and "same name as another" in wrong.json()["error"]
 
 
 def check_windows(call, project, store) -> None:

@@ -59,7 +59,7 @@ def test_a_card_says_which_channel_the_model_is_given(windows, page_store, get):
         connection.execute(update(Item).where(Item.id == windows[0].id).values(channels=4))
     assert "channel" not in _why(page_store, project.id, windows[0].id, ann)
     update_project(page_store, project.id, settings=dataclasses.replace(project.settings, media={"audio_channel": 2}))
-    assert "The model is given only channel 2 of 4." in _why(page_store, project.id, windows[0].id, ann)
+    assert "The model receives only channel 2 of 4." in _why(page_store, project.id, windows[0].id, ann)
     assert "channel" not in _why(page_store, project.id, windows[1].id, ann), "a file with one channel has no other"
 
 
