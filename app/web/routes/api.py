@@ -1,6 +1,6 @@
-"""Routes of the widgets: they receive labels and return cards and tiles, independently of Streamlit's reruns.
+"""Routes of the widgets. They receive labels and return cards and tiles, independently of Streamlit's reruns.
 
-Every request carries the tab's ticket in the header `X-Winnow-Ticket`. It identifies the annotator. A foreign page can
+Every request has the tab's ticket in the header `X-Winnow-Ticket`, which identifies the annotator. Another site can
 neither read the ticket nor send the header, so forged requests are refused. When `labels` responds, the events are on
 disk.
 """
@@ -36,7 +36,7 @@ from storage.projects.roles import Actor, acting_as
 MAX_BODY = 16 * 2**20
 MAX_CARDS = 60
 MAX_EVENTS = 20_000
-LOGGED_REFUSALS = 20  # in one line
+LOGGED_REFUSALS = 20  # refused events that one log line lists
 LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 Answer = dict[str, Any]
@@ -81,7 +81,7 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
             return _error(403, str(error))
         except NotFound as error:
             return _error(404, str(error))
-        except StoreUnusable as error:  # such as a full disk or a restore: browsers keep their labels and send again
+        except StoreUnusable as error:  # such as a full disk or a restore; browsers keep their labels and retry
             return _error(503, str(error))
         except WinnowError as error:
             return _error(422, str(error))
@@ -91,8 +91,8 @@ def _route(handle: Callable[[int, int, Body], Answer] | None) -> Callable[[Reque
 
 
 def _open_session(request: Request, ticket: tickets.Ticket) -> Response:
-    """Set the session cookie. One of the same annotator stays until half of its time has passed: browsers keep media by
-    cookie, and a new one would make them load everything again."""
+    """Set the session cookie. A cookie of the same annotator is kept for half of its lifetime, because browsers cache
+    media per cookie and would load everything again after a change."""
     response = JSONResponse({}, headers={"Cache-Control": "no-store"})
     known = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
     half = (time.time() + ticket.expires) / 2
@@ -123,7 +123,7 @@ def _error(status: int, sentence: str) -> Response:
 
 
 def take_labels(project: int, annotator: int, body: Body) -> Answer:
-    """Apply events; each gets a result. An event that cannot be stored is refused by itself, with a reason."""
+    """Store events. Each has its own result; an event that cannot be stored is refused with a reason."""
     get_project(resources.store(), project)
     given = body.get("events")
     if not isinstance(given, list) or len(given) > MAX_EVENTS:
@@ -134,7 +134,8 @@ def take_labels(project: int, annotator: int, body: Body) -> Answer:
 
 
 def _with_hidden_suggestion(project: int, given: Any) -> LabelInput:
-    """The event; a card does not contain a hidden suggestion, so its class and confidence are read from the round."""
+    """Parse an event. If its suggestion was hidden, its class and confidence are read from the round, because the card
+    does not contain them."""
     event = label_input(given)
     round_id = fields.integer(given, "suggestion_round")
     if event.suggestion != "hidden" or event.suggested_class_id is not None or round_id is None:
@@ -148,7 +149,7 @@ def _with_hidden_suggestion(project: int, given: Any) -> LabelInput:
 def apply_received(
     project: int, annotator: int, received: Sequence[Any], parse: Callable[[Any], LabelInput]
 ) -> list[Applied]:
-    """Apply the events that can be stored; one result each, those of unusable events first."""
+    """Store the events that can be stored. Returns one result per event, those of invalid events first."""
     events, results = [], []
     for one in received:
         try:
@@ -162,7 +163,7 @@ def apply_received(
 
 
 def _log_refusals(project: int, annotator: int, results: list[Applied], events: Mapping[str, LabelInput]) -> None:
-    """One line with the ids of the refused events and the reasons, without names and other quoted text."""
+    """Log the ids of refused events and the reasons in one line, without names and other quoted text."""
     refused = [one for one in results if not one.accepted]
     if not refused:
         return
@@ -177,7 +178,7 @@ def _log_refusals(project: int, annotator: int, results: list[Applied], events: 
 
 
 def label_input(given: Any) -> LabelInput:
-    """A received event, validated field by field."""
+    """Validate a received event, field by field."""
     if not isinstance(given, dict):
         raise InvalidInput("An event must be an object.")
     at = fields.text(given, "at") or None
@@ -201,7 +202,7 @@ def label_input(given: Any) -> LabelInput:
 
 
 def give_cards(project: int, annotator: int, body: Body) -> Answer:
-    """The next cards for a tab, leased to it; with `items`, the cards of those items with the annotator's own state."""
+    """Lease the next cards to a tab. With `items`, return the cards of those items with the annotator's own labels."""
     store = resources.store()
     row, pool = get_project(store, project), Pool(store, project)
     who = get_annotator(store, annotator)
@@ -225,7 +226,8 @@ def waiting_items(pool: Pool) -> int:
 
 
 def fair_share(wanted: int, waiting: int) -> int:
-    """How many cards one tab may hold; near the end of a pool, half of the waiting items, so that others get some."""
+    """The number of cards that one tab may lease. Near the end of a pool it is half of the waiting items, so that other
+    tabs get some, too."""
     return max(3, min(wanted, waiting // 2 + 1))
 
 

@@ -1,4 +1,4 @@
-"""Responses with bytes from memory: the whole content or one requested range (RFC 9110, section 14), for seeking."""
+"""Responses with bytes from memory: the entire content, or one requested range (RFC 9110, section 14) for seeking."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # longer numbers are not ranges of anything kept here
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # longer numbers exceed the size of any content
 
 
 def ranged(data: bytes, requested: Mapping[str, str], media_type: str, headers: Mapping[str, str]) -> Response:
-    """`requested` are the headers of the request, `headers` those of the response, with its ETag.
+    """The response with `data` or the requested range of it.
 
-    Several ranges, another unit, or an outdated copy (If-Range) get the whole content.
+    `requested` are the headers of the request, `headers` those of the response, including its ETag. A request with
+    several ranges, another unit, or an outdated copy (If-Range) gets the entire content.
     """
     headers = {**headers, "Accept-Ranges": "bytes"}
     span = _span(requested.get("range", ""), len(data))
@@ -27,7 +28,7 @@ def ranged(data: bytes, requested: Mapping[str, str], media_type: str, headers: 
 
 
 def _span(requested: str, n_bytes: int) -> tuple[int, int] | None:
-    """(first, last) byte, with first > last for an unsatisfiable range; None without a single range."""
+    """(first, last) byte of the requested range; first > last if it is unsatisfiable. None without a single range."""
     found = _RANGE.match(requested.strip())
     if found is None or found.group(1) == found.group(2) == "":
         return None

@@ -1,16 +1,16 @@
-"""Cards and the work state as JSON for the widgets; every string is exactly as stored.
+"""Cards and the work state as JSON for the widgets. All strings are exactly as stored.
 
-A card holds the item, the addresses of its media, why it is shown, and the suggestion of the model. The suggestion
-carries its item id and whether it is shown: always, never, or hidden on a share of items. The share is drawn from item,
-annotator and round, so that it is the same for every request. There is no suggestion for an item whose label the model
-has seen.
+A card contains the item, the addresses of its media, the reason why it is shown, and the suggestion of the model. The
+suggestion has its item id and whether it is shown. The project shows suggestions always, never, or hides them on a
+share of the items; the share is drawn from item, annotator and round, so that it is the same for every request. An item
+whose label the model was trained with has no suggestion.
 
-A hidden suggestion is not part of the card. The card names its round instead, and `hidden_suggestion` gives the class
-and confidence that are stored with the label.
+A hidden suggestion is not part of the card. The card has the id of its round instead, and `hidden_suggestion` returns
+the class and confidence that are stored with the label.
 
 In a blind project (`ProjectSettings.is_blind`), a suggestion is hidden until the annotator has labeled the item, and
-the nearest labeled items are those that the annotator has labeled, with the annotator's own labels. The card of a test
-item never has a suggestion or nearest items.
+the nearest labeled items are chosen among those that the annotator has labeled and show the annotator's own labels. The
+card of a test item never has a suggestion or nearest items.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from storage.projects.projects import ProjectRow, ProjectSettings, get_project
 from storage.rounds.log import RoundLog, RoundRow
 
 PICK_NUMBERS = ("outer_before", "outer_after", "stands_for", "confidence", "nearest_distance")
-LIKELY = 5  # classes of a suggestion
-PACE_OVER = 30  # labels
+LIKELY = 5  # number of classes in a suggestion
+PACE_OVER = 30  # newest labels from which the pace is computed
 LONGEST_DECISION = 120.0  # seconds; longer times are breaks
 
 
@@ -70,25 +70,25 @@ def cards(store: Store, project: ProjectRow, annotator: int, items: Sequence[Ite
 
 
 def channel_note(item: ItemRow, settings: ProjectSettings) -> str:
-    """A sentence on the channel that the model is given, if the card shows and plays another mix; else empty."""
+    """A sentence on the channel that the model receives, if the card shows and plays another mix. Otherwise empty."""
     channel, channels = int(settings.media.get("audio_channel", 0)), item.channels or 1
     if not 1 <= channel <= channels or channels == 1:
         return ""
     return (
-        f"The model is given only channel {channel} of {channels}. The picture shows the mean of all channels, and all "
+        f"The model receives only channel {channel} of {channels}. The picture shows the mean of all channels, and all "
         "of them are played."
     )
 
 
 def _blind(card: dict[str, Any]) -> dict[str, Any]:
-    """The card of a test item: nothing on it depends on a model."""
+    """The card of a test item, without anything that depends on a model."""
     nothing = suggestion(card["item_id"], 0, ProjectSettings(), None, [], blind=True)
     why = "A test item: its label measures accuracy and trains no model. No suggestion is shown."
     return card | {"suggestion": nothing, "nearest": [], "pick": None, "queued": True, "why": why, "test": True}
 
 
 def with_own_state(pool: Pool, card: dict[str, Any], annotator: int) -> dict[str, Any]:
-    """The card with this annotator's current label and note. A second look does not show the label it is about."""
+    """The card with this annotator's current label and note. For a second look, the label in question is not shown."""
     own = pool.own_state(card["item_id"], annotator)
     is_second_look = card["pick"] is not None and card["pick"]["second_look"]
     return card | {"mine": None if is_second_look else own.class_id, "note": own.note}
@@ -126,7 +126,7 @@ def _card(
 
 
 def _why(pick: dict[str, Any] | None, queued: bool, found: RoundPredictions | None, kind: str) -> str:
-    """Why the item is shown, in words that need no knowledge of the method."""
+    """The reason why the item is shown, in plain words."""
     noun = "clip" if kind == "audio" else "picture"
     if pick is not None and pick["second_look"]:
         return second_look_sentence(kind)
@@ -150,7 +150,7 @@ def suggestion(
     *,
     blind: bool = False,
 ) -> dict[str, Any]:
-    """The suggestion for one item; `blind` hides it because the annotator has not labeled the item yet."""
+    """The suggestion for one item. With `blind` it is hidden, because the annotator has not labeled the item yet."""
     best = _likely(found, item_id, known)
     nothing: dict[str, Any] = {
         "item_id": item_id,
@@ -178,13 +178,13 @@ def suggestion(
 
 
 def _likely(found: RoundPredictions | None, item_id: int, known: list[ClassRow]) -> list[Prediction]:
-    """The most probable classes, best first; empty without a prediction, and for a uniform one: no model yet."""
+    """The most probable classes, best first. Empty if there is no prediction or it is uniform (no model yet)."""
     best = found.most_probable(item_id, known, LIKELY) if found is not None else []
     return [] if found is None or not best or best[0].probability * len(found.column_classes) < 1.001 else best
 
 
 def hidden_suggestion(store: Store, project_id: int, item_id: int, round_id: int) -> Prediction | None:
-    """The suggestion of a round that a card did not show; None if the round has none for the item any more."""
+    """The suggestion of a round that a card did not show. None if the round no longer has one for the item."""
     try:
         found = predictions_of(store, RoundLog(store, project_id).get(round_id))
     except NotFound:
@@ -194,7 +194,7 @@ def hidden_suggestion(store: Store, project_id: int, item_id: int, round_id: int
 
 
 def draw(item_id: int, annotator: int, round_id: int) -> float:
-    """A number in [0, 1) that depends only on the item, the annotator and the round."""
+    """A pseudo-random number in [0, 1) that depends only on the item, the annotator and the round."""
     digest = hashlib.sha256(f"suggestion {item_id} {annotator} {round_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -202,9 +202,9 @@ def draw(item_id: int, annotator: int, round_id: int) -> float:
 def _nearest(
     pool: Pool, item_ids: Sequence[int], found: RoundPredictions | None, known: list[ClassRow], *, audience: int
 ) -> dict[int, list[dict[str, Any]]]:
-    """item id -> the labeled items nearest to it: id, name of the class, thumbnail.
+    """item id -> the nearest labeled items: id, class name, thumbnail.
 
-    `audience` is the annotator of a blind project, whose own labels are the only ones shown, or 0.
+    `audience` is 0 or, in a blind project, the annotator, who sees only their own labels.
     """
     if found is None:
         return {}
@@ -227,7 +227,7 @@ def _nearest(
 
 
 def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
-    """Progress: classes, batch, counts, pace, what happens next, and the text of an empty screen."""
+    """The work state: classes, batch, counts, pace, the next step, and the text of an empty screen."""
     project = get_project(store, project_id)
     pool = Pool(store, project_id)
     counts, batch = pool.counts(), pool.batch()
@@ -259,7 +259,7 @@ def work_state(store: Store, project_id: int, annotator: int) -> dict[str, Any]:
 
 
 def pace(recent: Sequence[LabelEventRow]) -> float | None:
-    """Median seconds per label over the newest labels, without breaks; None with fewer than three."""
+    """The median seconds per label over the newest labels, without breaks. None with fewer than three labels."""
     times = [event.seconds for event in recent if event.kind == "label" and event.seconds is not None]
     times = [seconds for seconds in times if seconds < LONGEST_DECISION][:PACE_OVER]
     return round(statistics.median(times), 2) if len(times) >= 3 else None
@@ -278,7 +278,7 @@ def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bo
 
 
 def empty_text(project: ProjectRow, counts: PoolCounts, latest: RoundRow | None, has_classes: bool) -> dict[str, Any]:
-    """Why there is nothing to label, and the next step."""
+    """The text of an empty screen: the reason why there is nothing to label, and the next step."""
     noun = "clips" if project.kind == "audio" else "pictures"
     if project.archived_at is not None:
         text = "Restore it on the Data screen to continue labeling. Its labels are kept."

@@ -35,12 +35,12 @@ def export_folder() -> Path:
 
 
 def slug(name: str) -> str:
-    """The project name as part of a file name; the manifest holds the exact name."""
+    """The project name in a form that is valid in file names. The manifest contains the exact name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "project"
 
 
 def start_export(project: ProjectRow, options: ExportOptions) -> Job:
-    """Start an export as a background job; its file can be downloaded when the job has finished."""
+    """Start an export as a background job. Its file can be downloaded after the job has finished."""
     roles.check(resources.store(), project.id, "edit")
     target = export_folder() / f"{slug(project.name)}-{options.format}-{secrets.token_hex(4)}.zip"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def start_model_export(project: ProjectRow, number: int) -> Job:
 
 
 def may_read(path: Path, actor: Actor) -> bool:
-    """Whether the actor can see the project that the export was made from; an export without its job: everyone."""
+    """Whether the actor can see the exported project. If the job of the export no longer exists, everyone can."""
     made_by = [view.job for view in jobs.list_jobs(resources.locations().home) if view.job.makes == str(path)]
     try:
         with acting_as(actor):
@@ -72,7 +72,7 @@ def may_read(path: Path, actor: Actor) -> bool:
 
 
 def download(request: Request) -> Response:
-    """Send the file of a finished export to a person with a session who may see its project."""
+    """Send the file of a finished export. Requires a session of a person who can see its project."""
     ticket = tickets.redeem(resources.key(), request.cookies.get(SESSION_COOKIE))
     if ticket is None:
         return JSONResponse({"error": "Open Winnow in this browser first."}, status_code=401, headers=HEADERS)

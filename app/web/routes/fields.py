@@ -13,7 +13,7 @@ Body = Mapping[str, Any]
 
 
 def encodable(given: str) -> str:
-    """The text with lone surrogates escaped, so that a response can contain it."""
+    """The text with lone surrogates escaped, so that it can be part of a response."""
     return given.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -66,7 +66,7 @@ def number(given: Body, name: str) -> float | None:
 
 
 def moment(given: Body, name: str) -> datetime | None:
-    """A time with its zone, in the ISO form."""
+    """A time with a time zone, in ISO format."""
     value = text(given, name)
     try:
         found = datetime.fromisoformat(value) if value else None

@@ -1,7 +1,7 @@
-"""Routes of the item browser: a page of tiles, the choices of its filters, and actions on the items found or selected.
+"""Routes of the item browser: a page of tiles, the choices of its filters, and actions on items.
 
-An action names its items, or repeats the query whose items it concerns; then the query is answered again. Every action
-calls one function of `storage`, which checks the role of the person.
+An action lists its items or contains a query; in that case it applies to all items of the query, which is evaluated
+again. Every action calls one function of `storage`, which checks the role of the person.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage.projects.projects import ProjectRow, get_project
 Answer = dict[str, Any]
 ACTIONS = ("queue", "take-back", "test", "pool", "export", "plan-delete", "delete")
 MOST_TILES = 240
-MOST_UNDONE = 20_000  # items of one action that can be undone
+MOST_UNDONE = 20_000  # largest number of items of an action that can be undone
 
 
 def give_tiles(project: int, annotator: int, body: Body) -> Answer:
@@ -40,7 +40,7 @@ def give_tiles(project: int, annotator: int, body: Body) -> Answer:
 
 
 def tile_query(project: ProjectRow, annotator: int, body: Body) -> TileQuery:
-    """The query of a request; without any field, the items that wait for a label."""
+    """The query of a request. The default query selects the items that wait for a label."""
     low, high = fields.number(body, "least"), fields.number(body, "most")
     return TileQuery(
         find=ItemQuery(
@@ -73,7 +73,7 @@ def _hidden(project: int, annotator: int) -> list[int]:
 
 
 def give_choices(project: int, annotator: int, body: Body) -> Answer:
-    """What the filters can be set to."""
+    """The choices of the filters."""
     store = resources.store()
     row = get_project(store, project)
     found = query_choices(store, project, annotator if row.settings.is_blind else NO_ID)
@@ -86,7 +86,7 @@ def give_choices(project: int, annotator: int, body: Body) -> Answer:
 
 
 def act(project: int, annotator: int, body: Body) -> Answer:
-    """Run one action on items; the response has a `message` for people."""
+    """Run one action on items. The response has a `message` for the user."""
     store = resources.store()
     row, action = get_project(store, project), fields.choice(body, "action", ACTIONS, "")
     if action == "take-back":
@@ -109,7 +109,7 @@ def act(project: int, annotator: int, body: Body) -> Answer:
 
 
 def _item_ids(project: ProjectRow, annotator: int, body: Body) -> list[int]:
-    """The items named, or all items of the query, in their order."""
+    """The items in the request, or all items of its query, in order."""
     if "query" not in body:
         return list(dict.fromkeys(fields.integers(body, "items")))
     query = body["query"]
@@ -130,7 +130,7 @@ def _queued(project: int, annotator: int, item_ids: list[int]) -> Answer:
             f"{count(len(sent.skipped), 'item')} {'was' if len(sent.skipped) == 1 else 'were'} skipped before."
         )
     if rest:
-        parts.append(f"{count(rest, 'item')} cannot be served: labeled, test items or unreadable.")
+        parts.append(f"{count(rest, 'item')} cannot be queued: labeled, test items or unreadable.")
     undo = {
         "ranks": [[one, rank] for one, rank in sent.ranks.items()],
         "skipped": [[one, n_labels] for one, n_labels in sent.skipped.items()],

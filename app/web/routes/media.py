@@ -1,18 +1,18 @@
-"""Media over our own route: `/api/media/{project}/{item}/{sha256}/{part}`.
+"""The media route: `/api/media/{project}/{item}/{sha256}/{part}`.
 
-An address names the item and the full hash of its bytes, so one clip is never served for another, and responses can be
-cached. Only people with a session get an answer; an item of another project, another hash or another part is
-"not found". Content types come from an allow-list, and a response can neither run a script nor be read as another type.
-Drawings are made in limited child processes (`app.views.previews.pool`); nothing is decoded in this process.
+An address contains the item id and the full hash of the item's bytes, so one clip is never served for another, and
+responses can be cached. A session is required. An item of another project, another hash and an unknown part are "not
+found". Content types come from an allow-list, and a response can neither run a script nor be interpreted as another
+type. Drawings are made in limited child processes (`app.views.previews.pool`); nothing is decoded in this process.
 
 part    file               the bytes as imported, with Range
         spectrogram.png    (audio)  the drawing of `app.views.previews.drawing`
         sound.flac         (audio)  the clip as FLAC, for formats that browsers do not play
         sound.json         (audio)  duration, waveform peaks, marks of the frequency axis
         picture.png        (image)  upright, at most 1600 pixels wide or high
-        notes.json         (image)  sentences on what of the file is not shown, such as further frames
-        thumb.png          (both)   small, for tiles; `/api/preview/{project}/{item}` leads to it
-        model.png          (both)   as the network is given it, under the project's media settings
+        notes.json         (image)  sentences on content of the file that is not shown, such as further frames
+        thumb.png          (both)   small, for tiles; `/api/preview/{project}/{item}` sends it, too
+        model.png          (both)   the network's input under the project's media settings
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def media_path(item: ItemRow, part: str) -> str:
 
 
 def sound_path(item: ItemRow) -> str:
-    """The address of what is played: the file itself, or FLAC where browsers do not play its format."""
+    """The address of the sound to play: the file itself, or FLAC if browsers cannot play its format."""
     return media_path(item, "sound.flac" if item.media_type in NOT_PLAYED else "file")
 
 
 def picture_path(item: ItemRow) -> str:
-    """The address of what is shown: the spectrogram of a clip, the picture itself."""
+    """The address of the picture to show: the spectrogram of a clip, or the picture itself."""
     return media_path(item, "spectrogram.png" if media_kind(item.media_type) == "audio" else "picture.png")
 
 
 def model_path(item: ItemRow, media: MediaConfig) -> str:
-    """The address of an item as the network is given it; other settings have another address."""
+    """The address of the network's input for an item. It depends on the media settings."""
     return f"{media_path(item, 'model.png')}?settings={_settings_hash(to_json(media))}"
 
 
@@ -75,7 +75,7 @@ def media_routes() -> list[Route]:
 
 
 def preview(request: Request, item: ItemRow, annotator: int) -> Response:
-    """The small picture of an item, found by its number alone, as for points of the map."""
+    """The thumbnail of an item, addressed only by its id, for points of the map."""
     return RedirectResponse(media_path(item, "thumb.png"), status_code=302, headers={"Cache-Control": "no-store"})
 
 
@@ -97,7 +97,7 @@ def serve(request: Request, item: ItemRow, annotator: int) -> Response:
 
 
 def file_response(item: ItemRow, request: Request) -> Response:
-    """The bytes of an item as imported, with Range; raises NotFound if they are missing or changed."""
+    """The bytes of an item as imported, with Range support. Raises NotFound if they are missing or changed."""
     return _sent(item, right_content(item), request, {**HEADERS, "ETag": f'"{item.sha256}"', "Vary": "Authorization"})
 
 
@@ -110,8 +110,9 @@ def _sent(item: ItemRow, content: Path | bytes, request: Request, headers: dict[
 
 
 def right_content(item: ItemRow) -> Path | bytes:
-    """The file with the item's bytes, or its bytes when they are in a pack. That they are gone, changed or right again
-    is noted. Of a window it is the recording, which is read as a whole once per process and state of the file."""
+    """The file with the item's bytes, or the bytes themselves if they are in a pack. For a window, this is its
+    recording. The content is compared with the hash once per process and state of the file, and the item is marked as
+    missing, changed or restored."""
     store = resources.store()
     with updating_condition(store, item.project_id, item.id, item.condition):
         if item.recording_sha256 is not None:
@@ -127,12 +128,12 @@ def right_content(item: ItemRow) -> Path | bytes:
 
 @lru_cache(maxsize=4096)
 def _unchanged(sha256: str, link_path: str | None, mtime_ns: int, size: int) -> None:
-    """Compare the bytes with their hash, once for each state of the file."""
+    """Compare the bytes of a file with their hash. The result is cached for each state of the file."""
     resources.store().media.check(sha256, link_path)
 
 
 def picture_notes(item: ItemRow) -> list[str]:
-    """Sentences on what of a picture is not shown as its file has it; none where it cannot be read now."""
+    """Sentences on how the shown picture differs from its file. Empty if the file cannot be read."""
     try:
         return [str(sentence) for sentence in json.loads(_draw(item, "notes.json"))]
     except (WinnowError, OSError):
@@ -159,8 +160,8 @@ def _draw(item: ItemRow, part: str) -> bytes:
 
 
 def window_sound(item: ItemRow, frames: tuple[int, int] | None = None) -> bytes:
-    """A window, or other frames of its recording, as a WAV file. Plain samples are copied here; others are decoded in a
-    child process and kept."""
+    """A window, or other frames of its recording, as a WAV file. Uncompressed samples are copied in this process;
+    others are decoded in a child process and cached."""
     content, span = right_content(item), frames or _frames(item)
     if isinstance(content, Path):
         with RecordingFile(content) as data:
@@ -174,7 +175,7 @@ def window_sound(item: ItemRow, frames: tuple[int, int] | None = None) -> bytes:
 
 
 def draw_window(item: ItemRow, part: str, frames: tuple[int, int]) -> bytes:
-    """A part of some frames of a window's recording, drawn in a child process."""
+    """Draw a part for some frames of a window's recording, in a child process."""
     content = right_content(item)
     path, data = (str(content), b"") if isinstance(content, Path) else ("", content)
     name = f"{item.recording_sha256}-{frames[0]}-{frames[1]}"
@@ -192,7 +193,7 @@ def _media(project_id: int) -> MediaConfig:
 
 
 def _short(part: str) -> str:
-    """The name of a part in files and tags: settings are named by their hash."""
+    """The name of a part in file names and ETags, with settings replaced by their hash."""
     name, _, settings = part.partition(" ")
     return f"{name}-{_settings_hash(settings)}" if settings else name
 

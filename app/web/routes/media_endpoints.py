@@ -1,4 +1,4 @@
-"""Endpoints that send the media of an item: who gets an answer, in which thread, with which headers and errors.
+"""Endpoints that send the media of an item: they check the session, run in threads, and set headers and errors.
 
 status  401   no session in this browser
         404   there is no such item in this project, or its file is missing or changed
@@ -30,13 +30,13 @@ HEADERS = {
     "Content-Disposition": "inline",
     "Vary": "Cookie",
 }
-THREADS = anyio.CapacityLimiter(16)  # of its own, so that requests that wait for a drawing delay no label
+THREADS = anyio.CapacityLimiter(16)  # separate, so that requests that wait for a drawing do not delay labels
 Answer = Callable[[Request, ItemRow, int], Response]
 
 
 def media_endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint for paths with `{project:int}` and `{item:int}`: `answer(request, item, annotator)`, computed in a
-    thread, with the rights of the annotator whose session the browser has."""
+    """An endpoint for paths with `{project:int}` and `{item:int}`. It calls `answer(request, item, annotator)` in a
+    thread, with the rights of the annotator of the browser's session."""
 
     async def endpoint(request: Request) -> Response:
         return await anyio.to_thread.run_sync(_answered, answer, request, limiter=THREADS)

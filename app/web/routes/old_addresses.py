@@ -1,4 +1,4 @@
-"""Redirects of screen addresses, for bookmarks and links: those of earlier versions, and `/label`, the start page."""
+"""Redirects for bookmarks and links: screen addresses of earlier versions, and `/label`, which is the start page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def old_address_routes() -> list[Route]:
 
 
 def redirect(request: Request) -> RedirectResponse:
-    """The new address with the same query, such as `?project=3`."""
+    """Redirect to the new address with the same query, such as `?project=3`."""
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(RENAMED[request.url.path] + query, status_code=308)

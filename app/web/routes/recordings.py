@@ -1,13 +1,14 @@
-"""The recording of a window: `/api/recordings/{project}/{item}/{sha256}/{part}`, beside the media of items.
+"""The route for the recording of a window: `/api/recordings/{project}/{item}/{sha256}/{part}`.
 
-part    strip.json     the length of the recording, where the window is, labeled stretches and predictions
-        context.json   the window with the seconds before and after it: length, peaks, and where the window begins and
-                       ends as shares of it
+part    strip.json     the length of the recording, the position of the window, labeled spans and predictions
+        context.json   the window with the seconds before and after it: length, peaks, and the start and end of the
+                       window as fractions of the length
         context.png    its spectrogram
         context.wav    its sound
 
-Access, headers and errors are those of `app.web.routes.media_endpoints`. In a blind project the strip shows only the
-annotator's own labels. Predictions are shown where suggestions are always shown, and never that of the window itself.
+Access, headers and errors are those of `app.web.routes.media_endpoints`. In a blind project, the strip shows only the
+annotator's own labels. Predictions are shown only if the project always shows suggestions, and never for the window
+itself.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from storage.projects.projects import get_project
 from storage.projects.recordings import RecordingRow, WindowState, get_recording, windows_of
 
 CONTEXT_SECONDS = 5.0  # before and after a window
-COLUMNS = 600  # places of the strip at which predictions are shown
+COLUMNS = 600  # positions on the strip at which predictions are shown
 PARTS = ("strip.json", "context.json", "context.png", "context.wav")
 CHANGING = {**HEADERS, "Cache-Control": "private, no-store"}  # the strip changes with every label
 
 
 def recording_path(item: ItemRow) -> str | None:
-    """The address of a window's recording, without the part; None for other items."""
+    """The address of a window's recording, without the part. None for items that are not windows."""
     if item.recording_sha256 is None:
         return None
     return f"/api/recordings/{item.project_id}/{item.id}/{item.sha256}"
@@ -125,7 +126,7 @@ def _place(window: WindowState, rate: int) -> tuple[float, float]:
 def _predicted(
     item: ItemRow, recording: RecordingRow, windows: list[WindowState], known: list[class_rows.ClassRow]
 ) -> list[LabeledSpan]:
-    """The most probable class at up to COLUMNS places, of windows without a label."""
+    """The most probable class of windows without a label, at up to COLUMNS positions."""
     found = newest_predictions(resources.store(), item.project_id)
     if found is None:
         return []

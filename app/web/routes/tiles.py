@@ -1,7 +1,8 @@
-"""The grid's tiles: any items of a project, found by a query, with label, marks and prediction.
+"""The grid's tiles: the items of a query, with label, marks and prediction.
 
-An item whose label the model has seen has no prediction. In a blind project (`ProjectSettings.is_blind`), tiles carry
-no predictions, neither order nor filter depends on them, and the only labels and notes are those of the annotator.
+An item whose label the model was trained with has no prediction. In a blind project (`ProjectSettings.is_blind`), tiles
+have no predictions, order and filters do not depend on predictions, and tiles show only the annotator's own labels and
+notes.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from storage.projects.annotators import list_annotators
 from storage.projects.class_rows import ClassRow
 from storage.projects.projects import get_project
 
-MOST_SIMILAR = 500  # tiles of "like this"
+MOST_SIMILAR = 500  # largest number of similar items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileQuery:
-    """One page of the items that meet all conditions."""
+    """A query for one page of the items that meet all conditions."""
 
     find: ItemQuery = field(default_factory=lambda: ItemQuery(show="waiting"))
     class_id: int | None = None  # only items predicted as this class
-    confidence: tuple[float, float] | None = None  # only predictions from the first up to the second
+    confidence: tuple[float, float] | None = None  # only predictions with a confidence in this range
     order: Sort = "sure"
-    like: int | None = None  # the items most similar to this one come first, and only those are shown
+    like: int | None = None  # show only the items most similar to this one, most similar first
     after: int | None = None  # the page starts after this item
     offset: int = 0
     limit: int = 60
@@ -53,11 +54,11 @@ class FoundItems:
     wanted: NDArray[np.bool_]
     order: Order
     predicted: PredictedItems | None
-    note: str = ""  # for people: why the order is another one
+    note: str = ""  # a sentence for the user if the order is not the requested one
 
 
 def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
-    """All items that match, in order; nothing is read about single items."""
+    """All items that match, in order. Rows of individual items are not read."""
     blind = get_project(store, project_id).settings.is_blind
     known = classes.list_classes(store, project_id, include_inactive=True)
     predictions = None if blind else current_predictions(store, project_id)
@@ -70,7 +71,7 @@ def found_items(store: Store, project_id: int, query: TileQuery) -> FoundItems:
     pool = Pool(store, project_id)
     if query.like is not None and predictions is not None:
         at = int(matches.states.positions(np.array([query.like]))[0])
-        if at >= 0 and matches.states.held_out[at] and matches.states.waiting[at]:  # a test item is labeled blind
+        if at >= 0 and matches.states.held_out[at] and matches.states.waiting[at]:  # test items are labeled blind
             return FoundItems(matches, wanted, Order.some(np.empty(0, np.int32)), orders.predicted)
         among = predictions.of_rows(matches.states, wanted, False)
         order = matches.states.positions(most_similar(predictions, query.like, among))
@@ -97,7 +98,7 @@ def _predicted_so(
 
 
 def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
-    """One page of tiles and the number of all items that match."""
+    """One page of tiles, and the number of all items that match."""
     found = found_items(store, project_id, query)
     states = found.matches.states
     after = int(states.positions(np.array([query.after or 0]))[0])
@@ -115,7 +116,7 @@ def tiles(store: Store, project_id: int, query: TileQuery) -> dict[str, Any]:
 
 
 class _TileMaker:
-    """Tiles of one page."""
+    """Creates the tiles of one page."""
 
     def __init__(self, store: Store, project_id: int, found: FoundItems, viewer: int, item_ids: list[int]) -> None:
         known = classes.list_classes(store, project_id, include_inactive=True)

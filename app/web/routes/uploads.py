@@ -1,10 +1,11 @@
-"""Uploads from the browser, written directly to disk: not held in memory, and file names never become paths.
+"""Uploads from the browser. They are written directly to disk, not held in memory; file names are never used as paths.
 
-An upload is one zip archive in `WINNOW_HOME/uploads`. Files are appended under a random archive name until the browser
-closes it; the import then reads it with the checks for archives. A single zip file is stored unchanged.
+An upload is one zip archive with a random name in `WINNOW_HOME/uploads`. Files are appended until the browser closes
+it. The import then reads it with the checks for archives. A single zip file is stored unchanged.
 
-Each file carries its position in the upload, and the request that closes the archive carries the number of files. They
-are refused when the archive has another number, because the server was restarted or the archive was deleted in between.
+Each file is sent with its position in the upload, and the request that closes the archive with the number of files.
+These requests are refused if the archive has a different number of files because the server was restarted or the
+archive was deleted in the meantime.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from core.limits import limits_from
 CHECK_DISK = "Check the server's disk, then choose the files again."
 INCOMPLETE = "The server lost a part of this upload, because it was restarted. Choose the files again."
 NAME = re.compile(r"[0-9a-f]{32}\Z")
-KEPT_SECONDS = 2 * 24 * 3600  # for uploads that are not imported
+KEPT_SECONDS = 2 * 24 * 3600  # uploads that are not imported are deleted after this time
 _lock = threading.Lock()
 _growing: dict[str, zipfile.ZipFile] = {}  # uploads in progress; after a restart they must be sent again
 
@@ -45,7 +46,7 @@ def upload_routes() -> list[Route]:
 
 
 def upload_path(upload: str) -> Path:
-    """The path of an upload's archive; raises ValueError for a name that the server did not create."""
+    """The path of an upload's archive. Raises ValueError for a name that the server cannot have created."""
     if not NAME.fullmatch(upload):
         raise ValueError(f"{upload!r} is not the name of an upload.")
     return upload_folder() / f"{upload}.zip"
@@ -56,7 +57,7 @@ def upload_folder() -> Path:
 
 
 async def receive(request: Request) -> Response:
-    """Add one file: the body holds its bytes, `X-Winnow-Name` its percent-encoded name."""
+    """Add one file. The body contains its bytes, `X-Winnow-Name` its percent-encoded name."""
     if tickets.redeem(resources.key(), request.headers.get("x-winnow-ticket")) is None:
         return _answer(401, "You are signed out. Open Winnow again.")
     upload, limits = request.path_params["upload"], limits_from()
@@ -76,7 +77,7 @@ async def receive(request: Request) -> Response:
                 if size > most:
                     return _answer(413, f"{name[:80]} has more than {most:,} bytes, which is the limit.")
                 if size > room:
-                    sentence = f"All files together have more than {limits.max_zip_bytes:,} bytes: send fewer."
+                    sentence = f"All files together have more than {limits.max_zip_bytes:,} bytes. Send fewer files."
                     return _answer(413, sentence)
                 part.write(chunk)
             part.flush()
@@ -89,7 +90,7 @@ async def receive(request: Request) -> Response:
 
 
 def add_file(upload: str, stream: IO[bytes], name: str) -> None:
-    """Add one file to an upload of this server."""
+    """Add one file to an upload that this server creates itself."""
     if not name or "\0" in name or len(name.encode(errors="replace")) > 4_096:
         raise InvalidInput("A file of the upload has no usable name.")
     target = upload_path(upload)
@@ -99,13 +100,13 @@ def add_file(upload: str, stream: IO[bytes], name: str) -> None:
 
 
 def finish_upload(upload: str) -> Path:
-    """Complete the upload; the path of its archive."""
+    """Complete the upload. Returns the path of its archive."""
     _close(upload, None)
     return upload_path(upload)
 
 
 def _number(request: Request, header: str) -> int | None:
-    """The number in a header; None if there is none."""
+    """The number in a header, or None."""
     text = request.headers.get(header, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
@@ -129,7 +130,7 @@ async def close(request: Request) -> Response:
 
 
 def _received(target: Path) -> int:
-    """The bytes received so far; before the first file, old uploads that were not imported are deleted."""
+    """The number of bytes received so far. Before the first file, old uploads that were not imported are deleted."""
     with contextlib.suppress(FileNotFoundError):
         return target.with_suffix(".part").stat().st_size
     for path in target.parent.iterdir():
@@ -146,7 +147,7 @@ def _received(target: Path) -> int:
 def _keep(part: IO[bytes], target: Path, name: str, alone: bool, position: int | None) -> None:
     """Append the file to the archive under its own name, or make it the archive itself.
 
-    Raises Conflict when `position` files should be in the archive and are not.
+    Raises Conflict if the archive does not contain `position` files.
     """
     part.seek(0)
     if alone:
