@@ -304,6 +304,9 @@ def lend_context(chromium: Browser, contexts: dict[str, list[BrowserContext]]) -
     taken: list[BrowserContext] = []
 
     def lend(server: Server, **options: Any) -> BrowserContext:
+        # A third of the CPU time of a page load is spent on drawing the frames of fades and of placeholders that pulse.
+        # The pages of `test_every_screen` move.
+        options.setdefault("reduced_motion", "reduce")
         free = contexts.setdefault(repr((server.url, sorted(options.items()))), [])
         context = next((one for one in free if one not in taken), None)
         if context is None:
