@@ -31,6 +31,7 @@ from tests.round_pools import Drawn, draw_project
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 TIMEOUT_SECONDS = 180.0  # seconds; a busy machine is slow, not wrong
+HELD = ("snapshot", "prepare", "train", "predict", "propagate", "features", "select", "map")
 
 
 @pytest.fixture
@@ -62,8 +63,10 @@ def picks_of(drawn: Drawn, round_id: int) -> list[int]:
     return [pick.item_id for pick in log_of(drawn).picks(round_id)]
 
 
-def begun(worker: WorkerProcess, stage: str) -> None:
-    until(lambda: worker.lines(f": {stage} begins"), TIMEOUT_SECONDS, f"the beginning of {stage}")
+def begun(worker: WorkerProcess, stage: str, round_id: int | None = None) -> None:
+    """Of that round; of any round if none is named."""
+    line = f": {stage} begins" if round_id is None else f"round {round_id}: {stage} begins"
+    until(lambda: worker.lines(line), TIMEOUT_SECONDS, f"the beginning of {stage}")
 
 
 def first_round(drawn: Drawn, crew: Crew) -> tuple[WorkerProcess, RoundRow]:
@@ -97,24 +100,25 @@ def test_a_worker_gives_the_picks_of_the_pure_function_and_the_store_shows_all_o
 
 
 def test_a_round_killed_in_any_stage_resumes_and_gives_the_same_picks(drawn, crew):
-    """Kill -9 at a random moment of every stage; each replay is compared with the undisturbed round."""
+    """Kill -9 at a random moment of every stage; each replay is compared with the undisturbed round. The worker that
+    finishes a replay is the one that is killed in the next."""
     worker, original = first_round(drawn, crew)
     worker.kill()
     moments = random.Random(7)
-    for stage in steps.ORDER:
+    victim = crew.start(place(drawn, slow={steps.ORDER[0]: 0.3}))
+    for stage, following in zip(steps.ORDER, [*steps.ORDER[1:], ""], strict=True):
         row = round_requests.request_replay(drawn.store, drawn.project_id, original.id)
-        victim = crew.start(place(drawn, slow={stage: 0.3}))
-        begun(victim, stage)
+        begun(victim, stage, row.id)
         time.sleep(moments.uniform(0.0, 0.6))
         victim.kill()
-        heir = crew.start(place(drawn))
+        heir = crew.start(place(drawn, slow={following: 0.3} if following else {}))
         row = ended(drawn, row.id)
         assert row.status == "finished", (stage, row.error, row.log)
         assert row.metrics["replay"]["same"], (stage, row.notes)
         done_before = set(steps.ORDER[: steps.ORDER.index(stage)])
         redone = {line.split(": ")[1].removesuffix(" begins") for line in heir.lines(" begins")}
         assert not redone & done_before, (stage, redone)  # finished stages are not computed again
-        heir.kill()
+        victim = heir
     labels = drawn.pool.counts().labeled
     assert labels == 9  # and no label was touched
 
@@ -185,17 +189,18 @@ def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, cre
 
 
 def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_picks_stay(drawn, crew, tmp_path):
-    """Every stage is held until it is cancelled: its progress reports end it."""
+    """Every stage is held until it is cancelled: its progress reports end it. One worker has all rounds cancelled."""
     worker, first = first_round(drawn, crew)
     worker.kill()
     before = picks_of(drawn, first.id)
-    for stage in ("snapshot", "prepare", "train", "predict", "propagate", "features", "select", "map"):
+    gates = {stage: tmp_path / stage for stage in HELD}
+    worker = crew.start(place(drawn, gates=gates))
+    for stage in HELD:
         asked = ask(drawn)
-        worker = crew.start(place(drawn, gates={stage: tmp_path / "never there"}))
-        begun(worker, stage)
+        begun(worker, stage, asked.id)
         round_requests.cancel_round(drawn.store, drawn.project_id, asked.id)
         assert ended(drawn, asked.id).status == "cancelled", stage
-        worker.kill()
+        gates[stage].touch()
     assert Pool(drawn.store, drawn.project_id).batch().round_id == first.id
     assert picks_of(drawn, first.id) == before
 
@@ -252,7 +257,8 @@ def test_labels_given_while_a_round_runs_wait_for_the_next_and_a_done_batch_star
     assert row.metrics["n_labeled"] == 9
     shown = round_requests.view(drawn.store, drawn.project_id)
     assert shown is not None and shown.labels_since == 3
-    short = {"training.steps": 8, "training.warm_steps": 4, "training.bank_views": 0}  # the preset auto trains for long
+    # The preset would train for longer, and lay out its map by umap, which takes seconds to load.
+    short = {"training.steps": 8, "training.warm_steps": 4, "training.bank_views": 0, "map.n_neighbors": 500}
     settings = dataclasses.replace(drawn.settings, automatic_rounds=True, preset="smoke", changes=short)
     update_project(drawn.store, drawn.project_id, settings=settings)
     waiting = [i for i in picks_of(drawn, row.id) if i not in drawn.item_ids[20:23]]
