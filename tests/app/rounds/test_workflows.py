@@ -107,16 +107,8 @@ def test_a_round_killed_in_any_stage_resumes_and_gives_the_same_picks(drawn, cre
     moments = random.Random(7)
     victim = crew.start(place(drawn, slow={steps.ORDER[0]: 0.3}))
     for stage, following in zip(steps.ORDER, [*steps.ORDER[1:], ""], strict=True):
-<<<<<<< Updated upstream
         row = round_requests.request_replay(drawn.store, drawn.project_id, original.id)
         begun(victim, stage, row.id)
-=======
-        ended_before = len(victim.lines(f": {stage} begins"))
-        row = round_requests.request_replay(drawn.store, drawn.project_id, original.id)
-        until(
-            lambda: len(victim.lines(f": {stage} begins")) > ended_before, TIMEOUT_SECONDS, f"the beginning of {stage}"
-        )
->>>>>>> Stashed changes
         time.sleep(moments.uniform(0.0, 0.6))
         victim.kill()
         heir = crew.start(place(drawn, slow={following: 0.3} if following else {}))
@@ -205,11 +197,7 @@ def test_a_round_can_be_cancelled_in_every_stage_within_seconds_and_the_last_pic
     worker = crew.start(place(drawn, gates=gates))
     for stage in HELD:
         asked = ask(drawn)
-<<<<<<< Updated upstream
         begun(worker, stage, asked.id)
-=======
-        until(lambda: worker.lines(f"round {asked.id}: {stage} begins"), TIMEOUT_SECONDS, f"the beginning of {stage}")
->>>>>>> Stashed changes
         round_requests.cancel_round(drawn.store, drawn.project_id, asked.id)
         assert ended(drawn, asked.id).status == "cancelled", stage
         gates[stage].touch()
