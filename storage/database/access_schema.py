@@ -31,7 +31,7 @@ class ApiToken(Table):
     id: Mapped[int] = mapped_column(primary_key=True)
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"), index=True)
     name: Mapped[str] = mapped_column(String(200))
-    role: Mapped[str] = mapped_column(String(10))  # the most that the token may do, in any project
+    role: Mapped[str] = mapped_column(String(10))  # the upper limit of what the token may do, in any project
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
@@ -65,7 +65,7 @@ class Deletion(Table):
 
 
 class TestSet(Table):
-    """One draw of test items from the pool. The items name it (`items.test_set_id`)."""
+    """One draw of test items from the pool. Items refer to it through `items.test_set_id`."""
 
     __test__ = False  # not a test case
     __tablename__ = "test_sets"

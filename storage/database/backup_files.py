@@ -31,14 +31,14 @@ log = logging.getLogger("winnow.store")
 
 
 def listed(home: Path, reason: str | None = None) -> list[Path]:
-    """Backups, oldest first. Those dated ahead by more than a day, by a wrong clock, come before all others."""
+    """Backups, oldest first. Those dated more than a day in the future (a wrong clock) come before all others."""
     latest = datetime.now(UTC) + PERIOD
     found = sorted((home / "backups").glob(f"winnow-*-{reason or '*'}.sqlite"))
     return sorted(found, key=lambda path: taken_at(path) <= latest)
 
 
 def taken_at(path: Path) -> datetime:
-    """The time in the name; the time of the file where someone gave it another name."""
+    """The time in the file name; for a renamed file, its modification time."""
     try:
         return datetime.strptime(path.name.split("-")[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
     except (IndexError, ValueError):
@@ -53,7 +53,7 @@ def prune(home: Path, keep: int = KEPT) -> None:
 
 
 def write_backup(path: Path, copy: Callable[[Path], None]) -> None:
-    """What `copy` writes, checked, under the name `path`, which appears only when the file is complete and on disk."""
+    """Write a backup with `copy`, check it and rename it to `path`, which appears only once it is complete on disk."""
     if path.exists():
         raise InvalidInput(f"{path} exists already; choose another name.")
     partial = path.with_name(f".{path.name}.part")
@@ -100,7 +100,7 @@ def before_migration(path: Path, home: Path) -> Path:
 def before_server_migration(url: str, home: Path) -> Path | None:
     """An archive of an older PostgreSQL store, made by pg_dump; None when pg_dump is not installed.
 
-    The migration is one transaction, so even without an archive the store is either old or new.
+    The migration is one transaction, so even without an archive the store is either unchanged or fully migrated.
     """
     program = shutil.which("pg_dump")
     if program is None:
@@ -129,7 +129,7 @@ def backup_path(home: Path, reason: str) -> Path:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A consistent copy through SQLite's backup API, while others read and write."""
+    """Make a consistent copy through SQLite's backup API while other connections read and write."""
     closing = contextlib.closing
     with closing(sqlite3.connect(source, timeout=60)) as original, closing(sqlite3.connect(target, timeout=60)) as copy:
         original.backup(copy, pages=-1)
@@ -137,7 +137,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def check(path: Path) -> None:
-    """Refuse a file that is not a whole SQLite database."""
+    """Refuse a file that is not an intact SQLite database."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]

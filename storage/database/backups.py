@@ -1,11 +1,11 @@
 """Backups of an open store, kept in WINNOW_HOME/backups (`storage.database.restore` reads them back).
 
-A backup is a SQLite file with every fact (labels, classes, rounds), also when the store is PostgreSQL. Media and arrays
-are not in it: what is in those files never changes once written (packs of media only grow); copy the folders beside
-the database with any file tool, in any order, after the backup.
+A backup is a SQLite file with every fact (labels, classes, rounds), even when the store is PostgreSQL. It does not
+contain media and arrays. Their content never changes once written (packs of media only grow), so the folders beside
+the database can be copied with any file tool, in any order, after the backup.
 
-Automatic backups (before a migration, before a restore, daily) roll: of each kind the newest `kept` stay (the setting
-`backups.kept`, 10 unless set). Backups made on request stay until they are removed by hand.
+Automatic backups (before a migration, before a restore, daily) are rotated: the newest `kept` of each kind are kept
+(the setting `backups.kept`, 10 by default). Backups made on request stay until they are removed by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTING = "backups"
 
 
 def backup(store: Store, reason: str = "manual", target: Path | None = None) -> Path:
-    """A checked copy of everything committed until now; returns its path. StoreUnusable says why there is none."""
+    """Write a checked copy of everything committed so far and return its path; StoreUnusable says why it failed."""
     path = target if target is not None else backup_path(store.home, reason)
     if store.is_sqlite:
         write_backup(path, lambda partial: copy_sqlite(Path(make_url(store.url).database or ""), partial))
@@ -48,7 +48,8 @@ def backup(store: Store, reason: str = "manual", target: Path | None = None) -> 
 
 
 def daily(store: Store) -> Path | None:
-    """One automatic backup a day; None when today's is there. The app calls it when it starts and once an hour."""
+    """Make an automatic backup unless there is one from the last day (then None). The app calls this at its start and
+    once an hour."""
     if any(abs(datetime.now(UTC) - taken_at(path)) < PERIOD for path in listed(store.home, "daily")):
         return None
     return backup(store, "daily")

@@ -25,7 +25,7 @@ from storage.system.file_lock import file_lock
 CHECK_LIMIT_BYTES = 256 * 2**20
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.s3fs"})
 ALLOW_NETWORK = "WINNOW_ALLOW_NETWORK_STORE"
-PRIVATE = 0o600  # rights of the database and its backups: the owner reads and writes, nobody else
+PRIVATE = 0o600  # permissions of the database and its backups: the owner reads and writes, nobody else
 log = logging.getLogger("winnow.store")
 
 
@@ -50,7 +50,7 @@ def prepare(url: str, home: Path, engine: Engine, may_migrate: bool) -> tuple[st
 
 
 def require_usable_server(url: str, home: Path, engine: Engine) -> None:
-    """Before a restore into PostgreSQL: bring an older or empty database to this version, refuse a broken one."""
+    """Prepare a restore into PostgreSQL: migrate an older or empty database to this version, refuse a broken one."""
     try:
         _prepare_server(url, home, engine, may_migrate=True)
     except StoreUnusable as problem:
@@ -117,8 +117,8 @@ def make_home(home: Path) -> None:
 
 
 def keep_private(path: Path, home: Path) -> None:
-    """Create the database for its owner alone (SQLite gives its journal the same rights), and take the rights that
-    earlier versions gave to everyone from it and from the backups. Rights that an operator has set otherwise stay."""
+    """Create the database with permissions for its owner only (SQLite gives its journal the same ones), and remove the
+    permissions that earlier versions gave everyone on it and on the backups. Others set by an operator stay."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
     journal = (path, Path(f"{path}-wal"), Path(f"{path}-shm"))

@@ -1,7 +1,7 @@
 """The background check of a large SQLite store, and why the last automatic backup failed, for the screens.
 
 Opening a store checks files up to `checks.CHECK_LIMIT_BYTES`. A larger one is checked here by a thread, on a connection
-of its own, while people already work.
+of its own, while the app is already in use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROBLEM_FILE = "backup-problem.json"
 
 
 class BackgroundCheck:
-    """A check that runs in a thread: call `start` once; `sentence` is its state for people."""
+    """A check that runs in a thread: call `start` once; `sentence` describes its state for display."""
 
     def __init__(self, store: Store) -> None:
         self._path = checks.sqlite_path(store.url) if store.is_sqlite else None
@@ -52,7 +52,7 @@ class BackgroundCheck:
 
 
 def note_backup(home: Path, problem: str) -> None:
-    """Remember why the last automatic backup failed; an empty sentence means that it did not."""
+    """Store why the last automatic backup failed; an empty text means that it succeeded."""
     path = home / "backups" / PROBLEM_FILE
     with contextlib.suppress(OSError):  # a full disk: the log has the sentence too
         if not problem:
@@ -63,7 +63,7 @@ def note_backup(home: Path, problem: str) -> None:
 
 
 def backup_problem(home: Path) -> str:
-    """Why the last automatic backup failed; empty when it did not."""
+    """Why the last automatic backup failed; empty if it succeeded."""
     try:
         return str(json.loads((home / "backups" / PROBLEM_FILE).read_text())["problem"])
     except (OSError, ValueError, KeyError, TypeError):

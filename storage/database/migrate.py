@@ -1,4 +1,4 @@
-"""Alembic, run from code: the version of a store and its upgrade to that of this code. There is no downgrade."""
+"""Alembic run from code: finds the version of a store and upgrades it to this code's version. There is no downgrade."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None
                 connection=connection,
                 target_metadata=METADATA,
                 version_table=VERSION_TABLE,
-                transactional_ddl=False,  # the transaction around all steps is ours
+                transactional_ddl=False,  # all steps run in the transaction opened here
                 fn=lambda revision, _: directory._upgrade_revs(target, revision),
             )
             environment.run_migrations()
@@ -79,7 +79,7 @@ def upgrade(engine: Engine, backup: Backup | None, target: str = "head") -> None
 
 @contextlib.contextmanager
 def _exclusive_connection(engine: Engine) -> Iterator[Connection]:
-    """A connection while no other process migrates; for SQLite, the caller holds the store's lock files."""
+    """A connection held while no other process can migrate; for SQLite, the caller holds the store's lock files."""
     with engine.connect() as connection:
         if connection.dialect.name != "postgresql":
             connection.commit()
@@ -94,7 +94,7 @@ def _exclusive_connection(engine: Engine) -> Iterator[Connection]:
             connection.commit()
 
 
-# One statement for all tables: the inspector of SQLAlchemy sends one or more for each, and parses every type.
+# One statement for all tables: SQLAlchemy's inspector sends at least one for each table and parses every type.
 COLUMNS = {
     "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'",
     "postgresql": "SELECT table_name, column_name FROM information_schema.columns "

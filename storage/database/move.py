@@ -94,7 +94,7 @@ def copy_rows(source: Connection, target: RowTarget, report: Report = ignore) ->
     if different:
         raise StoreUnusable(
             f"After the move {', '.join(different)} differ from the source. Is something else writing to the target? "
-            "End it and run the move again; the source is unchanged."
+            "Stop it and run the move again; the source is unchanged."
         )
     return sums
 
@@ -117,7 +117,7 @@ def table_sum(connection: Connection, table: SqlTable) -> TableSum:
 
 
 def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
-    """Copy media and arrays that are missing in the target; existing files are right because names are hashes."""
+    """Copy media and arrays that are missing in the target; existing files are correct: names are hashes."""
     if source.home == target.home:
         return 0
     n_files = 0
@@ -131,8 +131,8 @@ def copy_files(source: Store, target: Store, report: Report = ignore) -> int:
 
 
 def _copy_packed(source: Store, target: Store, report: Report) -> int:
-    """Packed contents that the target lacks, into packs of its own: contents that cannot be read are left behind,
-    unless an item refers to it."""
+    """Copy packed contents that the target lacks into packs of the target; returns how many. A content that cannot be
+    read is skipped, unless an item refers to it: then StoreUnusable is raised."""
     writer, n_files = PackWriter(target.media.root), 0
     try:
         for done, sha256 in enumerate(source.media.packs.index.hashes()):
@@ -255,7 +255,7 @@ def _identity(store: Store) -> str:
 
 
 def _refuse_foreign(target: Store, source_id: str) -> None:
-    """Refuse a target that has projects of its own or of another store: they would be deleted."""
+    """Refuse a target that has its own projects or those of another store: they would be deleted."""
     with target.read() as connection:
         mark = connection.execute(select(Setting.value).where(Setting.key == MARK)).scalar()
         n_projects = connection.execute(select(func.count()).select_from(Project)).scalar_one()

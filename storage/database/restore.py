@@ -1,9 +1,9 @@
-"""Restore the store from a backup. This works on a damaged store too, and loses no label that is given meanwhile.
+"""Restore the store from a backup. This also works on a damaged store, and loses no label given in the meantime.
 
-The backup is checked and brought to this version in a copy first. Then no other process can write until the restore is
-complete: SQLite's lock files, or EXCLUSIVE locks on all tables of PostgreSQL, are held from the safety backup to the
-swap. A label is therefore either in the safety backup or in the restored store. Writers wait; one that waits too long
-gets `StoreUnusable`, which the page answers with 503, and the browser sends its labels again.
+The backup is first copied; the copy is checked and migrated to this version. After that, no other process can write
+until the restore is complete: SQLite's lock files, or EXCLUSIVE locks on all tables of PostgreSQL, are held from the
+safety backup to the swap. A label is therefore either in the safety backup or in the restored store. Writers wait; one
+that waits too long gets `StoreUnusable`, the page answers with status 503, and the browser sends its labels again.
 
 SQLite      a healthy store is overwritten page by page in one transaction, so open connections continue on it. A
             damaged one is renamed (`winnow.sqlite.damaged-…`) with its journal, and the backup takes its place; running
@@ -38,7 +38,7 @@ LOCK_SECONDS = 60.0
 
 
 def restore(store: Store, source: Path) -> Path | None:
-    """Make the store what the backup holds; returns where its state until now is kept (None: there was no store).
+    """Replace the store's content with that of the backup; returns the file with its previous state (None: no store).
 
     `store` need not be open (`Store.unopened`): a damaged one cannot be opened.
     """
@@ -51,7 +51,7 @@ def restore(store: Store, source: Path) -> Path | None:
         copy = Path(folder) / "winnow.sqlite"
         shutil.copyfile(source, copy)
         with Store.open(home=Path(folder)):
-            pass  # brings an older backup to this version
+            pass  # opening migrates an older backup to this version
         with contextlib.closing(sqlite3.connect(copy)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
         return _restore_file(store, copy) if store.is_sqlite else _restore_server(store, copy)
@@ -147,7 +147,7 @@ def locked_tables(connection: Connection) -> Iterator[None]:
     """One transaction in which no other connection can write to any table; reads continue. It is committed at the end.
 
     The table of projects comes first: nearly every write begins with a lock there, so writers finish and no new ones
-    start. An attempt ends before the server looks for a deadlock (after 1 s), so that none of them ends in one.
+    start. An attempt ends before the server looks for a deadlock (after 1 s), so that no attempt causes one.
     """
     others = [table.name for table in METADATA.sorted_tables if table.name != Project.__tablename__]
     names = ", ".join(f'"{name}"' for name in (Project.__tablename__, *others))

@@ -38,7 +38,7 @@ class Project(Table):
     kind: Mapped[str] = mapped_column(String(10))  # audio | image
     guidelines: Mapped[str] = mapped_column(Text, default="")
     settings: Mapped[dict[str, Any]] = mapped_column(default=dict)  # storage.projects.projects.ProjectSettings
-    revision: Mapped[int] = mapped_column(default=0)  # grows with every change below; caches are keyed on it
+    revision: Mapped[int] = mapped_column(default=0)  # grows with every change in the project; caches are keyed on it
     created_at: Mapped[datetime]
     archived_at: Mapped[datetime | None]
 
@@ -102,7 +102,7 @@ class Item(WindowColumns, Table):
     width: Mapped[int | None]
     height: Mapped[int | None]
     held_out: Mapped[bool] = mapped_column(default=False)
-    split_name: Mapped[str] = mapped_column(String(40), default="", server_default="")  # as the source says: val, dev …
+    split_name: Mapped[str] = mapped_column(String(40), default="", server_default="")  # of the source: val, dev …
     truth_class_id: Mapped[int | None] = mapped_column(
         ForeignKey("classes.id")
     )  # known label, hidden from annotators; for tests and simulations
@@ -137,12 +137,12 @@ class LabelEvent(Table):
     annotator_id: Mapped[int] = mapped_column(ForeignKey("annotators.id"))
     kind: Mapped[str] = mapped_column(String(10))  # label | skip | flag | unflag | note | undo | decide
     class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))
-    undoes: Mapped[str | None] = mapped_column(String(36))  # uuid of the event taken back
+    undoes: Mapped[str | None] = mapped_column(String(36))  # uuid of the undone event
     suggestion: Mapped[str] = mapped_column(String(8), default="none")  # shown | hidden | none
     suggested_class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))
     suggested_confidence: Mapped[float | None]
     seconds: Mapped[float | None]  # time to decide
-    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))  # the round whose pick this was
+    round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"))  # the round that picked the item
     note: Mapped[str] = mapped_column(Text, default="")
     at: Mapped[datetime]  # when the person decided
     stored_at: Mapped[datetime]
@@ -363,7 +363,7 @@ class Simulation(Table):
     asked: Mapped[dict[str, Any]]  # app.simulation.requests.SimulationRequest
     settings: Mapped[dict[str, Any]]  # core.config.RoundConfig; `auto` is resolved by the worker that starts it
     status: Mapped[str] = mapped_column(String(12))  # requested | running | finished | failed | cancelled
-    attempt: Mapped[int] = mapped_column(Integer, default=1)  # grows each time it is continued
+    attempt: Mapped[int] = mapped_column(Integer, default=1)  # incremented each time it is resumed
     last_item_id: Mapped[int]  # newest item when it was requested
     pool: Mapped[str] = mapped_column(String(64), default="")  # digest of items and known labels, set at the start
     error: Mapped[str] = mapped_column(Text, default="")

@@ -40,7 +40,7 @@ from storage.system.file_lock import file_lock
 WAIT_SECONDS = 60.0  # for another writer
 TRIES = 5
 DEADLOCKS = ("40P01", "40001")  # PostgreSQL: deadlock detected, serialization failure
-DISK_FULL = "53100"  # PostgreSQL, whatever its sentence says
+DISK_FULL = "53100"  # PostgreSQL: disk full, whatever the language of its message
 LOCK_TIMEOUT = "55P03"  # PostgreSQL: a lock was not free in time
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ class Store:
 
     @classmethod
     def unopened(cls, url: str | None = None, home: Path | None = None) -> Store:
-        """The store at these addresses, neither checked nor migrated: for a restore. Defaults: the environment's."""
+        """The store at these addresses, neither checked nor migrated, for a restore. Defaults: the environment's."""
         environment = locations.from_environment()
         artifacts = environment.artifacts if home is None else None
         home = Path(home).absolute() if home is not None else environment.home
@@ -76,7 +76,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str | None = None, home: Path | None = None, migrate: bool = True) -> Store:
-        """Open, and migrate when `migrate` (an older store is refused otherwise). Defaults: the environment's."""
+        """Open the store. An older one is migrated if `migrate`, else refused. Defaults: the environment's."""
         store = cls.unopened(url, home)
         try:
             store.warnings = store_checks.prepare(store.url, store.home, store.engine, may_migrate=migrate)
@@ -144,7 +144,7 @@ class Store:
             yield
 
     def _follow_file(self) -> None:
-        """Drop connections to a SQLite file that a restore has replaced: what they wrote would be in the old file."""
+        """Drop connections to a SQLite file that a restore has replaced: their writes would go to the old file."""
         if not self.is_sqlite:
             return
         try:
@@ -176,7 +176,7 @@ class Store:
 
 
 def explained(error: OperationalError, url: str) -> StoreUnusable | None:
-    """What a full disk, a read-only file or a lost connection is for people; None for other errors."""
+    """The error to show for a full disk, a read-only file or a lost connection; None for other errors."""
     text = str(error.orig).lower()
     if (problem := _disk_full(error)) is not None:
         return problem

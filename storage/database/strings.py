@@ -1,5 +1,4 @@
-"""Strings: validated, so that they are stored exactly as given or refused, equally on every database; and numbers with
-their nouns."""
+"""Validation of strings, so that every database stores them exactly as given or refuses them; numbers with nouns."""
 
 from __future__ import annotations
 
@@ -9,7 +8,8 @@ from core.errors import InvalidInput
 
 
 def storable(text: str, what: str, limit: int | None = None) -> str:
-    """`text` unchanged. NUL characters (PostgreSQL has none) and lone surrogates (not text in UTF-8) are refused."""
+    """`text` unchanged. NUL characters (not storable in PostgreSQL) and lone surrogates (not valid in UTF-8) are
+    refused."""
     if "\x00" in text:
         raise InvalidInput(f"{what} contains a NUL character, which cannot be stored. Remove it and try again.")
     try:

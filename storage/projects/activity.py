@@ -12,8 +12,8 @@ from storage.projects import roles
 
 
 def last_activity(store: Store, project_id: int) -> datetime:
-    """The newest of the project's creation, last label event, last round and last imported item. Each is found by an
-    index, so a project with a million labels costs the same."""
+    """The latest of the times of the project's creation, last label event, last round and last imported item. Each is
+    found through an index, so the cost does not grow with the number of labels."""
     roles.check(store, project_id, "read")
     last_of_annotator = (
         select(func.max(LabelEvent.sequence))

@@ -59,7 +59,7 @@ def rows_in(connection: Connection, project_id: int) -> list[ClassRow]:
 
 
 def with_usable_keys(rows: list[ClassRow]) -> list[ClassRow]:
-    """`rows` with a key of its own, or none, for each active class.
+    """`rows`, in which each active class has a usable key that no other has, or none.
 
     Earlier versions stored keys that belong to an action, that are not lowercase, or that two active classes share.
     Such a class gets the next free key. Keys of inactive classes stay as stored; nothing is bound to them.
@@ -80,7 +80,7 @@ def with_usable_keys(rows: list[ClassRow]) -> list[ClassRow]:
 
 
 def is_usable_key(key: str) -> bool:
-    """Whether the widgets can bind a class to this key: one visible lowercase character that no action has."""
+    """Whether the widgets can bind a class to this key: one visible lowercase character that no action uses."""
     return len(key) == 1 and key.isprintable() and key == key.lower() and key not in RESERVED_KEYS
 
 

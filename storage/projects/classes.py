@@ -174,7 +174,7 @@ def _checked_key(rows: list[ClassRow], class_id: int, key: str) -> str | None:
 
 
 def _keep_keys(connection: Connection, project_id: int) -> None:
-    """Store the keys as they are shown, before a change could free another key for a class without a usable one."""
+    """Store the keys as they are shown, before a change frees a key that a class without a usable one would get."""
     query = select(LabelClass.id, LabelClass.key).where(LabelClass.project_id == project_id)
     stored = {row.id: row.key for row in connection.execute(query)}
     for row in rows_in(connection, project_id):

@@ -1,11 +1,11 @@
 """Deleting a project or items for good: planned, confirmed by name, then done in steps that can be resumed.
 
-Goes     the items with their events, labels, notes and picks; for a project also its classes, rounds, simulations,
+Deleted  the items with their events, labels, notes and picks; for a project also its classes, rounds, simulations,
          settings and members; media and arrays that nothing else refers to
-Stays    media whose bytes are items of another project; linked files; backups and exports made before; the audit log
+Kept     media whose bytes are items of another project; linked files; earlier backups and exports; the audit log
 
 A deletion is one row. `run_deletion` removes items in blocks, one transaction each, and then the files that the block
-left without a reference. What it did is stored with each block, so a run after a kill continues where it stopped.
+left without a reference. Progress is stored with each block, so a run after a kill continues where it stopped.
 Rounds keep their metrics when items are deleted, but can no longer be repeated exactly.
 """
 
@@ -55,9 +55,9 @@ class DeletionPlan:
     items: int
     events: int
     rounds: int  # 0 when only items are deleted: rounds stay
-    media_removed: int  # contents that no other project has
+    media_removed: int  # contents that no other project uses
     media_bytes: int
-    media_shared: int  # contents that stay because another project has them
+    media_shared: int  # contents that stay because another project uses them
     linked_files: int  # files outside of the store; they stay
 
     def sentence(self) -> str:
@@ -109,8 +109,8 @@ def plan_deletion(store: Store, project_id: int, item_ids: Sequence[int] | None 
 def request_deletion(
     store: Store, project_id: int, confirmation: str, item_ids: Sequence[int] | None = None
 ) -> DeletionRow:
-    """Record a deletion, which `run_deletion` then does. `confirmation` is the project's name, typed exactly. A project
-    that is being deleted is archived at once."""
+    """Record a deletion for `run_deletion`. `confirmation` is the project's name, typed exactly. A project that is
+    to be deleted is archived at once."""
     with store.write() as connection:
         project = projects.lock(connection, project_id)
         roles.check_in(connection, project_id, "own")
@@ -141,7 +141,7 @@ def run_deletion(store: Store, deletion_id: int, report: Report = ignore) -> Del
         total = len(_existing(connection, row.project_id, row.item_ids))
     done = 0
     while not row.finished:
-        remove_unreferenced(store, row.counts.get("pending", ()))  # of the block before, or of an interrupted run
+        remove_unreferenced(store, row.counts.get("pending", ()))  # left by the previous block or an interrupted run
         with store.write() as connection:
             row, n_items = _delete_block(connection, row)
         done += n_items

@@ -14,8 +14,8 @@ from storage.projects import roles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """Bytes. Contents that several projects have are stored once; `shared_bytes` is the part of `media_bytes` that
-    would stay if this project were deleted."""
+    """Sizes in bytes. Contents that several projects use are stored once; `shared_bytes` is the part of `media_bytes`
+    that would stay if this project were deleted."""
 
     media_files: int
     media_bytes: int

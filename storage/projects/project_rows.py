@@ -26,7 +26,7 @@ def delete_project_rows(connection: Connection, project_id: int) -> list[str]:
             connection.execute(update(table).where(condition).values({column.name: null()}))
         if "project_id" in table.c or _is_part(table):
             connection.execute(delete(table).where(condition))
-        else:  # a row of its own that only mentions the project, such as a worker and its round
+        else:  # an independent row that only refers to the project, such as a worker with its round
             for column in _to_project(table):
                 connection.execute(update(table).where(condition).values({column.name: null()}))
     connection.execute(delete(Project).where(Project.id == project_id))
@@ -34,7 +34,8 @@ def delete_project_rows(connection: Connection, project_id: int) -> list[str]:
 
 
 def _belongs(table: SqlTable, project_id: int) -> ColumnElement[bool] | None:
-    """The condition for rows of the project; None for tables without any. Rows that outlive it have no foreign key."""
+    """The condition for rows of the project; None for tables without such rows. Rows that outlive the project have no
+    foreign key."""
     if "project_id" in table.c:
         return table.c.project_id == project_id if table.c.project_id.foreign_keys else None
     for column in _to_project(table):
@@ -44,7 +45,7 @@ def _belongs(table: SqlTable, project_id: int) -> ColumnElement[bool] | None:
 
 
 def _to_project(table: SqlTable) -> list[Column[int]]:
-    """Columns that refer to a table with a project."""
+    """Columns that refer to a table whose rows belong to projects."""
     return [
         column
         for column in table.columns
@@ -58,5 +59,5 @@ def _references(table: SqlTable, target: SqlTable) -> list[Column[int]]:
 
 
 def _is_part(table: SqlTable) -> bool:
-    """Whether the rows are parts of a row of the project: the reference is required."""
+    """Whether each row is part of a row of the project, which is so if the reference is required."""
     return not _to_project(table)[0].nullable

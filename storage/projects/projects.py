@@ -148,7 +148,7 @@ def update_project(
 
 
 def change_settings(store: Store, project_id: int, values: Mapping[str, Any]) -> ProjectRow:
-    """Replace some settings by name, in one transaction: others that change meanwhile are kept."""
+    """Replace some settings by name, in one transaction; concurrent changes of other settings are kept."""
     with store.write() as connection:
         touch(connection, project_id)
         before = row_in(connection, project_id).settings

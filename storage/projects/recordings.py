@@ -56,7 +56,7 @@ class WindowState:
 
 
 def list_recordings(store: Store, project_id: int, sha256: str | None = None) -> list[RecordingRow]:
-    """All recordings with their windows counted, in the order of their names; with `sha256` that one alone."""
+    """All recordings with the numbers of their windows, sorted by name; with `sha256`, only that one."""
     names = [
         name for name in RecordingRow.__dataclass_fields__ if not name.startswith("n_windows") and name != "n_labeled"
     ]
@@ -107,7 +107,7 @@ def windows_of(store: Store, project_id: int, sha256: str) -> list[WindowState]:
 
 
 def delete_empty(connection: Connection, project_id: int, hashes: Iterable[str | None]) -> list[str]:
-    """Delete those of the recordings that have no window left; returns their hashes."""
+    """Delete the recordings that have no window left; returns their hashes."""
     wanted = sorted({sha256 for sha256 in hashes if sha256 is not None})
     empty: list[str] = []
     for block in chunks(wanted):

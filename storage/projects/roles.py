@@ -1,12 +1,12 @@
 """Roles: what a person may do in a project, decided here and nowhere else.
 
-Actor     who acts: an annotator and, for an API token, the most that the token may do. Pages and API set it around
-          everything they do (`acting_as`). Without an actor the operator acts: the command line, a worker. The operator
-          may do everything, because whoever can start these commands can also open the database file.
-Role      viewer < annotator < editor < owner; each may do what the one before may.
-Members   A project without members is open: everyone is its owner, as in all stores from before roles. Once a project
-          has members, one of them an owner, everyone else cannot see it. With an identity provider, whoever creates a
-          project is its first owner.
+Actor     who acts: an annotator and, for an API token, the upper limit of what the token may do. Pages and the API set
+          it for everything they do (`acting_as`). Without an actor, the operator acts: the command line, a worker. The
+          operator may do everything, because whoever can start these commands can also open the database file.
+Role      viewer < annotator < editor < owner; each role includes the rights of the one before it.
+Members   A project without members is open: everyone is its owner, as in all stores created before roles existed. A
+          project with members, at least one of them an owner, is visible to its members only. With an identity
+          provider, whoever creates a project is its first owner.
 
 The functions of storage call `check` or `check_in` with an `Action`. docs/people.md has the table of actions and roles.
 """
@@ -55,7 +55,7 @@ _resolvers: list[Callable[[], Actor | None]] = []
 
 @contextlib.contextmanager
 def acting_as(actor: Actor | None) -> Iterator[None]:
-    """Everything in the block is done by this actor, also in threads that inherit the context."""
+    """Run everything in the block as this actor, including threads that inherit the context."""
     token = _acting.set(actor)
     try:
         yield
@@ -64,12 +64,12 @@ def acting_as(actor: Actor | None) -> Iterator[None]:
 
 
 def resolve_with(resolver: Callable[[], Actor | None]) -> None:
-    """Where `acting_as` is not in effect, `resolver` names the actor (the session of a page, for example)."""
+    """Find the actor with `resolver` where `acting_as` is not in effect (from the session of a page, for example)."""
     _resolvers[:] = [resolver]
 
 
 def current_actor() -> Actor | None:
-    """Who acts; None: the operator."""
+    """The actor in effect; None: the operator."""
     actor = _acting.get()
     return actor if actor is not None or not _resolvers else _resolvers[0]()
 
@@ -153,8 +153,8 @@ def list_members(store: Store, project_id: int) -> list[MemberRow]:
 
 
 def set_role(store: Store, project_id: int, annotator_id: int, role: Role | None) -> MemberRow | None:
-    """Give a role and return the member, or with None take the role away. The first member must be an owner, and the
-    last owner stays one as long as there are other members."""
+    """Set the role of a member and return the member; None removes the member. The first member must be an owner, and
+    the last owner keeps the role as long as there are other members."""
     if role is not None and role not in ROLES:
         raise InvalidInput(f"There is no role {role!r}. Use one of: {', '.join(ROLES)}.")
     with store.write() as connection:

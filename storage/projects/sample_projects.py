@@ -44,12 +44,12 @@ def load_sample_projects(store: Store, report: Report = ignore) -> list[str]:
     loaded: list[str] = list(known.get("loaded", ()))
     made = []
     if SPOKEN not in loaded and (SPOKEN_FOLDER / "manifest.csv").is_file():
-        guide = "Which digit is said? Clips in which you hear none can be skipped."
+        guide = "Which digit is spoken? Skip clips in which you hear no digit."
         _load(store, SPOKEN, "audio", open_source(SPOKEN_FOLDER), guide, report)
         made.append(SPOKEN)
         _remember(store, [*loaded, *made])
     if HANDWRITTEN not in loaded and (path := digits_file()) is not None:
-        guide = "Which digit is written? Images that could be two digits can be flagged."
+        guide = "Which digit is written? Flag images that could be more than one digit."
         _load(store, HANDWRITTEN, "image", HandwrittenDigits(path), guide, report)
         made.append(HANDWRITTEN)
         _remember(store, [*loaded, *made])
@@ -118,7 +118,7 @@ class HandwrittenDigits:
         target.write_bytes(self.png(place.position))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No effect: the source holds no open file."""
 
 
 def gray_png(pixels: np.ndarray) -> bytes:

@@ -24,7 +24,7 @@ from storage.projects.annotators import annotator_named
 from storage.projects.roles import ROLES, Role
 
 PREFIX = "winnow_"
-USE_NOTED_EVERY = timedelta(minutes=1)  # a write for each request would cost more than the requests
+USE_NOTED_EVERY = timedelta(minutes=1)  # a write for each request would cost more than the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def revoke_token(store: Store, token_id: int) -> TokenRow:
 
 
 def redeem(store: Store, text: str) -> TokenRow | None:
-    """The token with this text; None if it is unknown or revoked, or if its annotator was removed. Notes its use."""
+    """The token with this text; None if it is unknown or revoked, or if its annotator was removed. Records its use."""
     query = _query().where(
         ApiToken.sha256 == _digest(text), ApiToken.revoked_at.is_(None), Annotator.removed_at.is_(None)
     )

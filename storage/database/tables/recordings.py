@@ -1,4 +1,4 @@
-"""The table of recordings: files that are kept once and whose windows are items.
+"""The table of recordings: files that are stored once and whose windows are items.
 
 A window has no bytes of its own in the media folder. `items.recording_sha256` names the recording in the same project.
 A recording has no name as an item and no label; it has a row as long as one of its windows is an item.
@@ -25,7 +25,7 @@ class Recording(Table):
     n_bytes: Mapped[int]
     link_path: Mapped[str | None] = mapped_column(Text)  # None: the bytes are in the content-addressed folder
     link_mtime_ns: Mapped[int | None]
-    n_frames: Mapped[int]  # that can be read; the header may say another number
+    n_frames: Mapped[int]  # that can be read; the header may state another number
     sample_rate: Mapped[int]
     channels: Mapped[int]
     imported_at: Mapped[datetime]

@@ -1,6 +1,6 @@
-"""Counting held-out, unreadable, skipped and flagged items, and listing items in order, no longer reads the whole pool.
+"""Indexes that count held-out, unreadable, skipped and flagged items, and list items in order, without a full scan.
 
-SQLite uses a partial index only when the query repeats its condition word for word, and asks for `skipped = 1`.
+SQLite uses a partial index only when the query repeats its condition word for word; queries say `skipped = 1` there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Folders that are watched, and what became of their files."""
+"""Watched folders, and the outcome for each of their files."""
 
 from __future__ import annotations
 

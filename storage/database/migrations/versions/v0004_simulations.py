@@ -1,4 +1,4 @@
-"""Simulations, their records, and where their seeds are."""
+"""Simulations, their records, and the progress of their seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items keep the name that their source has for their split, such as `val`."""
+"""Items store the name that their source uses for their split, such as `val`."""
 
 from __future__ import annotations
 

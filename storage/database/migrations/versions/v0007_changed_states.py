@@ -1,7 +1,7 @@
 """Item states carry the project revision of their last change, so that a reader can fetch only what has changed.
 
-The index holds only rows that changed after their import. SQLite uses it when the query repeats its condition word for
-word.
+The index holds only rows that changed after their import. SQLite uses it only when the query repeats its condition
+word for word.
 """
 
 from __future__ import annotations

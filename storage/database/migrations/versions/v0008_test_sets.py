@@ -1,4 +1,4 @@
-"""Test sets that people draw from their pool."""
+"""Test sets drawn from the pool."""
 
 from __future__ import annotations
 
