@@ -42,8 +42,8 @@ class MediaReport:
 
 @contextlib.contextmanager
 def updating_condition(store: Store, project_id: int, item_id: int, condition: str) -> Iterator[None]:
-    """A context for code that reads an item's file and compares it with its hash. If the file is missing, changed or
-    correct again, other than `condition` says, the new condition is stored with the item."""
+    """A context for code that reads an item's file and compares it with its hash. If the outcome (missing, changed or
+    correct) differs from `condition`, the new condition is stored with the item."""
     try:
         yield
     except (MediaMissing, MediaChanged) as problem:
@@ -56,7 +56,7 @@ def updating_condition(store: Store, project_id: int, item_id: int, condition: s
 
 
 def _same_file(store: Store, project_id: int, item_id: int) -> list[int]:
-    """The item and all other windows of its recording, which have the same file; unreadable ones stay so."""
+    """The item and all other windows of its recording, which share its file; unreadable ones are left out."""
     recording = select(Item.recording_sha256).where(Item.id == item_id).scalar_subquery()
     windows = select(Item.id).where(
         Item.project_id == project_id,
@@ -80,7 +80,7 @@ def note_by_hash(store: Store, project_id: int, sha256: str, problem: NotFound) 
 
 
 def is_shared(store: Store) -> bool:
-    """Whether the artifact folder lies elsewhere than beside the store."""
+    """Whether the artifact folder is somewhere other than beside the store."""
     return store.artifacts_address != str(store.home / "artifacts")
 
 
@@ -90,14 +90,14 @@ def holds_media(store: Store) -> bool:
 
 
 def can_verify_media(store: Store) -> bool:
-    """Whether a file that is not found on this machine is missing, and not only stored on another machine."""
+    """Whether a file that is not found on this machine is really missing, rather than stored on another machine."""
     return not is_shared(store) or holds_media(store)
 
 
 def verify_items(store: Store, project_id: int, report: Report = ignore) -> MediaReport:
     """Read every file of the project once, compare it with its hash, and note what changed since the last time.
 
-    Linked files with the size and time of the import are not read; copied ones and all others are.
+    Linked files whose size and modification time have not changed since the import are not read; all other files are.
     """
     total, last = count_items(store, project_id), 0
     counts = {"checked": 0, "missing": 0, "changed": 0, "repaired": 0}
@@ -121,7 +121,7 @@ def verify_items(store: Store, project_id: int, report: Report = ignore) -> Medi
 
 
 def set_condition(store: Store, project_id: int, found: dict[int, tuple[str, str]]) -> None:
-    """Note (condition, note) of items; those that are not ok wait no longer, those that are ok again do."""
+    """Store (condition, note) of items. Items that are not ok leave the queue; those that are ok again return to it."""
     if not found:
         return
     with store.write() as connection:

@@ -25,7 +25,7 @@ from storage.media.references import HASH_LENGTH, is_busy, unreferenced
 Kind = Literal["cache", "upload", "media", "pack", "artifact"]
 HASH = re.compile(r"[0-9a-f]{64}")
 UPLOAD_SECONDS = 2 * 24 * 3600.0
-NEW_SECONDS = 3600.0  # a file this new may get its row soon
+NEW_SECONDS = 3600.0  # a newer file may not have its row yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _mentioned(connection: Connection) -> set[str]:
 
 
 def _packs(connection: Connection, folder: Path) -> list[Removable]:
-    """Packs of which no content is an item. One used content keeps the whole pack."""
+    """Packs without any content that an item uses. A pack with one used content stays whole."""
     found = []
     for pack in sorted(folder.glob("*.pack")):
         hashes = sorted(_logged(pack.with_suffix(".log")))

@@ -1,4 +1,4 @@
-"""The bytes of any item: of a file as imported, or of a window as a small WAV file made from its recording.
+"""The bytes of any item: a file as imported, or a window as a small WAV file made from its recording.
 
 A file is compared with its hash whenever it is read. A recording is compared once per process and state of the file
 (size, modification time, inode); after that a window costs the read of its own range.
@@ -29,14 +29,14 @@ class Content(NamedTuple):
 
 
 def content_of(row: Any) -> Content:
-    """Of a row with the columns sha256, link_path, recording_sha256, first_frame and last_frame of `items`."""
+    """The content of a row with the columns sha256, link_path, recording_sha256, first_frame, last_frame of `items`."""
     span = None if row.recording_sha256 is None else Span(row.recording_sha256, row.first_frame, row.last_frame)
     return Content(row.sha256, row.link_path, span)
 
 
 def read_content(media: MediaFolder, content: Content) -> bytes:
-    """The bytes. `MediaMissing` or `MediaChanged` when they are not those that were imported; `InvalidInput` when the
-    frames of a window cannot be decoded."""
+    """The bytes. Raises `MediaMissing` or `MediaChanged` if they are not those that were imported, `InvalidInput` if
+    the frames of a window cannot be decoded."""
     if content.span is None:
         return media.read(content.sha256, content.link_path)
     return read_window(media, content.span, content.link_path)

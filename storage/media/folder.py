@@ -45,7 +45,7 @@ class MediaFolder:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.packs = Packs(self.root)
-        self._verified: dict[str, FileState] = {}  # path -> state in which its bytes had the hash
+        self._verified: dict[str, FileState] = {}  # path -> state in which its bytes matched the hash
         self._verifying = threading.Lock()
 
     def path(self, sha256: str) -> Path:
@@ -96,7 +96,7 @@ class MediaFolder:
             raise MediaMissing(f"The file {path} cannot be read: {problem.strerror}.") from problem
 
     def read(self, sha256: str, link_path: str | None = None) -> bytes:
-        """The bytes, compared with the hash: `MediaMissing` or `MediaChanged` instead of other bytes."""
+        """The bytes, compared with the hash. Raises `MediaMissing` or `MediaChanged` rather than return other bytes."""
         if link_path is None and self.locate(sha256) is None:
             return self._packed(sha256)
         with self.open(sha256, link_path) as file:
@@ -115,8 +115,8 @@ class MediaFolder:
                 raise MediaChanged(f"The file {link_path or self.path(sha256)} has changed since it was imported.")
 
     def verified(self, sha256: str, link_path: str | None = None) -> Path | None:
-        """The file, whose bytes were compared with the hash once in this process for its size and modification time;
-        None when the bytes are in a pack, which compares them itself."""
+        """The path of the file. Its bytes are compared with the hash once per process and file state. None when they
+        are in a pack, where every read compares them."""
         path = self.locate(sha256, link_path)
         if path is None:
             return None
@@ -142,8 +142,8 @@ class MediaFolder:
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[Path]:
-        """A temporary folder for incoming files of this process. It is removed afterwards, with those of dead
-        processes."""
+        """A temporary folder for incoming files of this process. It is removed afterwards, together with
+        those of processes that have ended."""
         waiting = self.root / "incoming"
         waiting.mkdir(parents=True, exist_ok=True)
         for leftover in waiting.iterdir():
@@ -219,8 +219,8 @@ def _host() -> str:
 
 
 def _alive(name: str) -> bool:
-    """Whether the process that created `incoming/<host>-<pid>-…` may still run. Other machines' processes always
-    may."""
+    """Whether the process that created `incoming/<host>-<pid>-…` may still run. Processes of other machines count
+    as running."""
     host, _, rest = name.partition("-")
     pid = rest.partition("-")[0]
     if host != _host() or not pid.isdigit():

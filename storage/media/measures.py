@@ -1,5 +1,5 @@
-"""What import measured of a project's pool: durations and rates of clips, sizes of pictures. Test items are left out,
-so that no setting depends on them."""
+"""The measurements made at import over a project's pool: durations and rates of clips, sizes of pictures. Test items
+are left out, so that no setting depends on them."""
 
 from __future__ import annotations
 

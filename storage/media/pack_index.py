@@ -98,14 +98,14 @@ class PackIndex:
         self._room = UNSORTED
 
     def find(self, sha256: str) -> list[Slot]:
-        """Every place where the bytes may be, newest first, as known since the last `refresh`."""
+        """Every place where the bytes may be, newest first, as of the last `refresh`."""
         key = bytes.fromhex(sha256)
         with self._lock:
             known = [*self._recent.get(key, ())]
             return [*known, *self._table.slots(key)] if self._table.n_records else known
 
     def note(self, sha256: str, slot: Slot) -> None:
-        """One more content of a pack that this process writes, in the order in which it goes into the log."""
+        """Record a content of a pack that this process writes. Calls are made in the order of the log."""
         with self._lock:
             self._add(bytes.fromhex(sha256), slot)
             self._n_read[slot.pack] = self._n_read.get(slot.pack, 0) + 1
@@ -151,7 +151,7 @@ class PackIndex:
             self._recent, self._n_read = {}, dict(self._table.covered)
 
     def _read_log(self, entry: os.DirEntry[str]) -> None:
-        """The new records of a log. An incomplete record at its end is ignored."""
+        """Read the new records of a log. An incomplete record at its end is ignored."""
         pack = entry.name.removesuffix(".log")
         n_known = self._n_read.get(pack, 0)
         if not _NAME.match(pack) or os.stat(entry.path).st_size < (n_known + 1) * RECORD.size:
@@ -170,7 +170,7 @@ class PackIndex:
         self._recent[key] = (slot, *self._recent.get(key, ()))
 
     def _merge(self) -> None:
-        """A new table from the old one and the records since. The last writer wins; the logs stay complete."""
+        """Write a table of the old one and the records since. The last writer wins; the logs stay complete."""
         packs = list(dict.fromkeys((*self._table.packs, *self._n_read)))
         partial = self.folder / f"table-{os.urandom(8).hex()}.part"
         try:
@@ -204,7 +204,7 @@ class PackIndex:
         yield self._table.rows(done, self._table.n_records)
 
     def _clear_abandoned(self) -> None:
-        """Remove unfinished tables of dead writers."""
+        """Remove unfinished tables of processes that have ended."""
         for part in self.folder.glob("table-*.part"):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:

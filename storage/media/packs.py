@@ -15,9 +15,9 @@ from pathlib import Path
 
 from storage.media.pack_index import RECORD, PackIndex, Slot
 
-SMALL_BYTES = 256 << 10  # contents up to here are packed
+SMALL_BYTES = 256 << 10  # contents up to this size are packed
 PACK_BYTES = 256 << 20  # a new pack is started at this size
-WRITE_BYTES = 1 << 20  # what is appended is written in pieces of this size, which costs half of one write each
+WRITE_BYTES = 1 << 20  # contents are written together up to this size, at half the cost of one write each
 FOLDER = "packs"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -44,7 +44,8 @@ class Packs:
         return self.index.find(sha256)
 
     def read(self, sha256: str) -> bytes:
-        """The bytes with this hash, from any place that has them; `OSError` when there is none, or `Altered`."""
+        """The bytes with this hash, from any place that has them. Raises `OSError` if there is none, `Altered` if the
+        bytes differ."""
         known = self.index.find(sha256)
         try:
             return self._right(sha256, known)
@@ -92,7 +93,7 @@ class PackWriter:
     def __init__(self, media_root: Path) -> None:
         self.packs = Packs(media_root)
         self._pack = self._log = -1  # descriptors
-        self._name, self._end, self._log_end = "", 0, 0  # ends of what is in the files
+        self._name, self._end, self._log_end = "", 0, 0  # lengths of the files
         self._contents: list[bytes] = []
         self._n_bytes = 0  # of `_contents`
         self._records: list[bytes] = []
@@ -113,7 +114,8 @@ class PackWriter:
         return False
 
     def append(self, sha256: str, data: bytes) -> None:
-        """`OSError` when a write fails, here or in `flush`: then nothing since the last whole `flush` counts."""
+        """Append the bytes. Raises `OSError` if a write fails, here or in `flush`: then everything appended since the
+        last complete `flush` must be treated as not stored."""
         if self._pack < 0 or self._end + self._n_bytes + len(data) > PACK_BYTES:
             self._start()
         slot = Slot(self._name, self._end + self._n_bytes, len(data))
@@ -141,7 +143,7 @@ class PackWriter:
             self._n_bytes = 0
 
     def _put(self, descriptor: int, blocks: list[bytes], offset: int) -> int:
-        """Write `blocks` and empty it. After a failure these files are left as they are and new ones are started."""
+        """Write `blocks` and clear the list. After a failure, the next `append` starts new files."""
         data = b"".join(blocks)
         try:
             written = os.pwrite(descriptor, data, offset)

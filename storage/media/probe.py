@@ -1,8 +1,8 @@
 """Whether a file can be read, and its measures: seconds, rate, channels, width, height.
 
-`examine` decides one of three things about bytes: refused (not an allowed type, or over a limit), unreadable (an
-allowed type that does not decode, with the reason) or ok. Plain PCM in a WAV is measured from its header alone;
-everything else is decoded to the end, which happens in a child process with limits (`storage.media.probe_pool`).
+`examine` gives bytes one of three states: refused (not an allowed type, or over a limit), unreadable (an allowed type
+that does not decode, with the reason) or ok. Plain PCM in a WAV is measured from its header alone; everything else is
+decoded to the end, in a child process with limits (`storage.media.probe_pool`).
 
 `examine_recording` measures a file that is cut into windows. It seeks to the end instead of decoding all of it, so its
 cost does not grow with the length; damage in the middle shows when a window is read.
@@ -36,7 +36,7 @@ from storage.media.windows import (
 )
 
 Content = bytes | FileContent
-_OBJECT = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>")  # decoders print the stream that they read
+_OBJECT = re.compile(r"<[^<>]* object at 0x[0-9a-f]+>")  # messages of decoders contain the stream object
 
 
 class Measures(NamedTuple):
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 def examine(data: Content, limits: Limits, before_decoding: Callable[[], None] = lambda: None) -> Measures:
-    """Measures of `data`; `before_decoding` is called when a decoder of compressed or foreign data is about to run."""
+    """Measures of `data`; `before_decoding` is called just before a decoder of compressed or foreign data runs."""
     head = data[:HEAD_BYTES]
     media_type = identify(head, lambda offset, n: data[offset : offset + n])
     if media_type is None:
@@ -121,7 +121,7 @@ def _refuse_if(problem: str | None) -> None:
 def plain_wav(data: Content) -> tuple[int, int, int] | None:
     """(frames, sample rate, channels) of a WAV with 8 to 32 bit integer PCM, or None when it must be decoded.
 
-    A data chunk that is cut off, or whose size was never filled in, counts as far as the bytes go.
+    A data chunk that is cut off, or whose size was never filled in, ends where the bytes end.
     """
     layout = wav_layout(data) if data[:4] == b"RIFF" else None
     if layout is None or layout.code != PCM:
@@ -163,7 +163,7 @@ def examine_recording(data: Content, limits: Limits, before_decoding: Callable[[
 
 
 def _recording(found: Measures, n_frames: int, stated: int, kept: tuple[int, int], limits: Limits) -> Measures:
-    """The measures with the length; `stated` is the number of frames in the header."""
+    """The measures of a recording with its length; `stated` is the number of frames in the header."""
     rate, channels = found.sample_rate or 0, found.channels or 0
     _refuse_if(header_problem(rate, channels, limits))
     if n_frames == 0:
@@ -180,7 +180,8 @@ def _recording(found: Measures, n_frames: int, stated: int, kept: tuple[int, int
 
 
 def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
-    """Every sample is decoded once, block by block: all are finite, and there are no more than the limit allows."""
+    """Decode every sample once, block by block. Raises Unreadable or Refused for values that are not finite and for
+    more samples than the limit allows."""
     import numpy as np
     import soundfile
 
@@ -200,7 +201,7 @@ def _decode_audio(data: Content, media_type: str, limits: Limits) -> Measures:
 def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
     from PIL import Image
 
-    Image.MAX_IMAGE_PIXELS = None  # our own limit stands below and comes before decoding
+    Image.MAX_IMAGE_PIXELS = None  # the limit of this application is checked below, before decoding
     stream = io.BytesIO(data) if isinstance(data, bytes) else io.BufferedReader(ContentStream(data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -212,6 +213,6 @@ def _decode_image(data: Content, media_type: str, limits: Limits) -> Measures:
             if min(width, height) < 1:
                 raise Unreadable("It has no pixels.")
             picture.load()
-            if picture.getexif().get(0x0112) in (5, 6, 7, 8):  # stored lying on its side
+            if picture.getexif().get(0x0112) in (5, 6, 7, 8):  # stored rotated by 90 degrees
                 width, height = height, width
     return Measures("ok", "", media_type, width=width, height=height)

@@ -28,7 +28,7 @@ from storage.media.types import HEAD_BYTES, identify
 
 
 class Examined(NamedTuple):
-    """One file as the child found it. `sha256` is empty when it was refused before it was read to the end."""
+    """The result for one file. `sha256` is empty when the file was refused before it was read to the end."""
 
     measures: Measures
     sha256: str = ""
@@ -113,7 +113,7 @@ class ProbePool:
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if kind is not None:
-            for child in list(self._children):  # cancelled: nothing under way is waited for
+            for child in list(self._children):  # cancelled: do not wait for running jobs
                 child.process.kill()
         self._executor.shutdown(wait=True, cancel_futures=True)
         for child in list(self._children):
@@ -137,7 +137,7 @@ class ProbePool:
         return results
 
     def _keep_unread(self, path: str, mode: str, reason: str) -> Examined:
-        """Hash and store a file that ended its decoder, without decoding it, so that it is shown as unreadable."""
+        """Hash and store a file that crashed its decoder, without decoding it, so that it is shown as unreadable."""
 
         def known(data: Content, limits: Limits, before: Callable[[], None]) -> Measures:
             media_type = identify(data[:HEAD_BYTES], lambda offset, n: data[offset : offset + n])
@@ -166,5 +166,5 @@ def _cause(code: int, limits: Limits) -> str:
     if code in (-signal.SIGALRM, -signal.SIGXCPU):
         return f"Decoding took longer than {limits.decode_seconds:g} s (decode_seconds)."
     if code < 0:
-        return f"Decoding it ended the decoder ({signal.Signals(-code).name})."
-    return f"Decoding it ended the decoder (exit code {code})."
+        return f"It crashed the decoder ({signal.Signals(-code).name})."
+    return f"It crashed the decoder (exit code {code})."

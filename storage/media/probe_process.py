@@ -8,8 +8,8 @@ A job is [path, mode]:  copy  put the bytes into the media folder     link  leav
                         move  the file is temporary: move it into the media folder, or delete it when it is refused
                         kept  `path` is the hash of bytes in a pack of the media folder: examine them there
 A mode that starts with "recording-" (recording-copy …) requests the measures of a recording. With `window_seconds`,
-every sound that is longer is a recording.
-From the first batch with many jobs on, small contents go into a pack (`storage.media.packs`); others become files.
+every longer sound is a recording.
+After the first batch with many jobs, small contents go into a pack (`storage.media.packs`); others become files.
 A reply is the list of `storage.media.probe.Measures`, then sha256, n_bytes and mtime_ns.
 """
 
@@ -36,9 +36,9 @@ from storage.media.types import HEAD_BYTES, identify
 from storage.media.windows import FileContent
 
 RECORDING = "recording-"
-SMALL = 4 << 20  # files up to here are read in one piece
+SMALL = 4 << 20  # files up to this size are read in one piece
 CHUNK = 1 << 20
-MANY = 64  # jobs in a batch from which on a process packs: fewer do not justify a pack
+MANY = 64  # a batch with this many jobs starts a pack; fewer do not justify one
 DISK_FULL = "The disk is full."
 OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -60,7 +60,7 @@ class Examiner:
         self.media_root, self.incoming, self.limits = str(media_root), str(incoming), limits
         self._examine, self._window_seconds, self._is_recording = examine, window_seconds, False
         self._n_staged = 0
-        self._shards: set[str] | None = None  # folders that may hold files of their own
+        self._shards: set[str] | None = None  # folders that may hold separate files
         self.packing = False
         self.packs = PackWriter(media_root)
 
@@ -237,7 +237,7 @@ def _reply(found: Measures, sha256: str = "", n_bytes: int = 0, mtime_ns: int = 
 
 
 def confine(limits: Limits) -> None:
-    """Limits for the rest of this process: address space, no core file, and an end when the parent's pipe closes."""
+    """Limit the rest of this process: address space, no core file. It ends when the parent's pipe closes."""
     resource.setrlimit(resource.RLIMIT_AS, (limits.decode_bytes, limits.decode_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends this process, also in the middle of C code
@@ -245,7 +245,7 @@ def confine(limits: Limits) -> None:
 
 
 def guard_decoding(limits: Limits) -> None:
-    """From now until the next call: at most `decode_seconds` of wall and CPU time."""
+    """Allow at most `decode_seconds` of wall and CPU time from now until the next call."""
     signal.setitimer(signal.ITIMER_REAL, limits.decode_seconds)
     used = resource.getrusage(resource.RUSAGE_SELF)
     allowed = int(used.ru_utime + used.ru_stime + limits.decode_seconds) + 2

@@ -1,4 +1,4 @@
-"""Files of the store that nothing refers to any more: found by comparing names with rows, and removed.
+"""Finding and removing files of the store that nothing refers to any more, by comparing names with rows.
 
 A file is named after the hash of its bytes. Media are referred to by items and recordings, arrays by artifacts. While
 an import or a round is under way, its files may have no row yet; then nothing is removed, and a later call does it.
@@ -32,7 +32,7 @@ def remove_unreferenced(store: Store, names: Sequence[str]) -> int:
 
 
 def is_busy(connection: Connection) -> bool:
-    """Whether files may be on their way in, without a row yet."""
+    """Whether files may exist that do not have their row yet."""
     running = select(ImportRun.id).where(ImportRun.status == "running", ImportRun.started_at > now() - STALE)
     rounds = select(Round.id).where(Round.status.in_(("requested", "running")))
     simulations = select(Simulation.id).where(Simulation.status.in_(("requested", "running")))

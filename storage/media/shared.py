@@ -3,7 +3,7 @@
 A worker may have access to the database and the artifact folder only. Where that folder is not beside the store, the
 machine that holds the media (its WINNOW_HOME has a media folder) copies new items into it in the order of their ids and
 records its progress. A copy is named after the SHA-256 of the file, so it needs no table and is checked when it is
-fetched. Of windows, the recording is shared, once.
+fetched. For windows, their recording is shared once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NOTED = 500  # items between two records of the progress
 
 
 def reader(store: Store, project_id: int) -> MediaReader:
-    """Gives an item's bytes from this machine, else from the artifact folder. A file that is missing or changed here is
-    noted with its item."""
+    """A reader of items' bytes from this machine, else from the artifact folder. A file that is missing or changed here
+    is noted with its item."""
     columns = (Item.sha256, Item.link_path, Item.recording_sha256, Item.first_frame, Item.last_frame)
     elsewhere = or_(Item.link_path.is_not(None), Item.recording_sha256.is_not(None))
     with store.read() as connection:

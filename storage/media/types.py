@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 ReadAt = Callable[[int, int], bytes]
-"""`read_at(offset, n)`: up to n bytes from there."""
+"""`read_at(offset, n)`: up to n bytes from `offset` on."""
 
 HEAD_BYTES = 512
 
@@ -29,7 +29,7 @@ EXTENSIONS = {
     "image/tiff": ".tiff",
     "image/avif": ".avif",
 }
-"""The media types there are, with the extension an exported file gets."""
+"""The supported media types, with the extension of an exported file."""
 
 PILLOW_FORMATS = {
     "image/png": "PNG",
@@ -87,7 +87,7 @@ def media_kind(media_type: str) -> Literal["audio", "image"]:
 
 
 def identify(head: bytes, read_at: ReadAt) -> str | None:
-    """The media type of what starts with `head` (at least 32 bytes where there are so many), or None."""
+    """The media type of content that starts with `head` (at least 32 bytes, if it has that many), or None."""
     if head[:4] in (b"RIFF", b"RF64"):
         if head[8:12] == b"WAVE":
             return "audio/wav"
@@ -110,7 +110,7 @@ def identify(head: bytes, read_at: ReadAt) -> str | None:
 
 
 def _by_container(head: bytes) -> str | None:
-    """AIFF, TIFF and AVIF: containers that hold other things, too."""
+    """AIFF, TIFF and AVIF: their containers are used by other formats too."""
     if head.startswith(b"FORM") and head[8:12] in (b"AIFF", b"AIFC"):
         return "audio/aiff"
     if head.startswith(_TIFF_STARTS):
@@ -155,7 +155,7 @@ def _after_id3(read_at: ReadAt) -> str | None:
 
 
 def what_it_looks_like(head: bytes) -> str:
-    """The name of a format that is not allowed, for the reason of its refusal."""
+    """The name of a format that is not allowed, as it appears in the refusal."""
     if not head:
         return "empty"
     for magic, what in _KNOWN_BUT_REFUSED:

@@ -1,7 +1,7 @@
 """WAV and RF64 files with plain samples: where the samples are, so that any range of them is one read.
 
 The sizes in a header are not trusted. A data chunk that is cut off, or whose size was never filled in (0, or 2^32 - 1),
-reaches as far as the bytes go.
+ends where the bytes end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WavLayout(NamedTuple):
     """Plain samples in a file: integers of 8 to 32 bits, or floats of 32 or 64 bits."""
 
     offset: int  # of the first sample
-    n_frames: int  # that are there
+    n_frames: int  # that exist
     stated_frames: int  # that the header states
     sample_rate: int
     channels: int

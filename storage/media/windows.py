@@ -5,8 +5,8 @@ Bytes     a WAV file of these frames, the same for every call. Plain samples (WA
           no decoder. FLAC and AIFF keep their 16, 24 or 32 bits. Decoded samples of MP3, OGG and coded WAV are rounded
           to 16 bits.
 
-Decoding seeks: WAV, RF64, AIFF and FLAC cost the same at any place of a recording; OGG Vorbis searches its pages
-(about 1.5 times as much); MP3 is read from its start, so the cost grows with the place.
+Decoding seeks: WAV, RF64, AIFF and FLAC cost the same at any position in a recording; OGG Vorbis searches its pages
+(about 1.5 times as much); MP3 is read from its start, so the cost grows with the position.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from storage.media.wav import PCM, Sliceable, WavLayout, wav_header, wav_layout
 
 SHORTEST, LONGEST = 0.05, 600.0  # seconds of a window
 SHORTEST_HOP, LONGEST_HOP = 0.01, 86_400.0  # seconds from one window to the next
-LEAST_SHARE = 0.1  # of a window: a rest of the recording that is shorter is left out
-SUGGEST_SECONDS = 60.0  # files longer than this are better cut into windows
+LEAST_SHARE = 0.1  # of a window: a shorter remainder of the recording is left out
+SUGGEST_SECONDS = 60.0  # for longer files, windows are suggested
 KEPT_BITS = {"PCM_S8": 16, "PCM_U8": 16, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32}
 DECODED_BITS = 16
 
@@ -65,8 +65,8 @@ class WindowOptions:
         return self.hop or self.seconds
 
     def spans(self, n_frames: int, sample_rate: int) -> Iterator[tuple[int, int]]:
-        """(first frame, last frame) of the windows of a recording. A rest that no window covers becomes a shorter last
-        window when it has at least a tenth of a window."""
+        """(first frame, last frame) of the windows of a recording. A remainder that no window covers becomes a
+        shorter last window if it is at least a tenth of a window long."""
         length, step = max(1, round(self.seconds * sample_rate)), max(1, round(self.step * sample_rate))
         first = covered = 0
         while first + length <= n_frames:
@@ -84,7 +84,7 @@ class WindowOptions:
 
 
 class FileContent:
-    """A file as a sequence of bytes that is read where it is sliced: no memory, whatever its size."""
+    """A file as a sequence of bytes. Only slices are read, so its size does not matter for memory."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._size = descriptor, os.fstat(descriptor).st_size
@@ -132,7 +132,7 @@ class RecordingEnded(InvalidInput):
 
 
 def cut(data: Sliceable, first_frame: int, last_frame: int) -> bytes:
-    """The frames as a WAV file. `RecordingEnded` when some are missing, `InvalidInput` when they cannot be decoded."""
+    """The frames as a WAV file. Raises `RecordingEnded` if some are missing, `InvalidInput` if decoding fails."""
     return cut_plain(data, first_frame, last_frame) or _cut_decoded(data, first_frame, last_frame)
 
 
@@ -200,7 +200,7 @@ def _readable(data: Sliceable, frame: int) -> bool:
     import soundfile
 
     try:
-        with soundfile.SoundFile(ContentStream(data)) as sound:  # a decoder whose seek failed is of no use afterwards
+        with soundfile.SoundFile(ContentStream(data)) as sound:  # a decoder is unusable after a failed seek
             sound.seek(frame)
             return len(sound.read(1, dtype="int32")) == 1
     except (soundfile.LibsndfileError, OSError, ValueError):
@@ -208,7 +208,7 @@ def _readable(data: Sliceable, frame: int) -> bool:
 
 
 def span_problem(span: tuple[int, int], n_frames: int, sample_rate: int, limits: Limits) -> str:
-    """Why these frames are no window ("" when they are)."""
+    """Why these frames are not a valid window; "" if they are."""
     first, last = span
     if first < 0 or last < first:
         return f"The window from frame {first:,} to {last:,} is empty or starts before the recording."

@@ -44,9 +44,9 @@ def wait_for_lock(descriptor: int, what: str, deadline: float, pause: float) -> 
 def file_lock(path: Path, what: str, seconds: float = 60.0) -> Iterator[None]:
     """Hold the lock on `path` (created if missing) for the length of the block.
 
-    A process first acquires a second lock, the queue lock, and keeps it until it has the first one. So one process
-    waits for the lock, and a process that has just released it cannot acquire it again before the waiting one. Without
-    the queue lock, one of eight writers on a busy machine waited for a minute.
+    A process first acquires a second lock, the queue lock, and keeps it until it has the first one. So only one
+    process waits for the lock, and a process that has just released it cannot acquire it again before the waiting one.
+    Without the queue lock, one of eight writers on a busy machine waited for a minute.
     """
     deadline = time.monotonic() + seconds
     with _opened(queue_path(path)) as queue, _opened(path) as descriptor:
@@ -57,7 +57,7 @@ def file_lock(path: Path, what: str, seconds: float = 60.0) -> Iterator[None]:
 
 
 def forget(path: Path) -> None:
-    """Delete the files of a lock that is not used any more."""
+    """Delete the files of a lock that is no longer used."""
     for name in (path, queue_path(path)):
         name.unlink(missing_ok=True)
 
