@@ -31,7 +31,7 @@ class Agreement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
     item_id: int
-    labels: dict[int, int]  # annotator id -> class id it counts as
+    labels: dict[int, int]  # annotator id -> the class id that the label counts as
     decided: bool
     class_id: int | None  # the label that counts
 
@@ -76,7 +76,7 @@ def disagreements(store: Store, project_id: int, include_decided: bool = False) 
 
 
 def _shared_items(connection: Connection, project_id: int) -> dict[int, dict[int, int]]:
-    """item id -> annotator id -> class id it counts as, for items with two labels or more."""
+    """item id -> annotator id -> the class id that the label counts as, for items with two labels or more."""
     effective = effective_ids(connection, project_id)
     shared = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.n_labels > 1)
     query = select(CurrentLabel.item_id, CurrentLabel.annotator_id, CurrentLabel.class_id).where(

@@ -1,7 +1,7 @@
-"""Label events: validated and written, one transaction for a batch, each uuid at most once.
+"""Validates and writes label events: one transaction for a batch, each uuid at most once.
 
-A refused event gets a reason and is not written; the other events of the batch are. A label for a class that was merged
-in the meantime is stored as given and counts as the class it was merged into.
+A refused event is not written and gets a reason; the other events of the batch are written. A label for a class that
+was merged in the meantime is stored as given and counts as the class it was merged into.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.projects.projects import ProjectRow, row_in
 Kind = Literal["label", "skip", "flag", "unflag", "note", "undo", "decide"]
 KINDS = ("label", "skip", "flag", "unflag", "note", "undo", "decide")
 NOTE_LIMIT = 100_000
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # earlier times cannot be converted between time zones in every program
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # some programs cannot convert earlier times between time zones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class LabelEventRow:
 
 
 class _Batch:
-    """What the events of a batch are validated against, read once."""
+    """The data that the events of a batch are validated against, read once."""
 
     def __init__(self, connection: Connection, project_id: int, events: Sequence[LabelInput], may_edit: bool) -> None:
         self.project_id, self.may_edit = project_id, may_edit  # editors may undo skips of others

@@ -1,11 +1,11 @@
 """Groups of items that belong together (speaker, patient, recording), which random splits do not divide.
 
-The group of an item is the one its source named; that of a window is its recording unless the source named another one.
-Items without either are groups of their own.
+The group of an item is the one that its source names. A window without such a group belongs to the group of its
+recording. Any other item without one is a group of its own.
 
-Test groups: a drawn test set keeps groups apart where there are enough of them. It takes whole groups at random, as
-many as hold the wanted items 1.25 times on average and FEWEST_TEST_GROUPS at least. There are enough where this is at
-most a third of the groups without a label, and these are FEWEST_GROUPS or more.
+Test groups: a test set is drawn from whole groups where there are enough of them. These are chosen at random: as many
+as contain 1.25 times the wanted number of items on average, and at least FEWEST_TEST_GROUPS. There are enough if this
+is at most a third of the groups without a label, and there are FEWEST_GROUPS or more of those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.database.tables.recordings import Recording
 SHOWN = 5
 FEWEST_GROUPS, FEWEST_TEST_GROUPS = 24, 8
 SPARE = 1.25
-MOST_SHARE = 1 / 3  # of the groups
+MOST_SHARE = 1 / 3  # of the groups, for the test items
 
 
 def group_column() -> ColumnElement[str]:

@@ -1,4 +1,4 @@
-"""Moving items to the test items and back, with what that does to the measured accuracy."""
+"""Moving items to the test items and back, with warnings about the effect on the measured accuracy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.projects import audit, projects, roles
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutMove:
     moved: int
-    unchanged: int  # they were there already
+    unchanged: int  # already there
     warnings: tuple[str, ...]
 
 
@@ -29,7 +29,7 @@ def move_to_test(store: Store, project_id: int, item_ids: Sequence[int]) -> Held
 
 
 def move_to_pool(store: Store, project_id: int, item_ids: Sequence[int]) -> HeldOutMove:
-    """Return test items to the pool, those of a test set too. They can be picked and used for training again."""
+    """Return test items to the pool, including those of a test set. They can be picked and used for training again."""
     return _move(store, project_id, item_ids, held_out=False)
 
 

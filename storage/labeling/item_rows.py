@@ -69,7 +69,7 @@ class ItemRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemFilter:
-    """Which items: those that meet all conditions."""
+    """Selects the items that meet all conditions."""
 
     state: State = "all"
     class_id: int | None = None  # counts as this class, merged ones included
@@ -183,7 +183,7 @@ def item_names(store: Store, project_id: int, item_ids: Sequence[int]) -> dict[i
 
 
 def item_ids_by_hash(store: Store, project_id: int, hashes: Sequence[str]) -> dict[str, int]:
-    """SHA-256 -> item id, for those that are items of the project."""
+    """SHA-256 -> item id, for the hashes that are items of the project."""
     found: dict[str, int] = {}
     with store.read() as connection:
         for chunk in chunks(list(hashes)):

@@ -1,4 +1,4 @@
-"""Labels that came with the data and are hidden from annotators; tests and simulations compare with them.
+"""Labels that came with the data and are hidden from annotators; evaluations and simulations compare with them.
 
 An item counts when it is readable and its known label is an active class.
 """

@@ -1,4 +1,4 @@
-"""Which labels count now, for whole projects: by item, with their annotator, and with the time of the first label.
+"""The labels that count now, for whole projects: by item, by annotator, and with the sequence of the first label.
 
 Class ids are those that the labels count as (`storage.projects.class_rows`).
 """
@@ -52,11 +52,11 @@ def own_classes(store: Store, project_id: int, annotator: int, item_ids: Sequenc
 def items_to_hide(
     store: Store, project_id: int, annotator: int | None, *, second_looks: bool = True
 ) -> NDArray[np.int64]:
-    """(n,) sorted ids of the items that the annotator may still label and has not labeled: in a blind project all of
-    them, else those of test sets (`storage.labeling.test_sets`) and those that wait for a second look.
+    """(n,) sorted ids of the items whose labels and predictions screens must not show to the annotator.
 
-    Screens show no labels and no predictions of these items (`ProjectSettings.is_blind`). Without an annotator the
-    items of test sets and second looks are hidden. With `second_looks` false, those are shown: to an owner who reviews.
+    These are items that the annotator may still label and has not labeled: in a blind project (`is_blind`) all of them,
+    else those of test sets (`storage.labeling.test_sets`) and those that wait for a second look. Without an annotator,
+    the items of test sets and second looks are hidden. `second_looks=False` shows second looks to a reviewing owner.
     """
     states = states_in_memory(store, project_id)
     with store.read() as connection:
@@ -93,12 +93,13 @@ def _second_looks(project_id: int) -> Select[int]:
 
 
 def items_seen_with_labels(connection: Connection, project_id: int, label_sequence: int) -> NDArray[np.int64]:
-    """(n,) sorted ids of the items whose labels were used by the round with the labels up to `label_sequence`, or by an
-    earlier one.
+    """(n,) sorted ids of the items whose labels were used by the round that used the labels up to `label_sequence`, or
+    by an earlier round.
 
-    The rows of these items in the round's probabilities repeat a label and are not predictions. Models continue from
-    the model before, so a label that an earlier round used counts too, even if it was undone afterwards. A label that
-    was undone before any round used it does not count. The result never changes: later events have larger sequences.
+    The rows of these items in the round's probabilities repeat a label and are not predictions. Each model continues
+    from the previous one, so a label that an earlier round used counts too, even if it was undone afterwards. A label
+    that was undone before any round used it does not count. The result never changes: later events have larger
+    sequences.
     """
     undo, used_by = aliased(LabelEvent), aliased(Round)
     was_used = (
@@ -144,8 +145,8 @@ def undecided_labels(store: Store, project_id: int, after: int = 0) -> NDArray[n
     """(n,) item_id, class_id and first_sequence of the labeled items of a project without a review decision.
 
     `first_sequence` is that of the first label that anyone gave the item, undone or not; items where it is not larger
-    than `after` are left out. So are test items: a test label that is changed because a model disagrees would no longer
-    measure it.
+    than `after` are left out. Test items are left out too: if test labels were corrected where a model disagrees, the
+    measured accuracy would be biased.
     """
     is_label = LabelEvent.kind.in_(("label", "decide"))
     first = (
@@ -176,8 +177,8 @@ def undecided_labels(store: Store, project_id: int, after: int = 0) -> NDArray[n
 
 
 def undecided_until(store: Store, project_id: int, item_ids: Sequence[int], label_sequence: int) -> dict[int, int]:
-    """item id -> class id, of those among `item_ids` whose counting label is not newer than `label_sequence` and was
-    not decided in review; test items are left out."""
+    """item id -> class id, for those of the items whose counting label is not newer than `label_sequence` and was not
+    decided in review; test items are left out."""
     query = (
         select(ItemState.item_id, ItemState.class_id)
         .join(Item, Item.id == ItemState.item_id)
@@ -191,7 +192,7 @@ def undecided_until(store: Store, project_id: int, item_ids: Sequence[int], labe
 
 
 def last_labeled_project(store: Store) -> int | None:
-    """The project of the newest label event; None without any."""
+    """The project of the newest label event; None if there is no event."""
     query = select(LabelEvent.project_id).order_by(LabelEvent.sequence.desc()).limit(1)
     with store.read() as connection:
         return connection.execute(query).scalar_one_or_none()

@@ -42,7 +42,7 @@ class PoolCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How many picks of the newest finished round are handled; `total` is 0 before the first round."""
+    """The number of handled picks of the newest finished round; `total` is 0 before the first round."""
 
     round_id: int | None = None
     number: int | None = None
@@ -52,7 +52,7 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnState:
-    """What one annotator did to an item."""
+    """The current label and the newest note of one annotator on an item."""
 
     class_id: int | None  # of their current label, as given
     note: str
@@ -123,7 +123,7 @@ class Pool:
         return self.apply([event], annotator=annotator)[0]
 
     def undo(self, *, annotator: int) -> LabelEventRow | None:
-        """Undo the annotator's newest action that is not undone yet, and return it; None when there is none."""
+        """Undo the annotator's newest action that is not undone yet, and return it; None if there is none."""
         with self.store.write() as connection:
             project = projects.lock(connection, self.project_id)
             newest = connection.execute(self._undoable(annotator).limit(1)).one_or_none()
@@ -177,7 +177,7 @@ class Pool:
         return self._event_rows(mine.order_by(LabelEvent.sequence.desc()).limit(limit))
 
     def undoable(self, annotator: int, limit: int = 50) -> list[LabelEventRow]:
-        """The annotator's newest actions that `undo` events can name, review decisions excepted; newest first."""
+        """The annotator's newest actions that can be undone, without review decisions; newest first."""
         return self._event_rows(self._undoable(annotator).where(LabelEvent.kind != "decide").limit(limit))
 
     def own_state(self, item_id: int, annotator: int) -> OwnState:
@@ -206,12 +206,12 @@ class Pool:
             return np.fromiter(connection.execute(query).scalars(), np.int64)
 
     def prioritized(self, item_ids: Sequence[int]) -> set[int]:
-        """Those of the items that are picks or were put first in the queue."""
+        """The ids of those items that are picks or were put first in the queue."""
         with self.store.read() as connection:
             return queue.prioritized_items(connection, self.project_id, item_ids)
 
     def counts(self) -> PoolCounts:
-        """Without counting, in a process that has the item states in memory; else from indexes of the store."""
+        """The counts: from the item states if this process has them in memory, else from indexes of the store."""
         states = states_in_memory(self.store, self.project_id)
         with self.store.read() as connection:
             if states is None:
@@ -236,7 +236,7 @@ class Pool:
         return BatchProgress(round_id=found.id, number=found.number, total=total, done=done)
 
     def snapshot(self, as_of: RoundRow | int | None = None) -> PoolSnapshot:
-        """The pool now, as of the request of a round, or as of a label sequence with the current classes."""
+        """The pool now, at the time of a round's request, or at a label sequence with the current classes."""
         with self.store.read() as connection:
             if as_of is None:
                 return snapshots.take(connection, self.project_id)
@@ -326,7 +326,7 @@ def _unreadable(connection: Connection, project_id: int) -> int:
 
 
 def _per_class(connection: Connection, project_id: int, labeled: Mapping[int, int]) -> dict[int, int]:
-    """Active class id -> items, from the numbers of labels as given."""
+    """Active class id -> number of items; `labeled` has the number for each class as given."""
     rows = class_rows.rows_in(connection, project_id)
     totals = {row.id: 0 for row in rows if row.active}
     for row in rows:

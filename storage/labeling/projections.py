@@ -1,4 +1,4 @@
-"""What label events mean. The two projections, `current_labels` and `item_states`, follow from the events alone.
+"""The meaning of label events. The two projections, `current_labels` and `item_states`, follow from the events alone.
 
 Current label   an annotator's newest `label` or `skip` on an item, if that is a `label`
 Counting label  the newest `decide`; else the class that most annotators give, merged classes counted as one; a tie goes
@@ -7,7 +7,7 @@ Skipped         the newest `label`, `skip` or `decide` on the item is a `skip`
 Flagged         the newest `flag` or `unflag` is a `flag`
 Waiting         readable, not skipped, not decided, fewer current labels than the project requires, and not held out
                 unless the item belongs to a test set (`storage.labeling.test_sets`). An item that a round picked for a
-                second look waits as well until it is labeled, skipped or decided after that.
+                second look also waits, until it is labeled, skipped or decided after the pick.
 
 Undone events (`storage.labeling.undo`) are ignored. `derive` implements these rules for one item. `refresh_states`
 writes the result for the items of a change, in the same transaction; `rebuild` writes it for the whole project and
@@ -154,7 +154,7 @@ def rebuild(connection: Connection, project_id: int) -> int:
 
 
 def refresh_contested(connection: Connection, project_id: int) -> None:
-    """Derive items with several labels again after a merge or an unmerge: another class may have the majority now."""
+    """Derive items with several labels again after a merge or an unmerge, which may change the majority."""
     query = select(ItemState.item_id).where(ItemState.project_id == project_id, ItemState.n_labels > 1)
     refresh_states(connection, project_id, connection.execute(query).scalars().all())
 
@@ -174,16 +174,15 @@ def refresh_waiting(connection: Connection, project_id: int, wanted: int) -> Non
 
 
 def _revision(project_id: int) -> Any:
-    """The current revision of the project, as a value for a statement.
+    """The current revision of the project, as a subquery.
 
-    A change of item states happens in a transaction that has incremented it (`projects.lock`).
+    A change of item states happens in a transaction that has incremented the revision (`projects.lock`).
     """
     return select(Project.revision).where(Project.id == project_id).scalar_subquery()
 
 
 def mark_changed(connection: Connection, project_id: int, item_ids: Sequence[int]) -> None:
-    """Let readers of changes (`storage.labeling.state_arrays`) read these items again: a column of theirs has changed
-    that is not part of the state."""
+    """Make `storage.labeling.state_arrays` read these items again, after a change of a column outside their state."""
     for chunk in chunks(item_ids):
         statement = update(ItemState).where(ItemState.item_id.in_(chunk))
         connection.execute(statement.values(revision=_revision(project_id)))

@@ -104,13 +104,13 @@ def waiting_items(project_id: int) -> Select[int]:
 
 
 def prioritized_items(connection: Connection, project_id: int, item_ids: Sequence[int]) -> set[int]:
-    """Those of the items that are picks or were put first."""
+    """The ids of those items that are picks or were put first."""
     return {item_id for rank, _, item_id in _places(connection, project_id, item_ids) if rank < NOT_QUEUED}
 
 
 def _places(connection: Connection, project_id: int, item_ids: Sequence[int]) -> list[Place]:
-    """The places of these items. Only the primary key is a condition: with a second one that has an index, SQLite may
-    read all items of the project."""
+    """The places of these items. The only condition is on the primary key: given a second condition that has an index,
+    SQLite may read all items of the project."""
     columns = (ItemState.project_id, ItemState.queue_rank, ItemState.shuffle, ItemState.item_id)
     return [
         (row.queue_rank, row.shuffle, row.item_id)
@@ -151,7 +151,7 @@ def _lowest_rank(connection: Connection, project_id: int, waiting: bool) -> int:
 
 
 def _is_live(claim: Claim) -> Any:
-    """Not expired, and no further ahead than one lease: that is left by a clock that was wrong and was corrected."""
+    """Not expired, and expiring within one lease: a later time was written while the clock was wrong."""
     latest = claim.at + timedelta(seconds=claim.seconds) + CLOCK_SKEW
     return and_(Lease.expires_at > claim.at, Lease.expires_at <= latest)
 
@@ -224,7 +224,7 @@ def _from(query: Select[*tuple[Any, ...]], start: Place, queued: bool) -> Select
 def _advance_cursor(
     connection: Connection, claim: Claim, query: Select[*tuple[Any, ...]], queued: bool
 ) -> Place | None:
-    """The first queue position that waits for this annotator, leased or not; stored for the next search."""
+    """The first queue position with an item for this annotator, leased or not; stored for the next search."""
     mine = and_(
         QueueCursor.project_id == claim.project_id,
         QueueCursor.annotator_id == claim.annotator,

@@ -1,8 +1,8 @@
 """A random split of an import into pool and test items that keeps groups together.
 
-An item is a test item when the hash of its group, as a number from 0 to 1, is below the share. So a group is on the
-same side in every import, whatever else is imported. The group is the one that the source names, else the recording of
-a window, else the file itself. Items whose source names a split keep it.
+An item is a test item if the hash of its group, as a number from 0 to 1, is below the share. A group is therefore on
+the same side in every import, whatever else is imported. The group is the one that the source names, else the recording
+of a window, else the file itself. Items whose source names a split keep it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RandomSplit:
         return is_test
 
     def messages(self) -> list[str]:
-        """What was assigned, for the report."""
+        """Sentences for the report: how many items and groups were assigned to each side."""
         n_pool, n_test = map(len, self._groups)
         if not self.share or not self._n_all:
             return []

@@ -1,4 +1,4 @@
-"""The pool as arrays, now or at the time when a round was requested.
+"""The pool as arrays, now or at the time of a round's request.
 
 Class positions follow the order of the classes that were active then. A label of a merged class counts as the class it
 was merged into. A label of a retired class has no position: the item is not used as labeled and not selected again.
@@ -47,7 +47,7 @@ def present(connection: Connection, project_id: int) -> Moment:
 
 
 def take(connection: Connection, project_id: int, moment: Moment | None = None) -> PoolSnapshot:
-    """The pool at `moment` (now when None)."""
+    """The pool at `moment`, or now if it is None."""
     kind = connection.execute(select(Project.kind).where(Project.id == project_id)).scalar_one()
     now = present(connection, project_id)
     past = moment is not None and moment != now
@@ -99,7 +99,7 @@ def confirmed_items(
 
 
 def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict[str, Any]:
-    """One integer array per column (hashes: a tuple). Few conversions, for pools of a million items."""
+    """One integer array per column (hashes: a tuple), with few conversions, for pools of a million items."""
     query = select(
         Item.id,
         Item.sha256,
@@ -117,7 +117,7 @@ def _columns(connection: Connection, project_id: int, last_item_id: int) -> dict
 
 
 def _with_groups(connection: Connection, project_id: int, snapshot: PoolSnapshot) -> PoolSnapshot:
-    """The snapshot with groups and places of windows, where the project has any."""
+    """The snapshot with groups and the places of windows, if the project has any."""
     group = group_column()
     columns = (Item.id, group, Item.recording_sha256, Item.first_frame, Item.last_frame, Item.sample_rate)
     query = select(*columns).where(Item.project_id == project_id, group.is_not(None)).order_by(Item.id)

@@ -3,10 +3,10 @@
 The first call for a project reads every row. Later calls read the project's revision and, if it has grown, the rows
 whose state changed since then (`ItemState.revision`) and the items imported since then; a label costs one row, however
 large the pool is. The arrays are never changed in place: a change copies the arrays that it concerns, so a request can
-work on the arrays it was given while another one reads on.
+keep using its arrays while another request reads changes.
 
-A store that was restored from a backup has a smaller revision, fewer items, or another event in the place of the newest
-one that was read; then every row is read again. The same applies after items were deleted.
+A store that was restored from a backup has a smaller revision, fewer items, or another event with the sequence of the
+newest one that was read; then every row is read again. The same applies after items were deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.database.schema import CHANGED, Item, ItemState, LabelEvent, Projec
 from storage.database.store import Store
 
 NO_ID = 0  # no class, no annotator
-KEPT_ITEMS = 3_000_000  # of all projects in memory; the project used last always stays
+KEPT_ITEMS = 3_000_000  # of all projects in memory; the most recently used project always stays
 ROW = np.dtype(
     [
         ("item_id", np.int64),
@@ -47,7 +47,7 @@ COUNTED = ("waiting", "skipped", "flagged")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of items. They are updated with each change and never counted again."""
+    """Numbers of items. They are updated with each change instead of being counted again."""
 
     waiting: int = 0
     skipped: int = 0
@@ -71,7 +71,7 @@ class ItemStates:
     """One entry per item of a project, in the order of item ids. The arrays are read-only."""
 
     revision: int
-    generation: int  # another number each time that all rows are read; while it stays, items keep their positions
+    generation: int  # a new number each time all rows are read; while it is the same, items keep their positions
     item_ids: NDArray[np.int64]
     shuffle: NDArray[np.int32]
     held_out: NDArray[np.bool_]
@@ -98,7 +98,7 @@ class ItemStates:
         return np.where(self.item_ids[at] == item_ids, at, -1)
 
     def at(self, positions: NDArray[np.int64]) -> ItemStates:
-        """The states of the items at these positions alone."""
+        """The states of only the items at these positions."""
         names = ("item_ids", "shuffle", "held_out", *CHANGING)
         part = replace(self, **{name: getattr(self, name)[positions] for name in names})
         everything = np.arange(len(positions))
@@ -125,7 +125,7 @@ def item_states(store: Store, project_id: int) -> ItemStates:
 
 
 def states_in_memory(store: Store, project_id: int) -> ItemStates | None:
-    """`item_states` of a project that this process has read before; else None, and nothing is read."""
+    """`item_states` of a project that this process has read before; else None, without reading anything."""
     return item_states(store, project_id) if _known(store, project_id) is not None else None
 
 
@@ -249,7 +249,7 @@ def _with_new(connection: Connection, project_id: int, known: ItemStates, after:
 
 
 def _tally(states: ItemStates, at: NDArray[np.int64]) -> Tally:
-    """The numbers of the items at these positions alone."""
+    """The tally of only the items at these positions."""
     classes, numbers = np.unique(states.class_id[at][~states.held_out[at]], return_counts=True)
     labeled = Counter(dict(zip(classes.tolist(), numbers.tolist(), strict=True)))
     del labeled[NO_ID]
@@ -258,7 +258,7 @@ def _tally(states: ItemStates, at: NDArray[np.int64]) -> Tally:
 
 
 def _columns() -> Select[*tuple[Any, ...]]:
-    """The fields of ROW; booleans as the database stores them, without a conversion for each value."""
+    """The query for the fields of ROW; booleans as the database stores them, without converting each value."""
     return select(
         ItemState.item_id,
         func.coalesce(ItemState.class_id, NO_ID),
@@ -276,7 +276,7 @@ def _changed_states(project_id: int, revision: int) -> Select[*tuple[Any, ...]]:
 
 
 def _states_from(project_id: int, first: int) -> Select[*tuple[Any, ...]]:
-    """A range of the primary key, which is in the order of the arrays; other projects in it are left out."""
+    """The query for a range of the primary key, in the order of the arrays; items of other projects are left out."""
     where = (ItemState.item_id >= first, ItemState.project_id == project_id)
     return _columns().where(*where).order_by(ItemState.item_id)
 

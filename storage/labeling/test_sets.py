@@ -1,15 +1,15 @@
 """Test sets drawn from the pool: random items that are labeled blind and used only for evaluation.
 
-Frame     the readable items of the pool without a label. Skipped items and items that someone has on screen at the
-          moment are left out: these may show a suggestion.
+Frame     the readable items of the pool without a label. Skipped items are left out, and so are items on someone's
+          screen at the moment, because a suggestion may be shown with them.
 Draw      a simple random sample of the frame. With groups (as imported, else the recording of a window) it is a random
           sample from whole groups without any label, where there are enough of them (`storage.labeling.groups`):
           all other items of these groups leave the pool, so that no group is on both sides. Otherwise each group gets
           its share of the sample (proportional allocation, largest remainders), drawn at random.
-Labels    labels that were given in random order can be part of the sample instead: `random_labels`. No label is used
-          that a round has used.
-Then      the items are test items for good: no round trains on them or picks them. They wait at the front of the queue,
-          and nobody sees a prediction of them or their nearest items until they have labeled them.
+Labels    labels that were given in random order can be part of the sample instead (`random_labels`), unless a round has
+          used them.
+Use       the items stay test items: no round trains on them or picks them. They wait at the front of the queue, and
+          an annotator sees no prediction for them and none of their nearest items before labeling them.
 
 The seed, the size of the frame and the numbers of groups are stored with the test set.
 """
@@ -45,10 +45,10 @@ class Draw:
     """How a test set was drawn."""
 
     n_items: int
-    n_frame: int  # items of the pool it was drawn from
-    n_labels: int = 0  # items that came with a label which was given in random order
+    n_frame: int  # size of the frame it was drawn from
+    n_labels: int = 0  # items that already had a label given in random order
     n_groups: int = 0  # 0: the items have no groups
-    n_test_groups: int = 0  # 0: items were drawn, not groups
+    n_test_groups: int = 0  # 0: single items were drawn, not groups
     n_set_aside: int = 0  # other items of the test groups, which left the pool
     n_open: int = 0  # items left out because someone had them on screen
     seed: int = 0
@@ -82,11 +82,11 @@ class OwnTestItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What a test set can be drawn from."""
+    """The items that a test set can be drawn from."""
 
     item_ids: NDArray[np.int64]  # without a label
     groups: tuple[str, ...]  # of each of them; empty without groups
-    whole: NDArray[np.bool_]  # those of groups that have no label and are on nobody's screen
+    whole: NDArray[np.bool_]  # whether its group has no label and is on nobody's screen
     random_labels: NDArray[np.int64]  # items whose labels were given in random order and that no round has used
     n_open: int
     n_rounds: int  # finished rounds
@@ -105,8 +105,8 @@ def draw_test_set(
     by: GroupUse = "auto",
     seed: int | None = None,
 ) -> TestSetRow:
-    """Draw `n_items` test items, up to `n_labels` of them among the labels that were given in random order. `by`:
-    from whole groups, from every group, or from whole groups where there are enough of them and no label is used."""
+    """Draw `n_items` test items, up to `n_labels` of them from the labels that were given in random order. `by`: from
+    whole groups, from every group, or from whole groups only if there are enough of them and no label is used."""
     require(0 < n_items <= MOST_ITEMS, f"{n_items:,} test items were requested; use 1 to {MOST_ITEMS:,}.")
     require(n_labels >= 0, f"{n_labels} labels were requested; use 0 or more.")
     seed = secrets.randbits(31) if seed is None else seed
@@ -137,16 +137,16 @@ def draw_test_set(
 
 
 def _test_groups(frame: Frame, n_items: int, rng: np.random.Generator, by: GroupUse) -> set[str]:
-    """The groups to draw; empty: items of every group."""
+    """The groups to draw from; empty: items of every group."""
     if by == "shares" or not frame.groups:
         require(by != "groups", "The items have no groups. Import them with a column group, or draw items.")
         return set()
     chosen = choose_groups([frame.groups[at] for at in np.flatnonzero(frame.whole)], n_items, rng)
     require(
         bool(chosen) or by != "groups",
-        f"Whole groups cannot be drawn: {n_items:,} test items take at least {FEWEST_TEST_GROUPS} groups, at most a "
-        f"third of those without a label, which are {frame.n_whole_groups:,} (at least {FEWEST_GROUPS} are needed). "
-        "Draw fewer items, or items of every group.",
+        f"Whole groups cannot be drawn: {n_items:,} test items take at least {FEWEST_TEST_GROUPS} groups and at most a "
+        f"third of the groups without a label. There are {frame.n_whole_groups:,} of these; at least {FEWEST_GROUPS} "
+        "are needed. Draw fewer items, or items of every group.",
     )
     return chosen
 
@@ -191,7 +191,7 @@ def choose_items(
     names, group = np.unique(np.asarray(groups), return_inverse=True)
     exact = n * np.bincount(group) / max(len(item_ids), 1)
     share = np.floor(exact).astype(np.int64)
-    order = rng.permutation(len(names))  # equal remainders: at random
+    order = rng.permutation(len(names))  # ties between remainders are broken at random
     rest = order[np.argsort(-(exact - share)[order], kind="stable")][: n - int(share.sum())]
     share[rest] += 1
     parts = [rng.choice(item_ids[group == at], number, replace=False) for at, number in enumerate(share)]
@@ -199,7 +199,7 @@ def choose_items(
 
 
 def test_frame(store: Store, project_id: int) -> Frame:
-    """What a test set could be drawn from now."""
+    """The frame that a test set could be drawn from now."""
     with store.read() as connection:
         roles.check_in(connection, project_id, "read")
         return frame_in(connection, project_id)
@@ -238,9 +238,9 @@ def frame_in(connection: Connection, project_id: int) -> Frame:
 def _random_labels(connection: Connection, project_id: int, rows: Sequence[Any]) -> NDArray[np.int64]:
     """The labeled items that are a random sample of the pool. `rows` are in the shuffled order of the queue.
 
-    The shuffled order depends on the hash of the content alone. The items that are all done at its start are therefore
-    a random sample, whoever labeled them. The first item without a label ends it: what is labeled after that was chosen
-    by someone. So does the first label that was given with a suggestion in view.
+    The shuffled order depends on the hash of the content alone. The items at its start that are all labeled (or
+    skipped) are therefore a random sample, whoever labeled them. The sample ends at the first item without a label,
+    because items labeled after it were chosen, and at the first label that was given with a suggestion in view.
     """
     seen = select(LabelEvent.item_id).where(LabelEvent.project_id == project_id, LabelEvent.suggestion == "shown")
     with_suggestion = set(connection.execute(seen).scalars())
@@ -293,8 +293,8 @@ def count_waiting_tests(store: Store, project_id: int) -> int:
 
 
 def serve_tests_first(store: Store, project_id: int) -> int:
-    """Put the test items that wait for a label before everything else in the queue, also before the picks of a round
-    that finished after the draw; their number."""
+    """Put the test items that wait for a label before everything else in the queue, including the picks of a round that
+    finished after the draw; returns their number."""
     query = select(Item.id).join(ItemState, ItemState.item_id == Item.id)
     query = query.where(Item.project_id == project_id, Item.held_out, ItemState.waiting)
     with store.write() as connection:

@@ -1,12 +1,12 @@
 """Finding items in the whole pool of a project: by state, class, annotator, round, split, date, name and marks.
 
-`matching` answers a query as one boolean per item, at the positions of `ItemStates`. Conditions on the state of an item
-are comparisons of arrays, and so are those on an annotator's labels, notes and contested items
+`matching` answers a query with one boolean per item, at the positions of `ItemStates`. Conditions on the state of an
+item compare arrays, and so do those on an annotator's labels, on notes and on contested items
 (`storage.labeling.browsing.kept_values`). Unreadable items and the picks of a round are read through an index that
-holds only the rows concerned. No query reads all items; names and splits are read once
+holds only those rows. No query reads all items; names and splits are read once
 (`storage.labeling.browsing.item_columns`).
 
-A `viewer` is the annotator of a blind project: only labels and notes of their own count, and no item is contested.
+A `viewer` is an annotator of a blind project: only their own labels and notes count, and no item is contested.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _visible_labels(store: Store, project_id: int, states: ItemStates, query: It
 
 
 def _of_states(states: ItemStates, labels: NDArray[np.int32], query: ItemQuery) -> NDArray[np.bool_]:
-    """(n,) the conditions that arrays answer; a new array."""
+    """(n,) whether the item meets the conditions on its state and on the labels in view; a new array."""
     labeled = labels != NO_ID
     if query.show == "waiting":
         mask = states.waiting & ~labeled if query.viewer != NO_ID else states.waiting.copy()
@@ -133,7 +133,7 @@ def _are_among(states: ItemStates, item_ids: NDArray[np.int64]) -> NDArray[np.bo
 
 
 def _listed(connection: Connection, project_id: int, query: ItemQuery) -> Iterable[NDArray[np.int64]]:
-    """Ids of the items that meet each condition that an index answers."""
+    """For each condition that has an index, the ids of the items that meet it."""
     if "unreadable" in query.marks:
         yield _ids(connection, select(Item.id).where(Item.project_id == project_id, text(NOT_OK)))
     if query.round_id is not None:
@@ -142,7 +142,7 @@ def _listed(connection: Connection, project_id: int, query: ItemQuery) -> Iterab
 
 
 def _kept(store: Store, project_id: int, states: ItemStates, query: ItemQuery) -> Iterable[NDArray[np.bool_]]:
-    """(n,) each condition on labels and notes, from the arrays that follow the events."""
+    """For each condition on labels and notes, (n,) whether the item meets it, from the arrays of `kept_values`."""
     nothing = np.zeros(states.n_items, np.bool_)
     if "noted" in query.marks:
         yield have_notes(store, project_id, query.viewer, states)
@@ -177,7 +177,7 @@ def notes_of(
 
 
 def note_texts(connection: Connection, project_id: int, first: int, last: int) -> dict[int, str]:
-    """item id -> its notes, one a line, oldest first, for the items of a range of ids that have any."""
+    """item id -> its notes, one per line, oldest first, for the items in a range of ids that have any."""
     found: dict[int, dict[int, str]] = {}
     for row in connection.execute(standing_notes(project_id).where(LabelEvent.item_id.between(first, last))):
         found.setdefault(row.item_id, {}).pop(row.annotator_id, None)
@@ -188,7 +188,7 @@ def note_texts(connection: Connection, project_id: int, first: int, last: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryChoices:
-    """What the conditions of a query can be in a project."""
+    """The values that the conditions of a query can have in a project."""
 
     annotators: list[tuple[int, str]]  # with a current label in the project: id, name
     rounds: list[tuple[int, int]]  # finished rounds, newest first: id, number
@@ -196,7 +196,7 @@ class QueryChoices:
 
 
 def query_choices(store: Store, project_id: int, viewer: int = NO_ID) -> QueryChoices:
-    """The values that the conditions of a query can have in this project."""
+    """`QueryChoices` of this project."""
     states = item_states(store, project_id)
     with store.read() as connection:
         people = connection.execute(select(Annotator.id, Annotator.name).order_by(Annotator.name)).all()

@@ -1,9 +1,9 @@
 """Names and splits of all items of a project in memory, for searching and sorting by them.
 
-They are read when someone first searches or sorts by name or split, or ahead of that for the project that was labeled
-last, and never change for an item. Later calls read the
-items imported since then. When items were deleted (`ItemStates.generation`), everything is read again. A million names
-of 30 characters take about 35 MB; the columns of one project are kept.
+They are read at the first search or sort by name or split, or earlier for the project that was labeled last. The
+values of an item never change. Later calls read the items imported since then. When items were deleted
+(`ItemStates.generation`), everything is read again. A million names of 30 characters take about 35 MB; only the columns
+of one project are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.database.schema import Item
 from storage.database.store import Store
 from storage.labeling.state_arrays import ItemStates
 
-READ_ROWS = 20_000  # names that are strings of Python at the same time
+READ_ROWS = 20_000  # names that are Python strings at the same time
 KEPT_SEARCHES = 4
 
 
@@ -37,12 +37,12 @@ class ItemColumns:
     item_ids: NDArray[np.int64]
     names: Any  # pyarrow.ChunkedArray of names in lower case
     split: NDArray[np.int16]  # position in `split_names`
-    split_names: tuple[str, ...]  # as the source says, "" for none
+    split_names: tuple[str, ...]  # as the source names them, "" for none
     _by_name: list[NDArray[np.int32]] = field(default_factory=list, repr=False)
     _searches: dict[str, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def containing(self, text: str) -> NDArray[np.bool_]:
-        """(n,) whether the name contains `text`, without regard to case; the last searches are kept for their pages."""
+        """(n,) whether the name contains `text`, ignoring case. The last results are kept for further pages."""
         text = text.lower()
         found = self._searches.get(text)
         if found is None:
@@ -62,11 +62,11 @@ class ItemColumns:
         return inside
 
     def by_name(self) -> NDArray[np.int32]:
-        """(n,) positions in the order of names, sorted once; equal names by id."""
+        """(n,) positions in the order of names, sorted once; equal names are in the order of ids."""
         if not self._by_name:
             order = pc.sort_indices(self.names).to_numpy() if len(self.names) else np.empty(0)
             self._by_name.append(order.astype(np.int32))
-            pa.default_memory_pool().release_unused()  # what sorting needed: 20 MB for a million names
+            pa.default_memory_pool().release_unused()  # memory that sorting used: 20 MB for a million names
         return self._by_name[0]
 
 
@@ -123,7 +123,7 @@ def _with_new(store: Store, known: ItemColumns, item_ids: NDArray[np.int64]) -> 
 
 
 def _blocks(connection: Connection, query: Select[*tuple[Any, ...]], is_sqlite: bool) -> Iterator[Sequence[Any]]:
-    """The rows of a query, some thousand at a time; on SQLite from the driver's tuples, in half of the time."""
+    """The rows of a query, several thousand at a time; on SQLite from the driver's tuples, in half the time."""
     if not is_sqlite:
         yield from connection.execution_options(yield_per=READ_ROWS).execute(query).partitions()
         return

@@ -1,8 +1,8 @@
-"""What label events say about every item of a project, as arrays in memory: the labels of one annotator, contested
-items, and items with notes.
+"""Values of every item of a project that follow from label events, as arrays in memory: the labels of one annotator,
+contested items, and items with notes.
 
-The first call for a kind of value reads all items concerned. A later call reads the items that have new events, so that
-the answer after a label costs the same at any number of labels. An array is never changed in place: a change copies it.
+The first call for a kind of value reads all items concerned. A later call reads only the items that have new events, so
+its cost does not grow with the number of labels. An array is never changed in place: a change copies it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _lock = Lock()
 
 
 def labels_of(store: Store, project_id: int, annotator: int, states: ItemStates) -> NDArray[np.int32]:
-    """(n,) class of the current label of this annotator, as given; NO_ID without one."""
+    """(n,) class of this annotator's current label, as given; NO_ID without one."""
 
     def read(connection: Connection, item_ids: Sequence[int] | None) -> Values:
         query = select(CurrentLabel.item_id, CurrentLabel.class_id).where(
@@ -58,7 +58,7 @@ def labels_of(store: Store, project_id: int, annotator: int, states: ItemStates)
 
 
 def are_contested(store: Store, project_id: int, states: ItemStates) -> NDArray[np.bool_]:
-    """(n,) whether the current labels count as different classes and nobody decided."""
+    """(n,) whether the current labels count as different classes without a review decision."""
     with store.read() as connection:
         merged = tuple(sorted(class_rows.effective_ids(connection, project_id).items()))
 
@@ -78,7 +78,7 @@ def are_contested(store: Store, project_id: int, states: ItemStates) -> NDArray[
 
 
 def have_notes(store: Store, project_id: int, viewer: int, states: ItemStates) -> NDArray[np.bool_]:
-    """(n,) whether the item has a note, of the annotator `viewer` or, with NO_ID, of anyone."""
+    """(n,) whether the item has a note by the annotator `viewer` or, with NO_ID, by anyone."""
 
     def read(connection: Connection, item_ids: Sequence[int] | None) -> Values:
         newest = {
@@ -94,8 +94,8 @@ def have_notes(store: Store, project_id: int, viewer: int, states: ItemStates) -
 
 
 def standing_notes(project_id: int) -> Select[*tuple[Any, ...]]:
-    """Notes that are not undone, oldest first. An annotator's newest note on an item takes the place of the earlier
-    ones; an empty one removes them."""
+    """Notes that are not undone, oldest first. An annotator's newest note on an item replaces the earlier ones; an
+    empty one removes them."""
     columns = (LabelEvent.item_id, LabelEvent.annotator_id, LabelEvent.note, LabelEvent.sequence)
     notes = select(*columns).where(LabelEvent.project_id == project_id, text(f"label_events.{NOTED}"), ~is_undone())
     return notes.order_by(LabelEvent.sequence)
@@ -120,8 +120,8 @@ def _values(store: Store, states: ItemStates, project_id: int, kind: tuple[Hasha
 
 
 def _current(connection: Connection, states: ItemStates, project_id: int, known: _Kept | None, read: Read) -> _Kept:
-    """`known` with the items that have new events. Events of one project are stored one transaction after the other, so
-    none with a smaller sequence appears later."""
+    """`known`, updated for the items that have new events. The transactions that store events of a project are
+    serialized, so no event with a smaller sequence appears later."""
     if known is not None:
         # The sum keeps SQLite from an index on the project, which holds all of its events.
         after = (LabelEvent.project_id + 0 == project_id, LabelEvent.sequence > known.sequence)

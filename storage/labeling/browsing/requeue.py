@@ -1,7 +1,7 @@
-"""Items that an editor sends to the front of the queue, and back to where they were.
+"""Moving items to the front of the queue on behalf of an editor, and back to their former places.
 
 An item that any annotator skipped waits again: its skips are undone by events of the editor. Taking the items back
-restores their ranks and skips them again, in the name of the editor. An item that was labeled in between stays.
+restores their ranks and skips them again in the editor's name. An item that was labeled in between is not changed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from storage.projects import projects
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """What was done, as `take_back` needs it."""
+    """What `take_back` needs to undo the move."""
 
-    ranks: dict[int, int]  # of the items that wait now: the ranks they had before
-    skipped: dict[int, int]  # of those, the ones that were skipped: their labels then
+    ranks: dict[int, int]  # item id -> former rank, for the items that wait now
+    skipped: dict[int, int]  # item id -> number of labels, for those of them that were skipped
 
     @property
     def n_waiting(self) -> int:
@@ -36,7 +36,7 @@ class Sent:
 
 
 def send_to_queue(store: Store, project_id: int, item_ids: Sequence[int], *, annotator: int) -> Sent:
-    """Serve those of the items that can be labeled before all others, in this order."""
+    """Serve these items, as far as they can be labeled, before all others and in this order."""
     with store.write() as connection:
         projects.touch(connection, project_id)
         skipped = {row.item_id: row.n_labels for row in _states(connection, project_id, item_ids) if row.skipped}
@@ -61,7 +61,7 @@ def send_to_queue(store: Store, project_id: int, item_ids: Sequence[int], *, ann
 
 
 def take_back(store: Store, project_id: int, sent: Sent, *, annotator: int) -> int:
-    """Undo `send_to_queue`; returns the number of items that are where they were.
+    """Undo `send_to_queue`; returns the number of items that are back in their former places.
 
     Ranks come from a browser. An item above NOT_QUEUED would never be served, and one far below 0 would leave no rank
     before it.
