@@ -1,9 +1,9 @@
 """The numbers of the newest finished round as files: embeddings and probabilities of its items.
 
-`arrays.npz` holds item_ids (n,), sha256 (n,), split (n,), class_names (C,), probabilities (n, C) and, when the round
-trained a model, embeddings (n, e). `arrays.parquet` holds the same with one row for each item, its name, and its class
-names in the metadata of the schema under `class_names`. The probabilities are the pseudo-labels of the round: a labeled
-item has the label it had then. Classes have their present names.
+`arrays.npz` holds item_ids (n,), sha256 (n,), split (n,), class_names (C,), probabilities (n, C) and, if the round
+trained a model, embeddings (n, e). `arrays.parquet` holds the same values and the item names, one row per item; the
+class names are in the metadata of its schema under `class_names`. The probabilities are the pseudo-labels of the round:
+those of a labeled item are the label it had then. Classes have their current names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RoundArrays:
 
 
 def write_arrays(store: Store, connection: Connection, project_id: int, folder: Path) -> int:
-    """Write both files into `folder`; returns the number of the round. Raises NotFound before the first one."""
+    """Write both files into `folder`; returns the number of the round. Raises NotFound before the first round."""
     found = newest_arrays(store, connection, project_id)
     _write_npz(found, folder / NPZ)
     _write_parquet(found, folder / PARQUET)
@@ -50,7 +50,7 @@ def write_arrays(store: Store, connection: Connection, project_id: int, folder: 
 
 
 def newest_arrays(store: Store, connection: Connection, project_id: int) -> RoundArrays:
-    """The arrays of the newest finished round, for the items that the project still has. Raises NotFound before it."""
+    """The arrays of the newest finished round, for the items that the project still has. NotFound before it."""
     query = select(Round.id, Round.number, Round.class_event).where(
         Round.project_id == project_id, Round.status == "finished"
     )

@@ -1,7 +1,7 @@
-"""The rows of an export as columns, a chunk at a time: the same values as `ExportRows`, without a dictionary per row.
+"""The rows of an export as columns, one chunk at a time: the same values as `ExportRows`, without a dictionary per row.
 
-Tables that are stored by column take them as they are. Only rows that differ from most (picks, labels of several
-annotators, further names) cost work of their own.
+Columnar table formats take the columns as they are. Only unusual rows (picks, labels of several annotators, further
+names) are processed one by one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Column = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """`values` has a sequence of `n` values for each column, None for a column without any value. The columns of votes
-    are few distinct values: `votes` has those, `vote_of` (n,) the position of each row among them."""
+    """`values` has a sequence of `n` values for each column, or None for a column without values. The columns of votes
+    have few distinct values: these are in `votes`, and `vote_of` (n,) is the position of each row among them."""
 
     n: int
     values: dict[str, Column | None]
@@ -35,7 +35,7 @@ class Columns:
 
 @contextmanager
 def without_cycle_collection() -> Iterator[None]:
-    """Pause the search for reference cycles. Rows have none, and the search took a third of the time of an export."""
+    """Pause cyclic garbage collection. Rows have no reference cycles, and it took a third of the time of an export."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -46,7 +46,7 @@ def without_cycle_collection() -> Iterator[None]:
 
 
 def columns_of(rows: ExportRows) -> Iterator[Columns]:
-    """All rows, in order; chunks without rows are left out."""
+    """The columns of all rows, chunk by chunk in order; chunks without rows are left out."""
     for chunk in rows.chunks():
         found = _columns(rows, chunk)
         if found is not None:
@@ -55,7 +55,7 @@ def columns_of(rows: ExportRows) -> Iterator[Columns]:
 
 def _columns(rows: ExportRows, chunk: Chunk) -> Columns | None:
     pseudo, kept, fields = chunk.pseudo_labels, chunk.rows, chunk.fields
-    if rows.pseudo_labels is not None and not rows.options.unlabeled:  # else every item of a chunk has a row
+    if rows.pseudo_labels is not None and not rows.options.unlabeled:  # otherwise every item of a chunk has a row
         kept, fields = _with_label(chunk)
     if not kept:
         return None
@@ -175,7 +175,7 @@ def _set_pseudo(
     item_ids: Column,
     kinds: list[str],
 ) -> None:
-    """The confidence and the round of pseudo-labels."""
+    """Fill in the confidence and the round of pseudo-labels."""
     if not pseudo or rows.pseudo_labels is None:
         return
     number = rows.pseudo_labels.number

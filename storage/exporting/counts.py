@@ -1,4 +1,4 @@
-"""How many rows an export would have, before it is made. Items are chosen by the rules of `storage.exporting.rows`."""
+"""The number of rows that an export would have. Items are chosen by the rules of `storage.exporting.rows`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExportCounts:
     labels: int
     pseudo_labels: int  # items without a label whose prediction reaches the required confidence
     test_items: int  # held-out items with a known label
-    contested: int = 0  # items whose labels differ and that nobody decided, also those that are left out
+    contested: int = 0  # items whose labels differ without a review decision, including those left out
     contested_left_out: int = 0
 
     @property

@@ -1,8 +1,8 @@
-"""Writers: each takes rows one at a time and leaves a table that `storage.importing.tables.readers` reads back.
+"""Writers: each takes rows one at a time and writes a table that `storage.importing.tables.readers` can read.
 
-CSV cells that a spreadsheet would run as a formula get an apostrophe in front, and the column `guarded_cells` names the
-cells of the row that have one, so that reading takes exactly those away. There is no way to make a CSV safe in every
-program, and one saved again by a spreadsheet may lose the apostrophes; JSONL and Parquet hold every value exactly.
+CSV cells that a spreadsheet would evaluate as a formula get a leading apostrophe. The column `guarded_cells` names
+these cells of the row, so that an import removes exactly these apostrophes. No CSV is safe in every program, and a
+spreadsheet that saves the file again may drop the apostrophes; JSONL and Parquet hold every value exactly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_formula(text: str) -> bool:
 
 
 def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
-    """The cells of one CSV row, with the names of those that carry an apostrophe last."""
+    """The cells of one CSV row; the last cell names those that got an apostrophe."""
     cells: list[Any] = []
     names = []
     for name in columns:
@@ -62,8 +62,8 @@ def guarded(values: dict[str, Any], columns: Sequence[str]) -> list[Any]:
 
 
 class CsvWriter:
-    """A table for spreadsheets, with a byte order mark, by which they recognize UTF-8. A slim table, which is meant for
-    programs, has neither the mark nor the column `guarded_cells`."""
+    """A table for spreadsheets, with a byte order mark, by which they recognize UTF-8. A slim table is for programs and
+    has neither the mark nor the column `guarded_cells`."""
 
     def __init__(self, path: Path, columns: Sequence[str] = COLUMNS, slim: bool = False) -> None:
         self._columns, self._slim = columns, slim

@@ -1,8 +1,8 @@
-"""Exports for Hugging Face datasets: Parquet files whose features are declared, and the dataset card.
+"""Exports for Hugging Face datasets: Parquet files with declared features, and the dataset card.
 
 Labels are numbers with a `ClassLabel` feature, so that `load_dataset` gives the class names of the project in their
-order. The format `hugging-face` has the bytes of each file in its row; the complete row of the export is in the column
-`winnow` as JSON, which imports read. Class folders have a `metadata.parquet` in each split.
+order. In the format `hugging-face`, each row contains the bytes of its file, and the column `winnow` contains the
+complete row of the export as JSON, which imports read. Class folders have a `metadata.parquet` in each split.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ To publish it, log in with `hf auth login` and push it from your own account:
 
 
 def split_file(split: str) -> str:
-    """The Parquet file of a split, as the Hub names a single shard."""
+    """The Parquet file name of a split, in the Hub's form for a single shard."""
     return f"data/{split_name(split)}-00000-of-00001.parquet"
 
 
 def split_name(split: str) -> str:
-    """The name of a split as `datasets` allows it: letters, digits and underscores."""
+    """The name of a split in the characters that `datasets` allows: letters, digits and underscores."""
     return re.sub(r"\W+", "_", split.lower()) or "train"
 
 

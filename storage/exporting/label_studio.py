@@ -1,8 +1,8 @@
-"""Exports for Label Studio: tasks, the labeling interface that fits them, and how to load both.
+"""Exports for Label Studio: tasks, the labeling interface that fits them, and instructions for loading both.
 
-Every result carries the id of the label event it was made from, so that a later import of Label Studio's JSON export
-recognizes labels that were changed there. Annotations name no person: Label Studio refuses the whole file when it does
-not know one of them. The names are in the data of each task.
+Every result has the id of the label event it was made from, so that a later import of Label Studio's JSON export
+recognizes labels that were changed there. Annotations name no person, because Label Studio refuses the whole file if it
+does not know one of the names. The names are in the data of each task.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def media_address(prefix: str, path: str) -> str:
 
 
 def local_files_prefix(target: Path) -> str:
-    """For files that are served from the folder that contains the export."""
+    """The prefix of addresses of files served from the folder that contains the export."""
     name = target.stem if target.suffix == ".zip" else target.name
     return f"{LOCAL_FILES}{quote(name)}/"
 
 
 def readme(target: Path, prefix: str, media: bool) -> str:
-    """The text that says how to load the tasks into Label Studio."""
+    """Instructions for loading the tasks into Label Studio."""
     folder = target.stem if target.suffix == ".zip" else target.name
     if not media:
         about = "The media files were not exported: the tasks name them, and Label Studio cannot show them."
     elif prefix == local_files_prefix(target):
         about = f"The tasks address the files as `{prefix}media/…`; another address is set with --media-prefix."
     else:
-        about = f"The tasks address the files as `{prefix}media/…`, as --media-prefix says."
+        about = f"The tasks address the files as `{prefix}media/…`, as set with --media-prefix."
     return README.format(folder=folder, about=about)
 
 

@@ -1,5 +1,5 @@
-"""Where an export came from: the newest finished round with its settings and model, a digest of the rows, and
-suggestions that were labels."""
+"""The provenance of an export: the newest finished round with its settings and model, a digest of the rows, and
+suggestions that repeat a label."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.database.store import Store
 from storage.rounds.log import RoundLog
 from storage.rounds.names import round_names
 
-ROW_COLUMNS = ("sha256", "split", "source", "label")  # of the digest of rows
+ROW_COLUMNS = ("sha256", "split", "source", "label")  # that the digest of rows covers
 
 
 class RowDigest:
@@ -37,7 +37,7 @@ class RowDigest:
 
 def round_provenance(store: Store, project_id: int) -> dict[str, Any] | None:
     """Number, name, strategy, seed, settings and the hash of the model; None before the first finished round. `encoder`
-    is None for a network that learned from scratch."""
+    is None for a network that was trained from scratch."""
     log = RoundLog(store, project_id)
     row = log.latest("finished")
     if row is None:
@@ -66,9 +66,9 @@ def _encoder(settings: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def repeated_labels(connection: Connection, sequences: Sequence[int]) -> Sequence[int]:
-    """Those of the events whose suggestion, stored with a confidence of 100 %, was a label of the item.
+    """The sequences of those events whose suggestion was a label of the item, stored with a confidence of 100 %.
 
-    Earlier versions showed the label of an item as the suggestion of a round that had used the label.
+    Earlier versions showed the label of an item as a suggestion if the round had used that label.
     """
     earlier, used_by = aliased(LabelEvent), aliased(Round)
     was_used = (

@@ -1,6 +1,6 @@
 """Why a round selected an item and what its label changed, as columns of exports and screens.
 
-Ids have no meaning outside the store: the predicted class is given by name, the nearest labeled item by its hash.
+Ids have no meaning outside the store, so the predicted class is given by name and the nearest labeled item by its hash.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from storage.media.contents import Content, content_of
 from storage.projects import class_rows
 from storage.rounds.log import RoundLog
 
-TABLES = ("csv", "jsonl", "parquet")  # formats that can have rows without a label
+TABLES = ("csv", "jsonl", "parquet")  # formats that support rows without a label
 Format = Literal["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity", "raven"]
 CHUNK = 10_000
 OTHER_COLUMNS = (
@@ -52,7 +52,7 @@ COLUMNS = (
     "other_labels", *VOTE_COLUMNS,
 )  # fmt: skip
 UNLABELED = {"label": None, "source": "none"}
-CERTAIN = 0.9999  # a label that was shown as a suggestion had the confidence 1
+CERTAIN = 0.9999  # suggestions that repeated a label had the confidence 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +60,15 @@ class ExportOptions:
     """What an export contains. The formats `folders` and `hugging-face` always contain the files."""
 
     format: Format = "csv"
-    pseudo_above: float | None = None  # also predictions with at least this confidence
-    held_out: bool = False  # also test items with a known label
-    media: bool = False  # also the files
+    pseudo_above: float | None = None  # include predictions with at least this confidence
+    held_out: bool = False  # include test items with a known label
+    media: bool = False  # include the files
     media_prefix: str | None = None  # before paths in Label Studio tasks; None: its addresses of local files
-    arrays: bool = False  # also embeddings and probabilities of the newest finished round
+    arrays: bool = False  # include embeddings and probabilities of the newest finished round
     overwrite: bool = False
     items: tuple[int, ...] | None = None  # only these
-    unlabeled: bool = False  # also items without a label; only in tables
-    contested: Contested = "keep"  # items whose labels differ and that nobody decided: keep, majority, or omit
+    unlabeled: bool = False  # include items without a label; only in tables
+    contested: Contested = "keep"  # items whose labels differ without a decision: keep, majority, or omit
 
     def __post_init__(self) -> None:
         if self.contested not in CONTESTED:
@@ -90,14 +90,14 @@ class ExportItem:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive items of an export, as read."""
+    """Consecutive items of an export, as read from the store."""
 
     rows: Sequence[Any]
     fields: dict[str, Sequence[Any]]  # name in the query -> the values of `rows`
     names: dict[int, list[str]]  # item id -> its other names
     others: dict[int, list[dict[str, Any]]]  # item id -> its labels other than the one that counts
     pseudo_labels: dict[int, tuple[str, float]]  # item id -> (label, confidence)
-    notes: dict[int, str]  # item id -> the notes on it, one a line
+    notes: dict[int, str]  # item id -> its notes, one per line
 
 
 class PseudoLabels:
@@ -111,9 +111,9 @@ class PseudoLabels:
         names: list[str | None],
         without: NDArray[np.int64] | tuple[()] = (),
     ) -> None:
-        """`probabilities` is (n, C); `names` has the label of each column, None where it cannot be given any more.
+        """`probabilities` is (n, C); `names` has the label of each column, None if the class can no longer be given.
 
-        `without`: ids of items whose rows repeat a label and are no predictions.
+        `without`: ids of items whose rows repeat a label and are not predictions.
         """
         order = np.argsort(item_ids, kind="stable")
         order = order[~np.isin(np.asarray(item_ids)[order], without)]
@@ -194,7 +194,7 @@ class ExportRows:
                     self.n_left_out += 1
 
     def chunks(self) -> Iterator[Chunk]:
-        """The items that may have a row, in order, with what belongs to them."""
+        """The items that may have a row, in order, with their names, labels, pseudo-labels and notes."""
         for rows in self._blocks():
             fields = fields_of(rows)
             item_ids = fields["id"]
@@ -205,7 +205,7 @@ class ExportRows:
             yield Chunk(rows, fields, *about)
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
-        """The rows of the query in the order of ids, some thousand at a time."""
+        """The rows of the query in the order of ids, several thousand at a time."""
         for ids in chunks(sorted(set(self.options.items or ())), CHUNK):
             if rows := self.connection.execute(self._query().where(Item.id.in_(ids))).all():
                 yield rows
@@ -253,7 +253,7 @@ class ExportRows:
         return self.pseudo_labels.of(np.array(unlabeled, np.int64), self.options.pseudo_above)
 
     def _values(self, row: Any, pseudo_label: tuple[str, float] | None) -> dict[str, Any] | None:
-        """All columns but the path; None when the item has no row."""
+        """All columns except the path; None if the item has no row."""
         values: dict[str, Any] = dict.fromkeys(COLUMNS)
         for name in ITEM_COLUMNS:
             values[name] = getattr(row, name)
@@ -332,7 +332,7 @@ class ExportRows:
 
 
 def fields_of(rows: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    """Name in the query -> the values of these rows, of which there is at least one."""
+    """Name in the query -> the values of these rows. There must be at least one row."""
     return dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
 
 
@@ -345,7 +345,7 @@ def _event_columns() -> tuple[Any, ...]:
 
 
 def span_columns() -> tuple[Any, ...]:
-    """The recording of a window, its place, and the group. Start and end are seconds; a clip starts at 0."""
+    """The recording of a window, its position, and the group. Start and end are in seconds; a clip starts at 0."""
     start = case((Item.recording_sha256.is_not(None), 1.0 * Item.first_frame / Item.sample_rate), else_=0.0)
     end = case((Item.recording_sha256.is_not(None), (Item.last_frame + 1.0) / Item.sample_rate), else_=Item.seconds)
     return (
@@ -365,12 +365,12 @@ def is_test_item() -> ColumnElement[bool]:
 
 
 def may_have_pseudo_label() -> ColumnElement[bool]:
-    """The condition for a row with a prediction, if its confidence suffices."""
+    """The condition for a row with a prediction, whose confidence is checked later."""
     return and_(~Item.held_out, ItemState.class_id.is_(None), Item.condition == "ok")
 
 
 def newest_pseudo_labels(store: Store, connection: Connection, project_id: int) -> PseudoLabels:
-    """Those of the newest finished round, with classes renamed, merged or retired as they are now.
+    """The pseudo-labels of the newest finished round, with the present names, merges and retirements of classes.
 
     Raises NotFound before the first finished round.
     """

@@ -1,7 +1,8 @@
-"""Labeled data as files: one consistent snapshot in a fixed order, complete under its final name or absent.
+"""Labeled data as files: one consistent snapshot in a fixed order.
 
 An export is a folder or one zip file with a table, `manifest.json` and, on request, the media. It is written beside its
-target under a temporary name and renamed at the end. Two exports of the same state are equal byte by byte.
+target under a temporary name and renamed at the end, so an incomplete export never has the final name. Two exports of
+the same state are identical byte by byte.
 
 Class folders load with Hugging Face datasets. Each split has a metadata.parquet with the files that exist and a few
 columns; all other columns are in labels.csv beside the splits. A CSV export has a second table with the columns
@@ -74,8 +75,8 @@ class ExportReport:
     sources: dict[str, int]
     media_files: int
     media_missing: int  # rows whose file is missing or changed; they have no path
-    contested: int  # rows whose labels differ and that nobody decided
-    contested_left_out: int  # such items that the options leave out
+    contested: int  # rows whose labels differ without a review decision
+    contested_left_out: int  # such items left out by the options
     label_sequence: int
 
 
@@ -118,7 +119,7 @@ class _Export:
         self.writers: dict[str, TableWriter] = {}
         self.splits: dict[str, str] = {}  # name for Hugging Face -> pattern of its files
         self.class_names: list[str] = []
-        self.window_files: list[Path] = []  # named after the key of the window, which is not the hash of the file
+        self.window_files: list[Path] = []  # named after the window's key, which is not the hash of the file
         self.arrays_round: int | None = None
         self.digest, self.has_digest = RowDigest(), options.format != "hugging-face"
         self.tracks = SpanTables("raven" if options.format == "raven" else "audacity")
@@ -139,7 +140,7 @@ class _Export:
                     self._write_rows(rows, report)
                 if self.options.arrays:
                     self.arrays_round = write_arrays(self.store, connection, self.project_id, self.folder)
-                if not self.writers:  # an export without rows still has its (empty) table
+                if not self.writers:  # an export without rows still has an (empty) table
                     self._writer(self.table)
             about = self._about(connection, moment, rows)
         if can_verify_media(self.store):
@@ -170,7 +171,7 @@ class _Export:
                 report(Progress("export", self.n_rows, 0))
 
     def _write_columns(self, rows: ExportRows, report: Report) -> None:
-        """The table that `_write_rows` gives, without a dictionary per row. The hash of the file covers its rows."""
+        """Write the same table as `_write_rows` without a dictionary per row. The hash of the file covers its rows."""
         self.has_digest = False
         writer: Any = self._writer(self.table)
         for columns in columns_of(rows):
@@ -206,7 +207,7 @@ class _Export:
             self._writer(f"{split}/{METADATA}").write({"file_name": place} | values)
 
     def _write_with_bytes(self, item: ExportItem) -> None:
-        """One row of a Parquet file of its split; an item whose file is missing or changed has none."""
+        """Write one row to the Parquet file of its split; an item whose file is missing or changed gets none."""
         values = item.values
         try:
             data = read_content(self.store.media, item.content)
@@ -252,7 +253,7 @@ class _Export:
         return TasksWriter(path, self.kind, self._media_prefix())
 
     def _media_prefix(self) -> str:
-        """What stands before the path of a file in a Label Studio task."""
+        """The text before the path of a file in a Label Studio task."""
         if self.options.media_prefix is not None:
             return self.options.media_prefix
         return local_files_prefix(self.target)
@@ -261,7 +262,7 @@ class _Export:
         return columns if self.weights is None else (*columns, WEIGHT)
 
     def _media(self, item: ExportItem) -> str:
-        """Copy the item's file into the export; its path there, or "" without a file."""
+        """Copy the item's file into the export; returns its path there, or "" without a file."""
         values = item.values
         if not (self.options.media or self.options.format == "folders"):
             return ""
@@ -281,7 +282,7 @@ class _Export:
         return place
 
     def _copy(self, content: Content, target: Path) -> None:
-        """Copy the bytes as imported, or make those of a window; raises `MediaMissing` or `MediaChanged`."""
+        """Copy the imported bytes, or write those of a window; raises `MediaMissing` or `MediaChanged`."""
         if content.span is not None:
             data = read_content(self.store.media, content)
             target.write_bytes(data)
@@ -297,7 +298,7 @@ class _Export:
             raise MediaChanged(f"The file of {sha256} has changed since it was imported.")
 
     def _class_folder(self, label: str) -> str:
-        """A safe folder name: the class name if it is one, else a number with the readable part of the name."""
+        """A safe folder name: the class name if it is safe, else a number with the readable part of the name."""
         if label not in self.folder_names:
             taken = {name.lower() for name in self.folder_names.values()}
             plain = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,60}", label) and label.lower() not in _RESERVED

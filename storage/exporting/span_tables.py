@@ -1,7 +1,7 @@
-"""Labels of stretches of recordings for programs that show sound: Audacity label tracks and Raven selection tables.
+"""Labels of parts of recordings for audio programs: Audacity label tracks and Raven selection tables.
 
-One text file per recording. Windows of one class that overlap or follow each other without a gap are one stretch. A
-clip that is no window is a stretch of its own file, from 0 to its length.
+There is one text file per recording. Windows of one class that overlap or adjoin are joined into one span. A clip that
+is not a window is one span of its own file, from 0 to its length.
 
 Audacity   start <tab> end <tab> label, in seconds, without a header (File > Import > Labels)
 Raven      tab-separated with a header; the columns Selection to High Freq (Hz) are those that Raven requires
@@ -24,12 +24,12 @@ RAVEN_COLUMNS = (
 
 
 class LabeledSpan(NamedTuple):
-    """A stretch of a recording with one class."""
+    """A span of a recording with one class."""
 
     start: float  # seconds
     end: float
     label: str
-    confidence: float | None = None  # of a prediction; the mean over the windows of a stretch
+    confidence: float | None = None  # of a prediction; the mean over the windows of a span
 
 
 class RecordingKey(NamedTuple):
@@ -41,10 +41,10 @@ class RecordingKey(NamedTuple):
 
 
 def merged(spans: Iterable[LabeledSpan]) -> list[LabeledSpan]:
-    """Stretches in the order of their starts: windows of one class that touch or overlap are joined."""
+    """Spans in the order of their starts: windows of one class that adjoin or overlap are joined."""
     joined: list[LabeledSpan] = []
     parts: list[list[float]] = []
-    newest: dict[str, int] = {}  # label -> position of its last stretch
+    newest: dict[str, int] = {}  # label -> position of its last span
     for span in sorted(spans, key=lambda one: (one.start, one.end, one.label)):
         known = newest.get(span.label)
         if known is not None and span.start <= joined[known].end + SAME_PLACE:
@@ -75,12 +75,12 @@ def raven_text(recording: RecordingKey, spans: Iterable[LabeledSpan]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text in one cell: tabs and line ends would start another one."""
+    """The text without tabs and line ends, which would start another cell or row."""
     return " ".join(re.split(r"[\t\r\n\v\f\x00\x85\u2028\u2029]+", text)).strip() or "unnamed"
 
 
 class SpanTables:
-    """Collects stretches and writes one file per recording."""
+    """Collects spans and writes one file per recording."""
 
     def __init__(self, form: SpanFormat) -> None:
         self._form = form
@@ -90,7 +90,7 @@ class SpanTables:
         self._spans.setdefault(recording, []).append(span)
 
     def add_row(self, values: Mapping[str, Any]) -> None:
-        """A row of an export; rows without a length (pictures) have no stretch."""
+        """Add a row of an export; rows without a length (pictures) have no span."""
         if values["end"] is None:
             return
         name, sha256 = values["recording"] or values["name"], values["recording_sha256"] or values["sha256"]
@@ -98,7 +98,7 @@ class SpanTables:
         self.add(RecordingKey(name, sha256, int(values["sample_rate"] or 0)), span)
 
     def write(self, folder: Path) -> list[Path]:
-        """The files, named after the recordings; the first letters of the hash are added where names are equal."""
+        """Write the files, named after the recordings; equal names get the first letters of the hash."""
         folder.mkdir(parents=True, exist_ok=True)
         names: dict[str, int] = {}
         for recording in self._spans:

@@ -33,7 +33,7 @@ def check_target(target: Path | str, overwrite: bool) -> Path:
 @contextlib.contextmanager
 def new_export(target: Path, overwrite: bool) -> Iterator[Path]:
     """An empty folder to fill. At the end of the block it becomes `target`, packed if that is a zip file; after an
-    exception nothing of it is left."""
+    exception it is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(target)
     partial = target.with_name(f".{target.name}.export-{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -52,7 +52,7 @@ def new_export(target: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """The hash and the size of a file, as manifests hold them."""
+    """The hash and the size of a file, in the form used in manifests."""
     with open(path, "rb") as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "n_bytes": path.stat().st_size}
 
@@ -84,7 +84,7 @@ def refuse_existing(target: Path, overwrite: bool) -> None:
     if not target.exists() or overwrite:
         is_export = any((target / name).is_file() for name in MANIFESTS)
         if overwrite and target.is_dir() and any(target.iterdir()) and not is_export:
-            raise Conflict(f"{target} is not an export of Winnow and is left alone. Choose another name.")
+            raise Conflict(f"{target} is not an export of Winnow and was not changed. Choose another name.")
         return
     raise Conflict(f"{target} already exists. Choose another name, or replace it (--overwrite).")
 
@@ -110,7 +110,7 @@ def put_in_place(partial: Path, target: Path, overwrite: bool) -> None:
 def sync_all(path: Path) -> None:
     for file in files_below(path) if path.is_dir() else (path,):
         if path.is_dir() and is_media(file):
-            continue  # the store has these bytes too
+            continue  # a copy of bytes that the store has
         sync_path(file)
 
 

@@ -1,4 +1,4 @@
-"""Checks an exported folder against its own description: the hashes of files, and the rows of tables.
+"""Checks an exported folder against its description: the hashes of files, and the rows of tables.
 
 An export of labels is described by manifest.json, a model by model.json. Nothing is written and no store is needed.
 """
@@ -24,11 +24,11 @@ REPORT_EVERY = 200  # files or rows
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """What was checked, and a sentence for each thing that does not fit."""
+    """What was checked, and one sentence for each problem."""
 
     folder: str
     kind: Literal["export", "model"]
-    source: dict[str, Any]  # round, seed and settings that the folder names
+    source: dict[str, Any]  # round, seed and settings stated in the folder
     n_files: int = 0
     n_rows: int = 0
     problems: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ def verify_folder(folder: Path | str, report: Report = ignore) -> Verification:
     listed = _check_files(folder, about, found, report)
     if found.kind == "model":
         _check_model(about, found)
-    elif (about.get("content") or {}).get("format") != "hugging-face":  # tables per split: checked as files
+    elif (about.get("content") or {}).get("format") != "hugging-face":  # has tables per split: checked as files
         _check_rows(folder, about, found, report)
     _check_others(folder, name, listed, found, report)
     return found
@@ -94,7 +94,7 @@ def _check_files(folder: Path, about: Mapping[str, Any], found: Verification, re
 
 
 def _check_model(about: Mapping[str, Any], found: Verification) -> None:
-    """The weights are those that the round stored."""
+    """Check that the weights are those that the round stored."""
     stored = (about.get("network") or {}).get("sha256")
     written = ((about.get("files") or {}).get("model.safetensors") or {}).get("sha256")
     if stored != written:
@@ -104,7 +104,7 @@ def _check_model(about: Mapping[str, Any], found: Verification) -> None:
 
 
 def _check_rows(folder: Path, about: Mapping[str, Any], found: Verification, report: Report) -> None:
-    """Count the rows and labels of the table, follow their files, and compare the digest of the rows."""
+    """Count the rows and labels of the table, check their files, and compare the digest of the rows."""
     counts = about.get("counts") or {}
     labels: Counter[str] = Counter()
     digest = RowDigest()
@@ -127,11 +127,11 @@ def _check_rows(folder: Path, about: Mapping[str, Any], found: Verification, rep
                 f"{count(labels[name], 'row has', 'rows have')} the label {name!r}; manifest.json says {wanted:,}."
             )
     if about.get("rows_sha256") not in (None, digest.hexdigest()):  # exports of older versions have none
-        found.problems.append("The items or labels of the rows have changed, or their order: the row digest differs.")
+        found.problems.append("The items, labels or order of the rows have changed: the row digest differs.")
 
 
 def _rows(table: Path, found: Verification) -> Iterator[Mapping[str, Any]]:
-    """The exported values of each row. A task of Label Studio has them under `meta.winnow`."""
+    """The exported values of each row. A Label Studio task has them under `meta.winnow`."""
     if table.name == "tasks.json":
         for task in json.loads(table.read_text(encoding="utf-8")):
             yield (task.get("meta") or {}).get("winnow") or {}
@@ -154,7 +154,7 @@ def _check_row_file(folder: Path, table: str, number: int, values: Mapping[str, 
 
 
 def _check_others(folder: Path, name: str, listed: set[str], found: Verification, report: Report) -> None:
-    """Media files carry their hash as their name; any other file that is not listed was added."""
+    """Check the media files, which are named after their hash, and report any other file that is not listed."""
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder).as_posix()
         if not path.is_file() or place in listed or place == name:

@@ -1,8 +1,8 @@
-"""The labels that annotators gave an item, counted by class, as columns of exports.
+"""The labels that annotators gave to an item, counted by class, as columns of exports.
 
 contested   the current labels of the item differ, and nobody has decided in Review
 n_labels    the number of annotators with a current label
-votes       the classes they gave, each with its number of labels, the most frequent first
+votes       the classes of these labels, each with its number of labels, the most frequent first
 decided_by  how the exported label was chosen where that is not obvious: review (a decision), majority (more labels than
             any other class) or newest (a tie: the newest label)
 """
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 
 from storage.database.schema import CurrentLabel, Item, ItemState
 
-Contested = Literal["keep", "majority", "omit"]  # keep them, keep those with a majority, leave all out
+Contested = Literal["keep", "majority", "omit"]  # keep all, keep only those with a majority, leave all out
 CONTESTED: tuple[Contested, ...] = ("keep", "majority", "omit")
 VOTE_COLUMNS = ("contested", "n_labels", "votes", "decided_by")
 

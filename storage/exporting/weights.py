@@ -1,4 +1,4 @@
-"""A summary as an export: a subset of the labeled items, each with its weight, and how it was selected."""
+"""Exports of summaries: a subset of the labeled items with weights, and how the subset was selected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExportWeights:
 
     weights: Mapping[str, float]  # sha256 of the item -> weight
     labels: Mapping[str, str]  # sha256 -> the label at the time of the summary
-    about: Mapping[str, Any] = field(default_factory=dict)  # for the manifest: its settings and its measured accuracy
+    about: Mapping[str, Any] = field(default_factory=dict)  # for the manifest: settings and measured accuracy
 
     def chosen(self, rows: Iterable[ExportItem]) -> Iterator[ExportItem]:
         """The rows of the summary, with their weights."""

@@ -75,7 +75,7 @@ def _use(about: Mapping[str, Any]) -> str:
     encoder = about.get("encoder")
     if encoder:
         name, is_there = escaped(encoder["settings"]["name"]), encoder["included"]
-        where = "It is in this folder." if is_there else "It is not in this folder: put its `encoder.onnx` here."
+        where = "It is in this folder." if is_there else "It is not in this folder: copy its `encoder.onnx` here."
         return (
             f"{use}The encoder `{name}` (license {escaped(encoder['license'])}, identity `{encoder['identity'][:16]}`) "
             f"turns a file into features, and `head.onnx` turns these into probabilities. {where}"
@@ -89,12 +89,12 @@ def _use(about: Mapping[str, Any]) -> str:
 
 def _limits(about: Mapping[str, Any]) -> str:
     return (
-        "## Limits\n\nThe model always answers with one of its classes, also for items that belong to none of them. "
-        "The accuracy holds for items that are drawn like the test items."
+        "## Limits\n\nThe model always predicts one of its classes, even for items that belong to none of them. "
+        "The accuracy applies to items that are drawn in the same way as the test items."
     )
 
 
 def escaped(text: str) -> str:
-    """Text without meaning for Markdown or HTML, on one line."""
+    """The text on one line, escaped for Markdown and HTML."""
     plain = " ".join(text.split())
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>()#+-!|~$&" else letter for letter in plain)

@@ -1,4 +1,4 @@
-"""A confusion matrix as a PNG, drawn with Pillow alone: the process that exports a model has no browser."""
+"""A confusion matrix as a PNG, drawn with Pillow because the process that exports a model has no browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 TEXT, MUTED, PAPER = (30, 33, 36), (92, 100, 112), (255, 255, 255)
 LOW, HIGH = (241, 239, 233), (168, 84, 10)
-MOST_NUMBERS = 30  # classes up to which each cell shows its count
+MOST_NUMBERS = 30  # up to this number of classes, each cell shows its count
 MARGIN = 16
 
 
@@ -42,7 +42,7 @@ def confusion_picture(counts: Sequence[Sequence[int]], names: Sequence[str]) -> 
 def _column_names(
     image: Image.Image, names: Sequence[str], left: int, cell: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont
 ) -> None:
-    """The class names above the columns, turned upright."""
+    """Draw the class names vertically above the columns."""
     for j, name in enumerate(names):
         strip = Image.new("RGB", (left - 8, cell), PAPER)
         ImageDraw.Draw(strip).text((0, cell / 2), name, fill=TEXT, font=font, anchor="lm")

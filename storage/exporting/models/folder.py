@@ -1,4 +1,4 @@
-"""The folder of an exported model: its files, and model.json with what it came from and the hash of every file."""
+"""The folder of an exported model: its files, and model.json with its provenance and the hash of every file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Predictions as a table that is written row by row and survives an interruption.
 
-Rows go to a hidden JSON Lines file beside the target, which begins with a description of the run. The same command run
-again reads which files are in it and continues. The table in its own format appears at the end, complete. The hidden
-file is locked while a run writes it, so a second run with the same target is refused.
+Rows are written to a hidden JSON Lines file beside the target. Its first line describes the run. The same command, run
+again, finds the files that are done and continues. The table appears in its own format at the end, when it is complete.
+The hidden file is locked while a run writes it, so a second run with the same target is refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_predictions_target(target: Path, overwrite: bool) -> Path:
 
 
 class PredictionTable:
-    """The rows of one run. `begin` makes the file or continues one of an interrupted run with the same description."""
+    """The rows of one run. `begin` creates the file or continues that of an interrupted run of the same description."""
 
     def __init__(
         self, target: Path, about: Mapping[str, Any], class_names: Sequence[str], *, of_items: bool = False
@@ -61,12 +61,12 @@ class PredictionTable:
 
     @property
     def n_done(self) -> int:
-        """Rows of earlier runs."""
+        """The number of rows from earlier runs."""
         return len(self._done)
 
     def begin(self, fresh: bool) -> None:
-        """Read what an interrupted run left, or remove it with `fresh`. Raises Conflict while another run has the same
-        target."""
+        """Read the rows of an interrupted run, or remove them if `fresh`. Raises Conflict while another run has the
+        same target."""
         self._release = weakref.finalize(self, os.close, self._locked())
         if fresh:
             os.truncate(self.partial, 0)
@@ -101,7 +101,7 @@ class PredictionTable:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(self.partial)):
                     return descriptor
-            os.close(descriptor)  # a run that ended in between has removed the file
+            os.close(descriptor)  # a run that has just ended removed the file
 
     def has(self, name: str, start: float | None = None) -> bool:
         """Whether an earlier run has predicted this file, or its window from `start` seconds."""
@@ -110,8 +110,8 @@ class PredictionTable:
         return place < len(self._done) and self._done[place] == key
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows; they are in the file when this returns. Raises Conflict if the rows before were removed."""
-        if not self.partial.exists():  # not created again, because the table would miss the rows before
+        """Add rows; they are in the file when this returns. Raises Conflict if the earlier rows were removed."""
+        if not self.partial.exists():  # not created again, because the table would lack the earlier rows
             raise Conflict(f"{self.partial} was removed while it was written. Run the command again.")
         with open(self.partial, "r+", encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
@@ -162,7 +162,7 @@ class PredictionTable:
 
 
 def row_name(file: str, start: float | None) -> str:
-    """What a row is about: a file, or the window of a file that starts there."""
+    """The name of a row: a file, or the window of a file that starts at `start` seconds."""
     return file if not start else f"{file}\n{start:.6f}"
 
 
@@ -181,7 +181,7 @@ def _key(name: str) -> int:
 
 
 def _text(row: Mapping[str, Any]) -> dict[str, Any]:
-    """File names need not be text; bytes that are none are shown as escapes."""
+    """The row with file names as valid text: bytes that are not UTF-8 are written as escapes."""
     return {
         name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for name, value in row.items()
