@@ -69,7 +69,7 @@ class ArtifactFolder:
         self.folder = Path(local) if not self.remote else Path(cache or ".winnow-cache")
         self._files: Any = None
         self._root = ""
-        self._verified: dict[str, tuple[int, int, int]] = {}  # name -> inode, size and time of a file that was right
+        self._verified: dict[str, tuple[int, int, int]] = {}  # name -> inode, size and time of a file that matched
         if self.remote:
             self._files, self._root = fsspec.core.url_to_fs(self.address)
 
@@ -133,7 +133,7 @@ class ArtifactFolder:
         return (self.folder / ref.name).exists()
 
     def remove(self, name: str) -> bool:
-        """Remove the file with this name (`ArtifactRef.name` without its folder), here and where it is shared."""
+        """Remove the file with this name (`ArtifactRef.name` without its folder), here and from the remote folder."""
         path = f"{name[:2]}/{name}"
         existed = (self.folder / path).exists()
         (self.folder / path).unlink(missing_ok=True)

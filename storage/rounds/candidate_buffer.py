@@ -1,8 +1,8 @@
 """The candidates of a watched project: slots of items that represent the stream, and the position in the stream.
 
-The buffer holds what `core.rounds.stream_buffer` keeps of the waiting items up to `last_item_id`. The items after it
-wait for the next full batch and are candidates too. The whole buffer is saved in one transaction, so an item enters it
-once even if a process is killed. While all waiting items fit into the buffer, all of them are candidates.
+The buffer contains the items that `core.rounds.stream_buffer` selects from the waiting items up to `last_item_id`.
+Later items wait for the next full batch and are candidates too. The whole buffer is saved in one transaction, so an
+item enters it once even if a process is killed. While all waiting items fit into the buffer, all are candidates.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def next_waiting(store: Store, project_id: int, after: int, limit: int) -> list[
 
 
 def still_waiting(store: Store, item_ids: Iterable[int]) -> set[int]:
-    """Those of the items that still wait for their first label."""
+    """The ids of those items that still wait for their first label."""
     found: set[int] = set()
     with store.read() as connection:
         for part in chunks(item_ids):

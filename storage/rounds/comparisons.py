@@ -32,7 +32,7 @@ class Comparison:
 
 
 def request(store: Store, round_id: int, strategies: Sequence[str]) -> Comparison:
-    """Request a comparison; an earlier one with the same strategies that did not fail is returned, others replaced."""
+    """Request a comparison. An earlier one with the same strategies is returned unless it failed, others replaced."""
     if not strategies:
         raise InvalidInput("Name at least one strategy to compare with.")
     known = get(store, round_id)

@@ -4,8 +4,8 @@ The rounds are compared on items that were test items with a known label in both
 interval is that of Bonett and Price (2012): with b and c items that only one of the rounds predicts correctly among n,
     p1 = (b + 1) / (n + 2),  p2 = (c + 1) / (n + 2),  (p2 - p1) +- z sqrt((p1 + p2 - (p2 - p1)^2) / (n + 2)),
 and the p-value is that of the exact test of McNemar. Test items are compared by the predictions that the accuracy of a
-round is measured on: those of the network alone, which both rounds stored; rounds of earlier versions did not, and are
-compared by the predictions that they show.
+round is measured on, which are those of the network alone. If one of the rounds is of an earlier version, which did not
+store them, both are compared by the predictions that they show.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RoundDiff:
 
 
 def compare_rounds(store: Store, project_id: int, first: RoundRow, second: RoundRow) -> RoundDiff:
-    """What differs from `first` to `second`. InvalidInput where a round has no predictions of a model."""
+    """The differences between `first` and `second`. Raises InvalidInput if a round has no predictions of a model."""
     names = round_names(store, project_id)
     a, b = (_RoundResults(store, row) for row in (first, second))
     _, at_a, at_b = np.intersect1d(a.item_ids, b.item_ids, assume_unique=True, return_indices=True)
@@ -97,7 +97,7 @@ def compare_rounds(store: Store, project_id: int, first: RoundRow, second: Round
 
 
 def paired_accuracy(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> PairedAccuracy:
-    """From whether each round predicts each of the same n items correctly."""
+    """The comparison of two rounds, given whether each predicts each of the same n items correctly."""
     n = len(first)
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     p1, p2 = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
@@ -114,14 +114,14 @@ def paired_accuracy(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Pair
 
 
 def exact_mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided: how probable a split at least this uneven is when both rounds are equally good."""
+    """Two-sided p-value: the probability of a split at least this uneven if both rounds are equally accurate."""
     n, fewer = only_first + only_second, min(only_first, only_second)
     logs = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(fewer + 1))
     return min(1.0, 2 * math.fsum(math.exp(one - n * math.log(2)) for one in logs))
 
 
 class _RoundResults:
-    """Predictions, labels and test labels of a round as class ids of today, one entry per item."""
+    """Predictions, labels and test labels of a round as current class ids, one entry per item."""
 
     def __init__(self, store: Store, row: RoundRow) -> None:
         if row.status != "finished" or not row.metrics.get("has_model"):
@@ -138,10 +138,10 @@ class _RoundResults:
         self.labeled = labels != UNLABELED
         self.truth = np.where(self.is_test, columns[held_out_labels], 0)
         self.predicted = columns[_most_probable(log.arrays(row.id, "probabilities"))]
-        self.alone = self._alone(log, row, columns)  # (n,) with the predictions of the network alone for test items
+        self.alone = self._alone(log, row, columns)  # (n,) predictions, on test items those of the network alone
 
     def _alone(self, log: RoundLog, row: RoundRow, columns: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """None where the round did not store them for all of its test items with a known label."""
+        """`predicted` with the network's own predictions on test items; None if some of these were not stored."""
         try:
             items = np.asarray(log.arrays(row.id, "test_item_ids"))
             predicted = columns[_most_probable(log.arrays(row.id, "test_predictions"))]
@@ -158,7 +158,7 @@ class _RoundResults:
 
 
 def _most_probable(probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
-    """(n,) columns; the array is memory-mapped and read in blocks."""
+    """(n,) most probable columns; the array is memory-mapped and read in blocks."""
     starts = range(0, len(probabilities), BLOCK)
     parts = [np.asarray(probabilities[start : start + BLOCK]).argmax(1) for start in starts]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

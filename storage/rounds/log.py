@@ -86,7 +86,7 @@ def unfinished_rounds(store: Store) -> list[tuple[int, int]]:
 
 
 def is_cancelled(store: Store, round_id: int) -> bool:
-    """Whether cancellation was requested, or the round does not exist any more."""
+    """Whether cancellation was requested, or the round no longer exists."""
     query = select(Round.cancel_requested, Round.status).where(Round.id == round_id)
     with store.read() as connection:
         row = connection.execute(query).one_or_none()
@@ -112,7 +112,7 @@ class RoundLog:
         constraint: Mapping[str, Any] | None = None,
         replay_of: int | None = None,
     ) -> RoundRow:
-        """A new round that uses the labels given until now, or the unfinished round of the project if there is one."""
+        """A new round that uses the labels given so far, or the unfinished round of the project if there is one."""
         with self.store.write() as connection:
             projects.touch(connection, self.project_id)
             unfinished = self._rows(connection, self._query().where(Round.status.in_(UNFINISHED)))
@@ -141,7 +141,7 @@ class RoundLog:
             return self._one(connection, round_id)
 
     def start(self, round_id: int, workflow_id: str | None = None) -> RoundRow:
-        """Mark the round as running. A second start, after another worker took over, keeps the first starting time."""
+        """Mark the round as running. When another worker takes over, the first starting time is kept."""
         with self.store.write() as connection:
             row = self._locked(connection, round_id)
             self._refuse_ended(row)
@@ -240,7 +240,7 @@ class RoundLog:
             return [PickRow(**row._asdict()) for row in connection.execute(query.order_by(Pick.position))]
 
     def progress_of(self, round_id: int, limit: int = 1_000) -> Sequence[ProgressRow]:
-        """The newest `limit` progress records and all that mark a start or the end of a stage, oldest first."""
+        """The newest `limit` progress records and all that mark the start or end of a stage, oldest first."""
         columns = [getattr(RoundProgress, name) for name in ProgressRow.__dataclass_fields__]
         own, number = RoundProgress.round_id == round_id, RoundProgress.id
         first = select(number).where(own).order_by(number.desc()).offset(limit - 1).limit(1).scalar_subquery()
@@ -327,8 +327,8 @@ def _config(text: str) -> RoundConfig:
 
 
 def _pick_rows(round_id: int, selection: Selection, label_sequence: int) -> list[dict[str, Any]]:
-    """One row for each pick, with its reason where the strategy gave one. A second look is one at a label up to
-    `label_sequence`: an item that was labeled since then does not wait again."""
+    """One row for each pick, with its reason if the strategy gave one. A second look concerns a label up to
+    `label_sequence`: an item that was labeled after that does not wait again."""
     reasons = [finite(dataclasses.asdict(reason))[0] for reason in selection.reasons] or [{}] * len(selection.item_ids)
     scores = np.asarray(selection.scores, dtype=np.float64)
     if len(scores) != len(selection.item_ids) or len(reasons) != len(selection.item_ids):
@@ -357,7 +357,7 @@ def _n_labeled(connection: Connection, project_id: int) -> int:
 
 
 def clean_text(text: str) -> str:
-    """A foreign message in a form that can be stored: characters that cannot are escaped."""
+    """The text of a foreign message with characters that cannot be stored escaped."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Which rounds have a model."""
+"""Finding rounds that have a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.rounds.names import find_round
 
 
 def find_model_round(store: Store, project_id: int, wanted: str | None = None) -> RoundRow:
-    """The round of this number or name; the newest round with a model when none is named. It has a model."""
+    """The round of this number or name, or the newest round with a model if None. Raises if it has no model."""
     log = RoundLog(store, project_id)
     row = _newest_with_model(log) if wanted is None else find_round(store, project_id, wanted)
     if row.status != "finished":

@@ -25,7 +25,7 @@ def round_names(store: Store, project_id: int) -> dict[int, str]:
 
 
 def set_round_name(store: Store, project_id: int, round_id: int, name: str) -> str:
-    """Name a round, or remove its name with an empty one; the name as it is stored. Names are unique in a project."""
+    """Name a round, or remove its name with an empty one; returns the stored name. Names are unique in a project."""
     row = RoundLog(store, project_id).get(round_id)
     clean = storable(" ".join(name.split()), "The name of the round", MOST_CHARACTERS)
     if clean.isdigit():
@@ -57,7 +57,7 @@ def find_round(store: Store, project_id: int, wanted: str) -> RoundRow:
 
 
 def title_of(row: RoundRow, names: dict[int, str]) -> str:
-    """The number of a round with its name, as people see it."""
+    """The number of a round with its name, for display."""
     name = names.get(row.id)
     return f"{row.number} ({name})" if name else str(row.number)
 

@@ -10,8 +10,8 @@ A row exists once its name is in the last file, so a killed process leaves at mo
 that computes rows appends to a shard that it has locked, so several can fill the same key: they start at opposite ends
 and read each other's names after every block.
 
-Everything here can be computed again. A folder whose layout is damaged is therefore removed and filled again, and a row
-whose bytes do not have their checksum is computed again when it is first read, and written in its place.
+All rows can be computed again. A folder with a damaged layout is therefore removed and filled again. A row whose bytes
+do not match their checksum is computed again when it is first read, and replaced.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KNOWN = 1 << 32  # added to a CRC-32, so that a known checksum is never 0
 DigestType = np.dtype((np.void, DIGEST))
 BLOCK_BYTES = 8 << 20
 MAX_BLOCK = 1024
-BLOCK_SECONDS = 5.0  # of computing, which an interruption may lose
+BLOCK_SECONDS = 5.0  # of computation that an interruption may lose
 MAPPED_BYTES = 128 << 20  # caches up to this size may be mapped as a whole
 ROWS_BETWEEN_RELEASES = 64  # in larger ones: the system maps up to a megabyte around every row that is read
 
@@ -252,7 +252,7 @@ class _KeyFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Originals:
-    """What damaged rows are recognized by and computed again with."""
+    """The files and checksums by which damaged rows are found, and the function that computes them again."""
 
     files: list[Path]  # of each shard, without suffix
     sums: list[NDArray[np.uint64]]  # of each shard

@@ -1,6 +1,6 @@
-"""Simulations of a project as rows: requested on a screen, computed seed by seed by workers, read by pages.
+"""Simulations of a project as rows: requested on a screen, computed seed by seed by workers, shown on pages.
 
-A simulation that ended without all its records can be continued: a new attempt starts after the existing records. A
+A simulation that ended without all its records can be resumed: a new attempt starts after the existing records. A
 record is written once; writing it again has no effect. Cancelling changes the status; workers read it and stop.
 """
 
@@ -59,7 +59,7 @@ def request(store: Store, project_id: int, asked: Mapping[str, Any], settings: M
 
 
 def resume(store: Store, simulation_id: int) -> int:
-    """Continue an ended simulation after its existing records; returns the number of the new attempt."""
+    """Resume an ended simulation after its existing records; returns the number of the new attempt."""
     with store.write() as connection:
         row = _locked(connection, simulation_id)
         projects.touch(connection, row.project_id)
@@ -90,7 +90,7 @@ def begin(store: Store, simulation_id: int, attempt: int, settings: Mapping[str,
 
 
 def start_seed(store: Store, simulation_id: int, seed: int) -> int:
-    """Register that a worker starts a seed; returns how many did since the seed's last record, this one included."""
+    """Register that a worker starts a seed; returns the number of starts since its last record, with this one."""
     key = {"simulation_id": simulation_id, "seed": seed}
     with store.write() as connection:
         starting = insert_for(connection, SimulationSeed).values(**key, starts=1, note="", at=now())
@@ -100,7 +100,7 @@ def start_seed(store: Store, simulation_id: int, seed: int) -> int:
 
 
 def note(store: Store, simulation_id: int, seed: int, text: str) -> None:
-    """Store the current activity on a started seed."""
+    """Store the current activity for a started seed."""
     with store.write() as connection:
         connection.execute(update(SimulationSeed).where(*_of_seed(simulation_id, seed)).values(note=text, at=now()))
 
@@ -134,7 +134,7 @@ def records(store: Store, simulation_id: int, strategy: str | None = None, seed:
 def seed_done(store: Store, simulation_id: int, attempt: int, seed: int, n_wanted: int) -> None:
     """End the work on a seed; finish the simulation when it has `n_wanted` records."""
     with store.write() as connection:
-        row = _found(connection, simulation_id)  # locked: of seeds that end together, the last counts all records
+        row = _found(connection, simulation_id)  # locked: if seeds end together, the last one counts all records
         connection.execute(delete(SimulationSeed).where(*_of_seed(simulation_id, seed)))
         count = select(func.count()).where(SimulationRecord.simulation_id == simulation_id)
         if _wanted(row, attempt) and connection.execute(count).scalar_one() >= n_wanted:

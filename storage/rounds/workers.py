@@ -1,7 +1,7 @@
 """Workers and their heartbeats: host, device and current stage of each.
 
-A worker updates its row every few seconds. A worker whose heartbeat is older than `STALE_SECONDS` counts as dead, and a
-living worker takes over its round. Rows of dead workers are kept for a day, for the Workers panel.
+A worker updates its row every few seconds. A worker whose heartbeat is older than `STALE_SECONDS` counts as dead, and
+another worker takes over its round. Rows of dead workers are kept for a day, for the Workers panel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkerRow:
 
 
 def list_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[WorkerRow]:
-    """Workers with a heartbeat in the last day: living ones first, each group in the order of registration."""
+    """Workers with a heartbeat in the last day: active ones first, each group in the order of registration."""
     query = select(Worker, Round.project_id).join(Round, Round.id == Worker.round_id, isouter=True)
     with store.read() as connection:
         rows = connection.execute(query.order_by(Worker.started_at, Worker.id)).all()
@@ -51,7 +51,7 @@ def living_workers(store: Store, stale_seconds: float = STALE_SECONDS) -> list[W
 
 
 def _row(row: Any, at: datetime, stale_seconds: float) -> WorkerRow:
-    age = abs((at - row.heartbeat_at).total_seconds())  # a time far ahead was written by a clock that was wrong
+    age = abs((at - row.heartbeat_at).total_seconds())  # a time in the far future comes from a wrong clock
     return WorkerRow(
         id=row.id,
         host=row.host,
