@@ -1,4 +1,4 @@
-"""A folder as a source: every regular file below it, in the order of names, and a reason for everything else."""
+"""A folder as a source: every regular file below it, in the order of names; everything else with a reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = (
 
 
 class FolderSource:
-    """Walks with one open directory per level and one level's names in memory; never follows a link."""
+    """Walks the folder with one open directory per level and its names in memory; never follows a link."""
 
     strict = False
 
@@ -81,10 +81,10 @@ class FolderSource:
         return head_of_file(place.path, n_bytes)
 
     def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
-        raise TypeError("A folder holds files, nothing packed.")
+        raise TypeError("A folder has no packed entries.")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No effect: the source holds no open file."""
 
 
 def head_of_file(path: str, n_bytes: int) -> bytes:

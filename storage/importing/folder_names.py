@@ -1,7 +1,7 @@
-"""What the folders of a source mean: a split, a class, or a place to keep files.
+"""The meanings of the folders of a source: a split, a class, or only a container of files.
 
-The class of a file is the innermost folder that is neither a split nor called like a container (`images`, `data`,
-`audio` …). Where that is uncertain, the findings contain a question for the user.
+The class of a file is the innermost folder that is not a split and does not have the name of a container (`images`,
+`data`, `audio` …). Where this is uncertain, the findings contain a question for the user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FolderMeaning(NamedTuple):
 
 
 class FolderNames:
-    """Meanings of folders, by their names relative to the source. Parents are entered before their folders."""
+    """Meanings of folders, by their names relative to the source. A parent is entered before its folders."""
 
     def __init__(self, options: ReadingOptions, class_names: Mapping[str, str] | None = None) -> None:
         self._options, self._class_names = options, class_names or {}
@@ -47,7 +47,7 @@ class FolderNames:
         self._class_folders: Counter[str] = Counter()  # folder -> files that its name labels
 
     def enter(self, parent: str, children: Collection[str]) -> None:
-        """`children` are all folders directly in `parent` ("" is the top)."""
+        """Register `children`, which are all folders directly in `parent` ("" is the top)."""
         seen = {name for name in children if not name.startswith(".") and name != "__MACOSX"}
         if not seen or self._options.splits == "ignore":
             return
@@ -58,7 +58,7 @@ class FolderNames:
             self._doubtful[parent] = (*found.doubtful, *sorted(seen - set(found.doubtful))[:FEW])
 
     def meaning(self, folder: str) -> FolderMeaning:
-        """Split and label of the files directly in `folder`, a relative name without a slash at its end."""
+        """Split and label of the files directly in `folder`, a relative name without a trailing slash."""
         split, left, parent = NO_SPLIT, [], ""
         for name in folder.split("/") if folder else ():
             given = split_named(name) if parent in self._split_parents and not split.split else None
@@ -81,7 +81,7 @@ class FolderNames:
         return None if label is None else self._class_names.get(label, label)
 
     def count(self, folder: str, meaning: FolderMeaning, n_files: int = 1) -> None:
-        """Files that stand in `folder`, for the findings. A folder without files of its own does not count."""
+        """Count the files directly in `folder` for the findings. A folder without files does not count."""
         if not n_files:
             return
         innermost = folder.rpartition("/")[2].casefold()
@@ -93,7 +93,7 @@ class FolderNames:
             self._unlabeled += n_files
 
     def findings(self) -> Findings:
-        """What the folders counted so far were taken for."""
+        """The meanings of the folders counted so far, as findings."""
         found = Findings(labels_from=CLASS_FOLDERS if self._class_folders else "")
         found.classes_stated = self._options.folders == "classes"
         used = {one for folder in self._class_folders for one in folder.split("/")} & set(self._class_names)
@@ -105,7 +105,7 @@ class FolderNames:
             found.questions += [
                 Question(
                     "splits",
-                    f"The folder {names[0]!r} is called like a split and stands beside {_listed(names[1:])}. "
+                    f"The folder {names[0]!r} has the name of a split but is beside {_listed(names[1:])}. "
                     "Is it a split (splits: take) or an ordinary folder (splits: ignore)?",
                 )
                 for names in self._doubtful.values()
@@ -122,16 +122,16 @@ class FolderNames:
         names = sorted(self._containers)
         yield Question(
             "folders",
-            f"{sum(self._containers.values()):,} files are in {_listed(names)}, a name for a place rather than for a "
-            "class. Is it a class (folders: classes), or do these files have no label (folders: ignore)?",
+            f"{sum(self._containers.values()):,} files are in {_listed(names)}, usually not the name of a class. "
+            "Is it a class (folders: classes), or do these files have no label (folders: ignore)?",
         )
 
     def _nested_folders(self) -> Iterable[str]:
-        """Folders whose name is a label although they hold other class folders, too."""
+        """Warnings about folders whose name is a label although they also contain class folders."""
         above = {folder.rpartition("/")[0] for folder in self._class_folders}
         for folder in sorted(above & set(self._class_folders)):
             n_files = self._class_folders[folder]
-            yield f"{n_files:,} files directly in {folder!r} get its name as their label; it holds class folders, too."
+            yield f"{n_files:,} files directly in {folder!r} get its name as label; it also contains class folders."
 
 
 def is_media_name(name: str) -> bool:

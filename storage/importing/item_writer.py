@@ -1,6 +1,6 @@
 """Writes examined files as items: one transaction for a group, the same bytes never twice in a project.
 
-An item that exists keeps its labels, its split and its first name; another name is added beside it. An item that was
+An existing item keeps its labels, its split and its first name; another name is stored in addition. An item that was
 missing, changed or unreadable and is readable now is repaired.
 """
 
@@ -46,7 +46,7 @@ STATE_COLUMNS = (
 
 
 class Arrival(NamedTuple):
-    """One examined file with what its source said, or a window of one; `link_path` is None when the bytes were
+    """One examined file, or a window of one, with its entry in the source; `link_path` is None if the bytes were
     copied."""
 
     entry: Entry
@@ -62,7 +62,7 @@ class Arrival(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What repeats of the same bytes are compared with."""
+    """The stored item that repeats of the same bytes are compared with."""
 
     id: int
     sha256: str
@@ -75,7 +75,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Written:
-    """What one group added."""
+    """The result of writing one group."""
 
     imported: int = 0
     already: int = 0
@@ -83,14 +83,14 @@ class Written:
     labels: int = 0
     skipped: int = 0
     recordings: set[str] = field(default_factory=set)  # hashes of files that were cut into windows
-    splits: Counter[str] = field(default_factory=Counter)  # new items by the source's name for their split
+    splits: Counter[str] = field(default_factory=Counter)  # new items by the split name of the source
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (name, reason)
-    duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, the name it equals)
-    notes: list[tuple[str, str]] = field(default_factory=list)  # (name, what was kept as it was)
+    duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, name of the item with the same bytes)
+    notes: list[tuple[str, str]] = field(default_factory=list)  # (name, what was not changed)
 
 
 class ItemWriter:
-    """Writes groups into one project. `class_ids` and `annotators` grow as names appear."""
+    """Writes groups into one project. New names are added to `class_ids` and `annotators`."""
 
     def __init__(self, project_id: int, labels: LabelUse, annotators: dict[str, int]) -> None:
         self.project_id, self.labels, self.annotators = project_id, labels, annotators
@@ -98,7 +98,7 @@ class ItemWriter:
     def write(
         self, connection: Connection, project: ProjectRow, group: Sequence[Arrival], class_names: dict[str, str]
     ) -> Written:
-        """`class_names` maps labels to the classes they count as; `project` is locked in this transaction."""
+        """Write one group. `class_names` maps labels to class names; `project` is locked in this transaction."""
         written = Written()
         class_ids = self._class_ids(connection, class_names.values())
         ids_of = {label: class_ids[name] for label, name in class_names.items()}
@@ -140,7 +140,7 @@ class ItemWriter:
         return None
 
     def _record(self, connection: Connection, group: Sequence[Arrival], written: Written) -> None:
-        """The recordings of the group's windows; one that is known gets the place where it is now."""
+        """Store the recordings of the group's windows; a known one gets its present path."""
         recordings = {arrival.stored_sha256: arrival.recording for arrival in group if arrival.recording is not None}
         rows = []
         for sha256, (entry, examined, link, *_) in recordings.items():
@@ -162,7 +162,7 @@ class ItemWriter:
     def _insert(
         self, connection: Connection, arrivals: list[Arrival], ids_of: dict[str, int], written: Written
     ) -> dict[str, Known]:
-        """New items with their states. The project row is locked, so no other process adds the same bytes meanwhile."""
+        """Insert new items and their states. The project row is locked, so no other process can add the same bytes."""
         if not arrivals:
             return {}
         at = now()
@@ -212,7 +212,7 @@ class ItemWriter:
         ids_of: dict[str, int],
         written: Written,
     ) -> None:
-        """Bytes the project has already: their truths and repairs."""
+        """For bytes that the project already has: store hidden labels and repair items."""
         truths, repaired = [], []
         for arrival in arrivals:
             entry, row = arrival.entry, known[arrival.examined.sha256]
@@ -242,7 +242,7 @@ class ItemWriter:
             projections.refresh_states(connection, self.project_id, [item_id for item_id, _ in repaired])
 
     def _name(self, connection: Connection, group: Sequence[Arrival], known: dict[str, Known]) -> None:
-        """Every other name of the same bytes stands beside the first one."""
+        """Store every other name of the same bytes in addition to the first one."""
         names = []
         for entry, examined, *_ in group:
             row = known[examined.sha256]
@@ -259,7 +259,7 @@ class ItemWriter:
         ids_of: dict[str, int],
         written: Written,
     ) -> None:
-        """Labels as events, in the order they were given; those that are there already are not given again."""
+        """Add labels as events, in the order in which they were given; existing ones are not added again."""
         given = [
             (row.id, one)
             for row, entry in labeled
@@ -285,7 +285,7 @@ class ItemWriter:
             written.notes += [("", reason) for reason in sorted(reasons)]
 
     def _stored(self, connection: Connection, uuids: Sequence[str]) -> set[str]:
-        """Of these events, those that this project has: the export came from here."""
+        """The uuids of those events that this project already has because the export came from it."""
         found: set[str] = set()
         for chunk in chunks(uuids):
             query = select(LabelEvent.uuid).where(LabelEvent.project_id == self.project_id)
@@ -310,7 +310,7 @@ class ItemWriter:
 
 def _other_split(held_out: bool) -> str:
     if held_out:
-        return "It is already a test item and did not move into the pool; its label was not added."
+        return "It is already a test item and was not moved to the pool; its label was not added."
     return "It is already in the pool and did not become a test item."
 
 

@@ -25,7 +25,7 @@ def open_source(
     locate: Locate = lambda sha256: None,
     reading: ReadingOptions | None = None,
 ) -> Source:
-    """The source at `path`; close it after use. `locate` finds bytes that the store has, by their hash."""
+    """The source at `path`; close it after use. `locate` finds bytes in the store by their hash."""
     path, limits, reading = Path(path).expanduser(), limits or Limits(), reading or ReadingOptions()
     if not path.exists():
         raise InvalidInput(f"There is no {path}. Give a folder, a zip archive or a table.")
@@ -52,7 +52,7 @@ def open_source(
 
 
 def _media_finder(folder: Path, reading: ReadingOptions) -> FolderFinder:
-    """Where a table's files are searched for: the named media root, else the table's folder."""
+    """A finder for a table's files: below the media root if one is named, else below the table's folder."""
     if not reading.media_root:
         return FolderFinder(folder)
     root = Path(reading.media_root).expanduser()
@@ -134,7 +134,7 @@ def _open_zip(path: Path, limits: Limits, locate: Locate, reading: ReadingOption
 
 
 class _Unpacked:
-    """Tables of an archive, unpacked under names of our own; the files that they list stay packed."""
+    """Tables of an archive, unpacked under generated names; the files that they list stay packed."""
 
     def __init__(self, finder: Finder, folder: Path, limits: Limits) -> None:
         self._finder, self._folder, self._limits = finder, folder, limits

@@ -1,8 +1,8 @@
-"""What an import would do, row by row, before anything is written.
+"""What an import would do, entry by entry, before anything is written.
 
-Labels become classes under one of three rules (`classes`). In all of them, labels that differ only in how their accents
-are encoded (NFC or NFD) are one class, which is shown as it was first given.
-  ask    a class the project does not have, or one that differs from another only in case or spaces, is a problem;
+Labels become classes under one of three rules (`classes`). Under each rule, labels that differ only in the encoding of
+accents (NFC or NFD) are one class, which keeps the spelling that came first.
+  ask    a class that the project does not have, or that differs from another only in case or spaces, is a problem;
          a project without classes accepts all of them
   add    every label is a class, exactly as written
   match  a label that equals a class up to case and spaces is that class; others are added
@@ -34,7 +34,7 @@ ClassRule = Literal["ask", "add", "match"]
 ValidationUse = Literal["hold-out", "pool"]
 POOL = GivenSplit("train", "train")
 LISTED = 200
-PRECISION = 1_000_000  # parts of a second in which windows are counted
+PRECISION = 1_000_000  # units per second of the lengths from which windows are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Verdict:
     label: str | None = None
     split: str = ""
     problem: str = ""
-    about_class: bool = False  # the file is fine; its class is the question
+    about_class: bool = False  # the problem is the class, not the file
     seconds: float = 0.0  # of a sound
-    rough: bool = False  # the seconds are estimated from the size
+    rough: bool = False  # `seconds` is estimated from the size
 
 
 @dataclass(slots=True)
@@ -62,17 +62,17 @@ class Preview:
     n_test: int = 0
     n_validation: int = 0
     n_unlabeled: int = 0
-    splits: Counter[str] = field(default_factory=Counter)  # entries by the source's name for their split
+    splits: Counter[str] = field(default_factory=Counter)  # entries by the split name of the source
     labels: Counter[str] = field(default_factory=Counter)
-    class_of: dict[str, str] = field(default_factory=dict)  # label -> class, where they are written differently
+    class_of: dict[str, str] = field(default_factory=dict)  # label -> class, where their spelling differs
     new_classes: list[str] = field(default_factory=list)
     rows: list[Verdict] = field(default_factory=list)
     problems: list[Verdict] = field(default_factory=list)
-    n_long: int = 0  # sounds that are better cut into windows
+    n_long: int = 0  # sounds for which windows are suggested
     longest_seconds: float = 0.0  # estimated
     n_recordings: int = 0  # sounds that are cut into windows
     n_windows: int = 0
-    cut: str = ""  # what becomes of recordings, one sentence; empty without windows
+    cut: str = ""  # one sentence on how recordings are cut; empty without windows
     found: Findings = field(default_factory=Findings)
 
     @property
@@ -86,7 +86,7 @@ def same_up_to_case_and_space(label: str) -> str:
 
 
 class ClassRules:
-    """Decides for each label of a source, in order, which class it is. The same order gives the same answers."""
+    """Assigns a class to each label of a source, in order. The same order gives the same classes."""
 
     def __init__(self, known: dict[str, int], rule: ClassRule) -> None:
         self.rule = rule
@@ -105,7 +105,7 @@ class ClassRules:
         return cls({row.name: row.id for row in classes.list_classes(store, project_id)}, rule)
 
     def decide(self, label: str) -> tuple[str, str]:
-        """(class name, problem); one of them is empty."""
+        """The class name of a label and "", or "" and the problem with the label."""
         if label not in self._decided:
             self._decided[label] = self._decide(label)
         return self._decided[label]
@@ -153,7 +153,7 @@ def preview(  # noqa: PLR0913 (one parameter for each option)
     windows: WindowOptions | None = None,
     report: Report = ignore,
 ) -> Preview:
-    """Counts and the first verdicts of `source`; nothing is written. `kind` is the project's: audio or image."""
+    """Counts and first verdicts for `source`; nothing is written. `kind` is that of the project: audio or image."""
     seen, rough = Preview(source.description), False
     fine: set[tuple[GivenLabel, ...]] = set()  # labels that were decided without a problem
     hints = SplitHints()
@@ -221,11 +221,11 @@ def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: Sp
 
 
 class SplitHints:
-    """Counts entries without a split whose folders are called like held-out splits."""
+    """Counts entries without a split whose folders have the names of held-out splits."""
 
     def __init__(self) -> None:
         self._n_entries: Counter[str] = Counter()
-        self._names: dict[str, str] = {}  # folder -> the part of it that is called like a split
+        self._names: dict[str, str] = {}  # folder -> the part of it that has the name of a split
 
     def add(self, name: str) -> None:
         folder = name.rpartition("/")[0]
@@ -242,11 +242,11 @@ class SplitHints:
             return []
         listed = ", ".join(f"{name!r} ({n:,})" for name, n in self._n_entries.most_common(5))
         held = "no item becomes a test item" if not n_held_out else "these do not become test items"
-        return [f"Files are in folders called like test or validation data, {listed}, and {held}."]
+        return [f"Files are in folders named like test or validation data, {listed}, and {held}."]
 
 
 def entries_of(source: Source, validation: ValidationUse) -> Iterator[Entry]:
-    """The entries of a source, with its validation items where the user includes them."""
+    """The entries of a source; unless `validation` is "hold-out", its validation items belong to the pool."""
     if validation == "hold-out":
         yield from source.entries()
         return
@@ -255,7 +255,7 @@ def entries_of(source: Source, validation: ValidationUse) -> Iterator[Entry]:
 
 
 def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
-    """Raise when the user has to decide something first: an open question, rows of a table, or classes."""
+    """Raise if the user has to decide something first: an open question, rows with problems, or unknown classes."""
     if seen.found.questions:
         first = seen.found.questions[0]
         option = first.option.replace("_", "-")
@@ -274,7 +274,7 @@ def refuse_problems(seen: Preview, strict: bool, skip: bool) -> None:
 
 
 def _type_problem(source: Source, entry: Entry, kind: str) -> tuple[str, float, bool]:
-    """Why the entry is not imported ("" when it is), the length of a sound, and whether that is estimated."""
+    """Why the entry is not imported ("" if it is), the length of a sound, and whether the length is estimated."""
     assert entry.place is not None
     place = entry.place
     try:
@@ -292,7 +292,7 @@ def _type_problem(source: Source, entry: Entry, kind: str) -> tuple[str, float, 
 
 
 def wrong_kind(media_type: str, kind: str) -> str:
-    """A sentence when a picture comes into an audio project, or the other way round."""
+    """A sentence if a picture is imported into an audio project, or a sound into an image project; else ""."""
     if not kind or media_type.startswith(f"{kind}/"):
         return ""
     return f"It is {media_type}; this project holds {'audio' if kind == 'audio' else 'images'}."

@@ -1,4 +1,4 @@
-"""How a source is to be read, and what was found while reading it: tables, columns, warnings and open questions."""
+"""How a source is read, and what reading it found: tables, columns, warnings and open questions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CLASS_FOLDERS = "class folders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """What the user stated about a source; empty values are detected, or become a question."""
+    """What the user states about a source. Empty values are detected or become a question."""
 
-    folders: FolderUse = "auto"  # auto: class folders are labels where that is clear, else there is a question
-    splits: SplitUse = "auto"  # take: every folder called like a split is one; ignore: none is
+    folders: FolderUse = "auto"  # auto: class folders are labels where this is clear; otherwise there is a question
+    splits: SplitUse = "auto"  # take: every folder with the name of a split is one; ignore: none is
     table: str = ""  # the table beside the files that holds the labels; NO_TABLE uses none
     path_column: str = ""
     label_column: str = ""
@@ -35,10 +35,10 @@ class Question:
 
 @dataclass(slots=True)
 class Findings:
-    """What a source is read as. Complete after its entries were gone through once."""
+    """How a source was understood. Complete after one pass over its entries."""
 
     labels_from: str = ""  # CLASS_FOLDERS, the names of tables, or nothing
-    classes_stated: bool = False  # the user said that folders are classes
+    classes_stated: bool = False  # the user stated that folders are classes
     tables: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)  # path, label, split -> the table's column
     media_root: str = ""  # where the files of a table are

@@ -1,4 +1,4 @@
-"""What an import did, entry by entry: counts to show, the first names of each kind, and a file with all of them."""
+"""The result of an import: counts to show, the first names of each kind, and a file with all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTED = 200
 
 @dataclass(slots=True)
 class ImportReport:
-    """`imported` counts new items, unreadable ones included; `already` were there under the same name."""
+    """`imported` counts new items, including unreadable ones; `already` counts known items with the same name."""
 
     run_id: int
     source: str
@@ -29,19 +29,19 @@ class ImportReport:
     n_duplicates: int = 0
     n_refused: int = 0
     n_unreadable: int = 0
-    duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, the name it equals), the first ones
+    duplicates: list[tuple[str, str]] = field(default_factory=list)  # (name, name of the same bytes), the first ones
     refused: list[tuple[str, str]] = field(default_factory=list)  # (name, reason), the first ones
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
     new_classes: list[str] = field(default_factory=list)
-    splits: dict[str, int] = field(default_factory=dict)  # new items by the source's name for their split
+    splits: dict[str, int] = field(default_factory=dict)  # new items by the split name of the source
     labels_from: str = ""
     warnings: list[str] = field(default_factory=list)
-    details: str = ""  # file with one JSON line for every entry that is not simply imported
+    details: str = ""  # file with one JSON line for every entry that was not imported without remarks
     seconds: float = 0.0
 
     def counts(self) -> dict[str, Any]:
-        """For the row of the run: the numbers, the splits, and where the details are."""
+        """The content of the run's row: the numbers, the splits, and the path of the details."""
         values = asdict(self).items()
         return {
             name: value for name, value in values if isinstance(value, int | float) or name in ("details", "splits")
@@ -67,7 +67,7 @@ class ImportReport:
 
 
 class Details:
-    """The file with every entry that was not simply imported; opened when there is the first one."""
+    """The file with every entry that was not imported without remarks; opened for the first one."""
 
     def __init__(self, path: Path, report: ImportReport) -> None:
         self.path, self.report = path, report
@@ -82,7 +82,7 @@ class Details:
                 self._file.close()
 
     def add(self, kind: str, name: str, reason: str) -> None:
-        """`kind` is refused, duplicates, unreadable or notes."""
+        """Write one entry; `kind` is refused, duplicates, unreadable or notes."""
         listed = getattr(self.report, kind)
         if len(listed) < LISTED:
             listed.append((name, reason))

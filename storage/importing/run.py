@@ -1,9 +1,9 @@
-"""Imports a source: streaming, in groups whose files are on disk before their rows are in the store.
+"""Imports a source as a stream, in groups whose files are on disk before their rows are in the store.
 
 entries -> batches -> child processes (read, hash, examine, store) -> groups -> sync the media folder -> one transaction
 
-A killed import leaves whole groups; a second run finds them by their hashes and continues. The same bytes under two
-names are one item. Memory does not grow with the number of entries.
+A killed import leaves complete groups; a second run finds them by their hashes and continues. The same bytes under two
+names are one item. Memory use does not grow with the number of entries.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ from storage.projects.annotators import annotator_named
 
 BATCH_FILES, BATCH_BYTES = 128, 32 << 20
 GROUP_FILES, GROUP_SECONDS = 2_000, 5.0
-FLYING = 6  # batches with the children at one time
+FLYING = 6  # batches sent to the child processes at one time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """How a source is taken in."""
+    """How a source is imported."""
 
     labels: LabelUse = "given"
     storage: Literal["copy", "link"] = "copy"
     classes: ClassRule = "ask"
     skip_problems: bool = False  # import the rest when rows of a table, or classes, have problems
-    validation: ValidationUse = "hold-out"  # what becomes of items that the source calls validation data
+    validation: ValidationUse = "hold-out"  # the use of items that the source calls validation data
     annotator: str = "import"  # the annotator of labels without a name
     limits: Limits = field(default_factory=Limits)
     reading: ReadingOptions = field(default_factory=ReadingOptions)  # how the source was opened, for the record
     windows: WindowOptions | None = None  # cut sounds that are longer than a window into windows
-    test_share: float = 0.0  # of entries whose source names no split: random test items, by group
+    test_share: float = 0.0  # share of entries without a split in the source that become test items, at random by group
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_share <= 0.9:
@@ -78,7 +78,7 @@ class ImportOptions:
 
 
 def locator(store: Store) -> Callable[[str], Place | None]:
-    """Finds bytes the store has by their hash: in the media folder, or where an item was linked."""
+    """A function that finds bytes in the store by their hash: in the media folder, or at the path of a linked item."""
 
     def locate(sha256: str) -> Place | None:
         if store.media.has(sha256):
@@ -95,7 +95,7 @@ def locator(store: Store) -> Callable[[str], Place | None]:
 
 
 def check_source(source: Source, options: ImportOptions) -> None:
-    """Raise what `run_import` would raise for a new project, before there is one."""
+    """Raise the errors that `run_import` would raise for a new project, before the project is created."""
     rules = None if options.labels == "ignore" else ClassRules({}, options.classes)
     seen = preview(source, rules, look=False, validation=options.validation)
     refuse_problems(seen, source.strict, options.skip_problems)
@@ -104,7 +104,7 @@ def check_source(source: Source, options: ImportOptions) -> None:
 def run_import(
     store: Store, project_id: int, source: Source, options: ImportOptions | None = None, report: Report = ignore
 ) -> ImportReport:
-    """Import `source` into a project. `report` may raise `Cancelled`: what was committed stays, and is reported."""
+    """Import `source` into a project. `report` may raise `Cancelled`; committed groups stay and are reported."""
     options = options or ImportOptions()
     project = projects.get_project(store, project_id)
     rules = None if options.labels == "ignore" else ClassRules.of_project(store, project_id, options.classes)
@@ -127,7 +127,7 @@ def run_import(
             return run
         raise
     run.warnings = [*run.warnings, *importer.split.messages()]
-    if importer.has_groups:  # looks through all items of the project
+    if importer.has_groups:  # the warning needs a pass over all items of the project
         run.warnings += both_sides_warning(store, project_id)
     if importer.n_long:
         run.warnings.append(suggestion(importer.n_long, importer.longest))
@@ -145,7 +145,7 @@ class _Importer:
         self.recordings: set[str] = set()
         self.split = RandomSplit(options.test_share)
         self.has_groups = False
-        self.n_long, self.longest = 0, 0.0  # clips that are better cut into windows
+        self.n_long, self.longest = 0, 0.0  # clips for which windows are suggested
         self.writer = ItemWriter(project_id, options.labels, self.annotators)
         self.linking = options.storage == "link"
         self.media_root = str(store.media.root) + "/"
@@ -175,7 +175,7 @@ class _Importer:
                         self._note(commits.popleft().result(), run, details)
                     report(Progress("import", n_done, total, run.sentence()))
             finally:
-                for commit in commits:  # what is committed is counted, whatever ended the loop
+                for commit in commits:  # committed groups are counted, whatever ended the loop
                     if commit.exception() is None:
                         self._note(commit.result(), run, details)
             for commit in commits:
@@ -232,8 +232,8 @@ class _Importer:
                 yield Arrival(entry, one, self._link_path(entry))
 
     def _batches(self, incoming: Path, rules: ClassRules | None, details: Details) -> Iterator[tuple[int, _Batch]]:
-        """The number of entries and the jobs of those that have no problem; archive entries are unpacked here, a batch
-        at a time. Rows that follow each other and name parts of the same recording share its job."""
+        """The number of entries so far and the jobs of those without a problem. Archive entries are unpacked here, one
+        batch at a time. Consecutive rows that name parts of the same recording share its job."""
         batch, n_entries, n_unpacked = _Batch(), 0, 0
         labels, class_problem = None, ""
         for entry in entries_of(self.source, self.options.validation):
@@ -241,7 +241,7 @@ class _Importer:
                 yield n_entries, batch
                 batch, n_entries = _Batch(), 0
             n_entries += 1
-            if entry.labels is not labels:  # those of a folder are the same for all its files
+            if entry.labels is not labels:  # all files of a folder share one object
                 labels, class_problem = entry.labels, _class_problem(entry, rules)
             problem = entry.problem or class_problem
             if problem:
@@ -264,7 +264,7 @@ class _Importer:
         yield n_entries, batch
 
     def _with_split(self, arrival: Arrival) -> Arrival:
-        """The arrival, as a test item when the random split says so; a split that the source names stays."""
+        """The arrival, as a test item if the random split assigns it; a split that the source names is kept."""
         entry = arrival.entry
         self.has_groups |= bool(entry.group) or arrival.span is not None
         if not self.split.share or entry.split.split or not self.split.is_test(entry.group or arrival.stored_sha256):
@@ -275,7 +275,7 @@ class _Importer:
         return 0.0 if self.options.windows is None else self.options.windows.seconds
 
     def _mode(self, path: str) -> str:
-        """Files of the media folder are examined where they are."""
+        """The mode of the job; files of the media folder are examined where they are."""
         return "link" if self.linking or path.startswith(self.media_root) else "copy"
 
     def _link_path(self, entry: Entry) -> str | None:
@@ -284,7 +284,7 @@ class _Importer:
         return None
 
     def _problem(self, entry: Entry, examined: Examined) -> str:
-        """Why an examined file is not taken ("" when it is)."""
+        """Why an examined file is not imported ("" if it is)."""
         measures = examined.measures
         if measures.reason == DISK_FULL:
             raise StoreUnusable("The disk is full. What was imported is kept; free some space and import again.")
@@ -296,11 +296,11 @@ class _Importer:
         if entry.sha256 and entry.sha256 != examined.sha256:
             return "Its bytes are not those that the manifest names by their hash."
         if self.linking and not _is_text(self._link_path(entry) or ""):
-            return "Its path is not valid text (UTF-8), so a link to it cannot be kept. Import it as a copy."
+            return "Its path is not valid text (UTF-8), so a link to it cannot be stored. Import it as a copy."
         return wrong_kind(measures.media_type, self.kind)
 
     def _name_annotators(self, group: list[Arrival]) -> None:
-        """Every annotator named in this group has a row; labels of removed annotators are stored under the import."""
+        """Create a row for each annotator named in the group; labels of removed ones are stored under the import."""
         if self.options.labels != "given":
             return
         for name in {one.annotator for arrival in group for one in arrival.entry.labels} - set(self.annotators):
@@ -310,11 +310,11 @@ class _Importer:
                 self.annotators[name] = annotator_named(self.store, self.options.annotator).id
 
     def _sync(self, group: list[Arrival]) -> None:
-        """Flush the media of a group to disk, while the group before it is committed."""
+        """Flush the media of a group to disk while the previous group is committed."""
         self.store.media.sync(sorted({arrival.stored_sha256 for arrival in group if arrival.link_path is None}))
 
     def _commit(self, run: ImportReport, group: list[Arrival], names: dict[str, str], synced: Future[None]) -> Written:
-        """Bytes first, then the rows that name them. Raises `Cancelled` when a cancellation is stored."""
+        """Wait for the bytes on disk, then write their rows. Raises `Cancelled` if a cancellation is stored."""
         synced.result()
         with self.store.write() as connection:
             project = projects.lock(connection, self.project_id)
@@ -377,7 +377,7 @@ def _class_problem(entry: Entry, rules: ClassRules | None) -> str:
 
 
 def _class_names(group: list[Arrival], rules: ClassRules) -> dict[str, str]:
-    """label -> the class it counts as, for all labels of a group, in the order they appear."""
+    """label -> class name, for all labels of a group, in the order in which they appear."""
     labels = dict.fromkeys(one.label for arrival in group for one in arrival.entry.labels if one.label)
     suggested = (one.suggested_label for arrival in group for one in arrival.entry.labels if one.suggested_label)
     decided = {label: rules.decide(label)[0] for label in labels}

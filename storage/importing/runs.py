@@ -20,8 +20,7 @@ from storage.system.file_lock import try_lock
 
 @contextlib.contextmanager
 def running(store: Store, run_id: int) -> Iterator[None]:
-    """Hold the run's lock file for the length of the block: the kernel releases it when the process ends, in any
-    way."""
+    """Hold the run's lock file for the length of the block. The kernel releases it however the process ends."""
     path = _lock_path(store, run_id)
     path.parent.mkdir(exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -36,8 +35,8 @@ def running(store: Store, run_id: int) -> Iterator[None]:
 def end_interrupted(store: Store, project_id: int | None = None) -> int:
     """Set runs that are "running" in the store, but in no process, to "interrupted"; returns how many.
 
-    A process that was killed, or that met a full disk, could not write its own end. PostgreSQL may be shared with other
-    machines, so there only runs of this machine (those with a lock file here) are judged.
+    A process that was killed, or whose disk was full, could not store its end. PostgreSQL may be shared with other
+    machines, so only runs of this machine (those with a lock file here) are checked there.
     """
     query = select(ImportRun.id).where(ImportRun.status == "running")
     if project_id is not None:

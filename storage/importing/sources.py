@@ -1,4 +1,4 @@
-"""The interface of import sources: a stream of entries, each with a name, a place and perhaps a label and a split.
+"""The interface of import sources: a stream of entries, each with a name, a place and optionally a label and a split.
 
 A source never reads media and never writes. Entries that cannot be imported (a symbolic link, a path outside the root,
 a row with missing cells) carry a `problem`, so that previews and reports list every one of them.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class GivenLabel(NamedTuple):
-    """A label as a source states it; an export of Winnow states all of it."""
+    """A label as a source states it; an export of Winnow states all fields."""
 
     label: str
     annotator: str = ""  # "": the annotator of the import
@@ -58,14 +58,14 @@ class FilePlace(NamedTuple):
 
 
 class PackedPlace(NamedTuple):
-    """One entry of an archive; the source that gave it can unpack it."""
+    """One entry of an archive; its source can unpack it."""
 
     position: int
     n_bytes: int
 
 
 class CellPlace(NamedTuple):
-    """The media cell of one row of a table; the source that gave it can unpack it."""
+    """The media cell of one row of a table; its source can unpack it."""
 
     table: int  # position among the tables of the source
     row: int
@@ -73,7 +73,7 @@ class CellPlace(NamedTuple):
 
 
 class KeptPlace(NamedTuple):
-    """Bytes that a pack of the media folder has already."""
+    """Bytes that are already in a pack of the media folder."""
 
     sha256: str
     media: MediaFolder
@@ -83,7 +83,7 @@ Place = FilePlace | PackedPlace | CellPlace | KeptPlace
 
 
 class Entry(NamedTuple):
-    """One thing to import. `problem` says why it will not be."""
+    """One file or part of a recording to import. `problem` says why it is not imported."""
 
     name: str
     place: Place | None = None
@@ -91,15 +91,15 @@ class Entry(NamedTuple):
     split: GivenSplit = NO_SPLIT
     labels: tuple[GivenLabel, ...] = ()
     row: int = 0  # line of the manifest, 0 when there is none
-    sha256: str = ""  # what the manifest says the bytes are; "" when it says nothing
-    other_names: tuple[str, ...] = ()  # under which the same bytes were known where they come from
+    sha256: str = ""  # the hash that the manifest states; "" if it states none
+    other_names: tuple[str, ...] = ()  # further names of the same bytes in the exporting project
     note: str = ""  # what the user should know although the entry is imported
     span: GivenSpan | None = None  # the entry is this part of the file
-    group: str = ""  # of which items stay together in random splits; "": a window's is its recording
+    group: str = ""  # items of one group stay together in random splits; "": for a window, its recording
 
     @property
     def label(self) -> str | None:
-        """The label that counts: a decision, else the one given last. None for skipped and unlabeled entries."""
+        """The label that counts: a decision, else the last one. None for skipped and unlabeled entries."""
         if len(self.labels) == 1:
             return self.labels[0].label or None
         decided = [given for given in self.labels if given.kind == "decide"]
@@ -108,7 +108,7 @@ class Entry(NamedTuple):
 
 
 class Source(Protocol):
-    """Where entries come from. `strict` sources (manifests) are imported in part only on request."""
+    """A source of entries. `strict` sources (manifests) are imported in part only on request."""
 
     description: str
     strict: bool
@@ -116,7 +116,7 @@ class Source(Protocol):
     def entries(self) -> Iterator[Entry]: ...
 
     def head(self, place: Place, n_bytes: int) -> bytes:
-        """The first bytes behind an entry, for previews."""
+        """The first bytes of an entry, for previews."""
         ...
 
     def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
@@ -124,14 +124,14 @@ class Source(Protocol):
         ...
 
     def findings(self) -> Findings:
-        """What the source was read as. Complete after `entries` was gone through once."""
+        """How the source was understood. Complete after one pass over `entries`."""
         ...
 
     def close(self) -> None: ...
 
 
 def readable_name(name: str) -> str:
-    """A file name as text: bytes that are not UTF-8 are written as \\xe9, so that every database can keep it."""
+    """A file name as text: bytes that are not UTF-8 are written as \\xe9, so that every database can store it."""
     if name.isascii():
         return name
     try:
@@ -142,8 +142,8 @@ def readable_name(name: str) -> str:
 
 
 def find_media_kind(source: Source) -> MediaKind:
-    """The kind of the first entry whose bytes are audio or an image. Raises `InvalidInput` when there is none, with the
-    reason of the first entry."""
+    """The kind of the first entry that is audio or an image. If there is none, raises `InvalidInput` with the problem
+    of the first entry."""
     first = ""
     for entry in source.entries():
         found, problem = _type_or_problem(source, entry)
@@ -167,5 +167,5 @@ def _type_or_problem(source: Source, entry: Entry) -> tuple[str | None, str]:
 
 
 def type_of(head: bytes) -> str | None:
-    """The media type that the first bytes say. After an ID3 tag, the rest is checked when the file is read."""
+    """The media type by the first bytes. What follows an ID3 tag is checked when the file is read."""
     return "audio/mpeg" if head.startswith(b"ID3") else identify(head, lambda offset, n: head[offset : offset + n])

@@ -14,7 +14,7 @@ NAMES = TRAINING | HELD_OUT
 
 
 class GivenSplit(NamedTuple):
-    """A split and the word that the source has for it; both are empty when the source names none."""
+    """A split and the source's word for it; both are empty if the source names none."""
 
     split: Split = ""
     name: str = ""
@@ -28,7 +28,7 @@ NO_SPLIT = GivenSplit()
 
 
 def split_named(name: str) -> GivenSplit | None:
-    """The split that a word means; None for a word that is no split's name."""
+    """The split that a word means; None for a word that is not the name of a split."""
     name = name.strip()
     word = name.casefold()
     if not word:
@@ -44,14 +44,14 @@ class SplitFolders(NamedTuple):
     """Whether sibling folders are splits."""
 
     are_splits: bool = False
-    doubtful: tuple[str, ...] = ()  # called like held-out splits, but beside other folders: a question for the user
+    doubtful: tuple[str, ...] = ()  # named like held-out splits but beside other folders: a question for the user
 
 
 def split_folders(siblings: set[str]) -> SplitFolders:
     """Whether these sibling folders are splits.
 
-    They are when all of them have names of splits, one of them held out, or when a training and a held-out split are
-    among them. A lone `train`, or a `train` beside `car` and `bus`, is an ordinary folder.
+    They are if all of them have names of splits and at least one is held out, or if a training and a held-out split are
+    among them. A single `train`, or a `train` beside `car` and `bus`, is an ordinary folder.
     """
     words = {folder.casefold() for folder in siblings}
     held_out, training = words & HELD_OUT, words & TRAINING

@@ -1,8 +1,8 @@
-"""A scan of a watched folder: which files are new or changed, and no longer change.
+"""A scan of a watched folder for files that are new or changed, and complete.
 
-A file that is still being written is left alone: it counts as settled when its size and time of change were the same at
-two scans at least `settle_seconds` apart, or when it was last touched longer ago than `OLD_SECONDS`. Names that begin
-with a dot or end as unfinished downloads do are ignored: writers that rename a finished file need no delay.
+A file that is still being written is left alone. It counts as settled if its size and modification time were the same
+at two scans at least `settle_seconds` apart, or if it was last modified longer ago than `OLD_SECONDS`. Names that begin
+with a dot or have the extension of an unfinished download are ignored; a file is imported once it is renamed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.importing.sources import Entry, FilePlace
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".download", ".filepart", ".swp", "~")
 OLD_SECONDS = 60.0
 CHUNK = 500
-REFUSED = (-1, 0)  # the signature of what is no regular file
+REFUSED = (-1, 0)  # the signature of anything that is not a regular file
 
 
 class Arrival(NamedTuple):
@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
 
 
 class SettledFiles(FolderSource):
-    """These files of a folder alone, as a source for `storage.importing.run`."""
+    """Only these files of a folder, as a source for `storage.importing.run`."""
 
     def __init__(self, root: Path, arrivals: Sequence[Arrival]) -> None:
         super().__init__(root)
@@ -46,12 +46,12 @@ class SettledFiles(FolderSource):
 
 
 class FolderScanner:
-    """Finds files that have stopped changing. What was still changing is remembered between scans, in memory only:
-    after a restart each such file has to stay unchanged for `settle_seconds` again."""
+    """Finds files that have stopped changing. Files that were still changing are remembered between scans, in memory
+    only: after a restart, each of them must stay unchanged for `settle_seconds` again."""
 
     def __init__(self, settle_seconds: float) -> None:
         self.settle_seconds = settle_seconds
-        self._changing: dict[str, tuple[int, int, float]] = {}  # path -> size, time of change, since when
+        self._changing: dict[str, tuple[int, int, float]] = {}  # path -> size, modification time, unchanged since
 
     @property
     def n_changing(self) -> int:
@@ -89,7 +89,7 @@ class FolderScanner:
         return False
 
     def _is_old(self, arrival: Arrival) -> bool:
-        """Last changed, in content or in name, long ago by this machine's clock."""
+        """Whether content and name were last changed long ago by this machine's clock."""
         try:
             touched = os.lstat(arrival.path).st_ctime
         except OSError:
@@ -98,7 +98,7 @@ class FolderScanner:
 
 
 def _arrival(root: Path, entry: Entry) -> Arrival | None:
-    """None for names that are ignored, and for files that no longer exist."""
+    """The arrival of an entry; None for names that are ignored and files that no longer exist."""
     name = entry.name.rpartition("/")[2]
     if name.startswith(".") or name.lower().endswith(UNFINISHED) or "/." in f"/{entry.name}":
         return None

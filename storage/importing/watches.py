@@ -1,7 +1,7 @@
-"""Watches: which folder is imported into which project, and the outcome for each of its files.
+"""Watches: the folder that is imported into a project, and the outcome for each of its files.
 
 A watch is a row, so it outlives every process; the process that serves it (`app.worker.folder_watcher`) continues where
-the last one stopped. Files are remembered by path, size and time of change: a file is read again only after it changed.
+the last one stopped. Files are remembered by path, size and modification time; a file is read again only if it changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUFFER_SIZE = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    labels: LabelUse = "ignore"  # what class folders below the folder mean
+    labels: LabelUse = "ignore"  # the meaning of class folders below the folder
     buffer_size: int = BUFFER_SIZE  # items that rounds choose from, however many there are
     limit: int | None = None  # files after which the watch stops automatically
 
@@ -61,7 +61,7 @@ class WatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A file and its outcome. `path` is its whole path, as the system gives it."""
+    """A file and its outcome. `path` is its full path in the system's encoding."""
 
     path: str
     name: str  # below the folder, readable
@@ -72,8 +72,7 @@ class FileRow:
 
 
 def start(store: Store, project_id: int, folder: Path | str, options: WatchOptions | None = None) -> WatchRow:
-    """Watch `folder` from now on; another folder of the project is no longer watched. Outcomes of its files are
-    kept."""
+    """Watch `folder` from now on instead of any other folder of the project. Outcomes of its files are kept."""
     options = options or WatchOptions()
     root = checked_folder(store, folder)
     values = {

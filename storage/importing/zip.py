@@ -1,4 +1,4 @@
-"""A zip archive as a source. Bytes are unpacked under names of our own, never under those of the archive."""
+"""A zip archive as a source. Bytes are unpacked under generated names, never under those of the archive."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from storage.importing.sources import CellPlace, Entry, PackedPlace, Place
 from storage.importing.splits import NAMES as SPLIT_NAMES
 from storage.importing.zip_reader import BadEntry, ZipEntry, ZipReader
 
-MOST_SIBLINGS = 100  # folders beside each other that are remembered when they are not called like splits
+MOST_SIBLINGS = 100  # sibling folders that are remembered, besides those with names of splits
 _DRIVE = re.compile(r"[A-Za-z]:")
-_BESIDES = ("__MACOSX/", ".DS_Store", "Thumbs.db")  # what desktop systems add by themselves
+_BESIDES = ("__MACOSX/", ".DS_Store", "Thumbs.db")  # files that desktop systems add
 
 
 class ZipSource:
-    """Every entry that is a plain file, and a reason for everything else."""
+    """Every entry that is a regular file; everything else with a reason."""
 
     strict = False
 
@@ -39,7 +39,8 @@ class ZipSource:
         self._names = FolderNames(self.options, self.class_names)
 
     def _enter_folders(self) -> FolderNames:
-        """The folders of the archive, with one example of the names that are not those of splits."""
+        """The meanings of the archive's folders. Of many siblings, those after MOST_SIBLINGS count only if they have
+        the name of a split."""
         names = FolderNames(self.options, self.class_names)
         children: dict[str, set[str]] = {}
         last = ""
@@ -101,7 +102,7 @@ class ZipSource:
         return head[:n_bytes]
 
     def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
-        """Raises `BadEntry`, after removing what it wrote."""
+        """Write the entry's bytes to `target`. On `BadEntry`, the partial file is removed."""
         assert isinstance(place, PackedPlace)
         try:
             with open(target, "xb") as file:
@@ -116,7 +117,7 @@ class ZipSource:
 
 
 def distinct_name(name: str, taken: set[int]) -> str:
-    """The name of a further entry with an equal name: "dog/a (2).wav", where no other entry has that name."""
+    """A name for a further entry of the same name, such as "dog/a (2).wav", that no other entry has."""
     folder, slash, last = name.rpartition("/")
     stem, dot, ending = last.rpartition(".")
     if not stem:
@@ -128,7 +129,7 @@ def distinct_name(name: str, taken: set[int]) -> str:
 
 
 def why_refused(entry: ZipEntry, limits: Limits) -> str:
-    """A sentence, or nothing when the entry may be unpacked."""
+    """Why the entry must not be unpacked, one sentence; "" if it may be."""
     name = entry.name
     parts = name.replace("\\", "/").split("/")
     if "\x00" in name:
@@ -153,5 +154,5 @@ def why_refused(entry: ZipEntry, limits: Limits) -> str:
 
 
 def printable(name: str) -> str:
-    """A name that cannot be stored, as text for a report."""
+    """A name that cannot be stored, in a printable form for reports."""
     return name.replace("\x00", "\\x00")

@@ -1,9 +1,9 @@
 """A reader of untrusted zip archives, in constant memory per entry.
 
 The central directory is walked entry by entry from the file, so an archive with ten million names costs no more memory
-than one with ten. Before anything is unpacked, the number of entries, their sizes and their overlaps are checked; while
-unpacking, bytes are counted and the sizes and CRC compared with what was declared. Nothing is ever written under a name
-that the archive chose.
+than one with ten. Before anything is unpacked, the number of entries, their sizes and their overlaps are checked.
+During unpacking, bytes are counted, and sizes and CRC are compared with the declared ones. Nothing is ever written
+under a name from the archive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNIX = 3
 
 
 class BadEntry(Exception):
-    """One entry that is not taken; the text is the reason. The other entries are still read."""
+    """One entry that is not imported; the text is the reason. The other entries are still read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ZipEntry:
     crc: int
     method: int
     flags: int
-    mode: int  # unix mode, 0 when the archive carries none
+    mode: int  # Unix mode, 0 if the archive has none
     n_name: int
 
     @property
@@ -85,7 +85,7 @@ class ZipReader:
         return self._entry(position)[0]
 
     def read(self, entry: ZipEntry) -> Iterator[bytes]:
-        """The entry's bytes, at most as many as declared; `BadEntry` when they are more, fewer or damaged."""
+        """The entry's bytes, at most as many as declared. Raises `BadEntry` if they are more, fewer or damaged."""
         at, left = self._data_of(entry), entry.packed
         decompress = zlib.decompressobj(-15) if entry.method == _DEFLATED else None
         n_bytes = crc = 0
@@ -99,7 +99,7 @@ class ZipReader:
             block, pending = self._unpacked(decompress, pending)
             n_bytes, crc = n_bytes + len(block), zlib.crc32(block, crc)
             if n_bytes > entry.size:
-                raise BadEntry(f"It unpacks to more than the {entry.size:,} bytes it declares.")
+                raise BadEntry(f"It unpacks to more than the {entry.size:,} bytes that it declares.")
             if block:
                 yield block
             if decompress is not None and decompress.eof:
@@ -133,7 +133,7 @@ class ZipReader:
         return os.pread(self._file.fileno(), n_bytes, offset)
 
     def _directory(self) -> tuple[int, int, int]:
-        """(start, end, shift) of the central directory; `shift` is how far the archive begins inside the file."""
+        """(start, end, shift) of the central directory; `shift` is the position at which the archive begins."""
         tail_at = max(0, self._n_bytes - _END.size - 65_535)
         tail = self._read_at(tail_at, self._n_bytes - tail_at)
         found = tail.rfind(b"PK\x05\x06")
@@ -209,7 +209,7 @@ def _overlap(spans: array[int]) -> bool:
 
 
 def _wide(extra: bytes, *values: int) -> tuple[int, int, int]:
-    """Sizes and offset; those that did not fit 32 bits stand in the zip64 field, in this order."""
+    """Sizes and offset; those that do not fit into 32 bits are in the zip64 field, in this order."""
     at, found = 0, list(values)
     while at + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, at)
@@ -225,7 +225,7 @@ def _wide(extra: bytes, *values: int) -> tuple[int, int, int]:
 
 
 def _decode_name(raw: bytes, flags: int) -> str:
-    """UTF-8 when it is (marked or not: many tools omit the mark), else the code page of the format."""
+    """The name, decoded as UTF-8 if possible (many tools omit the flag for it), else in the format's code page."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

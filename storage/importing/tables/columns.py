@@ -1,4 +1,4 @@
-"""Which columns of a table hold the path, the label and the split, found by their usual names or named by the user."""
+"""The columns of a table that hold the path, the label and the split, found by usual names or named by the user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LABELS = (
 SPLITS = ("split", "subset", "set", "partition", "phase", "fold")
 GROUPS = ("group", "group_id")
 STARTS, ENDS = ("start", "start_seconds", "start_time"), ("end", "end_seconds", "end_time")
-ALWAYS_SPLITS = ("split", "subset")  # a value in these that is no split's name is a mistake in its row
+ALWAYS_SPLITS = ("split", "subset")  # a value here that is not the name of a split is an error in its row
 _MEDIA_NAME = re.compile(
     r".*\.(wav|flac|ogg|mp3|m4a|aac|aiff?|png|jpe?g|webp|bmp|gif|tiff?|heic|avif)\Z", re.IGNORECASE
 )
@@ -42,7 +42,7 @@ class Columns:
     path: str = ""
     label: str = ""
     split: str = ""
-    group: str = ""  # of which items stay together in random splits
+    group: str = ""  # items of one group stay together in random splits
     start: str = ""  # seconds in the recording, as `end`
     end: str = ""
     class_names: dict[str, str] = field(default_factory=dict)  # value of the label column -> class name
@@ -83,8 +83,8 @@ def find_columns(names: Sequence[str], sample: Sequence[Mapping[str, Any]], opti
 
 
 def _set_span(found: Columns, known: Mapping[str, str], sample: Sequence[Mapping[str, Any]]) -> None:
-    """Start and end are parts of a recording where several rows name the same file. In tables of cut files they say
-    where a file comes from."""
+    """Columns for start and end are used only if several rows name the same file. In tables of cut files they state the
+    origin of each file."""
     start, end = _first(known, STARTS), _first(known, ENDS)
     if not (found.path and start and end) or "first_frame" in known:
         return
@@ -93,8 +93,8 @@ def _set_span(found: Columns, known: Mapping[str, str], sample: Sequence[Mapping
         found.start, found.end = start, end
     else:
         found.warnings.append(
-            f"The columns {start!r} and {end!r} are not used: every row names a file of its own. To import parts of "
-            "recordings, let several rows name the same file."
+            f"The columns {start!r} and {end!r} are not used: every row names a different file. To import parts of "
+            "recordings, name the same file in several rows."
         )
 
 
@@ -122,7 +122,7 @@ def _path_column(known: Mapping[str, str], sample: Sequence[Mapping[str, Any]]) 
     for name in PATHS:
         if name in known and name != "id":
             return known[name]
-    for name in known.values():  # a column of another name whose values are names of media files
+    for name in known.values():  # any other column whose values are names of media files
         values = [row.get(name) for row in sample]
         if values and all(isinstance(value, str) and _names_media(value) for value in values):
             return name
@@ -168,7 +168,7 @@ def _set_split(found: Columns, known: Mapping[str, str], sample: Sequence[Mappin
 
 
 def _numbers(values: Iterable[Any]) -> bool:
-    """Whether all values that are there are whole numbers."""
+    """Whether all non-empty values are whole numbers."""
     texts = [text for value in values if (text := _plain(value))]
     return bool(texts) and all(_NUMBER.match(text) for text in texts)
 
@@ -179,7 +179,7 @@ def _plain(value: Any) -> str:
 
 
 def text_of(value: Any, column: str = "") -> str:
-    """A cell as text: "" for nothing, 7 for 7.0. Bytes are refused, since they are never a name."""
+    """A cell as text: "" for an empty one, "7" for 7.0. Bytes are refused because they are never a name."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -189,7 +189,7 @@ def text_of(value: Any, column: str = "") -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        if math.isnan(value):  # as pandas writes empty cells
+        if math.isnan(value):  # pandas writes empty cells like this
             return ""
         return str(int(value)) if value.is_integer() and abs(value) < 1 << 53 else repr(value)
     if isinstance(value, dict | list | tuple):

@@ -1,8 +1,8 @@
 """Finds the tables that label the files of a folder or an archive.
 
 In this order: the tables of an export of Winnow; `manifest` or `metadata` at the top or in every split folder; Parquet
-files; `labels.json` of FiftyOne and COCO files; any other table whose rows name files that are there. One top folder
-around everything is looked into.
+files; `labels.json` of FiftyOne and COCO files; any other table whose rows name existing files. A single top folder
+around everything is searched too.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ CHOICES = (*OTHER_TABLES, ".parquet")
 MANIFESTS = tuple(
     f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in (".csv", ".tsv", ".jsonl", ".parquet")
 )
-EXPORT = "manifest.json"  # what an export of Winnow says about itself
-NO_LABELS = re.compile(r"(sample[_-]?submission|submission)", re.IGNORECASE)  # Kaggle's empty answers
+EXPORT = "manifest.json"  # the description of an export of Winnow
+NO_LABELS = re.compile(r"(sample[_-]?submission|submission)", re.IGNORECASE)  # Kaggle's templates for predictions
 SHARD = re.compile(r"(?P<split>[A-Za-z]+)-\d+-of-\d+(-[0-9a-f]+)?\Z")
 MOST_WRAPPERS = 3
 CHECKED_ROWS = 20
-MOST_TABLES = 20  # more files than this are notes beside each media file, not tables
+MOST_TABLES = 20  # more files than this are one per media file, not tables
 
 Fetch = Callable[[str], Path]
 
 
 @dataclass(slots=True)
 class Discovery:
-    """The tables to read. `questions` when it is not clear which."""
+    """The tables to read, or `questions` if it is not clear which."""
 
     tables: list[LabelTable] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Discovery:
 
 
 class TableFinder:
-    """`fetch` gives a file of the source as a local file that can be read."""
+    """Finds the tables of one source. `fetch` gives a file of the source as a local file."""
 
     def __init__(self, finder: Finder, fetch: Fetch, options: ReadingOptions) -> None:
         self._finder, self._fetch, self._options = finder, fetch, options
@@ -76,7 +76,7 @@ class TableFinder:
         return Discovery()
 
     def _tops(self) -> list[str]:
-        """The top, and the folder in it when that is all there is."""
+        """The top folder, and the folder in it if it contains nothing else."""
         tops = [""]
         for _ in range(MOST_WRAPPERS):
             inside = self._finder.folders(tops[-1])
@@ -107,10 +107,10 @@ class TableFinder:
             folder, name = posixpath.split(posixpath.join(top, path))
             if name in self._finder.files(folder):
                 return self._table(posixpath.join(folder, name))
-        raise InvalidInput(f"There is no table {path} in the source. Name one that is there, or none (--table none).")
+        raise InvalidInput(f"There is no table {path} in the source. Name an existing one, or none (--table none).")
 
     def _in_split_folders(self, folder: str) -> list[LabelTable]:
-        """`train/metadata.csv`, `test/metadata.csv`: the folder says the split."""
+        """`train/metadata.csv`, `test/metadata.csv`: the folder names the split."""
         inside = self._finder.folders(folder)
         if not split_folders(set(inside)).are_splits and len(inside) != 1:
             return []
@@ -125,7 +125,7 @@ class TableFinder:
         return tables
 
     def _parquet(self, folder: str, files: list[str]) -> list[LabelTable]:
-        """Files that Hugging Face datasets writes, one or more for each split, here or in `data`."""
+        """Files written by Hugging Face datasets, one or more for each split, here or in `data`."""
         found = [posixpath.join(folder, name) for name in files if name.endswith(".parquet")]
         if not found and "data" in self._finder.folders(folder):
             below = posixpath.join(folder, "data")
@@ -149,7 +149,7 @@ class TableFinder:
             return False
 
     def _others(self, folder: str, files: list[str]) -> Discovery | None:
-        """Tables of any name whose first rows name files that are there."""
+        """Tables of any name whose first rows name existing files."""
         names = [name for name in files if name.lower().endswith(OTHER_TABLES) and not NO_LABELS.search(name)]
         if len(names) > MOST_TABLES:
             return None
@@ -165,7 +165,7 @@ class TableFinder:
         return Discovery(found) if found else None
 
     def _fits(self, table: LabelTable) -> bool:
-        """Whether it labels, or splits, files that are there."""
+        """Whether the table labels or splits existing files."""
         try:
             columns = table.columns
         except (InvalidInput, InvalidRow):
@@ -189,13 +189,13 @@ def _split_of_shard(path: str) -> GivenSplit:
 
 
 def _split_in_name(path: str) -> GivenSplit:
-    """Of `instances_val2017.json`: the words of the name, without numbers."""
+    """The split that a word of the file name means, ignoring numbers: validation for `instances_val2017.json`."""
     words = re.split(r"[^A-Za-z]+", Path(path).stem)
     return next((split for word in words if word and (split := split_named(word)) is not None), NO_SPLIT)
 
 
 def exported_tables(content: bytes, where: str) -> list[str]:
-    """Names of the tables of an export, or nothing when this is another kind of file."""
+    """Names of the tables of an export; empty if `content` is another kind of file."""
     try:
         manifest = json.loads(content)
     except ValueError:

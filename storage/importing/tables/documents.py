@@ -10,7 +10,7 @@ from storage.importing.tables.rows import TableRow
 
 
 def kind_of_document(document: Any) -> str:
-    """coco, fiftyone, or nothing when the document is neither."""
+    """The kind of a document: coco, fiftyone, or "" for any other."""
     if not isinstance(document, dict):
         return ""
     if isinstance(document.get("images"), list) and isinstance(document.get("categories"), list):
@@ -25,7 +25,7 @@ def document_rows(document: dict[str, Any]) -> Iterator[TableRow]:
 
 
 def coco_rows(document: dict[str, Any]) -> Iterator[TableRow]:
-    """An image whose annotations all have one category has that label; boxes and masks are not read."""
+    """One row per image. If all its annotations have one category, that is its label; boxes and masks are not read."""
     names = {one.get("id"): one.get("name") for one in document["categories"] if isinstance(one, dict)}
     found: dict[Any, dict[Any, None]] = defaultdict(dict)
     for one in document.get("annotations") or ():
@@ -47,7 +47,7 @@ def coco_rows(document: dict[str, Any]) -> Iterator[TableRow]:
 
 
 def fiftyone_rows(document: dict[str, Any]) -> Iterator[TableRow]:
-    """`labels` maps file names without extension to a class, its position in `classes`, or null."""
+    """One row per file. `labels` maps names without extension to a class, its position in `classes`, or null."""
     classes = document.get("classes") or []
     for number, (name, given) in enumerate(document["labels"].items(), 1):
         label = given.get("label") if isinstance(given, dict) else given

@@ -1,4 +1,4 @@
-"""Where the files of a table are: below a folder, or in an archive. Paths never lead outside, and links are refused."""
+"""Finders of a table's files: below a folder, or in an archive. Paths never lead outside, and links are refused."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class InvalidRow(Exception):
 
 
 class NoSuchFile(InvalidRow):
-    """Nothing has this name; another place may have it."""
+    """No file has this name here; it may exist in another place."""
 
 
 class Finder(Protocol):
-    """Finds what a path names, and lists what is there. Paths are relative, with slashes; "" is the top."""
+    """Finds the file that a path names; lists folders and files. Paths are relative, with slashes; "" is the top."""
 
     def find(self, path: str) -> Place:
-        """Raises `InvalidRow` with the reason when the file may not be used."""
+        """The place of the file. Raises `InvalidRow` with the reason if the file may not be used."""
         ...
 
     def folders(self, folder: str = "") -> list[str]:
@@ -111,10 +111,10 @@ class FolderFinder:
         return head_of_file(place.path, n_bytes)
 
     def unpack(self, place: PackedPlace | CellPlace, target: Path) -> None:
-        raise TypeError("A folder holds files, nothing packed.")
+        raise TypeError("A folder has no packed entries.")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No effect: the finder holds no open file."""
 
 
 class ZipFinder:

@@ -11,16 +11,16 @@ from storage.importing.sources import GivenLabel, GivenSpan, readable_name
 from storage.importing.tables.columns import text_of
 from storage.importing.tables.finders import InvalidRow
 
-OWN_COLUMNS = frozenset(("source", "event", "sequence"))  # a row with these was written by an export of Winnow
+OWN_COLUMNS = frozenset(("source", "event", "sequence"))  # a row with these columns comes from an export of Winnow
 SHARED_COLUMNS = frozenset(("annotator", "at", "note", "other_labels"))
 SPAN_COLUMNS = ("recording_sha256", "first_frame", "last_frame")
 HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def given_labels(values: dict[str, Any], label: str) -> tuple[GivenLabel, ...]:
-    """The row's labels in the order they were given; `label` is that of the row itself. A pseudo-label of an export is
-    a prediction and no label. Other people's tables use words like `seconds` or `event` for other things: of theirs,
-    only who labeled, when, and the note are read."""
+    """The row's labels in the order in which they were given; `label` is that of the row itself. A pseudo-label of an
+    export is a prediction, not a label. Tables from elsewhere may use columns like `seconds` or `event` for other
+    things, so only the annotator, the time and the note are read from them."""
     if not values.keys() >= OWN_COLUMNS:
         values = {name: value for name, value in values.items() if name in SHARED_COLUMNS}
     elif text_of(values.get("source")) == "pseudo":
@@ -52,13 +52,13 @@ def given_span(values: dict[str, Any], start: str, end: str) -> GivenSpan | None
 
 
 def recording_hash(values: dict[str, Any]) -> str:
-    """The SHA-256 of the recording that a row of an export names; "" when it names none."""
+    """The SHA-256 of the recording that a row of an export names; "" if it names none."""
     sha256 = text_of(values.get(SPAN_COLUMNS[0])).lower()
     return sha256 if HASH.match(sha256) else ""
 
 
 def _listed(value: Any, what: str, kind: type, kinds: str) -> list[Any]:
-    """A cell that holds a list: as it is (JSONL, Parquet, tasks) or as JSON (CSV)."""
+    """The list in a cell, which holds it directly (JSONL, Parquet, tasks) or as JSON (CSV)."""
     if isinstance(value, str) and value:
         try:
             value = json.loads(value)

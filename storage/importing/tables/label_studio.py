@@ -1,8 +1,8 @@
-"""What Label Studio writes: tasks (JSON), and one row for each annotation (JSON_MIN, CSV), as rows of a table.
+"""Exports of Label Studio as rows of a table: tasks (JSON), and one row for each annotation (JSON_MIN, CSV).
 
-A task that came from an export of Winnow carries that row under `meta.winnow`, and each annotation carries the id of
-the label event it was made from. Annotations that were changed or added in Label Studio are labels of the person who
-did that, given after ours.
+A task that came from an export of Winnow has that row under `meta.winnow`, and each annotation has the id of the label
+event it was made from. Annotations that were changed or added in Label Studio are labels of the person who did so,
+given after the exported ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.importing.tables.finders import InvalidRow
 from storage.importing.tables.rows import TableRow
 
 ANNOTATION_COLUMNS = frozenset(("annotation_id", "annotator", "created_at", "updated_at", "lead_time", "id"))
-OWN_DATA = ("sha256", "name", "annotators")  # what our exports add to the data of a task
+OWN_DATA = ("sha256", "name", "annotators")  # what exports of Winnow add to the data of a task
 MEDIA_KEYS = ("audio", "image", "file", "path", "url")
 _MEDIA_STARTS = ("/data/", "http://", "https://", "s3://", "gs://")
 
@@ -27,13 +27,13 @@ def has_annotation_columns(names: Iterable[str]) -> bool:
 
 
 def label_column(names: Iterable[str], path_column: str) -> str:
-    """The control tag's column of a CSV or JSON_MIN export, when only one column can be it."""
+    """The control tag's column of a CSV or JSON_MIN export; "" unless exactly one column can be it."""
     left = [name for name in names if name not in ANNOTATION_COLUMNS and name not in (*OWN_DATA, path_column)]
     return left[0] if len(left) == 1 else ""
 
 
 def task_values(task: dict[str, Any]) -> dict[str, Any]:
-    """One task as a row; raises `InvalidRow` for annotations that no single label can stand for."""
+    """One task as a row; raises `InvalidRow` for annotations that cannot be expressed as a single label."""
     annotations = [one for one in task.get("annotations") or () if isinstance(one, dict)]
     given = [label for one in annotations if (label := _annotation_values(one)) is not None]
     meta = task.get("meta")
@@ -89,7 +89,7 @@ def _person(who: Any) -> str:
 
 
 def _with_changes(ours: dict[str, Any], given: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Our row with what Label Studio says otherwise. Labels that are as they were keep our events."""
+    """The exported row with the changes made in Label Studio. Unchanged labels keep their events."""
     pseudo = ours.get("source") == "pseudo"
     others = [one for one in ours.get("other_labels") or () if isinstance(one, dict)]
     known = others if pseudo else [ours, *others]
@@ -109,14 +109,14 @@ def _with_changes(ours: dict[str, Any], given: Sequence[dict[str, Any]]) -> dict
 
 
 def _kind(given: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """A changed label is a decision where several people had labeled: their votes would outnumber it."""
+    """The kind of a changed label: a decision if several people had labeled, because their votes would outnumber it."""
     several = len({one.get("annotator") for one in known}) > 1
     was_ours = not given.get("origin") or any(one.get("event") == given["origin"] for one in known)
     return {"kind": "decide"} if several and was_ours and given["label"] else {}
 
 
 def _same(given: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The label of ours that an annotation repeats: by the id of its event, else by its class."""
+    """The exported label that an annotation repeats: by the id of its event, else by its class."""
     origin = given.get("origin")
     by_id = next((one for one in known if origin and one.get("event") == origin), None)
     if by_id is not None:
@@ -125,13 +125,13 @@ def _same(given: dict[str, Any], known: Sequence[dict[str, Any]]) -> dict[str, A
 
 
 def _repeats(given: dict[str, Any], known: Sequence[dict[str, Any]]) -> bool:
-    """Whether an annotation is a copy of one that repeats a label of ours."""
+    """Whether an annotation is a copy of one that repeats an exported label."""
     origin = given.get("origin")
     return any(origin and one.get("event") == origin and one.get("label") == given["label"] for one in known)
 
 
 def joined_annotations(rows: Iterable[TableRow], column: str) -> Iterator[TableRow]:
-    """Rows of a CSV or JSON_MIN export, those of one task joined: the first row with the labels of all of them."""
+    """Rows of a CSV or JSON_MIN export, joined by task: the first row of each task with the labels of all its rows."""
     first: TableRow | None = None
     labels: list[dict[str, Any]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A table that labels files: its columns, where its files are, and its rows as entries."""
+"""A table that labels files: its columns, the location of its files, and its rows as entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Locate = Callable[[str], Place | None]
 
 
 class LabelTable:
-    """`path` is the table's file, `name` what it is called, `start` its folder in the finder."""
+    """One table: `path` is its file, `name` its name for display, `start` its folder in the finder."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class LabelTable:
         self._sample: list[TableRow] = []
         self._media: ParquetMedia | None = None
         self._question: Question | None = None  # about its columns
-        self._joined = False  # several rows make one item: annotations of Label Studio
+        self._joined = False  # several rows describe one item: annotations of Label Studio
 
     def look_in(self, root: Finder) -> None:
-        """Look for the files below another folder than the table's."""
+        """Look for the files below `root` instead of the table's folder."""
         self.finder, self.media_paths = root, MediaPaths(root)
         self._columns = None
 
     @property
     def columns(self) -> Columns:
-        """Found by reading the first rows, once."""
+        """The columns, found once from the first rows."""
         if self._columns is None:
             self._sample = list(islice(read_table(self.path), SAMPLE_ROWS))
             good = [row.values for row in self._sample if not row.problem]
@@ -73,7 +73,7 @@ class LabelTable:
         if good and not self._columns.path and "sha256" not in names:
             text = (
                 f"{self.name} has no column named path; it has {', '.join(map(repr, names)) or 'none'}. Which column "
-                "names the files? Or name the columns in the first row (path,label,split)."
+                "names the files? You can also put the column names in the first row (path,label,split)."
             )
             self._question = Question("path_column", text)
 
@@ -109,7 +109,7 @@ class LabelTable:
             recording = recording_hash(values) if span is not None else ""
             place = locate(recording) if recording else None
             if place is None and recording and path:
-                span = None  # the file of an exported window, and the recording is not here
+                span = None  # the row names an exported window's own file, and the recording is missing
             if place is None:
                 own = sha256 if not recording else ""
                 place, sha256 = self._place(values, row.number, position, path, own, locate), own
@@ -160,7 +160,7 @@ class LabelTable:
         return self._media
 
     def describe(self, found: Findings) -> None:
-        """Add what this table is read as to the findings of its source."""
+        """Add to the findings of the source how this table is understood."""
         columns = self.columns
         found.tables.append(self.name)
         if self._question is not None:
@@ -178,7 +178,7 @@ class LabelTable:
         if good and not columns.label and not any(values.get("other_labels") for values in good):
             listed = ", ".join(map(repr, found.column_names))
             found.warnings.append(
-                f"No column of {self.name} was taken for the label; it has {listed}. Name it (--label-column)."
+                f"No column of {self.name} was recognized as the label; it has {listed}. Name it (--label-column)."
             )
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class LabelTable:
 
 
 def shown(value: Any) -> str:
-    """A cell for a preview, short; media cells and bytes by their size or path only."""
+    """A cell as short text for a preview: the path of a media cell, the size of bytes."""
     if isinstance(value, dict) and IN_TABLE in value:
         return str(value.get("path") or IN_TABLE)
     if isinstance(value, bytes):

@@ -1,7 +1,7 @@
-"""Which file a path in a table names.
+"""Finding the file that a path in a table names.
 
-Tables name files relative to themselves, to a folder beside them, with or without the extension, or by the file name
-alone. The first rows of a table show which of these it does; later rows are looked up in the same ways.
+Tables name files relative to themselves or to a folder beside them, with or without the extension, or by the file name
+alone. The first rows of a table show which of these forms it uses; later rows are looked up in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCAL_FILES = re.compile(r"/data/local-files/\?d=")
 _UPLOAD = re.compile(r"/data/upload/")
 _UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-")
 MOST_FOLDERS = 50
-MOST_FILES = 1_000  # of a folder, looked at for the extensions that it has
+MOST_FILES = 1_000  # of a folder, whose extensions are read
 
 
 class MediaPaths:
@@ -38,7 +38,7 @@ class MediaPaths:
         return self._ways[0][0]
 
     def learn(self, paths: Sequence[str]) -> None:
-        """Find out from a few paths of the table how it names files."""
+        """Determine from a few paths of the table how it names files."""
         paths = [path for path in paths if path]
         if not paths or self._n_found(paths, self._start, "") == len(paths):
             return
@@ -49,7 +49,7 @@ class MediaPaths:
             self._index()
 
     def find(self, path: str) -> Place:
-        """Raises `InvalidRow` with the reason."""
+        """The place of the file that `path` names. Raises `InvalidRow` with the reason if there is none."""
         names = list(_spellings(path))
         for name in names:
             check_path(name)
@@ -90,7 +90,7 @@ class MediaPaths:
                 yield posixpath.join(top, name)
 
     def _index(self) -> None:
-        """Files by their name alone, with and without the extension: the table names no folders."""
+        """Index all files by name, with and without the extension, for a table that names no folders."""
         self._by_name = {}
         for path in self._finder.all_files():
             name = posixpath.basename(path)
@@ -110,7 +110,7 @@ class MediaPaths:
 
 
 def _spellings(path: str) -> Iterator[str]:
-    """A path as it may be on disk: Label Studio's addresses stand for files under several names."""
+    """The paths that a file may have on disk: an address of Label Studio can stand for several."""
     if not path.startswith(LABEL_STUDIO):
         yield path
         return

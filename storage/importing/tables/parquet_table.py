@@ -1,4 +1,4 @@
-"""Parquet tables, with media in their cells: what Hugging Face datasets writes.
+"""Parquet tables with media in their cells, as written by Hugging Face datasets.
 
 A media column is a struct of `bytes` and `path`, or plain bytes. Rows are read without it; the bytes of a row are read
 on demand, one row group in memory at a time. Class names come from the features in the file's metadata.
@@ -21,7 +21,7 @@ WHOLE_ROW = "winnow"  # the column of an export of Winnow with the complete row 
 
 
 def parquet_rows(path: Path) -> Iterator[TableRow]:
-    """Rows without their media; a media cell is {"path": …, IN_TABLE: True}."""
+    """The rows without media bytes; a media cell is {"path": …, IN_TABLE: True}."""
     import pyarrow
     from pyarrow import parquet
 
@@ -35,7 +35,7 @@ def parquet_rows(path: Path) -> Iterator[TableRow]:
                     number += 1
                     yield TableRow(number, _row(values, media, names))
     except pyarrow.ArrowInvalid as problem:
-        raise InvalidInput(f"{path.name} is not a Parquet file that can be read: {problem}.") from problem
+        raise InvalidInput(f"{path.name} is not a readable Parquet file: {problem}.") from problem
 
 
 def _row(values: dict[str, Any], media: str, names: dict[str, list[str]]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _whole_row(text: str) -> dict[str, Any]:
 
 
 def media_column(schema: Any) -> str:
-    """The column with media bytes, "" when there is none."""
+    """The column with media bytes; "" if there is none."""
     import pyarrow.types as types
 
     for field in schema:
@@ -98,7 +98,7 @@ def class_labels(schema: Any) -> dict[str, list[str]]:
 
 
 class ParquetMedia:
-    """The media cells of one file, by row number. Rows in order cost one read of each row group."""
+    """The media cells of one file, by row number. Reading rows in order reads each row group once."""
 
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
@@ -109,13 +109,13 @@ class ParquetMedia:
 
     @property
     def bytes_per_row(self) -> int:
-        """On average, as stored."""
+        """The average number of bytes per row, as stored."""
         about = self._file.metadata
         total = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
         return int(total // max(about.num_rows, 1))
 
     def read(self, number: int) -> bytes:
-        """The bytes of row `number`, counted from 1; raises `BadEntry` when it has none."""
+        """The bytes of row `number`, counted from 1; raises `BadEntry` if it has none."""
         row = number - 1
         if self._cells is None or not self._first <= row < self._first + len(self._cells):
             self._load(row)

@@ -1,7 +1,8 @@
 """Tables as a stream of rows: CSV, TSV, JSONL, Parquet, and the JSON of Label Studio, COCO and FiftyOne.
 
-Text may be UTF-8 with or without a byte order mark, UTF-16 or Latin-1, separated by comma, semicolon, tab or bar; the
-first row names the columns. A row that cannot be read has a problem instead of values; later rows are still read.
+Text may be UTF-8 with or without a byte order mark, UTF-16 or Latin-1, separated by comma, semicolon, tab or vertical
+bar; the first row names the columns. A row that cannot be read has a problem instead of values; later rows are still
+read.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from storage.importing.tables.finders import InvalidRow
 from storage.importing.tables.parquet_table import parquet_rows
 from storage.importing.tables.rows import TableRow
 
-CELL_LIMIT = 1_000_000  # characters; a quote that is never closed must not swallow the file
+CELL_LIMIT = 1_000_000  # characters; an unclosed quote must not read the whole file into one cell
 _CHUNK = 1 << 20
 GUARD = "'"
 
 
 def read_table(path: Path) -> Iterator[TableRow]:
-    """Rows of the table in `path`, by its extension; anything unknown is read as CSV."""
+    """Rows of the table in `path`, in the format of its extension; unknown ones are read as CSV."""
     readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".parquet": parquet_rows, ".json": _json}
     try:
         yield from readers.get(path.suffix.lower(), _csv)(path)
@@ -35,7 +36,7 @@ def read_table(path: Path) -> Iterator[TableRow]:
 
 
 def text_encoding(path: Path) -> str:
-    """The encoding of a text file: by its mark, else UTF-8 if all of it is, else UTF-16 or Latin-1."""
+    """The encoding of a text file: by its byte order mark, else UTF-8 if all of it is valid, else UTF-16 or Latin-1."""
     with open(path, "rb") as file:
         head = file.read(4096)
         if head.startswith(codecs.BOM_UTF8):
@@ -101,7 +102,7 @@ def _csv_row(number: int, names: list[str], cells: list[str]) -> TableRow:
 
 
 def _separator(file: TextIO) -> str:
-    """The candidate that the first line has most of, outside quotes; comma when it has none."""
+    """The separator that is most frequent in the first line, outside quotes; comma if there is none."""
     line = file.readline(CELL_LIMIT)
     file.seek(0)
     outside = "".join(line.split('"')[::2])
@@ -177,7 +178,7 @@ def _array(path: Path) -> Iterator[Any]:
             try:
                 element, end = decoder.raw_decode(buffer)
                 if end == len(buffer):
-                    raise ValueError("a number may go on in the next block")
+                    raise ValueError("a number may continue in the next block")
             except (ValueError, RecursionError) as problem:
                 more = file.read(_CHUNK)
                 if not more or len(buffer) > 64 * _CHUNK:

@@ -1,4 +1,4 @@
-"""One row of a table, whatever the table is stored as."""
+"""One row of a table in any format."""
 
 from __future__ import annotations
 

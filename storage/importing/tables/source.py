@@ -1,7 +1,7 @@
-"""Tables as a source: every row becomes an entry with a verdict before any media is read.
+"""Tables as a source: every row becomes an entry, checked before any media is read.
 
 A row names a file below the source's folder (or inside its archive) by a relative path. Addresses are refused: nothing
-is fetched. A row of an export may name bytes that the store already has by their hash alone.
+is downloaded. A row of an export may name bytes that are already in the store by their hash alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ManifestSource:
                 yield self._checked(table.entry(row, position, self._locate))
 
     def _checked(self, entry: Entry) -> Entry:
-        """The entry, or its problem when another row names the same file."""
+        """The entry, with a problem if another row names the same file."""
         if entry.place is None:
             return entry
         key = hash(entry.place) if entry.span is None else hash((entry.place, entry.span))
@@ -56,7 +56,7 @@ class ManifestSource:
             return Entry(entry.name, problem=problem, row=entry.row)
         self._seen[key] = entry.row
         if entry.span is not None:
-            self._seen.setdefault(hash(entry.place), entry.row)  # the file is named, for the count of others
+            self._seen.setdefault(hash(entry.place), entry.row)  # a row names the file, too
         return entry
 
     def findings(self) -> Findings:
@@ -70,7 +70,7 @@ class ManifestSource:
         return found
 
     def _n_others(self) -> int:
-        """Files beside the table that no row named; 0 before the entries were gone through."""
+        """The number of files beside the table that no row names; 0 before the first pass over the entries."""
         finder, n_others = self.tables[0].finder, 0
         if not self._seen or any(table.columns.path == "" for table in self.tables):
             return 0

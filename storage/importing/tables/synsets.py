@@ -1,8 +1,8 @@
-"""ImageNet's class folders are WordNet ids (`n01440764`); a table beside them says what they are called.
+"""Class names for ImageNet, whose class folders are WordNet ids (`n01440764`), from a table beside the folders.
 
-Read are `LOC_synset_mapping.txt`, `synset_words.txt` and `words.txt` ("n01440764 tench, Tinca tinca") and
-`imagenet_class_index.json` ({"0": ["n01440764", "tench"]}). A class is called by its first name; where two ids have the
-same first name, both are called by all of theirs.
+The tables are `LOC_synset_mapping.txt`, `synset_words.txt` and `words.txt` ("n01440764 tench, Tinca tinca") and
+`imagenet_class_index.json` ({"0": ["n01440764", "tench"]}). The name of a class is the first name of its id; if two ids
+have the same first name, it is the list of all their names.
 """
 
 from __future__ import annotations

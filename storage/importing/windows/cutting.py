@@ -1,7 +1,7 @@
 """Windows of examined recordings, as arrivals for the item writer.
 
-A file that a source names without a part is cut by the options of the import. A row of a table that states start and
-end, or frames, is that one window. A label of a whole recording is not a label of its windows and is not given to them.
+A whole file is cut by the options of the import. A row of a table that states start and end, or frames, gives that one
+window. A label of a whole recording is not a label of its windows and is not given to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_recording(entry: Entry, examined: Examined) -> bool:
 
 
 def problem_of(entry: Entry, examined: Examined, options: WindowOptions | None, limits: Limits) -> str:
-    """Why no window is made ("" when some are)."""
+    """Why no window is made; "" if there are any."""
     measures = examined.measures
     n_frames, rate = measures.n_frames or 0, measures.sample_rate or 1
     if entry.span is not None:

@@ -11,7 +11,7 @@ from storage.projects.projects import ProjectRow, change_settings, get_project
 
 
 def kept_windows(project: ProjectRow) -> WindowOptions | None:
-    """None while the project keeps recordings whole, and for pictures."""
+    """The window options of the project; None while it keeps recordings whole, and for pictures."""
     if project.kind != "audio" or not project.settings.windows:
         return None
     return from_dict(WindowOptions, project.settings.windows)
@@ -24,7 +24,7 @@ def keep_windows(store: Store, project_id: int, windows: WindowOptions | None) -
 
 
 def window_sentence(windows: WindowOptions | None) -> str:
-    """What becomes of a recording, for people."""
+    """A sentence that says how recordings are imported, for display."""
     if windows is None:
         return "Recordings are kept whole."
     every = "" if windows.step == windows.seconds else f", one every {windows.step:g} s"

@@ -1,6 +1,6 @@
-"""How long sounds are, estimated from their first bytes and their size, so that a preview can suggest windows.
+"""The lengths of sounds, estimated from their first bytes and their size, so that a preview can suggest windows.
 
-WAV and FLAC state their length. For the other formats it follows from the size at a usual bit rate, so it is rough.
+WAV and FLAC state their length. For other formats it is estimated from the size at a typical bit rate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Beginning:
 
 
 def size_of(place: Place) -> int:
-    """The bytes of an entry; 0 when they are not known without reading it."""
+    """The number of bytes of an entry; 0 if it is not known without reading the entry."""
     if isinstance(place, PackedPlace | CellPlace):
         return place.n_bytes
     if isinstance(place, FilePlace):
@@ -40,7 +40,7 @@ def size_of(place: Place) -> int:
 
 
 def estimated_seconds(head: bytes, media_type: str, n_bytes: int) -> float:
-    """The length of a sound, 0 where it is unknown."""
+    """The length of a sound in seconds; 0 if it is unknown."""
     if media_type == "audio/wav":
         layout = wav_layout(_Beginning(head, n_bytes))
         return layout.n_frames / layout.sample_rate if layout is not None else n_bytes / 176_400
@@ -58,7 +58,7 @@ def is_stated(media_type: str) -> bool:
 
 
 def cut_sentence(n_recordings: int, n_windows: int, windows: WindowOptions, rough: bool) -> str:
-    """What an import with windows makes: "3 recordings → 2,160 windows of 5 s"."""
+    """The result of an import with windows: "3 recordings → 2,160 windows of 5 s"."""
     if not n_recordings:
         return f"No sound is longer than {windows.seconds:g} s: nothing is cut"
     files = "1 recording" if n_recordings == 1 else f"{n_recordings:,} recordings"

@@ -95,7 +95,7 @@ def test_an_open_question_leaves_no_project_behind(home, tmp_path, capsys):
     folder = write_files(tmp_path / "in", {"images/a.png": picture(), "images/b.png": picture(seed=2)})
     assert main(["import", str(folder), "-p", "new"]) == 1
     output = capsys.readouterr().err
-    assert "a name for a place" in output and "Answer with --folders" in output
+    assert "usually not the name of a class" in output and "Answer with --folders" in output
     with Store.open(home=home) as store, pytest.raises(Exception, match="no project"):
         get_project(store, "new")
     assert main(["import", str(folder), "-p", "new", "--folders", "ignore", "--json"]) == 0

@@ -142,7 +142,7 @@ def test_a_folder_called_test_beside_classes_is_asked_about(sqlite_store, images
     root = write_files(tmp_path / "in", {f"{label}/0.png": png(n) for n, label in enumerate(("cat", "dog", "test"))})
     seen = seen_in(root)
     assert [one.option for one in seen.found.questions] == ["splits"]
-    with pytest.raises(InvalidInput, match="'test' is called like a split"):
+    with pytest.raises(InvalidInput, match="'test' has the name of a split"):
         take(sqlite_store, images, root)
     assert state(sqlite_store, images) == {}
     assert take(sqlite_store, images, root, {"splits": "take"}).held_out == 1
@@ -240,7 +240,7 @@ def test_the_preview_asks_about_a_lone_container_folder(sqlite_store, images, tm
     root = write_files(tmp_path / "in", {f"{folder}/{n}.png": png(n) for n in range(3)})
     seen = seen_in(root)
     assert [one.option for one in seen.found.questions] == ["folders"] and seen.labels == {}
-    with pytest.raises(InvalidInput, match=f"{folder!r}, a name for a place"):
+    with pytest.raises(InvalidInput, match=f"{folder!r}, usually not the name of a class"):
         take(sqlite_store, images, root)
     assert list_classes(sqlite_store, images) == [] and state(sqlite_store, images) == {}
     report = take(sqlite_store, images, root, {"folders": "ignore"})

@@ -210,7 +210,7 @@ def test_names_that_are_not_text_are_kept_readable(sqlite_store, audio, tmp_path
         file.write(wav())
     report = take(sqlite_store, audio, tmp_path / "in", storage="link")
     assert report.refused == [
-        ("caf\\xe9.wav", "Its path is not valid text (UTF-8), so a link to it cannot be kept. Import it as a copy.")
+        ("caf\\xe9.wav", "Its path is not valid text (UTF-8), so a link to it cannot be stored. Import it as a copy.")
     ]
     take(sqlite_store, audio, tmp_path / "in")
     assert [item.name for item in items(sqlite_store, audio)] == ["caf\\xe9.wav"]
