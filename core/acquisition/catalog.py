@@ -1,4 +1,4 @@
-"""The strategies: one entry each, with what screens show about it and what it reads.
+"""The strategies: one entry each, with its texts for screens and the data it reads.
 
 To add a strategy, write `core/acquisition/strategies/NAME.py` with `select(request, config, report) -> Selection`, and
 add its `Entry` here. The registry, the forms, the command line and the contract tests follow this list. The module
@@ -17,10 +17,10 @@ Need = Literal["predictions", "embeddings", "kernel_features", "view_features", 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A strategy: its stable name, what people read, and the fields of a `SelectionRequest` it reads.
+    """A strategy: its stable name, its texts for screens, and the fields of a `SelectionRequest` it reads.
 
-    Strategies that read embeddings use kernel features until there is a model; those that read predictions fall back
-    to the rule in their module's docstring and say so in a note.
+    Strategies that read embeddings use kernel features until there is a model. Strategies that read predictions use
+    the fallback in their module's docstring until then, and add a note.
     """
 
     name: str  # the module in core/acquisition/strategies; stored with rounds, so it never changes its meaning

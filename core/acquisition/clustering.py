@@ -1,4 +1,4 @@
-"""k-means on the device of the rows. k-means++ starts come from a numpy generator, so they are equal on all devices."""
+"""k-means on the device of the rows. k-means++ starts use a numpy generator, so they are the same on all devices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weighted_draw(weights: Tensor, uniform: float) -> int:
 
 
 def spread_starts(x: Tensor, k: int, draw: np.random.Generator) -> Tensor:
-    """(k, d) k-means++ starts: each drawn with probability proportional to its squared distance to those before."""
+    """(k, d) k-means++ starts: each is drawn in proportion to its squared distance to the nearest earlier one."""
     rows = [int(draw.integers(len(x)))]
     squared = (x - x[rows[0]]).square().sum(1)
     while len(rows) < k:

@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 def check(request: SelectionRequest) -> None:
-    """Raise `InvalidInput` with the numbers when no strategy can fulfill the request."""
+    """Raise `InvalidInput` with the numbers if no strategy can fulfill the request."""
     open_rows = request.eligible & ~request.labeled
     n_open, n_labeled = int(open_rows.sum()), int(request.labeled.sum())
     if request.batch_size > n_open:
@@ -58,8 +58,8 @@ def parts(request: SelectionRequest) -> list[tuple[int, Mask]]:
 
 
 def find_near_duplicates(request: SelectionRequest, config: SelectionConfig) -> NearDuplicates:
-    """Near-duplicates by kernel features, which depend on the input and not on a model; where they were not computed,
-    by the inputs themselves."""
+    """Near-duplicates by kernel features, which depend on the input and not on a model, or by the inputs themselves if
+    kernel features were not computed."""
     if request.features.shape[1] == 0 and request.inputs is not None:
         x = request.inputs()
     else:
@@ -72,9 +72,9 @@ def distinct_first(
 ) -> list[tuple[int, Mask]]:
     """(count, mask of rows (n,)) in the order in which m of the `allowed` rows are chosen.
 
-    First rows that are near-duplicates neither of each other nor of labeled or `chosen` rows; when these are fewer
-    than m, the rest comes from all allowed rows. Neighboring windows of one recording are not chosen together while
-    others remain.
+    Rows that are near-duplicates neither of each other nor of labeled or `chosen` rows come first. If there are fewer
+    than m of them, the rest comes from all allowed rows. Neighboring windows of one recording are not chosen together
+    while others remain.
     """
     taken = np.union1d(np.flatnonzero(request.labeled), chosen)
     steps: list[tuple[int, Mask]] = []
@@ -83,7 +83,7 @@ def distinct_first(
         separate = apart(request, allowed, chosen)
         masks = [twins.distinct(separate, taken), separate, *masks]
     for rows in masks:
-        # rows of an earlier step are chosen by then, so a step counts what it has beyond that
+        # rows of earlier steps are chosen by then, so a step counts only its additional rows
         k = min(m, int(rows.sum())) - sum(count for count, _ in steps)
         if k > 0:
             steps.append((k, rows))
@@ -91,9 +91,9 @@ def distinct_first(
 
 
 def apart(request: SelectionRequest, allowed: Mask, chosen: RowArray) -> Mask:
-    """(n,) a part of the `allowed` rows in which no two are neighboring windows of one recording, and none is a
-    neighbor of a `chosen` row. Neighbors overlap, or lie less than half of the shorter window apart. Of neighbors, the
-    one whose prediction has the larger entropy stays."""
+    """(n,) a subset of the `allowed` rows in which no two are neighboring windows of one recording, and none is a
+    neighbor of a `chosen` row. Neighbors overlap, or are less than half of the shorter window apart. Among neighbors,
+    the one whose prediction has the larger entropy is kept."""
     assert request.windows is not None
     recording, start, end = request.windows.T
     entropy = -(request.probabilities * np.log(np.maximum(request.probabilities, 1e-12))).sum(1)
@@ -114,7 +114,7 @@ def apart(request: SelectionRequest, allowed: Mask, chosen: RowArray) -> Mask:
 
 
 class _Places:
-    """The windows of one recording in the order of their starts, and which of them are neighbors of taken ones."""
+    """The windows of one recording in the order of their starts, and which of them are neighbors of selected ones."""
 
     def __init__(self, start: NDArray[np.float64], end: NDArray[np.float64]) -> None:
         self._start, self._end = start, end

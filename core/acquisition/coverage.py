@@ -2,11 +2,11 @@
 
     C(L) = sum_x u(x) max_{l in L} k(x, l)
 
-With k a top-hat this is the probability mass within a radius (ProbCover), with k a Gaussian it is MaxHerding's
-objective, with weights u it is uncertainty coverage. C is monotone and submodular, so adding the row of largest gain
-one by one reaches at least 1 - 1/e of the optimum.
+With a top-hat k this is the probability mass within a radius (ProbCover); with a Gaussian k it is MaxHerding's
+objective; with weights u it is uncertainty coverage. C is monotone and submodular, so repeatedly adding the row of
+largest gain reaches at least 1 - 1/e of the optimum.
 
-Symbols: k similarity (evaluated rows E, candidates K); u weights (E,); covered (E,) max over what is in L so far.
+Symbols: k similarity (evaluated rows E, candidates K); u weights (E,); covered (E,) the maximum over L so far.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from core.acquisition.geometry import squared_distances
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Positions among the candidates in the order chosen, and the gain of each."""
+    """Positions among the candidates in the order in which they were chosen, and the gain of each."""
 
     positions: list[int]
     gains: list[float]
-    exhausted: int | None  # the pick at which all gains were 0, None when that did not happen
+    exhausted: int | None  # the pick at which all gains were 0; None if that did not happen
 
 
 def gaussian(x: Tensor, y: Tensor, radius: float) -> Tensor:
@@ -40,7 +40,7 @@ def top_hat(x: Tensor, y: Tensor, radius: float) -> Tensor:
 
 
 def covered_by(similarity: Callable[[Tensor, Tensor], Tensor], x: Tensor, centers: Tensor) -> Tensor:
-    """(n,) max over centers (may be none) of the similarity, in blocks."""
+    """(n,) maximum of the similarity over the centers (possibly none), in blocks."""
     covered = torch.zeros_like(x).sum(1)
     for block in centers.split(1024):
         if len(block):

@@ -1,8 +1,8 @@
 """Near-duplicates in a pool, so that a batch does not contain nearly equal items.
 
-Two rows are near-duplicates when their distance is at most `share` times the typical distance between two rows of the
-pool (the median over seeded pairs). Rows are projected onto a few orthonormal directions, which never lengthens a
-distance; a tree finds the pairs that are close there, and the full rows are compared.
+Two rows are near-duplicates if their distance is at most `share` times the typical distance between two rows of the
+pool (the median over seeded pairs). Rows are projected onto a few orthonormal directions, which never increases a
+distance. A tree finds the pairs that are close in the projection, and only their full rows are compared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DIRECTIONS, SAMPLE, MAX_PAIRS, BLOCK = 8, 4_096, 5_000_000, 65_536
 class NearDuplicates:
     """The near-duplicates among the rows of a pool."""
 
-    group: NDArray[np.int64]  # (n,) a number per set of equal rows
+    group: NDArray[np.int64]  # (n,) one number per set of equal rows
     near: csr_matrix  # (g, g) sets whose rows are near-duplicates
     complete: bool  # False: the pool is too dense, and only equal rows were searched for
 
     def distinct(self, allowed: NDArray[np.bool_], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(n,) a part of `allowed` (n,) in which no two rows are near-duplicates, and none is one of a `taken` row.
+        """(n,) a subset of the `allowed` rows (n,) without near-duplicates of each other or of the `taken` rows.
 
-        The part cannot be enlarged: every other allowed row is a near-duplicate of one in it or of a taken one.
+        The subset is maximal: every other allowed row is a near-duplicate of a row in the subset or of a taken row.
         """
         blocked = np.zeros(self.near.shape[0], bool)
         for group in np.unique(self.group[taken]):
@@ -92,7 +92,7 @@ def _within(
 
 
 def _equal_rows(x: NDArray[np.floating]) -> NDArray[np.int64]:
-    """(n,) a number per set of equal rows, by their bytes: linear in n, where sorting whole rows is not."""
+    """(n,) one number per set of equal rows, found by their bytes in linear time, unlike by sorting whole rows."""
     if x.shape[1] == 0:
         return np.arange(len(x))
     seen: dict[bytes, int] = {}

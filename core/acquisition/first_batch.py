@@ -5,10 +5,11 @@
 
        clusteredness = mean of the C largest eigenvalues of S,   S = D^-1/2 A D^-1/2
 
-   It is 1 if the graph falls into C parts without edges between them. An encoder that was trained on photographs is
-   poor on handwriting, where neighbors in shape agree more often; on photographs it is the other way round.
+   It is 1 if the graph falls into C parts without edges between them. The features of an encoder that was trained on
+   photographs are poor for handwriting, where neighbors in shape have the same class more often. For photographs it is
+   the other way round.
 2. Features: the head's space joined with FEATURES diffusion features of the graph, each of length 1.
-3. Clusters: k-means from the rows of a Bayesian V-optimal design (`core.coresets.design`). There is no random start.
+3. Clusters: k-means that starts from the rows of a Bayesian V-optimal design (`core.coresets.design`), not at random.
 4. Picks: the row nearest to the center of each cluster, the largest cluster first.
 
 Symbols: A edge weights (n, n), D their row sums, C the number of classes.
@@ -39,7 +40,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class FirstBatch:
-    """Rows in the order chosen, the share of the pool in the cluster of each, and the space that was used."""
+    """The chosen rows in order, the share of the pool in the cluster of each, and the space that was used."""
 
     rows: NDArray[np.int64]  # (m,)
     shares: NDArray[np.float64]  # (m,)
@@ -60,8 +61,8 @@ def cluster_features(vectors: Vectors, n_classes: int, report: Report = ignore) 
 def first_batch(
     spaces: Sequence[Vectors], n_classes: int, m: int, candidates: NDArray[np.bool_], report: Report = ignore
 ) -> FirstBatch:
-    """m of the `candidates` (n,), by the steps of the module's docstring; `spaces` are vectors (n, d) of the items, of
-    which the first is used where two are equally clustered."""
+    """m of the `candidates` (n,), by the steps in the module's docstring. `spaces` are vectors (n, d) of the items; the
+    first one is used if two are equally clustered."""
     found = [cluster_features(vectors, n_classes, report) for vectors in spaces]
     best = int(np.argmax([clusteredness for _, clusteredness in found]))
     Z = torch.as_tensor(found[best][0])

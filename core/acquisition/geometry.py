@@ -34,7 +34,7 @@ def nearest(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def distance_with_center(x: Tensor, distance: Tensor, row: int) -> Tensor:
-    """(n,) distance to the nearest center, after row `row` of x became a center."""
+    """(n,) distance to the nearest center after row `row` of x is added to the centers."""
     return torch.minimum(distance, (x - x.narrow(0, row, 1)).norm(dim=1))
 
 
@@ -48,8 +48,8 @@ def centered_unit(x: Tensor) -> Tensor:
 def mean_neighbor_distance(x: Tensor, among: Tensor, n_neighbors: int) -> Tensor:
     """(n,) mean distance of each row of x to its `n_neighbors` nearest rows of `among`, without the row itself.
 
-    `among` holds x's rows or a sample of them: of the nearest n_neighbors + 1, the nearest is the row itself where it
-    is in the sample; leaving out the nearest everywhere keeps all rows comparable.
+    `among` holds x's rows or a sample of them. The nearest of the n_neighbors + 1 nearest rows is the row itself if it
+    is in the sample; it is left out for every row, so that all rows are comparable.
     """
     k = min(n_neighbors + 1, len(among))
     parts = [squared_distances(rows, among).topk(k, 1, largest=False).values for rows in x.split(2_048)]

@@ -1,7 +1,7 @@
 """The effect of a pick, known once it is labeled and the next round has run.
 
-Pure functions over the arrays of two rounds: was the pseudo-label wrong, and how did the pseudo-labels around the pick
-change.
+Pure functions of the arrays of two rounds: whether the pseudo-label was wrong, and how the pseudo-labels around the
+pick changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Hindsight:
 def neighborhood(
     points: NDArray[np.floating], rows: NDArray[np.int64], n_neighbors: int, among: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """(m, k) the nearest rows of each of `rows` in points (n, e), of those in the mask `among`, without itself."""
+    """(m, k) the nearest rows to each of `rows` in points (n, e) among those in the mask `among`, without itself."""
     pool = np.flatnonzero(among)
     distances = squared_distances(on_device(points[rows]), on_device(points[pool])).cpu().numpy()
     distances[pool[None, :] == rows[:, None]] = np.inf
@@ -53,9 +53,8 @@ def pick_effects(
 ) -> tuple[Hindsight, ...]:
     """The effect of each pick.
 
-    before, after (n, C): probabilities of the round that chose and of the next one, with the same rows; rows (m,):
-    picks;
-    labels (m,): their labels, UNLABELED where there is none; neighbors (m, k): rows around each pick.
+    before, after (n, C): probabilities of the round that chose the picks and of the next one, with the same rows; rows
+    (m,): the picks; labels (m,): their labels, UNLABELED where there is none; neighbors (m, k): rows around each pick.
     """
     return tuple(
         _one(before, after, int(row), int(label), around)

@@ -1,4 +1,4 @@
-"""What strategies share: rows and tensors of a request, seeded samples, and the `Selection` they return."""
+"""Functions that strategies share: rows and tensors of a request, seeded samples, and the `Selection` they return."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def unlabeled_rows(request: SelectionRequest) -> RowArray:
 
 
 def space(request: SelectionRequest) -> NDArray[np.float32]:
-    """(n, e) vectors between which distances are measured: embeddings of the model, kernel features before there is
-    one."""
+    """(n, e) vectors between which distances are measured: embeddings of the model, or kernel features before the first
+    model."""
     if is_cold(request) or request.embeddings.shape[1] == 0:
         return request.features
     return request.embeddings

@@ -1,8 +1,8 @@
-"""The reason of each pick, the same fields for every strategy.
+"""The reason of each pick, with the same fields for every strategy.
 
-The pseudo-label with its confidence and entropy; the nearest labeled item; how many pool items are nearer to this pick
-than to any other of the batch; and the loss of the kernel proxy on the whole pool before and after adding the pick with
-its pseudo-label, in the order of the batch.
+These are the pseudo-label with its confidence and entropy; the nearest labeled item; the number of pool items that are
+nearer to this pick than to any other of the batch; and the loss of the kernel proxy on the whole pool before and after
+the pick is added with its pseudo-label, in the order of the batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def attach(request: SelectionRequest, config: SelectionConfig, selection: Select
 
 
 def nearest_labeled(request: SelectionRequest, rows: RowArray) -> tuple[NDArray[np.int64] | None, NDArray[np.float32]]:
-    """(m,) item ids of the labeled items nearest to `rows` and their distances; None when nothing is labeled."""
+    """(m,) item ids of the labeled items nearest to `rows`, and their distances; None if nothing is labeled."""
     labeled = labeled_rows(request)
     if not len(labeled):
         return None, np.empty(0, np.float32)
@@ -57,7 +57,7 @@ def nearest_labeled(request: SelectionRequest, rows: RowArray) -> tuple[NDArray[
 
 
 def stands_for(request: SelectionRequest, rows: RowArray) -> NDArray[np.int64]:
-    """(m,) how many unlabeled items are nearer to each of `rows` than to the others, itself included."""
+    """(m,) number of unlabeled items that are nearer to each of `rows` than to the others, including itself."""
     points = space(request)
     _, positions = nearest(on_device(points[unlabeled_rows(request)]), on_device(points[rows]))
     return np.bincount(positions.cpu().numpy(), minlength=len(rows))

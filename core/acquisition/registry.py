@@ -2,8 +2,8 @@
 
     select(request, config, report) -> Selection
 
-Only eligible rows are chosen, a region gets its share, near-duplicates are not chosen twice while others remain, and
-every pick carries its reason. The request is not changed. `core.acquisition.catalog` lists the strategies.
+Only eligible rows are chosen, a region gets its share, near-duplicates are not chosen together while others remain, and
+every pick has a reason. The request is not changed. `core.acquisition.catalog` lists the strategies.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ STRATEGIES_PACKAGE = "core.acquisition.strategies"
 
 
 def strategy_function(name: str) -> Select:
-    """The `select` function of a listed strategy; `InvalidInput` when it is not listed."""
+    """The `select` function of a listed strategy; raises `InvalidInput` if it is not listed."""
     return cast(Select, import_module(f"{STRATEGIES_PACKAGE}.{catalog.entry(name).name}").select)
 
 
 def select(
     request: SelectionRequest, config: SelectionConfig, report: Report = ignore, *, explain: bool = True
 ) -> Selection:
-    """The next batch by `config.strategy`: `request.batch_size` items in the order chosen.
+    """The next batch by `config.strategy`: `request.batch_size` items in the order in which they are chosen.
 
-    Without `explain`, picks have only the reasons that the strategy itself gives, which is cheaper where reasons are
-    not read.
+    Without `explain`, picks have only the reasons that the strategy itself gives, which is cheaper if reasons are not
+    read.
     """
     run, title = strategy_function(config.strategy), catalog.entry(config.strategy).title
     constraints.check(request)
@@ -77,7 +77,7 @@ def _rows_of(request: SelectionRequest, draft: Selection) -> NDArray[np.int64]:
 
 
 def _merge(request: SelectionRequest, drafts: list[Selection], notes: list[str]) -> Selection:
-    """One selection of all parts; it keeps the strategy's reasons only when every part has them."""
+    """One selection of all parts. It has the strategy's reasons only if every part has them."""
     complete = all(len(draft.reasons) == len(draft.item_ids) for draft in drafts)
     draft_notes = [note for draft in drafts for note in draft.notes]
     return Selection(

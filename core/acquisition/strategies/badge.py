@@ -2,9 +2,9 @@
 
     g_i = (p_i - e_y) (x) h_i,   |g_i - g_j|^2 = |a_i|^2 |h_i|^2 + |a_j|^2 |h_j|^2 - 2 <a_i, a_j> <h_i, h_j>
 
-with y the most probable class of i, a_i = p_i - e_y (C,) and h_i the embedding (e,): the (C e)-dimensional gradients
-are never formed. The first pick has the longest gradient; each other is drawn with probability proportional to its
-squared distance to the nearest pick, which is its score.
+with y the most probable class of i, a_i = p_i - e_y (C,) and h_i the embedding (e,). The (C e)-dimensional gradients
+are never formed. The first pick has the longest gradient. Each further pick is drawn with probability proportional to
+its squared distance to the nearest pick, which is its score.
 """
 
 from __future__ import annotations

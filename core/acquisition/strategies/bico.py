@@ -2,39 +2,39 @@
 
 With D_train the labeled items and D_u the pool with soft pseudo-labels, choose M in D_u so that softmax regression on
 D_train u M has a low loss on D_train u D_u: `core.coresets.bilevel.greedy` on the kernel features. A labeled or chosen
-item enters the inner problem as its augmented views (`request.view_features`), or as itself when there are none. The
-score is the negative implicit gradient at the time of choice; reasons carry the outer loss before and after, and the
-rank of the gradient among all unlabeled rows evaluated.
+item enters the inner problem as its augmented views (`request.view_features`), or as itself if there are none. The
+score is the negative implicit gradient at the time of choice. Reasons contain the outer loss before and after, and the
+rank of the gradient among all unlabeled rows that were evaluated.
 
 Departures and details
 
-- The outer set is every row of the request, labeled ones with their labels; candidates are the eligible rows. Above
-  `config.max_candidates` rows a seeded sample of the unlabeled ones represents all.
+- The outer set is all rows of the request, labeled ones with their labels; candidates are the eligible rows. Above
+  `config.max_candidates` rows, a seeded sample represents the unlabeled rows.
 - With `config.uncertainty_power` = a > 0 the outer loss weights an unlabeled item by (1 - margin)^a, where margin is
   the difference of its two largest probabilities, and its label is its most probable class. The batch then covers what
   the model is uncertain about. Equal weights (a = 0) are the paper's choice; they favor items on which the proxy is
   weak but the model, which has seen the unlabeled items, is mostly right (docs/reproduction.md).
 - `config.proxy = "embedding"` replaces kernel features by the last layer, scaled to a mean square length of 1.
-  "similarity" replaces them by diffusion features of the similarity graph (`core.similarity.diffusion`) where there is
+  "similarity" replaces them by diffusion features of the similarity graph (`core.similarity.diffusion`) if there is
   one, without views: a label then extends over its cluster, and the batch covers the clusters that matter most.
-- `config.proxy = "head"`: the model is a softmax head on frozen features, so proxy and model are one. Its own
-  predictions as labels make P - Y, and with it the implicit gradient, vanish. The objective is the expected loss
-  instead, to second order: the Hessian of the head's loss does not depend on the unknown label, so neither does the
-  decrease of the posterior variance of the logits. With one curvature for all classes and items this is weighted
+- `config.proxy = "head"`: the model is a softmax head on frozen features, so the proxy is the model itself. With its
+  own predictions as labels, P - Y vanishes, and so does the implicit gradient. The objective is therefore the expected
+  loss to second order: the Hessian of the head's loss does not depend on the unknown label, so neither does the
+  decrease of the posterior variance of the logits. With one curvature for all classes and items, this is weighted
   V-optimal design (`core.coresets.design`) with the labeled items given:
 
       minimize  sum_i u_i z_i^T Sigma z_i / sum_i u_i,   u_i = (1 - margin_i)^uncertainty_power,  0 on labeled rows
 
   z joins the head's embedding and diffusion features of a neighbor graph, each of length 1, because the head is trained
   on labels that spread over such a graph. The graph is `request.similarity_features`, or that of the embeddings with
-  the leading C principal components leveled, as in `core.learning.head`. While there are few labels u is nearly
-  constant and the batch represents the pool; later it represents what is uncertain. The score is the decrease; the
-  outer loss of the reasons is the weighted variance.
-- Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`): the
-  closed-form case of the same framework, which needs no pseudo-labels. The score is the decrease of the mean variance.
+  the leading C principal components leveled, as in `core.learning.head`. With few labels, u is nearly constant and the
+  batch represents the pool; later it represents the uncertain items. The score is the decrease; the outer loss of the
+  reasons is the weighted variance.
+- Cold start: Bayesian V-optimal design on the kernel features, centered and of length 1 (`core.coresets.design`). It is
+  the closed-form case of the same framework and needs no pseudo-labels. The score is the decrease of the mean variance.
 - Cold start with proxy "head" and without any label: one typical item from each cluster of the pool, found from such a
   design (`core.acquisition.first_batch`). The score is the share of the pool in the cluster.
-- The design is also used when there is only one class, because there is nothing to discriminate.
+- The design is also used if there is only one class, because there is nothing to discriminate.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArra
 
 
 def head_vectors(request: SelectionRequest) -> NDArray[np.float32]:
-    """(n, e) the head's embedding, or the features where there is none."""
+    """(n, e) the head's embeddings, or the features if there are none."""
     return request.embeddings if request.embeddings.shape[1] else request.features
 
 
 def head_features(request: SelectionRequest, rows: RowArray) -> NDArray[np.float32]:
-    """(len(rows), q) rows of length 1: the head's embedding joined with diffusion features of its neighbor graph, which
-    is the request's where it has one."""
+    """(len(rows), q) rows of length 1: the head's embedding joined with diffusion features of its neighbor graph, or of
+    the request's graph if it has one."""
     own = unit_rows(head_vectors(request)[rows])
     if request.similarity_features is not None:
         spread = request.similarity_features()[rows]
@@ -107,8 +107,8 @@ def head_features(request: SelectionRequest, rows: RowArray) -> NDArray[np.float
 
 
 def uncalibrated(probabilities: NDArray[np.float32], temperature: float) -> NDArray[np.float32]:
-    """(n, C) what softmax(logits / temperature) is at temperature 1. The weights of the expected loss are those of the
-    head itself, with which they were chosen and measured (docs/benchmark.md)."""
+    """(n, C) softmax(logits / temperature) converted to temperature 1. The weights of the expected loss use the head's
+    own probabilities, with which they were chosen and measured (docs/benchmark.md)."""
     if temperature == 1.0:
         return probabilities
     raised = np.asarray(probabilities, np.float64) ** temperature
@@ -116,7 +116,7 @@ def uncalibrated(probabilities: NDArray[np.float32], temperature: float) -> NDAr
 
 
 def head_weights(request: SelectionRequest, config: SelectionConfig, rows: RowArray) -> NDArray[np.float64]:
-    """(len(rows),) u: the weights of rows in the expected loss; equal when no unlabeled row is uncertain."""
+    """(len(rows),) u: the weights of rows in the expected loss; equal if no unlabeled row is uncertain."""
     probabilities = uncalibrated(request.probabilities[rows], request.temperature)
     uncertainty = margin_uncertainty(torch.from_numpy(probabilities)).clamp_min(0.0).double().numpy()
     weights: NDArray[np.float64] = np.where(request.labeled[rows], 0.0, uncertainty**config.uncertainty_power)
@@ -142,8 +142,7 @@ def base_rows(
 
 
 def outer_rows(request: SelectionRequest, limit: int) -> tuple[RowArray, tuple[str, ...]]:
-    """Rows of the outer loss: all labeled rows, and the unlabeled rows or a sample of them with enough
-    candidates."""
+    """Rows of the outer loss: all labeled rows, and all unlabeled rows or a sample of them with enough candidates."""
     unlabeled, candidates = unlabeled_rows(request), candidate_rows(request)
     limit = max(limit, 10 * request.batch_size)
     if len(unlabeled) <= limit:

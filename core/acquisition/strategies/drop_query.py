@@ -2,22 +2,22 @@
 
     x_m     = x with each feature set to 0 with probability 0.75 and the others divided by 0.25,   m = 1, 2, 3
     unsure  = { x : the predicted class of more than half of the x_m differs from that of x }
-    batch   = of each of `batch_size` k-means clusters of the unsure items, the one nearest to its center
+    batch   = from each of `batch_size` k-means clusters of the unsure items, the item nearest to the center
 
 The score is the number of changed predictions; clusters come largest first.
 
 Departures and details
-- The paper drops input features of its linear classifier. A request carries embeddings and predictions, so the linear
+- The paper drops input features of its linear classifier. A request has embeddings and predictions, so the linear
   classifier is recovered from them: the least-squares map from embeddings (with a constant) to log-probabilities over
   all rows, with a small ridge. For a linear head on its embeddings this is the head itself.
 - The probability 0.75, the three draws, the majority, the k-means clusters of the embeddings and the item nearest to
   each center were compared with the authors' code (github.com/sanketx/AL-foundation-models, query_strategies/dropout).
-  There the classifier is also trained with this dropout, and batch normalization follows it; the head here is not.
-  There embeddings are scaled to length 1; those of a head on an encoder are of length 1 already.
-- When there are fewer unsure candidates than picks, those with the smallest margins join them. The authors' code fills
-  up with random items, and one version of it counts a single changed prediction as enough when fewer than 25 items per
+  In that code, the classifier is also trained with this dropout, followed by batch normalization; the head here is not.
+  Embeddings are scaled to length 1 there; those of a head on an encoder already have length 1.
+- If there are fewer unsure candidates than picks, those with the smallest margins are added. The authors' code adds
+  random items instead, and one version of it counts a single changed prediction as enough if fewer than 25 items per
   pick are unsure. Neither is in the paper's description.
-- Before the first model the items nearest to the centers of k-means, the paper's initialization.
+- Before the first model, the picks are the items nearest to the centers of k-means, as in the paper's initialization.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def linear_classifier(x: Tensor, P: Tensor) -> Tensor:
 
 
 def changed_predictions(x: Tensor, weights: Tensor, rng: np.random.Generator) -> Tensor:
-    """(n,) how many of DRAWS predictions under dropout differ from the one without."""
+    """(n,) how many of DRAWS predictions under dropout differ from the prediction without dropout."""
     slopes, offsets = weights.narrow(0, 0, x.shape[1]), weights.narrow(0, x.shape[1], 1)
     own = (x @ slopes + offsets).argmax(1)
     changed = torch.zeros_like(own)
@@ -63,7 +63,7 @@ def changed_predictions(x: Tensor, weights: Tensor, rng: np.random.Generator) ->
 
 
 def unsure_rows(request: SelectionRequest, changed: NDArray[np.int64], uncertainty: NDArray[np.float64]) -> RowArray:
-    """Candidates with more than half of their predictions changed; filled up with the smallest margins."""
+    """Candidates with more than half of their predictions changed; if too few, also those with the smallest margins."""
     rows = candidate_rows(request)
     unsure = rows[changed[rows] > DRAWS / 2]
     if len(unsure) >= request.batch_size:

@@ -1,8 +1,8 @@
 """The greedy 2-approximation of k-center on the last layer (Sener and Savarese, 2018).
 
-Each pick is the candidate farthest from all labeled items and all earlier picks; its score is that distance. With
-nothing labeled the first pick is the candidate nearest to the mean of the pool. Before the first model distances are
-taken between kernel features.
+Each pick is the candidate farthest from all labeled items and all earlier picks; its score is that distance. If nothing
+is labeled, the first pick is the candidate nearest to the mean of the pool. Before the first model, distances are those
+between kernel features.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The candidates nearest to the centers of a k-means clustering with as many clusters as picks.
 
-Clusters come largest first; a pick's score is its cluster's share of the candidates. Before the first model the
-clustering is on kernel features.
+Picks are in the order of cluster size, largest first; a pick's score is its cluster's share of the candidates. Before
+the first model, kernel features are clustered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.types import Report, Selection, SelectionRequest, ignore
 
 
 def distinct_nearest(x: Tensor, clusters: Clusters, order: Tensor) -> list[int]:
-    """For each cluster in `order` the row of x nearest to its center that is not taken yet."""
+    """For each cluster in `order`, the row of x nearest to its center that is not selected yet."""
     taken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     positions = []
     for center in clusters.centers[order].split(1):

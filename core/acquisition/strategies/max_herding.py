@@ -2,9 +2,9 @@
 
     maximize  1/n sum_x max_{l in labeled and chosen} exp(-|x - l|^2 / sigma^2),   sigma = 1
 
-over centered rows of length 1 (last layer, kernel features before the first model). The score is the gain in coverage.
-The paper takes self-supervised features of length 1; ours are centered first, because activations after a rectifier
-are nonnegative and thus all similar.
+over centered rows of length 1 (last layer; kernel features before the first model). The score is the gain in coverage.
+The paper uses self-supervised features of length 1. Here rows are centered first, because activations after a
+rectifier are nonnegative and thus all similar.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Herding:
 
     strategy: str
     radius: float = RADIUS
-    weights: Tensor | None = None  # (n,) of every pool row, equal when None
+    weights: Tensor | None = None  # (n,) of every pool row; None: equal
     notes: tuple[str, ...] = ()
 
 

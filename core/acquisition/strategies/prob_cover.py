@@ -1,9 +1,9 @@
 """ProbCover: cover as much of the pool as possible with balls around the picks (Yehuda et al., 2022).
 
-Greedy coverage with a top-hat kernel of radius delta; labeled items cover from the start, the score is the share of
-items newly covered. delta is the largest radius at which 95 % of the balls are pure, where a ball around x is pure when
-no item of another k-means cluster lies in it: with d_x the distance to the nearest item of another cluster that is the
-5 % quantile of d_x, in closed form. There are as many clusters as classes.
+Greedy coverage with a top-hat kernel of radius delta. Labeled items cover their neighborhoods from the start; the score
+is the share of items newly covered. delta is the largest radius at which 95 % of the balls are pure. A ball around x is
+pure if it contains no item of another k-means cluster, so delta is the 5 % quantile of d_x, the distance from x to the
+nearest item of another cluster. There are as many clusters as classes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PURITY = 0.95
 
 
 def distance_to_other_cluster(x: Tensor, assigned: Tensor) -> Tensor:
-    """(n,) distance to the nearest row of another cluster; infinite where there is only one."""
+    """(n,) distance to the nearest row of another cluster; infinite if there is only one cluster."""
     parts = []
     for rows, own in zip(x.split(1024), assigned.split(1024), strict=True):
         same = own.unsqueeze(1) == assigned.unsqueeze(0)
@@ -41,7 +41,7 @@ def distance_to_other_cluster(x: Tensor, assigned: Tensor) -> Tensor:
 
 
 def pure_radius(x: Tensor, assigned: Tensor) -> float:
-    """The largest radius at which the share PURITY of the balls contains a single cluster."""
+    """The largest radius at which a share PURITY of the balls contains only one cluster."""
     distances = distance_to_other_cluster(x, assigned)
     if not bool(torch.isfinite(distances).any()):
         return float(squared_distances(x, x.mean(0, keepdim=True)).sqrt().median())

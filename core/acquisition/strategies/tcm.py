@@ -1,14 +1,15 @@
 """TCM: TypiClust while there are few labels, then the smallest margin (Doucet et al., 2024).
 
-Below SWITCH labels per class the batch is TypiClust's, from there on that of margin sampling. The score is that of the
-strategy in use, and a note names it.
+Below SWITCH labels per class the batch is that of TypiClust, otherwise that of margin sampling. The score is that of
+the strategy in use, and a note names it.
 
 Departures and details
 - The abstract and public summaries of the paper (arXiv 2403.03728) say that TypiClust comes first and margin sampling
-  after it, that the point of transition is given by a heuristic together with a rule for the step size, and that with
-  a pretrained backbone it may be early. The numbers of the heuristic could not be read there, and the authors'
-  code was not found. SWITCH is our choice.
-- The number of labels per class decides, not the number of rounds, so that the batch size does not matter.
+  second, that a heuristic gives the point of transition together with a rule for the step size, and that the transition
+  may be early with a pretrained backbone. They do not state the numbers of the heuristic, and the authors' code was not
+  found. SWITCH is a choice of this implementation.
+- The transition depends on the number of labels per class, not on the number of rounds, so that the batch size does not
+  matter.
 """
 
 from __future__ import annotations

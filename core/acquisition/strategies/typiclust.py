@@ -1,11 +1,12 @@
 """TypiClust: the most typical item of each cluster that has no label yet (Hacohen et al., 2022).
 
-The pool and the labeled items are clustered into |labeled| + batch clusters (at most 500). Clusters are visited by how
-few labeled or chosen items they hold, then by size, largest first; each gives its most typical candidate:
+The pool and the labeled items are clustered into |labeled| + batch clusters (at most 500). Clusters are visited in the
+order of their numbers of labeled or chosen items, fewest first, then of their sizes, largest first. Each gives its most
+typical candidate:
 
     typicality(x) = 1 / mean distance to its 20 nearest neighbors in the cluster
 
-which is also the score. Clusters of fewer than five items are visited last. Before the first model distances are taken
+which is also the score. Clusters of fewer than five items are visited last. Before the first model, distances are those
 between kernel features.
 """
 
@@ -30,7 +31,7 @@ def typicality(x: Tensor, among: Tensor) -> Tensor:
 
 
 def next_cluster(sizes: NDArray[np.int64], held: NDArray[np.int64], left: NDArray[np.int64]) -> int:
-    """The cluster with candidates `left` that holds the fewest labeled or chosen items, the largest of these."""
+    """The cluster with candidates `left` that has the fewest labeled or chosen items; the largest of these."""
     order = np.lexsort((-sizes, held, sizes < SMALL, left == 0))
     return int(order[0])
 

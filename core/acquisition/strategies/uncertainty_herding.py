@@ -2,20 +2,20 @@
 
     maximize  1/n sum_x u(x) max_{l in labeled and chosen} exp(-|x - l|^2 / sigma^2),   u = 1 - margin at temperature t
 
-Few labels make this MaxHerding, many make it margin sampling, through two adapted parameters:
+With few labels this is MaxHerding, with many it is margin sampling, through two adapted parameters:
 - sigma is the smallest distance between two labeled items, so the radius falls as labels fill the space;
-- t flattens the predictions until their mean confidence equals the accuracy that can be expected.
+- t flattens the predictions until their mean confidence equals the expected accuracy.
 
 Departures and details
-- The paper takes the smallest labeled distance as it is. Here sigma is kept between 0.05 and 1: two labeled items in
-  (nearly) the same place would otherwise isolate every other item, and beyond MaxHerding's radius 1 a few distant
-  labels would cover everything. Distances are those of the last layer, which every round trains,
-  so sigma may grow from one round to the next. Above `max_pairwise` labels a seeded sample is compared.
-- Of the uncertainty measures in the paper, this is the margin.
+- The paper uses the smallest labeled distance unchanged. Here sigma is kept between 0.05 and 1: two labeled items in
+  (nearly) the same place would otherwise isolate every other item, and beyond MaxHerding's radius of 1, a few distant
+  labels would cover everything. Distances are those of the last layer, which every round trains, so sigma may grow from
+  one round to the next. Above `max_pairwise` labels, a seeded sample is compared.
+- Of the uncertainty measures in the paper, the margin is used.
 - The paper chooses t by the calibration error on a part of the labeled set held out from training. A round trains on
-  all labels, so the expected accuracy is estimated instead as that of the nearest other labeled item, with
-  leave-one-out, on the last layer: near zero while each class has a label or less, which gives equal weights, and
-  rising with labels.
+  all labels, so the expected accuracy is instead that of the nearest other labeled item, estimated by leave-one-out on
+  the last layer. It is near zero while each class has at most one label, which gives equal weights, and rises with the
+  number of labels.
 - Rows are centered and of length 1, as in `max_herding`. Before the first model the weights are equal.
 """
 
@@ -51,7 +51,7 @@ def at_temperature(P: Tensor, temperature: float) -> Tensor:
 
 
 def matching_temperature(P: Tensor, accuracy: float) -> float:
-    """The temperature in [0.05, 100] at which the mean confidence of P (n, C) is `accuracy`; found by bisection."""
+    """The temperature in [0.05, 100] at which the mean confidence of P (n, C) is `accuracy`, by bisection."""
     low, high = 0.05, 100.0
     for _ in range(40):
         middle = (low * high) ** 0.5

@@ -16,6 +16,6 @@ def select(request: SelectionRequest, config: SelectionConfig, report: Report = 
 
 
 def without_model(request: SelectionRequest, config: SelectionConfig, strategy: str) -> Selection:
-    """The fallback of strategies that need predictions, before there is a model."""
+    """The fallback of strategies that need predictions, before the first model."""
     note = "This strategy needs predictions of a model. Before the first model, the batch is a random draw."
     return replace(select(request, config), strategy=strategy, notes=(note,))
