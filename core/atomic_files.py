@@ -1,7 +1,7 @@
-"""Files that other processes see complete or not at all.
+"""Files that other processes see only when they are complete.
 
 A file is written under a temporary name in the folder of its target and renamed when it is complete. Durable writes
-also reach the disk before and after the rename, so that a power failure leaves the old content or the new one.
+are also flushed to disk before and after the rename, so that a power failure leaves the old content or the new one.
 """
 
 from __future__ import annotations

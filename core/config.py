@@ -20,12 +20,12 @@ Preset = Literal["auto", "encoder", "paper", "laptop", "smoke"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaConfig:
-    """How bytes become network inputs. Audio defaults are the paper's: 1 s at 16 kHz -> 32x32 log-mel. A project gets
-    settings that fit its pool (`core.media.derivation`)."""
+    """How bytes become network inputs. Audio defaults are those of the paper: 1 s at 16 kHz -> 32x32 log-mel. The
+    settings of a project are derived from its pool (`core.media.derivation`)."""
 
     sample_rate: int = 16_000
     seconds: float = 1.0
-    audio_channel: int = 0  # 0: the mean of all channels; else this one (1 is the first), where a file has so many
+    audio_channel: int = 0  # 0: the mean of all channels; else this one (1 is the first) if a file has it
     clip_from: Literal["loudest", "center", "start"] = "loudest"  # the part of a longer clip; shorter ones: `to_clip`
     predict_windows: int = 1  # a longer clip is scored on up to this many windows, and their probabilities averaged
     n_fft: int = 2048  # 128 ms
@@ -36,10 +36,10 @@ class MediaConfig:
     floor: float = -4.5  # log10 power below the clip's maximum
     noise_folder: str = ""  # background noise for augmentation; empty: generated white, pink and brown noise
     image_size: int = 32  # height in pixels
-    image_width: int = 0  # 0: as wide as high
+    image_width: int = 0  # 0: the same as the height
     image_fit: Literal["stretch", "crop", "fit"] = "stretch"  # scale both sides, crop the center, or add borders
     channels: Literal[1, 3] = 3  # of images; audio always has one
-    flip: bool = False  # mirror images left to right in augmentation: only where a mirrored item keeps its class
+    flip: bool = False  # mirror images in augmentation; only for data where a mirrored item keeps its class
 
     def __post_init__(self) -> None:
         require(
@@ -78,7 +78,7 @@ class MediaConfig:
 
     @property
     def n_frames(self) -> int:
-        """Columns of a spectrogram: one frame per hop, the first and the last centered on the clip's ends."""
+        """Columns of a spectrogram: one frame per hop, with the first and the last centered on the ends of the clip."""
         return 1 + round(self.seconds * self.sample_rate) // self.hop
 
     def input_shape(self, kind: str) -> tuple[int, int, int]:
@@ -114,12 +114,12 @@ class SelectionConfig:
     penalty: float = 1e-4
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # with more unlabeled items, a seeded sample represents the pool
-    proxy: Literal["kernel", "embedding", "similarity", "head"] = "kernel"  # similarity: graph diffusion, kernel
-    # without one; head: the head on frozen features itself, with the expected loss as objective
+    proxy: Literal["kernel", "embedding", "similarity", "head"] = "kernel"  # similarity: graph diffusion, or
+    # the kernel without a graph; head: the head on frozen features, with the expected loss as objective
     uncertainty_power: float = 0.0  # bico: an item's weight in the outer loss is (1 - margin) to this power
     max_pairwise: int = 8_192  # largest matrix of all pairs; larger pools are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = (
-        0.05  # share of the typical distance below which items are near-duplicates; 0: equal items only
+        0.05  # items closer than this share of the typical distance are near-duplicates; 0: equal items only
     )
 
     def __post_init__(self) -> None:
@@ -145,10 +145,10 @@ class HeadConfig:
     dimensions: int = 128  # principal components of the features
     level: bool = True  # the leading components get equal variance; not for the last layer of a trained network
     penalty: float = 1e-3
-    balance: bool = True  # labels are weighted so that every class counts the same
-    neighbors: int = 10  # of label spreading over the pool; 0: labels alone, without unlabeled items
+    balance: bool = True  # labels are weighted so that every class has the same weight
+    neighbors: int = 10  # of label spreading over the pool; 0: only the labels, without unlabeled items
     self_training: int = 2  # further fits with the head's own predictions as targets of unlabeled items
-    alignment: float = 0.5  # how far their class shares move towards equal ones: 0 not at all, 1 all the way
+    alignment: float = 0.5  # of their class shares towards equal shares, from 0 (unchanged) to 1 (equal)
 
     def __post_init__(self) -> None:
         require(1 <= self.dimensions <= 4_096, f"{self.dimensions} dimensions were requested; use 1 to 4,096.")
@@ -162,23 +162,23 @@ class HeadConfig:
 class EncoderConfig:
     """The pretrained encoder of the presets `encoder` and `auto` (`core.encoders`, `core.rounds.approach`)."""
 
-    name: str = "auto"  # auto: the best of the last audition, else the built-in one or the first added; none: never one
-    identity: str = ""  # of the encoder that the round uses, set when it starts; empty: training from scratch
+    name: str = "auto"  # auto: the best of the last audition, else the built-in or first added one; none: no encoder
+    identity: str = ""  # of the encoder that the round uses, set at its start; empty: training from scratch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelsConfig:
-    """What a round does about labels that may be wrong (`core.labels`). Rounds of earlier versions did nothing."""
+    """The treatment of labels that may be wrong (`core.labels`). Earlier versions did not treat them differently."""
 
     weigh: bool = True  # labels that may be wrong have less weight until someone confirms them
-    second_looks: bool = True  # a batch may contain their items again, where that has a higher value than a new item
+    second_looks: bool = True  # a batch may contain their items again if that is worth more than a new item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityConfig:
     """The similarity graph of audio clips and label propagation over it (`core.similarity.propagation`)."""
 
-    neighbors: int = 0  # edges per item, to its nearest neighbors; 0: no graph, predictions stay the model's
+    neighbors: int = 0  # edges per item, to its nearest neighbors; 0: no graph and no propagation
     reach: float = 0.7  # length scale of a propagation step, as a share of the pool's typical distance
 
     def __post_init__(self) -> None:
@@ -193,13 +193,13 @@ class SimilarityConfig:
 class AugmentationConfig:
     """Augmentation of clips (`core.media.augment_audio`): waveforms as in the paper, then a warp of pictures."""
 
-    probability: float = 0.5  # of each of the four
+    probability: float = 0.5  # of each of the four changes of a waveform
     amplitude: float = 0.2  # amplitude times 1 - amplitude to 1 + amplitude
     speed: float = 0.2  # speed times 1 - speed to 1 + speed
-    shift_seconds: float = 0.25  # at most, earlier or later
+    shift_seconds: float = 0.25  # largest shift in either direction
     snr_low: float = 0.0  # dB: the lower end of the signal-to-noise ratio of background noise
     snr_high: float = 40.0
-    level: Literal["normalized", "kept"] = "normalized"  # kept: measured against the clip's maximum before augmentation
+    level: Literal["normalized", "kept"] = "normalized"  # kept: relative to the clip's maximum before augmentation
     light_warp: float = 0.5  # strength of the spectrogram's warp in weak and standard views; 0: none
     strong_warp: float = 1.3  # in strong views: FixMatch and pretraining
 
@@ -231,11 +231,11 @@ class TrainingConfig:
         0  # steps of a round that starts from the previous round's model; 0: every round starts from scratch
     )
     epochs: int = 0
-    refine_steps: int = 0  # further steps on propagated labels, where there is a similarity graph; 0: none
+    refine_steps: int = 0  # further steps on propagated labels, if there is a similarity graph; 0: none
     refine_rate: float = 2e-3  # learning rate of these steps
     pretrain_steps: int = 0  # contrastive pretraining without labels when training starts from scratch; 0: none
     pretrain_batch: int = 128  # items of a pretraining step, each in two views
-    pretrained_rate_scale: float = 1.0  # factor of the learning rate for pretrained layers; the head uses all of it
+    pretrained_rate_scale: float = 1.0  # factor of the learning rate for pretrained layers; the head uses the full rate
     labeled_batch: int = 16
     unlabeled_batch: int = 48
     balance: bool = True  # labeled batches are drawn with the class prior of `align`, not with the shares of the labels
@@ -247,14 +247,14 @@ class TrainingConfig:
     bank_views: int = 16  # augmented views per clip, made once; 0: augment waveforms in every step
     lambda_u: float = 1.0  # weight of the unlabeled loss
     ramp: float = 0.1  # share of the steps over which lambda_u rises from 0
-    threshold: float = 0.85  # FixMatch: confidence from which a pseudo-label is a target; the maximum when it adapts
+    threshold: float = 0.85  # FixMatch: least confidence of a pseudo-label as target; the maximum if it adapts
     adapt_threshold: bool = False  # FixMatch: the threshold follows the mean confidence of the predictions
     align: Literal["auto", "uniform", "off"] = "auto"  # FixMatch: class prior of distribution alignment
     sharpening: float = 0.5  # MixMatch: T
     n_augmentations: int = 2  # MixMatch: K, augmentations averaged into a label guess
     mix_alpha: float = 0.75  # MixMatch: alpha of Beta(alpha, alpha)
     batch_norm: Literal["joint", "interleaved"] = "joint"  # MixMatch: the batches that set the statistics
-    predict_views: int = 0  # augmented views averaged into each prediction, beside the clean one
+    predict_views: int = 0  # augmented views averaged into each prediction, in addition to the clean one
     calibrate: bool = True
     amp: bool = True  # mixed precision, on CUDA only
     compile: bool = False  # torch.compile
@@ -303,12 +303,12 @@ class RoundConfig:
 def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig:
     """All settings of a named preset. `auto` is `paper` on a GPU ("cuda") and `laptop` elsewhere.
 
-    encoder  a frozen pretrained encoder with a softmax head: seconds a round once the pool is encoded
+    encoder  a frozen pretrained encoder with a softmax head: seconds per round once the pool is encoded
     paper    WRN-28-10, MixMatch as its authors run it, 30 epochs, Adam 1e-3, from scratch each round, uncalibrated
              pseudo-labels, augmentation as printed; the authors' `wrn` kernel with 100 views in the selection
-    laptop   for two CPU cores: a small ResNet with FixMatch, about two minutes a round; label propagation over the
+    laptop   for two CPU cores: a small ResNet with FixMatch, about two minutes per round; label propagation over the
              similarity graph of clips, which also refines the network, and a selection weighted by uncertainty
-    smoke    runs every stage in seconds, for tests and a first try; accuracy is low
+    smoke    every stage in seconds, for tests and a first try; accuracy is low
     """
     if name == "auto":
         return dataclasses.replace(preset("paper" if device_type == "cuda" else "laptop", seed=seed), preset="auto")

@@ -16,7 +16,7 @@ class NotFound(WinnowError):
 
 
 class Conflict(WinnowError):
-    """The request contradicts what the store holds now, such as a class name that is taken."""
+    """The request contradicts the present content of the store, such as a class name that already exists."""
 
 
 class Forbidden(WinnowError):

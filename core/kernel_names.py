@@ -1,8 +1,8 @@
-"""The kernels of the settings by name, with a sentence about each and its cost. Numbers alone: no torch."""
+"""The kernels of the settings by name, each with a sentence that includes its cost. This module imports no torch."""
 
 from __future__ import annotations
 
-# Shown beside the choice. Costs are CPU time per kernel entry at 32x32, as `benchmarks.kernels` prints them.
+# Shown beside the choice. Costs are CPU time per kernel entry at 32x32, as printed by `benchmarks.kernels`.
 KERNEL_NETWORKS: dict[str, str] = {
     "scnn": "Two 5x5 convolutions: the default, and the cheapest convolutional kernel.",
     "fnn": "Two dense layers on the flattened input: a fraction of scnn's cost, without spatial structure.",

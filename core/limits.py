@@ -1,10 +1,10 @@
 """Limits on files and archives, shared by import, display and rounds. Every limit has a default and can be set.
 
-The module needs neither torch nor a decoder, so that `core` and `storage` can both use it: a file that import accepts
-is drawn for people and read by the model, and one that is over a limit gets the same sentence in all three places.
+The module needs neither torch nor a decoder, so `core` and `storage` can both use it. A file that import accepts can be
+displayed and read by the model; a file over a limit gets the same message in all three places.
 
-Settings, later ones win: the defaults below; `WINNOW_LIMITS` (a JSON object) and `WINNOW_MAX_FILE_BYTES` and so on, one
-environment variable per limit; `--limit max_pixels=1000000` on the command line.
+Sources of settings, in increasing precedence: the defaults below; `WINNOW_LIMITS` (a JSON object); one environment
+variable per limit (`WINNOW_MAX_FILE_BYTES` and so on); `--limit max_pixels=1000000` on the command line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is accepted. A file over a limit is refused with the number and the limit's name."""
+    """The limits. A file over a limit is refused with a message that states the number and the limit's name."""
 
     max_file_bytes: int = 256 * MIB
     max_pixels: int = 64_000_000  # width x height, checked before decoding
@@ -40,10 +40,10 @@ class Limits:
     max_zip_bytes: int = 20 * 1024 * MIB  # of all entries, unpacked
     max_zip_ratio: float = 200.0  # unpacked over packed, for entries above 1 MiB and for the archive as a whole
     max_manifest_bytes: int = 1024 * MIB
-    decode_seconds: float = 20.0  # wall seconds one file may take to decode
+    decode_seconds: float = 20.0  # wall seconds to decode one file
     decode_bytes: int = 2048 * MIB  # address space of the process that decodes
     encode_seconds: float = 20.0  # wall seconds an encoder may take for one item
-    encode_bytes: int = 4096 * MIB  # memory that an encoder may take beside its program
+    encode_bytes: int = 4096 * MIB  # memory of an encoder in addition to its program
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -57,7 +57,7 @@ class Limits:
 
 
 def header_problem(sample_rate: int, channels: int, limits: Limits) -> str | None:
-    """Why audio with this header is refused, as a sentence; None when it is not."""
+    """Why audio with this header is refused, as a sentence; None if it is accepted."""
     if not limits.min_sample_rate <= sample_rate <= limits.max_sample_rate:
         return (
             f"Its sample rate is {sample_rate:,} Hz; allowed are {limits.min_sample_rate:,} to "
@@ -69,7 +69,7 @@ def header_problem(sample_rate: int, channels: int, limits: Limits) -> str | Non
 
 
 def length_problem(n_frames: int, sample_rate: int, channels: int, limits: Limits) -> str | None:
-    """Why audio of `n_frames` decoded frames is refused, as a sentence; None when it is not."""
+    """Why audio of `n_frames` decoded frames is refused, as a sentence; None if it is accepted."""
     if n_frames > max_frames(sample_rate, channels, limits):
         if n_frames > limits.max_seconds * sample_rate:
             return (
@@ -84,7 +84,7 @@ def length_problem(n_frames: int, sample_rate: int, channels: int, limits: Limit
 
 
 def recording_problem(n_frames: int, sample_rate: int, limits: Limits) -> str | None:
-    """Why a recording of `n_frames` is not cut into windows, as a sentence; None when it is."""
+    """Why a recording of `n_frames` cannot be cut into windows, as a sentence; None if it can be."""
     if n_frames > limits.max_recording_seconds * sample_rate:
         return (
             f"It lasts {n_frames / sample_rate:,.1f} s; the limit for recordings that are cut into windows is "
@@ -94,19 +94,19 @@ def recording_problem(n_frames: int, sample_rate: int, limits: Limits) -> str | 
 
 
 def max_frames(sample_rate: int, channels: int, limits: Limits) -> int:
-    """The most frames that may be decoded, whatever the file's header says."""
+    """The largest number of frames that may be decoded, whatever the file's header states."""
     return min(int(limits.max_seconds * sample_rate), limits.max_samples // max(1, channels))
 
 
 def pixels_problem(width: int, height: int, limits: Limits) -> str | None:
-    """Why a picture of this size is refused, as a sentence; None when it is not."""
+    """Why a picture of this size is refused, as a sentence; None if it is accepted."""
     if width * height > limits.max_pixels:
         return f"It has {width:,} x {height:,} pixels; the limit is {limits.max_pixels:,} in all (max_pixels)."
     return None
 
 
 def tiff_problem(tags: Mapping[int, Any]) -> str | None:
-    """Why a TIFF with these tags on its first page is refused: its values have no meaning as a picture of 8 bits."""
+    """Why a TIFF with these tags on its first page is refused; None if it can be converted to an 8-bit picture."""
     if 50706 in tags or int(tags.get(254, 0)) & 1:  # DNGVersion, NewSubfileType
         return "Its first page is a preview of a camera raw file. Export the photograph as TIFF or JPEG."
     bits = tags.get(258, 1)  # BitsPerSample
@@ -118,15 +118,15 @@ def tiff_problem(tags: Mapping[int, Any]) -> str | None:
 
 @lru_cache(maxsize=1)
 def current_limits() -> Limits:
-    """The limits that the environment of this process sets, read once."""
+    """The limits set by the environment of this process, read once."""
     return limits_from()
 
 
 def limits_from(
     options: Iterable[str] = (), environment: Mapping[str, str] | None = None, known: Limits | None = None
 ) -> Limits:
-    """The limits in force: `known` (the defaults), changed by the environment, changed by `name=value` options."""
-    from core.config import from_dict  # here, because every process that examines files reads this module
+    """The limits in force: `known` (the defaults), then the environment, then the `name=value` options."""
+    from core.config import from_dict  # imported here because every process that examines files imports this module
 
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How a child process of Winnow is started: `python -m MODULE`, with this checkout on its import path."""
+"""The command and environment of Winnow's child processes: `python -m MODULE` with this checkout on the import path."""
 
 from __future__ import annotations
 

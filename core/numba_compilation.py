@@ -1,8 +1,8 @@
 """Just-in-time compilation by numba, the same for every module with compiled loops.
 
-Functions compile at their first call, run without the interpreter lock, and are cached on disk where a folder can be
-written. numba's cache detects changes of the file that defines the function, not of other files: a compiled function
-calls only functions of its own module.
+Functions are compiled at their first call, run without the interpreter lock, and are cached on disk if there is a
+writable folder. numba's cache detects changes of the file that defines the function, but not of other files. A compiled
+function therefore calls only functions of its own module.
 """
 
 from __future__ import annotations

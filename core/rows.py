@@ -27,7 +27,7 @@ class ArrayRows:
 
 
 class SomeRows:
-    """Some rows of larger `Rows`, in the order given; rows are copied only by `take`."""
+    """Some rows of larger `Rows`, in the given order; rows are copied only by `take`."""
 
     def __init__(self, rows: Rows, positions: NDArray[np.int64]) -> None:
         self.rows, self.positions = rows, positions
@@ -42,7 +42,7 @@ class SomeRows:
 
 
 class LazyRows:
-    """`Rows` that are computed, all at once, by the first `take`."""
+    """`Rows` that the first `take` computes, all at once."""
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> None:
         self.shape, self._make = shape, make
@@ -86,8 +86,8 @@ class MemoryRowCache:
 
 
 class BlockProgress:
-    """Progress over all rows of a cache that computes the missing ones block by block: rows of earlier blocks and those
-    done in the current one, under one total."""
+    """Progress of a cache that computes missing rows block by block: one count over the earlier blocks and the current
+    one, with one total."""
 
     def __init__(self, stage: str, total: int, report: Report) -> None:
         self.stage, self.total, self.report = stage, total, report

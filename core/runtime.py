@@ -1,7 +1,7 @@
 """The device of a computation, and random generators derived from one seed by purpose.
 
-A round stores one seed. Every random draw takes its generator from `Runtime.generator("purpose")`, so an additional
-draw changes no other result, and a round can be replayed from its row.
+A round stores one seed. Every random draw uses the generator of its purpose, `Runtime.generator("purpose")`. An
+additional draw therefore changes no other result, and a round can be replayed from its row.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def in_float32(function: Function) -> Function:
-    """A decorator: mixed precision is off within the function, and half-precision tensors among its positional
-    arguments arrive as float32. For what float16 cannot hold: powers of waveforms, variances."""
+    """A decorator that turns mixed precision off within the function and converts half-precision positional arguments
+    to float32, for values outside the range of float16, such as powers of waveforms and variances."""
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def seed_for(seed: int, purpose: str) -> int:
 
 
 def default_device() -> torch.device:
-    """`WINNOW_DEVICE` when set, else CUDA when there is one, else the CPU."""
+    """`WINNOW_DEVICE` if set, else CUDA if available, else the CPU."""
     if named := os.environ.get("WINNOW_DEVICE"):
         return torch.device(named)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

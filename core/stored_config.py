@@ -1,8 +1,8 @@
-"""Settings as JSON and back: frozen dataclasses, unchanged by a round trip, readable when an older version wrote them.
+"""Settings as JSON and back: frozen dataclasses, unchanged by a round trip. Settings of older versions can be read.
 
 New fields take their defaults, renamed keys and values are translated (`RENAMED_KEYS`, `RENAMED_VALUES`), removed keys
-(`RETIRED`) are ignored, and unknown keys are refused by name. A section that older versions did not have, and whose
-defaults would change what their rounds did, takes the values that reproduce them (`BEFORE`).
+(`RETIRED`) are ignored, and unknown keys are refused by name. If older versions did not have a section and its defaults
+would change the results of their rounds, it takes the values that reproduce them (`BEFORE`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def to_json(config: Any) -> str:
     return json.dumps(dataclasses.asdict(config), sort_keys=True)
 
 
-# What older versions stored, by the name of the config class.
+# Names and values stored by older versions, by the name of the config class.
 RENAMED_KEYS: dict[str, dict[str, str]] = {
     "RoundConfig": {"likeness": "similarity"},
     "SelectionConfig": {"doubt": "uncertainty_power"},
@@ -46,17 +46,17 @@ BEFORE: dict[str, dict[str, Any]] = {"RoundConfig": {"labels": {"weigh": False, 
 
 
 def current_name(cls: type, name: str) -> str:
-    """The present name of a setting of config class `cls` that may carry an older one."""
+    """The present name of a setting of config class `cls`, given its present or an older name."""
     return RENAMED_KEYS.get(cls.__name__, {}).get(name, name)
 
 
 def from_json(cls: type[Config], text: str) -> Config:
-    """The config of class `cls` that `to_json` of this or an older version wrote."""
+    """The config of class `cls` in JSON written by `to_json` of this or an older version."""
     return from_stored(cls, json.loads(text))
 
 
 def from_stored(cls: type[Config], values: dict[str, Any]) -> Config:
-    """The config of class `cls` with all fields as this or an older version stored it."""
+    """The config of class `cls` from the complete fields that this or an older version stored."""
     return from_dict(cls, BEFORE.get(cls.__name__, {}) | values)
 
 

@@ -39,11 +39,11 @@ def ignore(progress: Progress) -> None:
 
 
 MediaReader = Callable[[str], bytes]
-"""Returns the bytes of an item, given its SHA-256 (hex)."""
+"""A function that returns the bytes of an item, given its SHA-256 (hex)."""
 
 
 class Rows(Protocol):
-    """A large (n, ...) array that may be stored on disk. `take` copies rows, in the order of the argument."""
+    """A large (n, ...) array that may be stored on disk. `take` copies rows in the order of its argument."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -63,15 +63,15 @@ class RowCache(Protocol):
         compute: Callable[[Sequence[int]], NDArray[Any]],
         report: Callable[[int, int], None] | None = None,
     ) -> Rows:
-        """Rows for `names`, in order. `compute(positions)` returns the rows of `names[positions]` that are missing;
-        it is called block by block, and finished blocks survive an interruption. `report(done, total)` is called after
-        each."""
+        """Rows for `names`, in order. `compute(positions)` returns the rows for `names[positions]`. It is called block
+        by block for missing rows, and finished blocks survive an interruption. `report(done, total)` is called after
+        each block."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
-    """The pool as it was when a round was requested. Labels given later belong to the next round."""
+    """The pool at the time when a round was requested. Labels given later belong to the next round."""
 
     kind: MediaKind
     class_names: tuple[str, ...]
@@ -82,7 +82,7 @@ class PoolSnapshot:
     held_out_labels: NDArray[np.int64]  # (n,) class position of held-out items, UNLABELED elsewhere
     eligible: NDArray[np.bool_]  # (n,) rows that may be chosen now; decided by storage, once
     label_sequence: int = 0  # the newest label event in the snapshot
-    groups: NDArray[np.int64] | None = None  # (n,) a number per group that splits keep together, -1: none
+    groups: NDArray[np.int64] | None = None  # (n,) one number per group that splits keep together, -1: none
     windows: NDArray[np.float64] | None = None  # (n, 3) number of the recording (-1: none), start and end in seconds
     confirmed: NDArray[np.bool_] | None = None  # (n,) labels that were decided in review, or given twice; None: none
 
@@ -153,8 +153,8 @@ class PickReason:
     guess: int | None = None  # pseudo-label, class position
     confidence: float | None = None
     entropy: float | None = None  # nats
-    outer_before: float | None = None  # the proxy's mean loss on the whole pool before and after adding this pick
-    outer_after: float | None = None
+    outer_before: float | None = None  # the proxy's mean loss on the whole pool before this pick is added
+    outer_after: float | None = None  # the same after it is added
     gradient_rank: int | None = None  # rank of its implicit gradient among candidates at that step, 1 = best (bico)
     first_gradient_rank: int | None = None  # the same before the batch's first pick (bico)
     nearest_labeled: int | None = None  # item_id
@@ -190,7 +190,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMeasures:
-    """What import measured of the items of a pool; items without a measure are left out."""
+    """The measurements of a pool's items at import; items without a measure are left out."""
 
     seconds: NDArray[np.float64]  # (n,) of clips
     sample_rates: NDArray[np.int64]  # (n,)

@@ -2,9 +2,9 @@
 
     S = D^-1/2 A D^-1/2,   K = (I - damping S)^-1,   phi = U (1 - damping Lambda)^-1/2   from   S = U Lambda U^T
 
-K sums random walks of all lengths, each step weighted by `damping`: two items are similar when many short walks connect
+K sums random walks of all lengths, each step weighted by `damping`: two items are similar if many short walks connect
 them. The N_FEATURES largest eigenvalues are kept, and rows are scaled to length 1. A model that is linear in phi and
-trained on a few labeled rows extends their labels over their clusters and hardly beyond.
+trained on a few labeled rows extends their labels over their clusters and little further.
 
 Symbols: A edge weights (m, m), `SimilarityGraph.weights`; D their row sums; U, Lambda eigenvectors and eigenvalues.
 """

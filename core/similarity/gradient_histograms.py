@@ -3,15 +3,15 @@
     h_kl(b) = sum over pixels of  a_k(y) a_l(x) |g| t_b(angle of g)
     vector  = sqrt(h / |h|)
 
-a_k is a triangle around the center of the k-th of CELLS cells on a side and reaches to the centers of its neighbors;
-t_b is a triangle around the b-th of BINS orientations in [0, pi), so that a dark stroke on light ground equals a light
-one on dark ground. Square roots keep single strong edges from dominating distances.
+a_k is a triangle around the center of the k-th of CELLS cells on a side and reaches to the centers of its neighbors.
+t_b is a triangle around the b-th of BINS orientations in [0, pi), so that a dark stroke on a light background equals a
+light stroke on a dark one. Square roots keep single strong edges from dominating distances.
 
 Symbols: g (y, x) central differences of the mean over channels; h (CELLS, CELLS, BINS) the histograms of a picture.
 
 Departures and details
 - Histograms are normalized over the whole picture instead of over blocks of cells.
-- Written here for whole pools of small pictures: libraries compute one picture at a time.
+- This implementation processes whole pools of small pictures; libraries compute one picture at a time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The similarity graph of a pool: the nearest neighbors of each item, computed from the media without a model.
 
 Audio clips are compared by dynamic time warping of their cepstra (`core.similarity.warping`). Images have no graph,
-because no distance is known that works for photographs and drawings; code that uses the graph then works without it.
+because no distance is known that works for both photographs and drawings. Code that uses the graph also works without.
 
-Distances are relative to the pool's typical distance, the median over random pairs. With few voices the nearest clips
-are about a third of it apart: the same word by the same voice. With hundreds of voices they are about two thirds of it
-apart, and neighbors then often differ in class.
+Distances are relative to the pool's typical distance, the median over random pairs. With few voices, the nearest clips
+are about a third of it apart: the same word by the same voice. With hundreds of voices, they are about two thirds of it
+apart, and neighbors often differ in class.
 
-Test items are not in the graph and not in its typical distance. `connect_new_items` gives the graph items that are
-nearest to an item outside of it.
+Test items are not in the graph and do not affect its typical distance. `connect_new_items` gives the items of the graph
+that are nearest to an item outside of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SimilarityGraph:
         return self._symmetric(np.maximum(self.distances.astype(np.float64) / max(self.typical, 1e-12), 1e-12))
 
     def _symmetric(self, values: NDArray[np.float64]) -> csr_matrix:
-        """(m, m) from values (m, k) of the directed edges: the larger of both directions."""
+        """(m, m) from values (m, k) of the directed edges: the larger value of both directions."""
         m, k = self.neighbors.shape
         positions = (np.repeat(np.arange(m), k), self.neighbors.ravel())
         directed = csr_matrix((values.ravel(), positions), shape=(m, m))
@@ -92,7 +92,7 @@ def build_similarity_graph(
 def connect_new_items(
     inputs: Inputs, graph: SimilarityGraph, new: NDArray[np.bool_], report: Report = ignore
 ) -> NewItems:
-    """The readable items of `new` (n,), none of which is in the graph, with their nearest items of it."""
+    """The readable items of `new` (n,), none of which is in the graph, with their nearest items in the graph."""
     rows = np.flatnonzero(new & inputs.readable)
     neighbors, distances = nearest_in_graph(inputs.clean, graph.rows, rows, graph.neighbors.shape[1], report)
     return NewItems(rows=rows, neighbors=neighbors, distances=distances)

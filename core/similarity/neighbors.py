@@ -3,8 +3,8 @@
 Weights   v_ij = exp(-max(0, d_ij - rho_i) / sigma_i),   w = v + v^T - v * v^T      (McInnes et al., 2018)
 rho_i     distance to the nearest other point;   sigma_i   solves  sum_j v_ij = log2(k)  over the k neighbors
 
-umap-learn computes the same weights in functions that are compiled in every process (about six seconds of CPU);
-tests compare this numpy implementation with it.
+umap-learn computes the same weights in functions that are compiled in every process (about six seconds of CPU time).
+Tests compare this numpy implementation with it.
 """
 
 from __future__ import annotations

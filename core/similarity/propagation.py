@@ -7,7 +7,7 @@ the label. The propagated prediction Q_i is the expected contribution of walks f
     T_ij = w_ij exp(-(d_ij / (reach * typical))^4)
     Q    = T Q + (1 - T 1) P   on unlabeled items,     Q = y   on labeled items
 
-A label with trust t (`core.labels.trust`) absorbs a walk with probability t only; otherwise the walk goes on to a
+A label with trust t (`core.labels.trust`) absorbs a walk only with probability t; otherwise the walk continues to a
 neighbor: Q = t y + (1 - t) T Q / T 1.
 
 The edge weights w_ij are those of `SimilarityGraph.weights`, with rows scaled to sum 1. Short edges are followed almost
@@ -15,8 +15,8 @@ surely; edges about as long as the pool's typical distance are almost never foll
 cluster of right ones are corrected, labels spread over their clusters, and items without near neighbors keep the
 model's prediction.
 
-An item x outside of the graph, such as a test item, takes the first step to its nearest items of the graph; from there
-the walk goes on as theirs (`extended`). It changes nothing for the items of the graph:
+From an item x outside of the graph, such as a test item, the first step leads to its nearest items in the graph; from
+there the walk continues like theirs (`extended`). The results for the items of the graph do not change:
 
     Q_x = sum_j T_xj Q_j + (1 - sum_j T_xj) P_x
 
@@ -61,7 +61,7 @@ def propagated(
     leaving = np.asarray(transitions.sum(1)).ravel()
     stopped = (1.0 - leaving)[:, None] * predictions
     absorbing = np.ones(len(labeled)) if trust is None else np.asarray(trust, np.float64)[labeled]
-    absorbing = np.where(leaving[labeled] > 0, absorbing, 1.0)[:, None]  # a walk that cannot go on ends at the label
+    absorbing = np.where(leaving[labeled] > 0, absorbing, 1.0)[:, None]  # a walk without a next step ends at the label
     passing = (1.0 - absorbing) / np.maximum(leaving[labeled], 1e-300)[:, None]
     Q = np.array(predictions, np.float64)
     Q[labeled] = one_hot

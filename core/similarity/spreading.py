@@ -1,11 +1,11 @@
 """Label spreading over the nearest neighbors of feature vectors (Zhou et al., 2004; Iscen et al., 2019).
 
-    A_ij = max(0, x_i . x_j)^3   where j is among the k nearest of i or i among those of j,  0 elsewhere
+    A_ij = max(0, x_i . x_j)^3   if j is among the k nearest rows of i, or i among those of j;   0 otherwise
     S    = D^-1/2 A D^-1/2,   D = diag(A 1)
     F    = (I - alpha S)^-1 Y
 
-Symbols: x rows of length 1 (n, r); Y one column per class (n, C), the labeled rows with equal shares of their class, or
-shares in proportion to the trust in them; alpha the share of mass that moves on at each step.
+Symbols: x rows of length 1 (n, r); Y one column per class (n, C), in which the labeled rows have equal shares of their
+class, or shares in proportion to their trust; alpha the share of mass that moves on at each step.
 
 Departures and details
 - Class mass normalization (Zhu et al., 2003): each column of F is divided by its sum before rows are normalized, so
@@ -81,8 +81,8 @@ def spread_labels(
 ) -> Rows:
     """(n, C) distributions over classes: the given label on labeled rows, spread labels elsewhere.
 
-    `labels` (n,) are class positions, UNLABELED where there is none; with `trust` (n,) a label has this share of the
-    mass of a trusted one.
+    `labels` (n,) are class positions, UNLABELED where there is none. With `trust` (n,), a label has this share of the
+    mass of a fully trusted one.
     """
     labeled = np.flatnonzero(labels != UNLABELED)
     given = labels[labeled]

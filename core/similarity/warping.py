@@ -5,8 +5,7 @@
             deviation, with smaller weights for higher coefficients
     d(x,y)  = min over warping paths of  sum |c_t(x) - c_s(y)|,   |t - s| <= BAND
 
-The cost of a path grows with the square of the frames, so clips of more than WARP_FRAMES frames are averaged to that
-number.
+The cost of a path grows with the square of the number of frames, so longer clips are averaged to WARP_FRAMES frames.
 
 Warping all pairs of a large pool is too expensive. Candidates are the nearest clips by the moduli of the Fourier
 transform of c over time, which do not change when a clip is shifted; only these are warped.
@@ -78,8 +77,8 @@ def moduli(c: NDArray[np.float32]) -> NDArray[np.float32]:
 def nearest_clips(
     pictures: Rows, rows: NDArray[np.int64], k: int, report: Report = ignore
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float]:
-    """The k nearest clips of each of `rows` (m,): positions in `rows` (m, k) and distances (m, k), nearest first, and
-    the typical distance of two clips. With fewer than k other clips, k is their number."""
+    """The k nearest clips to each of `rows` (m,): positions in `rows` (m, k) and distances (m, k), nearest first, and
+    the typical distance of two clips. If there are fewer than k other clips, k is their number."""
     k, n_candidates = (min(number, len(rows) - 1) for number in (k, CANDIDATES))
     c = cepstra(pictures, rows)
     points = moduli(c)
@@ -95,8 +94,8 @@ def nearest_clips(
 def nearest_in_graph(
     pictures: Rows, rows: NDArray[np.int64], new: NDArray[np.int64], k: int, report: Report = ignore
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k nearest clips among `rows` (m,) of each of `new` (b,): positions in `rows` (b, k) and distances (b, k),
-    nearest first. Coefficients are scaled by the deviation of `rows` alone."""
+    """The k clips among `rows` (m,) that are nearest to each of `new` (b,): positions in `rows` (b, k) and distances
+    (b, k), nearest first. Coefficients are scaled by the deviation of `rows` alone."""
     k, n_candidates = (min(number, len(rows)) for number in (k, CANDIDATES))
     if not len(new):
         return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
