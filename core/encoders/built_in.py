@@ -1,4 +1,4 @@
-"""The built-in encoders by name, for lists and choices. Light: `core.encoders.recipes` makes them."""
+"""The names of the built-in encoders, for lists and choices. `core.encoders.recipes` builds the encoders."""
 
 from __future__ import annotations
 

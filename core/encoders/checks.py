@@ -1,4 +1,4 @@
-"""Whether a folder can be used as an encoder: it is run on probe items before anything else is done with it."""
+"""Checks whether a folder can be used as an encoder by running it on probe items before any other use."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from core.encoders.windows import Windows
 from core.errors import InvalidInput
 from core.limits import Limits
 
-TOLERANCE = 1e-3  # of the typical size of a feature: quantized networks differ a little by batch
-RUNS = 3  # that are timed
+TOLERANCE = 1e-3  # of the typical size of a feature: results of quantized networks vary a little with the batch
+RUNS = 3  # timed runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedEncoder:
-    """An encoder that gave finite, repeatable features of the stated shape for the probes."""
+    """An encoder that gave finite, repeatable features of the stated shape for the probe items."""
 
     encoder: Encoder
-    batch: int | None  # fixed number of windows at once; None: any
+    batch: int | None  # fixed number of windows per batch; None: any
     seconds_per_window: float
 
 
 def check_encoder(folder: Path, limits: Limits | None = None, tick: Tick = lambda: None) -> CheckedEncoder:
-    """Run the encoder on two probe items. InvalidInput names the first thing that is wrong."""
+    """Run the encoder on two probe items. Raises InvalidInput with the first problem."""
     encoder = open_encoder(folder)
     first, second = probes(encoder.description)
     with EncoderRunner(encoder, limits) as runner:
@@ -67,7 +67,7 @@ def _features(runner: EncoderRunner, windows: Windows, tick: Tick, pooled: bool 
 
 
 def probes(description: EncoderDescription) -> tuple[Windows, Windows]:
-    """One window each of two items that differ: tones and noise, or a gradient and noise."""
+    """One window of each of two different items: tones and noise, or a gradient and noise."""
     source, draw = description.input, np.random.default_rng(0)
     if isinstance(source, AudioInput):
         n = source.window or max(source.shortest, source.sample_rate)
@@ -75,7 +75,7 @@ def probes(description: EncoderDescription) -> tuple[Windows, Windows]:
         tone = 0.5 * np.sin(2 * np.pi * 440 * time_axis) * np.linspace(0.2, 1.0, n)
         return [tone.astype(np.float32)], [(0.1 * draw.normal(size=n)).astype(np.float32)]
     if not isinstance(source, PictureInput):
-        raise InvalidInput(f"{description.name} is a table of embeddings: there is nothing to run.")
+        raise InvalidInput(f"{description.name} is a table of embeddings: there is no network to run.")
     height, width = source.size
     ramp = np.linspace(0, 255, height)[:, None, None] * np.linspace(0.2, 1, width)[None, :, None]
     gradient = np.broadcast_to(ramp, (height, width, source.channels)).astype(np.uint8)

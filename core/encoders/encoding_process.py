@@ -29,13 +29,13 @@ from core.encoders.graphs import read_model
 from core.encoders.tensors import pixels_to_input, pool_positions, samples_to_input
 from core.errors import InvalidInput
 
-BATCH = 8  # windows at once, where the network takes any number: more gain nothing on a CPU
+BATCH = 8  # windows at once, if the network accepts any number: larger batches are not faster on a CPU
 LOAD_SECONDS = 120
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 class Session:
-    """A network that is ready to run, checked against its description."""
+    """A loaded network, checked against its description."""
 
     def __init__(self, data: bytes, description: EncoderDescription, threads: int) -> None:
         self.description = description
@@ -83,7 +83,7 @@ class Session:
             )
 
     def run(self, windows: NDArray[Any]) -> NDArray[np.float32]:
-        """(n, width) of at most `size` windows (n, ...)."""
+        """(n, width) pooled outputs of at most `size` windows (n, ...)."""
         source, output, n = self.description.input, self.description.output, len(windows)
         if self.batch is not None and n < self.batch:
             windows = np.concatenate([windows, np.repeat(windows[-1:], self.batch - n, axis=0)])
@@ -99,13 +99,13 @@ class Session:
         if not isinstance(found, np.ndarray) or found.ndim < 2 or len(found) != len(windows):
             raise InvalidInput(
                 f"The output {output.name} has the shape {getattr(found, 'shape', None)} for {len(windows)} windows; "
-                "its first axis must be that of the windows."
+                "its first axis must be the windows."
             )
         return pool_positions(found, output.dimension, output.axis, output.pooling)[:n]
 
 
 def input_shape(source: AudioInput | PictureInput) -> list[int | None]:
-    """The axes of the network's input; None where any size may stand."""
+    """The axes of the network's input; None for an axis of any size."""
     if isinstance(source, AudioInput):
         samples = source.window or None
         return [None, samples] if source.layout == "BT" else [None, 1, samples]
@@ -121,7 +121,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def confine(extra_bytes: int) -> None:
-    """Limits for the rest of this process: memory beside what the program has mapped, no core file, no new files."""
+    """Limit the rest of this process: memory in addition to what is mapped already, no core file, no new files."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if sys.platform == "linux" else 0
     most = pages * resource.getpagesize() + extra_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -134,7 +134,7 @@ def confine(extra_bytes: int) -> None:
 def main() -> None:
     """Answer requests from stdin until it is closed."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing but replies goes to the parent's pipe, whatever a library prints
+    os.dup2(2, 1)  # only replies go to the parent's pipe, even if a library prints
     settings = json.loads(requests.readline())
     folder = Path(settings["folder"])
     try:

@@ -1,13 +1,13 @@
 """Encoders as folders. Installed ones are in `WINNOW_HOME/encoders/NAME/`.
 
-    encoder.json    what it is (`core.encoders.description`)
-    encoder.onnx    the network, with its weights inside
+    encoder.json    its description (`core.encoders.description`)
+    encoder.onnx    the network with its weights
 
 or, for embeddings that were computed elsewhere (`core.encoders.embeddings`),
 
-    encoder.json, embeddings.npy (n, d) float32, embeddings.sha256: the hash of each row's item, one a line
+    encoder.json, embeddings.npy (n, d) float32, embeddings.sha256: the hash of each row's item, one per line
 
-Light: files are read and hashed, and nothing is run.
+This module reads and hashes files; it runs no network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Encoder:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table of embeddings, and there is nothing to run."""
+        """Whether it is a table of embeddings, without a network to run."""
         return isinstance(self.description.input, TableInput)
 
     @property
@@ -57,12 +57,12 @@ def feature_key(identity: str) -> str:
 
 
 def encoders_folder(home: Path) -> Path:
-    """Where the encoders of a store are installed."""
+    """The folder in which the encoders of a store are installed."""
     return Path(home) / "encoders"
 
 
 def open_encoder(folder: Path) -> Encoder:
-    """The encoder in this folder. InvalidInput says what is missing or wrong; nothing is run."""
+    """The encoder in this folder, without running it. InvalidInput says what is missing or wrong."""
     folder = Path(folder)
     if not folder.is_dir():
         raise NotFound(f"There is no folder {folder}.")
@@ -87,7 +87,7 @@ def _regular(folder: Path, name: str) -> Path:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, computed again when its size or time changed."""
+    """SHA-256 of a file, computed again if its size or modification time has changed."""
     status = os.stat(path)
     return _file_hash(str(path), status.st_size, status.st_mtime_ns)
 
@@ -102,7 +102,7 @@ def _file_hash(path: str, size: int, mtime_ns: int) -> str:
 
 
 def installed(home: Path) -> Iterator[tuple[str, Encoder | InvalidInput]]:
-    """(name, encoder) of every folder, by name; the problem instead of a folder that cannot be used."""
+    """(name, encoder) of every folder, by name; for a folder that cannot be used, (name, problem)."""
     root = encoders_folder(home)
     names = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     for name in names:
@@ -118,7 +118,7 @@ def installed(home: Path) -> Iterator[tuple[str, Encoder | InvalidInput]]:
 
 
 def find_installed(home: Path, name: str) -> Encoder:
-    """The installed encoder of this name. NotFound names those that there are."""
+    """The installed encoder of this name. NotFound lists the installed ones."""
     check_name(name)
     folder = encoders_folder(home) / name
     if not folder.is_dir():

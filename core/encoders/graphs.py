@@ -1,4 +1,4 @@
-"""What an ONNX file says about itself, read without running it. Used in the process with limits alone."""
+"""Reading an ONNX file without running it. Used only in the process with limits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from google.protobuf.message import DecodeError
 
 from core.errors import InvalidInput
 
-DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # operators that onnxruntime has; no library is ever loaded
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # operators of onnxruntime; no other library is ever loaded
 MOST_DEPTH = 8  # graphs inside graphs: loops, branches and functions
 
 
 def read_model(data: bytes) -> onnx.ModelProto:
-    """The parsed file. InvalidInput where it is no ONNX model, or needs anything outside of itself."""
+    """The parsed file. Raises InvalidInput if it is not an ONNX model or needs anything outside the file."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)

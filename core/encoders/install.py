@@ -23,7 +23,7 @@ Entry = TypeVar("Entry")
 
 
 def add_encoder(home: Path, source: Path, *, replace: bool = False, tick: Tick = lambda: None) -> CheckedEncoder:
-    """Check the encoder in a folder or an archive, and copy it under its name. Nothing is kept of one that fails."""
+    """Check the encoder in a folder or an archive, and copy it under its name. If a check fails, nothing is kept."""
     with tempfile.TemporaryDirectory(prefix="winnow-encoder-") as place:
         folder = _as_folder(Path(source), Path(place))
         checked = check_encoder(folder, tick=tick)
@@ -63,7 +63,8 @@ def remove_encoder(home: Path, name: str) -> None:
 
 
 def _as_folder(source: Path, place: Path) -> Path:
-    """The folder of an encoder: as given, that of its encoder.onnx, or what an archive holds of it."""
+    """The folder of an encoder: `source` itself, or `place` with copies of an .onnx file and its description or of the
+    files in an archive."""
     if source.is_dir():
         return source
     if not source.is_file():
@@ -80,7 +81,7 @@ def _as_folder(source: Path, place: Path) -> Path:
 
 
 def _unpack(source: Path, place: Path) -> None:
-    """The two files of an archive, wherever in it they are; nothing else is read, and no path of it is used."""
+    """Unpack the two files, wherever they are in the archive. Nothing else is read, and no path of it is used."""
     try:
         if zipfile.is_zipfile(source):
             with zipfile.ZipFile(source) as archive:

@@ -1,8 +1,8 @@
-"""The features of a pool: one row per item and encoder in the row cache; items that are there are not encoded again.
+"""The features of a pool: one row per item and encoder in the row cache. Cached items are not encoded again.
 
-A row of NaN stands for an item that was tried and has no features: its bytes cannot be decoded, or the network fails on
-it. An item whose bytes are missing has no row and is tried again. Items are decoded here while the network runs in its
-own process; finished blocks survive an interruption, and several processes that encode the same pool share the work.
+A row of NaN means that the item has no features because its bytes cannot be decoded or the network fails on it. An item
+whose bytes are missing has no row, and the next round tries it again. Items are decoded here while the network runs in
+its own process. Finished blocks survive an interruption, and processes that encode the same pool share the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.errors import InvalidInput, NotFound
 from core.types import MediaReader, Progress, Report, RowCache, Rows, ignore
 
 STAGE = "encode"
-ABSENT = "absent "  # in front of the hash: the name of an item whose bytes are missing in this round
+ABSENT = "absent "  # prefix of the hash: the name of an item whose bytes are missing in this round
 NOTED_REASONS = 5
 WINDOWS_AT_ONCE = 16  # sent to the network in one request
 REPORT_SECONDS = 0.5
@@ -84,7 +84,7 @@ class _Absent(Exception):
 
 @dataclass(slots=True)
 class _Encoding:
-    """One pass over the pool: the network's process, progress, and why items have no features."""
+    """One pass over the pool: the network's process, the progress, and the reasons why items have no features."""
 
     encoder: Encoder
     read: MediaReader
@@ -104,7 +104,7 @@ class _Encoding:
             self.runner.close()
 
     def block(self, names: Sequence[str]) -> NDArray[np.float32]:
-        """(len(names), width) rows to be cached. Raises _Absent when bytes are missing."""
+        """(len(names), width) rows to be cached. Raises _Absent if bytes are missing."""
         width = self.encoder.description.output.width
         rows = np.full((len(names), width), np.nan, np.float32)
         present = [place for place, name in enumerate(names) if not name.startswith(ABSENT)]
@@ -131,7 +131,7 @@ class _Encoding:
     def _encoded(
         self, names: Sequence[str], present: Sequence[int], absent: set[str]
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Places and features, some items at a time: the next ones are decoded while the network runs."""
+        """Positions and features, some items at a time; the next items are decoded while the network runs."""
         if self.runner is None:
             self.runner = EncoderRunner(self.encoder)
         before: list[int] = []
@@ -146,7 +146,7 @@ class _Encoding:
     def _decoded(
         self, names: Sequence[str], present: Sequence[int], absent: set[str]
     ) -> Iterator[tuple[list[int], list[Windows]]]:
-        """Places and windows of items that can be decoded, about WINDOWS_AT_ONCE windows at a time."""
+        """Positions and windows of items that can be decoded, about WINDOWS_AT_ONCE windows at a time."""
         to_windows: Callable[[bytes], Windows] = windows_of(self.encoder.description)
         places: list[int] = []
         items: list[Windows] = []
@@ -172,12 +172,12 @@ class _Encoding:
             self.report(Progress(STAGE, min(self.done + in_block, self.total), self.total, self.pace()))
 
     def pace(self) -> str:
-        """The note beside the progress: items a second and the time left."""
+        """The note of the progress: items per second and the time left."""
         seconds = time.monotonic() - self._began if self._began else 0.0
         if not self.done or seconds < 1:
             return f"encoder {self.encoder.description.shown}"
         speed = self.done / seconds
-        return f"{speed:,.0f} items/s" if speed >= 1 else f"{1 / speed:,.0f} s an item"
+        return f"{speed:,.0f} items/s" if speed >= 1 else f"{1 / speed:,.0f} s per item"
 
 
 def _notes(

@@ -1,4 +1,4 @@
-"""Encoders that are made from what is installed: their folder is written at first use, without any download."""
+"""Encoders that are built from installed packages: their folder is written at first use, without any download."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHTS = "efficientnet-lite0-57934424.pth"  # in the package efficientnet_lite0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one encoder is made."""
+    """How one encoder is built."""
 
     description: EncoderDescription
     make_onnx: Callable[[], bytes]
@@ -47,7 +47,7 @@ assert set(RECIPES) == set(BUILT_IN)
 
 
 def make_built_in(home: Path, name: str) -> Encoder:
-    """The built-in encoder of this name, made if its folder is not there yet. Several processes may call it at once."""
+    """The built-in encoder of this name, built if its folder does not exist. Several processes may call it at once."""
     folder = encoders_folder(home) / name
     if not folder.is_dir():
         recipe = RECIPES[name]
@@ -56,8 +56,8 @@ def make_built_in(home: Path, name: str) -> Encoder:
 
 
 def place_encoder(home: Path, name: str, files: dict[str, bytes | Path], *, replace: bool = False) -> Path:
-    """Write an encoder's folder under its name in one step; one that another process placed meanwhile stays, unless it
-    is to be replaced."""
+    """Write an encoder's folder under its name in one step. A folder that another process created meanwhile is kept,
+    unless `replace`."""
     root = encoders_folder(home)
     root.mkdir(parents=True, exist_ok=True)
     partial = root / f".{name}-{uuid.uuid4().hex}.part"

@@ -1,7 +1,7 @@
-"""Runs an encoder in a process with limits (`core.encoders.encoding_process`), from the parent's side.
+"""The parent's side of an encoder that runs in a process with limits (`core.encoders.encoding_process`).
 
-An item that the network fails on, or whose process the limits end, gets a message instead of features, and the
-others are encoded in a new process. When the first items of a process all end it, the encoder itself is refused.
+If the network fails on an item, or the process exceeds a limit, the item gets a message instead of features; after a
+limit the others are encoded in a new process. If MOST_LOST processes end on their first item, the encoder is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from core.module_processes import ROOT, module_command, module_environment
 MODULE = "core.encoders.encoding_process"
 READ_BYTES = 1 << 20
 TICK_SECONDS = 0.5
-MOST_LOST = 3  # processes that end on their first item, before the encoder is refused
+MOST_LOST = 3  # the encoder is refused after this many processes that ended on their first item
 START_SECONDS = 180.0
 
 Encoded = NDArray[np.float32] | str  # features (width,) of an item, or why it has none
@@ -47,7 +47,7 @@ def default_threads() -> int:
 
 
 class EncoderRunner:
-    """One encoder, ready to run. Use it as a context manager: leaving the block ends its process."""
+    """Runs one encoder. Use it as a context manager: leaving the block ends its process."""
 
     def __init__(self, encoder: Encoder, limits: Limits | None = None, threads: int | None = None) -> None:
         self.encoder, self.limits = encoder, limits or current_limits()
@@ -64,7 +64,7 @@ class EncoderRunner:
         self.close()
 
     def start(self, tick: Tick = lambda: None) -> int | None:
-        """Start the process; the network's fixed batch size, or None. InvalidInput says why it cannot be used."""
+        """Start the process; returns the network's fixed batch size, or None. InvalidInput says why it is unusable."""
         self.close()
         settings = {
             "folder": str(self.encoder.folder.absolute()),
@@ -102,7 +102,7 @@ class EncoderRunner:
         process.wait()
 
     def submit(self, items: Sequence[Windows]) -> None:
-        """Begin to encode these items; `collect` gives their features. The caller may decode others meanwhile."""
+        """Start to encode these items; `collect` returns their features. The caller may decode others meanwhile."""
         self._waiting = list(items)
         if self.process is None:
             self.start()
@@ -121,7 +121,7 @@ class EncoderRunner:
                 return found
         except Lost:
             pass
-        return [self._encode_alone(item, tick) for item in items]  # to find out which one it is
+        return [self._encode_alone(item, tick) for item in items]  # to find the failing item
 
     def encode(self, items: Sequence[Windows], tick: Tick = lambda: None) -> list[Encoded]:
         """Features of these items, or a sentence for those that have none."""
@@ -151,7 +151,7 @@ class EncoderRunner:
         self._write([header.encode(), *(array.data for array in arrays)])
 
     def _receive(self, items: Sequence[Windows], tick: Tick) -> list[Encoded] | str:
-        """The features of the items that were sent; a sentence when the network failed on one of them."""
+        """The features of the items that were sent; a sentence if the network failed on one of them."""
         n_windows = sum(map(len, items))
         seconds = self.limits.encode_seconds * max(1, n_windows) + TICK_SECONDS
         about = self._line(seconds, tick)
@@ -197,7 +197,7 @@ class EncoderRunner:
         return data
 
     def _fill(self, until: float, tick: Tick) -> None:
-        """Read what the process has sent; Lost when it has ended, or sends nothing in time."""
+        """Read what the process has sent. Raises Lost if it has ended or sends nothing in time."""
         assert self.process is not None and self.process.stdout is not None
         while not select.select([self.process.stdout], [], [], TICK_SECONDS)[0]:
             tick()

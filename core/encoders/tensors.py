@@ -1,4 +1,4 @@
-"""Windows -> the tensors of a network, and its outputs -> vectors. Light, for the process that runs the network."""
+"""Windows to input tensors, and network outputs to vectors. Few imports, for the process that runs the network."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def samples_to_input(samples: NDArray[np.float32], source: AudioInput) -> NDArra
 
 
 def pool_positions(found: NDArray[np.floating], dimension: int, axis: int, pooling: str) -> NDArray[np.float32]:
-    """The network's output (B, ...) -> (B, width), one vector a window. InvalidInput unless `axis` has `dimension`."""
+    """Network output (B, ...) -> (B, width), one vector per window. InvalidInput unless `axis` has size `dimension`."""
     vectors = np.moveaxis(np.asarray(found, np.float32), axis, -1)
     if vectors.shape[-1] != dimension:
         raise InvalidInput(
-            f"The output has the shape {tuple(found.shape)}; its axis {axis} must have the dimension {dimension} of "
-            "encoder.json."
+            f"The output has the shape {tuple(found.shape)}; its axis {axis} must have the size {dimension} that "
+            "encoder.json states."
         )
     vectors = vectors.reshape(len(vectors), -1, dimension)  # (B, positions, dimension)
     if pooling == "none" and vectors.shape[1] != 1:
-        raise InvalidInput(f"The output has {vectors.shape[1]} positions a window; choose a pooling other than none.")
+        raise InvalidInput(f"The output has {vectors.shape[1]} positions per window; choose a pooling other than none.")
     if pooling in ("none", "first"):
         return np.ascontiguousarray(vectors[:, 0])
     parts = [vectors.mean(1)] if "mean" in pooling else []

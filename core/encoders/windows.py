@@ -1,4 +1,4 @@
-"""A decoded item -> the windows that an encoder is run on: stretches of a clip, or crops of a picture."""
+"""The windows of a decoded item that an encoder is run on: parts of a clip, or crops of a picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Windows = list[NDArray[Any]]  # of one item: float32 samples (T,), or uint8 pixe
 
 
 def windows_of(description: EncoderDescription) -> Callable[[bytes], Windows]:
-    """Bytes -> windows; InvalidInput for bytes that cannot be decoded. Threads may share it."""
+    """A function from bytes to windows that raises InvalidInput for undecodable bytes. Threads may share it."""
     source = description.input
     if isinstance(source, AudioInput):
         return lambda data: audio_windows(*decode_audio(data), source)
@@ -31,8 +31,8 @@ def windows_of(description: EncoderDescription) -> Callable[[bytes], Windows]:
 
 
 def audio_windows(samples: NDArray[np.float32], rate: int, source: AudioInput) -> Windows:
-    """Windows of equal length that cover the clip at each of its positions in the margin, one position after the other.
-    A clip that is shorter than a window is followed by silence."""
+    """Windows of equal length that cover the clip, for each of its positions in the margin in turn. A clip that is
+    shorter than a window is padded with silence at its end."""
     if rate != source.sample_rate:
         samples = resample(samples, rate, source.sample_rate)
     peak = float(np.abs(samples).max(initial=0.0))
@@ -43,7 +43,7 @@ def audio_windows(samples: NDArray[np.float32], rate: int, source: AudioInput) -
 
 
 def _placed(samples: NDArray[np.float32], source: AudioInput) -> list[NDArray[np.float32]]:
-    """The clip in `margin` samples of silence, at `shifts` positions from its start to its end; one is the center."""
+    """The clip within `margin` samples of silence, at `shifts` positions from its start to its end; one: the center."""
     if not source.margin:
         return [samples]
     least = 0 if source.window else source.shortest
@@ -54,7 +54,7 @@ def _placed(samples: NDArray[np.float32], source: AudioInput) -> list[NDArray[np
 
 
 def _covering(samples: NDArray[np.float32], source: AudioInput) -> Windows:
-    """At most `max_windows`, evenly spaced."""
+    """At most `max_windows` windows, evenly spaced."""
     length = source.window or _even_length(len(samples), source)
     spare = len(samples) - length
     if spare <= 0:
@@ -66,13 +66,13 @@ def _covering(samples: NDArray[np.float32], source: AudioInput) -> Windows:
 
 
 def _even_length(n_samples: int, source: AudioInput) -> int:
-    """The length of windows for an encoder that takes any: the whole clip, or equal parts of a long one."""
+    """The length of windows for an encoder that accepts any: the whole clip, or equal parts of a long one."""
     n_parts = math.ceil(n_samples / source.longest)
     return max(source.shortest, math.ceil(n_samples / max(n_parts, 1)))
 
 
 def picture_windows(image: Image.Image, source: PictureInput) -> Windows:
-    """One picture of the encoder's size; with `crops`, up to that many along the longer side of a picture."""
+    """One picture of the encoder's size; with `crops`, up to that many crops along the longer side of the picture."""
     height, width = source.size
     if source.crops == 1:
         return [_ordered(fit_picture(image, source.size, source.fit, source.channels), source)]

@@ -126,7 +126,7 @@ def chosen_encoder(command: SimulationCommand, config: RoundConfig, out: Path) -
         found = named
         if command.project is None:
             place_encoder(out, found.name, {path.name: path for path in found.folder.iterdir() if path.is_file()})
-    require(found.description.kind == kind, f"The encoder {found.name} is one for {found.description.kind}.")
+    require(found.description.kind == kind, f"The encoder {found.name} is for {found.description.kind}.")
     compares = wanted == "auto" and command.preset == "auto"
     named_preset = dataclasses.replace(
         preset("auto" if compares else "encoder"), media=config.media, kernel=config.kernel

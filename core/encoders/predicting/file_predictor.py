@@ -1,4 +1,4 @@
-"""Predictions of a head for files that are not part of a pool, with the encoder that its features come from."""
+"""Predictions of a head for files that are not part of a pool, with the encoder that computes its features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from core.runtime import Runtime
 
 
 class EncodedFilePredictor:
-    """A head with its encoder. The encoder's process is started by the first file and ends with this object."""
+    """A head with its encoder. The encoder's process starts with the first file and ends with this object."""
 
     def __init__(self, model: TrainedModel, encoder: Encoder, runtime: Runtime) -> None:
         self.model, self.encoder, self.runtime = model, encoder, runtime
@@ -29,8 +29,8 @@ class EncodedFilePredictor:
 
     @property
     def decode(self) -> Callable[[bytes], NDArray[Any]]:
-        """Bytes -> features (d,). Raises InvalidInput. Threads may share it: they decode side by side and take turns
-        at the network."""
+        """A function from bytes to features (d,) that raises InvalidInput. Threads may share it: they decode in
+        parallel and use the network one after another."""
         to_windows = windows_of(self.encoder.description)
 
         def features(data: bytes) -> NDArray[np.float32]:

@@ -1,11 +1,12 @@
 """Predictions of the model in this folder, without the program that trained it.
 
     python predict.py FILE_OR_FOLDER ...          file, class and confidence as CSV
-    python predict.py --all FILE_OR_FOLDER ...    and the probability of every class
+    python predict.py --all FILE_OR_FOLDER ...    also the probability of every class
 
-An encoder (encoder.onnx) turns a file into features, a head (head.onnx) turns these into probabilities. It needs Python
-3.10 or newer with numpy, onnxruntime, Pillow for pictures, and soundfile and soxr for audio. Where the license of the
-encoder does not allow passing it on, encoder.onnx is missing: model.json names it and its hash; put the file here.
+An encoder (encoder.onnx) turns a file into features, and a head (head.onnx) turns these into probabilities. The script
+needs Python 3.10 or newer with numpy, onnxruntime, Pillow for pictures, and soundfile and soxr for audio. If the
+license of the encoder does not allow its redistribution, encoder.onnx is missing: model.json states its name and hash;
+copy the file into this folder.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Model:
         self.head = onnxruntime.InferenceSession(str(folder / "head.onnx"), providers=["CPUExecutionProvider"])
 
     def features(self, data: bytes) -> Array:
-        """(width,) of the bytes of one file: its windows through the encoder, pooled; the mean over its shifts."""
+        """(width,) features of one file: its encoded windows, pooled; the mean over its shifts."""
         shifts = self.clips(data) if self.kind == "audio" else [self.crops(data)]
         found = [self.pooled(np.stack([self.vector(one) for one in windows])) for windows in shifts]
         return np.asarray(np.mean(found, axis=0))
 
     def pooled(self, vectors: Array) -> Array:
-        """(width,) of the vectors (n, width) of windows."""
+        """(width,) pooled from the vectors (n, width) of windows."""
         pooling = self.output["pooling"]
         if pooling == "max":
             return np.asarray(vectors.max(0))
@@ -54,7 +55,7 @@ class Model:
         return np.concatenate([vectors[:, :half].mean(0), vectors[:, half:].max(0)])
 
     def vector(self, window: Array) -> Array:
-        """(width,) of one window (1, ...)."""
+        """(width,) vector of one window (1, ...)."""
         one = self.encoder.get_inputs()[0]
         n = one.shape[0] if isinstance(one.shape[0], int) else 1
         dtype = {"tensor(float16)": np.float16, "tensor(double)": np.float64}.get(one.type, np.float32)
@@ -141,7 +142,7 @@ class Model:
 
 
 def with_borders(image: Any, size: tuple[int, int]) -> Any:
-    """The whole picture in its mean color."""
+    """The whole picture at this size, with borders in its mean color."""
     from PIL import Image
 
     scale = min(size[0] / image.width, size[1] / image.height)
@@ -169,7 +170,7 @@ def main() -> None:
         try:
             row = model.predict([path])[0]
         except Exception as problem:  # decoders raise errors of many types
-            reason = getattr(problem, "error_string", problem)  # of soundfile, without the address of an object
+            reason = getattr(problem, "error_string", problem)  # of soundfile: without an object address
             sys.stderr.write(f"{path} cannot be read: {reason}\n")
             continue
         best = int(row.argmax())

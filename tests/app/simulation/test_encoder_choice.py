@@ -61,7 +61,7 @@ def test_what_cannot_be_used_is_named(clips):
     tiny.write(encoders_folder(clips.parent / "home") / "tiny", tiny.linear())
     with pytest.raises(NotFound, match=r"no encoder 'missing' \(installed: tiny\)"):
         settings(clips, "missing")
-    with pytest.raises(InvalidInput, match="efficientnet-lite0 is one for image"):
+    with pytest.raises(InvalidInput, match="efficientnet-lite0 is for image"):
         settings(clips, "efficientnet-lite0")
     with pytest.raises(InvalidInput, match="The preset laptop trains from scratch"):
         settings(clips, "tiny", preset="laptop")

@@ -107,7 +107,7 @@ def test_a_network_that_does_not_fit_its_description_is_refused(network, changes
     [
         (random_network, {}, "gives different features when the same item is encoded again"),
         (batch_maximum, {}, "different features for an item in a batch and for the item alone"),
-        (tiny.linear, {"output": {"dimension": 5}}, "must have the dimension 5"),
+        (tiny.linear, {"output": {"dimension": 5}}, "must have the size 5"),
         (tiny.huge, {}, "needs more memory than the limit allows"),
     ],
     ids=["random", "batch", "dimension", "memory"],

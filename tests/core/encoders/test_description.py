@@ -27,8 +27,8 @@ def test_the_width_counts_the_mean_and_the_maximum():
     [
         ({"format": 2}, "format is 2; this version reads format 1"),
         ({"kind": "video"}, "kind is 'video'"),
-        ({"name": "../x"}, "'../x' is not a name of an encoder"),
-        ({"name": "auto"}, "'auto' is not a name of an encoder"),
+        ({"name": "../x"}, "'../x' cannot be the name of an encoder"),
+        ({"name": "auto"}, "'auto' cannot be the name of an encoder"),
         ({"license": " "}, "license is empty"),
         ({"color": "red"}, "color is not a field"),
         ({"input": {"sample_rate": "fast"}}, "input.sample_rate is 'fast'; it must be a whole number"),
@@ -37,7 +37,7 @@ def test_the_width_counts_the_mean_and_the_maximum():
         ({"input": {"size": [3, 3]}}, "input.size is not a field"),
         ({"output": {"pooling": "median"}}, "output.pooling is 'median'; choose one of none, mean"),
         ({"output": {"dimension": 0}}, "dimension is 0; use 1 to 65,536"),
-        ({"output": {"axis": 0}}, "axis is 0, which is that of the batch"),
+        ({"output": {"axis": 0}}, "axis is 0, which is the batch axis"),
     ],
 )
 def test_what_is_wrong_is_named(changes, said):

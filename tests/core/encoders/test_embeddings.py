@@ -48,7 +48,7 @@ def test_npy_by_file_name_becomes_an_encoder_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"sha256": [A, A], "embedding": [[1.0], [2.0]]}, "1 rows whose key is there already, such as aaaa"),
+        ({"sha256": [A, A], "embedding": [[1.0], [2.0]]}, "1 rows with a repeated key, such as aaaa"),
         ({"sha256": [A, B, C], "embedding": [[1.0], [2.0, 3.0], [2.0]]}, "Row 2 of e.parquet has 2 numbers"),
         ({"sha256": [A, B], "embedding": [["x"], ["y"]]}, "it must hold lists of numbers"),
         ({"sha256": [A, B], "embedding": ["[1]", "[2]"]}, "it must hold lists of numbers"),
@@ -84,5 +84,5 @@ def test_files_that_are_no_tables_are_refused(tmp_path):
 
 def test_keys_that_belong_to_no_item_are_refused(tmp_path):
     path = parquet(tmp_path / "e.parquet", file=["x.png"], embedding=[[1.0]])
-    with pytest.raises(InvalidInput, match="None of the 1 keys belongs to one of the 3 items"):
+    with pytest.raises(InvalidInput, match=r"None of the 1 keys \(such as .*\) belongs to one of the 3 items"):
         match_items(read_embeddings(path), ITEMS)

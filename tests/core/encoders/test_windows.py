@@ -147,7 +147,7 @@ def test_shifts_need_a_margin():
 
 
 def test_an_output_of_another_dimension_is_refused():
-    with pytest.raises(InvalidInput, match=r"\(2, 3, 4\); its axis -1 must have the dimension 5"):
+    with pytest.raises(InvalidInput, match=r"\(2, 3, 4\); its axis -1 must have the size 5"):
         pool_positions(np.zeros((2, 3, 4), np.float32), 5, -1, "mean")
-    with pytest.raises(InvalidInput, match="3 positions a window"):
+    with pytest.raises(InvalidInput, match="3 positions per window"):
         pool_positions(np.zeros((2, 3, 4), np.float32), 4, -1, "none")
