@@ -1,7 +1,7 @@
 """Kernels of infinitely wide networks, layer by layer, in torch: any device and floating type, batched over pairs.
 
 K  covariance of the outputs of an infinitely wide network (NNGP); T  its neural tangent kernel.
-    convolution  K <- W^2 mean_window(K) + b^2,  T <- K_new + W^2 mean_window(T); both positions move together
+    convolution  K <- W^2 mean_window(K) + b^2,  T <- K_new + W^2 mean_window(T); both positions shift together
     dense        K <- W^2 K + b^2,               T <- K_new + W^2 T
     ReLU         K <- (sin(theta) + (pi - theta) cos(theta)) sqrt(v v') / (2 pi),  T <- T (pi - theta) / (2 pi)
     with v, v' the variances of both items at their positions and cos(theta) = K / sqrt(v v').
@@ -9,7 +9,7 @@ K  covariance of the outputs of an infinitely wide network (NNGP); T  its neural
 Positions: none after flattening; (H, W) in the position-diagonal mode; (H, W, H, W) in the full mode, the first two of
 item 1 and the last two of item 2. Variances are covariances of an item with itself in the same mode.
 
-This path follows the equations literally and is the reference for the fused one.
+This implementation follows the equations literally and is the reference for the fused one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from core.kernels.plan import same_padding
 
 @dataclass(frozen=True, slots=True)
 class Covariance:
-    """K and T of all pairs, and K of each item with itself."""
+    """K and T for all pairs, and K of each item with itself."""
 
     K: Tensor  # (n1, n2, *positions)
     T: Tensor  # (n1, n2, *positions)
@@ -37,7 +37,7 @@ class Covariance:
 
 
 def input_covariance(x1: Tensor, x2: Tensor, full: bool) -> Covariance:
-    """From images (n, H, W, C): inner products over channels, divided by C, per position or per pair of positions."""
+    """The covariance of images (n, H, W, C): inner products over channels, divided by C, per (pair of) positions."""
     channels = x1.shape[3]
     if full:
         K = torch.einsum("ahwc,bijc->abhwij", x1, x2) / channels
@@ -49,7 +49,7 @@ def input_covariance(x1: Tensor, x2: Tensor, full: bool) -> Covariance:
 
 
 def flat_covariance(x1: Tensor, x2: Tensor) -> Covariance:
-    """Of flattened images, as one matrix product: what `input_covariance` and `Flatten` give together."""
+    """The covariance of flattened images as one matrix product; equals `input_covariance` followed by `Flatten`."""
     flat1, flat2 = x1.flatten(1), x2.flatten(1)
     size = flat1.shape[1]
     K = flat1 @ flat2.T / size
@@ -57,7 +57,7 @@ def flat_covariance(x1: Tensor, x2: Tensor) -> Covariance:
 
 
 def propagate(layers: Iterable[Layer], covariance: Covariance) -> Covariance:
-    """Covariance -> Covariance, layer after layer."""
+    """The covariance after all layers, applied in order."""
     for layer in layers:
         covariance = _apply(layer, covariance)
     return covariance
@@ -86,7 +86,7 @@ def _apply(layer: Layer, c: Covariance) -> Covariance:
 
 
 def _parts(c: Covariance) -> tuple[tuple[Tensor, int], ...]:
-    """Each tensor with the number of axes before its positions."""
+    """Each tensor, with the number of axes before its positions."""
     return (c.K, 2), (c.T, 2), (c.own1, 1), (c.own2, 1)
 
 
@@ -101,7 +101,7 @@ def _convolve(layer: Conv, c: Covariance) -> Covariance:
 
 
 def _window_mean(a: Tensor, layer: Conv, lead: int) -> Tensor:
-    """Mean over the window with zero padding, always divided by size^2; axes of one kind move together."""
+    """Mean over the window with zero padding, always divided by size^2; axes of the same kind are shifted together."""
     for first in (lead, lead + 1):
         axes = range(first, a.dim(), 2)  # the rows, then the columns, of each item
         length = a.shape[first]

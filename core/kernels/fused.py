@@ -1,7 +1,7 @@
 """The fused CPU path: float32, all layers of a pair while it is in cache, on several threads.
 
-The variances that ReLU needs at every layer are computed first, once per item. Pairs then run in
-tiles small enough for the second item's maps to stay in cache; threads take tiles from one queue. The few dense layers
+The variances that ReLU needs at every layer are computed first, once per item. Pairs are then computed in tiles that
+are small enough for the second item's maps to stay in cache; threads take tiles from one queue. The few dense layers
 after flattening are applied to whole blocks in float64.
 """
 
@@ -27,9 +27,9 @@ KernelKind = Literal["ntk", "nngp"]
 OnProgress = Callable[[int, int], None]
 Matrix = NDArray[np.float64]
 
-_CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one tile side: 192 KB, half of a typical L2 cache
+_CACHE_FLOATS = 48 * 1024  # maps and inputs of the items on one side of a tile: 192 KB, half of a typical L2 cache
 _LARGEST = 1e9  # products of inputs stay far inside float32
-_TILE_WORK = 3e8  # position updates in one tile: well below a second, so that progress and cancellation are prompt
+_TILE_WORK = 3e8  # position updates in one tile: well below a second, for prompt progress and cancellation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ def fused_kernel(
     n_threads: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> NDArray[np.float32]:
-    """(n1, n2) kernel of images (n, H, W, C); x2 None means x1 with itself, of which one half is computed.
+    """(n1, n2) kernel of images (n, H, W, C). With x2 None it is that of x1 with itself, of which one half is computed.
 
-    Either may be a `Side` made before by `prepare_side` with the same network. `on_progress(done, total)` is called
-    from this thread, tile by tile, and may raise to stop the work.
+    Either may be a `Side` from `prepare_side` with the same network. `on_progress(done, total)` is called from this
+    thread, tile by tile, and may raise an exception to stop the work.
     """
     if network.bridge == 0:
         return _dense_kernel(x1, x1 if x2 is None else x2, network, kind)
@@ -88,7 +88,7 @@ def prepare_side(x: NDArray[Any], network: Network, n_threads: int | None = None
 def _prepare(x: NDArray[Any], plan: Plan, pool: ThreadPoolExecutor) -> Side:
     n, height, width, channels = x.shape
     largest = float(np.abs(x).max(initial=0.0))
-    if not largest <= _LARGEST:  # also when it is not a number
+    if not largest <= _LARGEST:  # true also for NaN
         raise InvalidInput(f"Images contain values that are not finite, or above {_LARGEST:g} (largest: {largest}).")
     inputs = np.zeros((n, channels, height, width + plan.frame), np.float32)
     inputs[..., :width] = np.moveaxis(x, 3, 1)
@@ -129,7 +129,7 @@ def _buffers(plan: Plan, n_items: int) -> tuple[NDArray[np.float32], ...]:
 
 
 def _tiles(plan: Plan, side1: Side, side2: Side, symmetric: bool) -> Iterator[tuple[int, int, int, int, int]]:
-    """(begin1, end1, begin2, end2, diagonal); pairs below the diagonal are left out when the two sides are one."""
+    """(begin1, end1, begin2, end2, diagonal); pairs below the diagonal are left out if both sides are the same."""
     per_item = side2.inputs[0].size + side2.maps.shape[1]
     columns = int(np.clip(_CACHE_FLOATS // per_item, 4 if len(plan.offsets) == 1 else 8, 64))
     positions = side2.inputs.shape[2] if len(plan.offsets) == 1 else side2.inputs.shape[2] * len(plan.offsets) // 4
@@ -174,7 +174,7 @@ def _part(side: Side, begin: int, end: int) -> Side:
 def _run(
     pool: ThreadPoolExecutor, work: Iterator[Callable[[], None]], n_tiles: int, on_progress: OnProgress | None
 ) -> None:
-    """Runs all pieces with a few waiting per thread, so that an error or a cancellation stops within a tile or two."""
+    """Run all tiles with a few queued per thread, so that an error or a cancellation takes effect within two tiles."""
     pending: set[Future[None]] = set()
     done_count = 0
     try:
@@ -205,7 +205,7 @@ def _collect(pending: set[Future[None]]) -> int:
 def _dense_kernel(
     x1: NDArray[Any] | Side, x2: NDArray[Any] | Side, network: Network, kind: KernelKind
 ) -> NDArray[np.float32]:
-    """A network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
+    """The kernel of a network that flattens its input: one matrix product, then the dense layers, in blocks of rows."""
     x1, x2 = (x.inputs if isinstance(x, Side) else x for x in (x1, x2))
     right = np.asarray(x2, np.float64).reshape(len(x2), -1)
     size = right.shape[1]

@@ -1,11 +1,11 @@
-"""The landmarks of the Nyström approximation: which items they are, and when they are drawn again.
+"""The landmarks of the Nyström approximation: how they are drawn, and when they are drawn again.
 
 Uniform: `n_landmarks` items drawn by `landmark_seed`. Leverage: drawn with probability proportional to approximate
 ridge leverage scores  l_i = phi_i^T (Phi^T Phi + r I)^-1 phi_i,  with phi the features of a uniform pilot sample and
 r the mean of the spectrum below the wanted rank; rare items become landmarks sooner.
 
 A caller passes the landmarks of the previous round as `existing` until the pool has grown by the factor GROWTH since
-they were drawn. Features of all items are recomputed only then, so each item is computed at most about twice.
+they were drawn. Only then are the features of all items computed again, so each item is computed about twice at most.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def choose_landmarks(
     existing: Sequence[str] = (),
     report: Report = ignore,
 ) -> tuple[str, ...]:
-    """Names of the landmarks for a pool: `existing` when there are any, otherwise a fresh draw without duplicates.
+    """Names of the landmarks for a pool: `existing` if there are any, otherwise a new draw without duplicates.
 
     names: one per row of `inputs`, the items that may be landmarks (leave out held-out and unreadable ones).
     """
@@ -40,7 +40,7 @@ def choose_landmarks(
         return tuple(existing)
     rows = np.array(sorted({name: row for row, name in reversed(list(enumerate(names)))}.values()), np.int64)
     if not len(rows):
-        raise InvalidInput("There are no items to take landmarks from. Import some first.")
+        raise InvalidInput("There are no items to draw landmarks from. Import some first.")
     if len(rows) <= config.n_landmarks:
         return tuple(names[row] for row in rows)
     generator = np.random.default_rng(config.landmark_seed)

@@ -1,16 +1,16 @@
 """The inner loops of the fused path, compiled by numba at the first call and cached on disk.
 
-One pair of items at a time, all layers of one offset picture while it is in cache (the tables are explained in
-`core.kernels.plan`). Pictures are float32 and flat: a row of w positions is followed by `frame` zeros, which serve as
-the right edge of this row and the left edge of the next; `frame` rows of zeros stand above and below. A box filter
-is therefore a sum of shifted flat arrays, which compiles to plain vector code. The loops work on slices that start at
-zero and never on the same array in and out, because that is what the vectorizer can prove independent.
+The loops process one pair of items at a time, and all layers of one offset picture while it is in cache (the tables are
+explained in `core.kernels.plan`). Pictures are float32 and flat: a row of w positions is followed by `frame` zeros,
+which are the right edge of this row and the left edge of the next; there are `frame` rows of zeros above and below. A
+box filter is therefore a sum of shifted flat arrays, which compiles to plain vector code. The loops use slices that
+start at zero and never the same array as input and output, because only these can the vectorizer prove independent.
 
 Arc-cosine without trigonometry. With rho = K / sqrt(v v'), a = |rho|, q = sqrt(1 - a):
     ReLU       K <- max(K, 0) / 2 + sqrt(v v') q^3 R(a)
     derivative     1/2 - q P(a)  for rho >= 0,    q P(a)  for rho < 0
 where P(a) = acos(a) / (2 pi q) and R(a) = (sqrt(1 - a^2) - a acos(a)) / (2 pi q^3) are smooth on [0, 1]: polynomials
-of degree 6 and 5 are exact to 3e-8. Correlations within 4e-7 of one are taken as one, the resolution of float32.
+of degree 6 and 5 are exact to 3e-8. Correlations within 4e-7 of one, the resolution of float32, count as one.
 
 geometry: (height, width, dy, dx, frame) of a picture, cropped to the positions that have a partner at the offset.
 All compiled code is in this file (`core.numba_compilation` says why).
@@ -46,7 +46,7 @@ _loop = compiled(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "n
 
 @_loop
 def _clear_edges(picture: Buffer, geometry: Geometry) -> None:
-    """Zeros in the rows above and below the picture."""
+    """Write zeros to the rows above and below the picture."""
     frame, pitch = geometry[4], geometry[1] + geometry[4]
     n, end = frame + frame * pitch, frame + (geometry[0] + frame) * pitch
     above, below = picture[:n], picture[end : end + n]
@@ -58,7 +58,7 @@ def _clear_edges(picture: Buffer, geometry: Geometry) -> None:
 
 @_loop
 def _clear_frame(picture: Buffer, geometry: Geometry) -> None:
-    """Zeros after each row, and above and below the picture."""
+    """Write zeros after each row, and above and below the picture."""
     _clear_edges(picture, geometry)
     width, frame = geometry[1], geometry[4]
     pitch = width + frame
@@ -151,7 +151,7 @@ def _convolve(buffers: Any, op: Buffer, weights: Buffer, geometry: Geometry, tan
 
 @_loop
 def _add(source: Buffer, out: Buffer, geometry: Geometry, fresh: bool) -> None:
-    """out = source where fresh, else out + source."""
+    """out = source if fresh, else out + source."""
     n = 2 * geometry[4] + (geometry[0] + 2 * geometry[4]) * (geometry[1] + geometry[4])
     a, b = source[:n], out[:n]
     if fresh:
@@ -164,7 +164,7 @@ def _add(source: Buffer, out: Buffer, geometry: Geometry, fresh: bool) -> None:
 
 @_loop
 def _convert(registers: Buffer, op: Buffer, geometry: Geometry) -> None:
-    """K as it is; the second picture plus (T to U) or minus (U to T) K."""
+    """K is unchanged; the second picture becomes itself plus K (T to U) or minus K (U to T)."""
     n = 2 * geometry[4] + (geometry[0] + 2 * geometry[4]) * (geometry[1] + geometry[4])
     source, out = registers[op[SRC]], registers[op[DST]]
     k, t, new_t = source[0, :n], source[1, :n], out[1, :n]
@@ -176,10 +176,10 @@ def _convert(registers: Buffer, op: Buffer, geometry: Geometry) -> None:
 
 @_loop
 def _crop(ops: Buffer, span: tuple[int, int], maps: Buffer, out: Buffer, offset: tuple[int, int, int]) -> None:
-    """out = one item's maps without the columns that have no partner at this offset, rows close together.
+    """out = one item's maps without the columns that have no partner at this offset, with contiguous rows.
 
-    offset: (dx, side, frame), side +1 for the first item of the pair and -1 for the second. All rows stay, so the
-    result serves every dy.
+    offset: (dx, side, frame), side +1 for the first item of the pair and -1 for the second. All rows are kept, so the
+    result is valid for every dy.
     """
     frame = offset[2]
     for o in range(span[0], span[1]):
@@ -199,7 +199,7 @@ def _crop(ops: Buffer, span: tuple[int, int], maps: Buffer, out: Buffer, offset:
 
 @_loop
 def _arc_cosine(k: Buffer, t: Buffer, roots: Any, out_k: Buffer, out_u: Buffer) -> None:
-    """(K, T) to (K, U) of ReLU. roots: sqrt(v) and 1 / sqrt(v) of item 1, then of item 2."""
+    """(K, T) to (K, U) for ReLU. roots: sqrt(v) and 1 / sqrt(v) of item 1, then of item 2."""
     root1, inverse1, root2, inverse2 = roots
     for e in range(k.size):
         rho = k[e] * (inverse1[e] * inverse2[e])
@@ -235,7 +235,7 @@ def _rectify(registers: Buffer, op: Buffer, maps1: Buffer, maps2: Buffer, geomet
 
 @_loop
 def _record(registers: Buffer, op: Buffer, maps: Buffer, geometry: Geometry) -> None:
-    """ReLU op on the variance of an item itself: keeps sqrt(v) and 1 / sqrt(v), and halves v."""
+    """ReLU op on the variances v of one item: stores sqrt(v) and 1 / sqrt(v), and halves v."""
     frame, pitch = geometry[4], geometry[1] + geometry[4]
     n, first, slot = geometry[0] * pitch, frame + frame * pitch, op[SLOT]
     source, out = registers[op[SRC], 0], registers[op[DST], 0]
@@ -269,8 +269,7 @@ def _load_inputs(x1: Buffer, x2: Buffer, picture: Buffer, geometry: Geometry) ->
 
 @_loop
 def _load_pooled(pooled: Buffer, stage: Buffer, picture: Buffer, geometry: Geometry) -> None:
-    """picture = one offset out of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped in the same
-    way."""
+    """picture = one offset of a pooled covariance (2H-1, 2W-1, H, W), whose pictures are cropped in the same way."""
     height, width, dy, dx, frame = geometry
     pitch = width + frame
     begin = stage[9] + ((dy + stage[2] - 1) * (2 * stage[3] - 1) + dx + stage[3] - 1) * stage[2] * stage[3]
@@ -282,7 +281,7 @@ def _load_pooled(pooled: Buffer, stage: Buffer, picture: Buffer, geometry: Geome
 
 @_loop
 def _pool(picture: Buffer, pooled: Buffer, stage: Buffer, geometry: Geometry, block: int) -> None:
-    """Adds an offset's picture to the block means that `stage`, the one that follows, reads."""
+    """Add an offset's picture to the block means that the following stage, `stage`, reads."""
     height, width, dy, dx, frame = geometry
     pitch, rows, columns = width + frame, stage[2], stage[3]
     share = _ONE / np.float32(block**4)
@@ -353,8 +352,8 @@ def _run_offset(inputs: Any, maps: Any, tables: Any, buffers: Any, at: tuple[int
 
 @_loop
 def _run_block(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int], flags: Any, out: Buffer) -> None:
-    """As `run_tile`, offset after offset: the maps of an item are cropped once for all its pairs. One pair where there
-    are several stages, as the pooled covariances are those of one pair."""
+    """Like `run_tile`, offset by offset: the maps of an item are cropped once for all its pairs. With several stages,
+    a block is one pair, because the pooled covariances are those of one pair."""
     inputs1, maps1, inputs2, maps2 = sides
     stages, offsets, shares, cropped = tables[2], tables[3], tables[4], buffers[2]
     n1, frame = out.shape[1], geometries[0]
@@ -382,8 +381,8 @@ def run_tile(sides: Any, tables: Any, buffers: Any, geometries: tuple[int, int],
     """out[0, i, j], out[1, i, j] = sums of K and of the second picture for items i of side 1 and j of side 2.
 
     sides: inputs (n1, C, H * (W + frame)) and maps (n1, maps_size) of side 1, then of side 2. geometries: (frame,
-    diagonal); entries with j < i + diagonal are left alone. flags: whether the second picture is computed; whether to
-    pair each item with itself alone and fill its maps. `out` is zero at the start.
+    diagonal); entries with j < i + diagonal are not changed. flags: whether the second picture is computed; whether to
+    pair each item only with itself and fill its maps. `out` must be zero at the start.
     """
     inputs1, maps1, inputs2, maps2 = sides
     if tables[2].shape[0] == 1 and not flags[1]:

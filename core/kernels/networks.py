@@ -1,11 +1,11 @@
-"""Networks as data: frozen layers that both kernel paths read. This module computes nothing and imports no torch.
+"""Networks as data: frozen layers that both kernel paths read. This module has no computation and imports no torch.
 
 A network is a tuple of layers from the image (n, H, W, C) to one output. Weights follow the NTK parameterization: a
 layer computes W_std / sqrt(fan-in) * (weights . inputs) + b_std * bias with standard normal weights and biases. ReLU
-carries no factor of two; put sqrt(2) into W_std to preserve the variance.
+has no factor of two; include sqrt(2) in W_std to preserve the variance.
 
-Position-diagonal or full: a network that goes from convolutions straight to `Flatten` only ever needs the covariance
-of equal positions, O(pixels) per pair. Pooling mixes positions, so `AveragePool` and `GlobalAveragePool` need pairs of
+Position-diagonal or full: a network with `Flatten` directly after its convolutions needs only the covariance of equal
+positions, O(pixels) per pair. Pooling mixes positions, so `AveragePool` and `GlobalAveragePool` need pairs of
 positions, O(pixels^2) per pair: see `needs_position_pairs`.
 """
 
@@ -24,7 +24,7 @@ SQRT2 = math.sqrt(2.0)
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """size x size convolution with SAME zero padding (the spare row and column of an even total go after)."""
+    """size x size convolution with SAME zero padding (of an odd total, the larger part is at the end)."""
 
     size: int
     stride: int = 1
@@ -34,7 +34,7 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Fully connected; stands after `Flatten` or `GlobalAveragePool`."""
+    """Fully connected; only after `Flatten` or `GlobalAveragePool`."""
 
     W_std: float = 1.0
     b_std: float = 0.0
@@ -47,7 +47,7 @@ class Relu:
 
 @dataclass(frozen=True, slots=True)
 class AveragePool:
-    """Mean over size x size blocks; rows and columns that fill no block are left out."""
+    """Mean over size x size blocks; rows and columns that do not fill a block are left out."""
 
     size: int = 2
 
@@ -64,10 +64,9 @@ class GlobalAveragePool:
 
 @dataclass(frozen=True, slots=True)
 class QuadratureAveragePool(GlobalAveragePool):
-    """`GlobalAveragePool` by Bayesian quadrature: of the offsets between two positions those are computed, with
-    weights, that tell most about the mean over all; they cover `share` of the pairs of positions. Sides of at most
-    `exact_below` positions are computed exactly. Not with `AveragePool`, which mixes offsets. See
-    `core.kernels.quadrature`."""
+    """`GlobalAveragePool` by Bayesian quadrature (`core.kernels.quadrature`): only the offsets between two positions
+    that are most informative about the mean are computed, with weights. They cover `share` of the pairs of positions.
+    Sides of at most `exact_below` positions are computed exactly. Not with `AveragePool`, which mixes offsets."""
 
     share: float = 0.045
     exact_below: int = 16
@@ -75,7 +74,7 @@ class QuadratureAveragePool(GlobalAveragePool):
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """main(x) + shortcut(x); an empty shortcut is the identity. Both hold `Conv`, `Relu` and `Residual` alone."""
+    """main(x) + shortcut(x); an empty shortcut is the identity. Both contain only `Conv`, `Relu` and `Residual`."""
 
     main: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
@@ -119,7 +118,7 @@ class Network:
         return any(isinstance(layer, AveragePool | GlobalAveragePool) for layer in self.layers)
 
     def identity(self) -> str:
-        """The same text for equal layers and settings, whatever the name."""
+        """A text that is the same for equal layers and settings, whatever the name."""
         return repr(self.layers)
 
 
@@ -201,10 +200,10 @@ def cntk6(pooling: Pooling = "flatten") -> Network:
 
 
 def myrtle5() -> Network:
-    """Four 3x3 convolutions with average pooling, then the mean over what is left.
+    """Four 3x3 convolutions with average pooling, then the mean over the remaining positions.
 
-    Repeated 2x2 pooling down to one position is that mean wherever the side is a power of two; written as the mean,
-    the network exists at every size.
+    Repeated 2x2 pooling down to one position equals this mean if the side is a power of two. With the mean, the network
+    is defined for every size.
     """
     conv: tuple[Layer, ...] = (Conv(3, 1, SQRT2), Relu())
     layers = (*conv, *conv, AveragePool(2), *conv, AveragePool(2), *conv)
@@ -237,8 +236,8 @@ NAMES: tuple[str, ...] = tuple(_BY_NAME)
 
 
 def by_name(name: str, *, block_size: int = 4) -> AnyNetwork:
-    """The network that settings call `name`; "-gap" names end in global average pooling, "-gap-fast" names in its
-    quadrature. wrn reads `block_size`."""
+    """The network with this name in the settings. Names with "-gap" have global average pooling, those with "-gap-fast"
+    its quadrature. Only wrn reads `block_size`."""
     if name not in _BY_NAME:
         raise InvalidInput(f"There is no network called {name!r}; choose one of {', '.join(NAMES)}.")
     return _BY_NAME[name](block_size)

@@ -4,7 +4,7 @@
     K = ntk.kernel(x1, x2, networks.scnn())          # x1 (n1, H, W, C), x2 (n2, H, W, C) -> (n1, n2)
 
 "fused" runs on the CPU in float32 (`core.kernels.fused`); "torch" runs on any device in the inputs' floating type
-(`core.kernels.covariance`). "auto" takes torch for tensors and for float64 arrays, fused for all other arrays. The
+(`core.kernels.covariance`). "auto" uses torch for tensors and for float64 arrays, and fused for all other arrays. The
 result has the type of the inputs: a tensor on their device, or an array.
 
 Relative accuracy: 1e-5 in float64 and 2e-4 in float32. The tangent kernel of nearly equal items is the least accurate,
@@ -28,7 +28,7 @@ from core.kernels.offsets import offset_kernel
 Backend = Literal["auto", "fused", "torch"]
 KernelKind = Literal["ntk", "nngp"]
 
-_BLOCK_BYTES = 64 * 2**20  # of one tensor of a block; a handful are alive at a time
+_BLOCK_BYTES = 64 * 2**20  # of one tensor of a block; a few exist at a time
 
 
 def kernel(
@@ -38,9 +38,9 @@ def kernel(
     kind: KernelKind = "ntk",
     backend: Backend = "auto",
 ) -> Any:
-    """(n1, n2) tangent ("ntk") or output ("nngp") kernel; `x2` None, or x1 itself, computes one half and mirrors it.
+    """(n1, n2) tangent ("ntk") or output ("nngp") kernel. If `x2` is None or x1 itself, half of it is computed.
 
-    Rbf and Linear have no layers: both kinds give the same.
+    Rbf and Linear have no layers, so both kinds are the same.
     """
     _check(x1, x2, kind, backend)
     if x2 is x1:
@@ -79,8 +79,8 @@ def _as_tensor(x: NDArray[Any] | Tensor) -> Tensor:
 
 
 def _plain_kernel(x1: Tensor, x2: Tensor, network: AnyNetwork, kind: KernelKind, symmetric: bool) -> Tensor:
-    """The torch path, in blocks that bound its memory. Pairs of positions go offset by offset where no layer mixes
-    offsets."""
+    """The torch path, in blocks that bound its memory. Pairs of positions are processed offset by offset if no layer
+    mixes offsets."""
     if isinstance(network, Network) and network.needs_position_pairs and not _mixes_offsets(network):
         return offset_kernel(x1, x2, network, kind)
     side = _block_side(x1, network)

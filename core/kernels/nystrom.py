@@ -2,15 +2,16 @@
 
     phi(x) = k(x, Q) K_QQ^(-1/2)         so that  <phi(x), phi(x')>  is about  k(x, x')
 
-Q are the landmarks (q of them). K_QQ is factorized in float64; directions whose eigenvalue is below `tolerance` times
-the largest are dropped (their inverse root is zero), because dividing by a rounding error yields noise.
-The symmetric root is taken rather than eigenvectors: it does not depend on their signs or on the basis of near-equal
-ones, so rows computed later or by another process match existing rows. phi has q columns and rank
-at most the number of directions kept.
+Q are the landmarks (q of them). K_QQ is factorized in float64. Directions whose eigenvalue is below `tolerance` times
+the largest are dropped (their inverse root is zero), because dividing by a rounding error yields noise. The symmetric
+root is used rather than eigenvectors: it does not depend on their signs or on the basis of near-equal ones, so rows
+computed later or by another process match existing rows. phi has q columns, and its rank is at most the number of
+directions that are kept.
 
-Cached rows (`core.types.RowCache`): under (network, inputs' key, landmarks) the landmarks' inputs, the root and
-one row of features per name. A name is an item's hash, or that of an augmented view such as "<hash>:view3:<settings>":
-when a pool grows, only new rows are computed. `core.kernels.landmarks` states when landmarks are drawn again.
+Cached rows (`core.types.RowCache`): the key is (network, key of the inputs, landmarks); the rows are the landmarks'
+inputs, the root and one row of features per name. A name is an item's hash, or that of an augmented view such as
+"<hash>:view3:<settings>". When a pool grows, only new rows are computed. `core.kernels.landmarks` states when landmarks
+are drawn again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from core.kernels.networks import AnyNetwork, Network, by_name
 from core.kernels.ntk import kernel
 from core.types import Progress, Report, RowCache, Rows, ignore
 
-VERSION = 1  # of what is computed here; increase it when the same settings give other numbers
+VERSION = 1  # of this computation; increase it if the same settings give other numbers
 _REPORT_SECONDS = 0.2
 Result = TypeVar("Result")
 
@@ -53,7 +54,7 @@ class Nystrom:
 
     @property
     def rank(self) -> int:
-        """Directions kept."""
+        """The number of directions that are kept."""
         return int((self.spectrum > self.tolerance * max(float(self.spectrum[0]), 0.0)).sum())
 
     def transform(self, x: NDArray[Any], on_progress: OnProgress | None = None) -> NDArray[np.float32]:
@@ -99,7 +100,7 @@ def inverse_root(K: NDArray[Any], tolerance: float) -> tuple[NDArray[np.float64]
     K64 = np.asarray(K, np.float64)
     values, vectors = np.linalg.eigh((K64 + K64.T) / 2)
     kept = values > tolerance * max(float(values[-1]), 0.0)
-    scaled = vectors[:, kept] / np.sqrt(np.sqrt(values[kept]))  # so that the product below is symmetric to the bit
+    scaled = vectors[:, kept] / np.sqrt(np.sqrt(values[kept]))  # so that the product below is exactly symmetric
     return scaled @ scaled.T, values[::-1].copy()
 
 
@@ -137,9 +138,9 @@ class KernelFeatures:
         scope: Scope,
         report: Report = ignore,
     ) -> KernelFeatures:
-        """Fits the feature map for `scope.landmarks`, or reads it from the cache.
+        """Fit the feature map for `scope.landmarks`, or read it from the cache.
 
-        inputs: (n, H, W, C) with one name per row; every landmark is among the names, or its input is in the cache.
+        inputs: (n, H, W, C) with one name per row. Every landmark must be among the names or have its input cached.
         """
         network = by_name(config.network, block_size=config.block_size)
         chosen = tuple(scope.landmarks)
@@ -172,10 +173,10 @@ class KernelFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What identifies features besides the kernel's settings."""
+    """The values that identify features besides the kernel's settings."""
 
     landmarks: Sequence[str]  # names, from `core.kernels.landmarks`
-    inputs_key: str  # names the settings that the inputs were made with
+    inputs_key: str  # identifies the settings that the inputs were made with
     device: torch.device | None = None  # None: the CPU
 
 
@@ -185,8 +186,8 @@ def _inputs_of(
     missing = [chosen[p] for p in positions if chosen[p] not in rows]
     if missing:
         raise InvalidInput(
-            f"{len(missing)} landmarks are no longer in the pool (such as {missing[0]}) and their inputs were never "
-            "kept. Change the landmark seed to draw new ones."
+            f"{len(missing)} landmarks are no longer in the pool (such as {missing[0]}) and their inputs were not "
+            "stored. Change the landmark seed to draw new ones."
         )
     return np.asarray(inputs.take(np.array([rows[chosen[p]] for p in positions], np.int64)), np.float32)
 

@@ -1,11 +1,11 @@
 """Kernels with global average pooling in torch, offset by offset: batched over pairs, for GPUs.
 
-A pair of positions is (p, p + d). Convolutions move both positions together, so each offset d has a picture of its own
-(`core.kernels.plan`) and passes all layers without the others. A batch holds one offset of many pairs of items,
-(pairs, H - |dy|, W - |dx|): the Python loop runs over offsets and layers, never over entries.
+A pair of positions is (p, p + d). Convolutions shift both positions together, so each offset d has its own picture
+(`core.kernels.plan`), which passes all layers independently of the others. A batch holds one offset of many pairs of
+items, (pairs, H - |dy|, W - |dx|): the Python loop runs over offsets and layers, never over entries.
 
-Memory: a batch has at most `BATCH_BYTES` per picture tensor, and about eight such tensors are alive at a time (K, T,
-their window means, the factors of ReLU, a shortcut): 512 MiB in all, beside the inputs, the result, and two maps of
+Memory: a batch has at most `BATCH_BYTES` per picture tensor, and about eight such tensors exist at a time (K, T, their
+window means, the factors of ReLU, a shortcut): 512 MiB in all, in addition to the inputs, the result, and two maps of
 variances per item and ReLU. The full mode of `core.kernels.covariance` needs (H W)^2 floats for every pair instead.
 
 The dense layers after pooling follow `core.kernels.covariance`. The result agrees with that module and, for
@@ -32,7 +32,7 @@ Maps = list[Tensor]  # the variances (n, H, W) before every ReLU, in the order o
 
 @dataclass(frozen=True, slots=True)
 class _Pictures:
-    """K and T of one offset (pairs, h, w); height and width without cropping, and the offset at this layer."""
+    """K and T of one offset (pairs, h, w); the height and width without cropping; the offset at this layer."""
 
     K: Tensor
     T: Tensor
@@ -64,7 +64,7 @@ def offset_kernel(x1: Tensor, x2: Tensor, network: Network, kind: Literal["ntk",
 
 
 def _own_averages(x: Tensor, network: Network, tail: Sequence[Layer]) -> Tensor:
-    """(n,) variances after pooling, which only a ReLU after it reads."""
+    """(n,) variances after pooling, which only a subsequent ReLU reads."""
     if not any(isinstance(layer, Relu) for layer in tail):
         return x.new_ones(len(x))
     pooled = Network("pooled", network.layers[: network.bridge + 1])
@@ -79,7 +79,7 @@ def _variance_maps(x: Tensor, layers: Sequence[Layer]) -> Maps:
 
 
 def _record(layers: Sequence[Layer], values: Tensor, found: Maps) -> Tensor:
-    """The variances (n, H, W) after the layers; those before each ReLU join `found`."""
+    """The variances (n, H, W) after the layers; those before each ReLU are appended to `found`."""
     for layer in layers:
         if isinstance(layer, Relu):
             found.append(values)
@@ -137,7 +137,7 @@ def _convolve(layer: Conv, pictures: _Pictures) -> _Pictures:
 
 
 def _window_mean(a: Tensor, layer: Conv, size: tuple[int, ...], offset: tuple[int, int]) -> Tensor:
-    """The mean over the window of every position whose partner exists; zero padding as for the whole picture."""
+    """The mean over the window, for every position whose partner exists; zero padding as for the whole picture."""
     padding, shape = [], []
     for length, d in zip(size, offset, strict=True):
         before, _ = same_padding(length, layer.size, layer.stride)

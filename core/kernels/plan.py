@@ -1,18 +1,18 @@
-"""From a network and an image size to the tables that drive the fused path.
+"""The tables that drive the fused path, for a network and an image size.
 
-Position pairs by offset. Write a pair of positions as (p, p + d). A convolution moves both positions together, so the
-covariance of each offset d is a picture of its own, of (H - |dy|) x (W - |dx|) positions, and a convolution is a box
-filter on that picture. ReLU acts entry by entry. A convolution of stride s reads, for offset d, the offset s*d alone.
-Only average pooling mixes offsets: with blocks of b positions it reads b*d - (b-1) ... b*d + (b-1).
+Position pairs by offset. Write a pair of positions as (p, p + d). A convolution shifts both positions together, so the
+covariance of each offset d is a separate picture of (H - |dy|) x (W - |dx|) positions, and a convolution is a box
+filter on that picture. ReLU is applied entry by entry. For offset d, a convolution of stride s reads only the offset
+s*d. Only average pooling mixes offsets: with blocks of b positions it reads b*d - (b-1) ... b*d + (b-1).
 
-A network is divided into stages at its average pooling layers; within a stage each offset is run from start to end
-while it is in cache. Which offsets are needed is found backwards from the output: d = 0 alone after `Flatten`, all of
-them after `GlobalAveragePool`. A network that flattens is then the case of one stage and one offset, and one with
+A network is divided into stages at its average pooling layers; within a stage, each offset is processed from start to
+end while it is in cache. The required offsets are found backwards from the output: only d = 0 after `Flatten`, all
+offsets after `GlobalAveragePool`. A network that flattens therefore has one stage and one offset, and a network with
 strides never computes the offsets that its strides skip.
 
 Quadrature over offsets. The mean of a covariance's picture changes smoothly with the offset, except near offset zero,
-where like items have a peak. `QuadratureAveragePool` computes the offsets that `core.kernels.quadrature` chooses; the
-sum over all offsets is then a weighted sum of the pictures' sums.
+where similar items have a peak. `QuadratureAveragePool` computes the offsets that `core.kernels.quadrature` chooses;
+the sum over all offsets is then a weighted sum of the pictures' sums.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Plan:
     A register holds two pictures: K and either the tangent part T or the sum U = K + T. Convolution reads (K, U) and
     writes (K, T), as T_new = W^2 mean(K + T) + b^2; ReLU reads (K, T) and writes (K, U); CONVERT changes the form.
 
-    ops (n_ops, 10): the columns named above; HEIGHT and WIDTH are those of the op's input without cropping, FACTOR the
-    product of strides since the stage began, SLOT where the ReLU's scale maps start in an item's `maps`, FIRST whether
-    T is zero on input, SIZE the window's side, or the sign of CONVERT (+1: T to U, -1: U to T). weights (n_ops, 2):
-    W_std^2 / size^2 and b_std^2 of convolutions.
+    ops (n_ops, 10): the columns named above. HEIGHT and WIDTH are those of the op's input without cropping; FACTOR is
+    the product of strides since the start of the stage; SLOT is the start of the ReLU's scale maps in an item's `maps`;
+    FIRST is whether T is zero on input; SIZE is the window's side, or the sign of CONVERT (+1: T to U, -1: U to T).
+    weights (n_ops, 2): W_std^2 / size^2 and b_std^2 of convolutions.
     stages (n_stages, 10): first op, end of ops, input height and width, block of the pooling that ends the stage (0 =
-    last stage), register, height, width and FACTOR of its result, where its input starts among the pooled
-    covariances (-1: it reads the images).
-    offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first, then equal dx together;
-    those for a pair of different items, and those that the variances of one item need. shares and self_shares: the
+    last stage), register, height, width and FACTOR of its result, start of its input among the pooled covariances (-1:
+    it reads the images).
+    offsets and self_offsets: (n, 3) rows (stage, dy, dx), stage by stage, offset zero first, then grouped by dx;
+    `offsets` for a pair of different items, `self_offsets` for the variances of one item. shares and self_shares: the
     factor of each offset's picture in the sum of the last stage, 1 unless the bridge is a `QuadratureAveragePool`.
     """
 
@@ -72,7 +72,7 @@ class Plan:
     n_registers: int
     maps_size: int  # floats in one item's scale maps
     pooled_size: int  # floats in the pooled covariances of all stages
-    n_averaged: int  # position pairs the bridge layer averages over
+    n_averaged: int  # position pairs that the bridge layer averages over
     ends_as_sum: bool  # whether the last register holds U rather than T
     tail: tuple[Layer, ...]
 
@@ -88,7 +88,7 @@ class _Tables:
 
 @dataclass(frozen=True)
 class _Cursor:
-    """The current covariance: its register, its size, and the strides passed since the stage began."""
+    """The current covariance: its register, its size, and the product of strides since the start of the stage."""
 
     register: int
     height: int
@@ -100,7 +100,7 @@ class _Cursor:
 
 @functools.lru_cache(maxsize=64)
 def plan_for(network: Network, height: int, width: int) -> Plan:
-    """The tables of `network` for (height, width) images; raises InvalidInput when pooling would leave no position."""
+    """The tables of `network` for (height, width) images; raises InvalidInput if pooling would leave no position."""
     spatial, bridge = network.layers[: network.bridge], network.layers[network.bridge]
     frame = max([_padding_reach(layer) for layer in spatial], default=0)
     tables = _Tables(frame=max(frame, 1))
@@ -147,7 +147,7 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """(before, after) so that the output has ceil(length / stride) positions; an odd spare goes after."""
+    """(before, after) so that the output has ceil(length / stride) positions; of an odd total, more is after."""
     total = max((-(-length // stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2
 
@@ -159,8 +159,8 @@ def _padding_reach(layer: Layer) -> int:
 
 
 def _compile(layer: Layer, cursor: _Cursor, tables: _Tables, kept: frozenset[int]) -> _Cursor:
-    """Appends the ops of `layer` on `cursor` and returns the cursor of its result; registers in `kept` are not
-    written."""
+    """Append the ops of `layer` on `cursor` and return the cursor of its result; registers in `kept` are not
+    overwritten."""
     if isinstance(layer, Residual):
         return _compile_residual(layer, cursor, tables, kept)
     cursor = _converted(cursor, isinstance(layer, Conv), tables, kept)
@@ -230,7 +230,7 @@ def _pooled_size(height: int, width: int) -> int:
 def _weighted_offsets(
     stages: list[list[int]], last: tuple[int, int], pool: Layer | None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Offsets and their shares; `pool` averages over all pairs of positions, None: over equal positions."""
+    """Offsets and their shares. `pool` averages over all pairs of positions; None: the mean is over equal positions."""
     if not isinstance(pool, QuadratureAveragePool) or min(last) <= pool.exact_below:
         reach = [side - 1 if pool is not None else 0 for side in last]
         rows = _offsets(stages, [set(range(-r, r + 1)) for r in reach])
@@ -243,8 +243,8 @@ def _weighted_offsets(
 
 
 def _offsets(stages: list[list[int]], needed: list[set[int]]) -> NDArray[np.int64]:
-    """Rows (stage, dy, dx) that are needed for the offsets `needed` of rows and columns at the bridge layer, found
-    backwards from it."""
+    """Rows (stage, dy, dx) that are needed for the offsets `needed` of rows and columns at the bridge layer, from the
+    last stage back to the first."""
     rows: list[tuple[int, int, int]] = []
     for stage in reversed(range(len(stages))):
         height, width, block = stages[stage][2:5]

@@ -1,18 +1,18 @@
-"""Which offsets between positions stand for all of them in a mean over pairs of positions, and with which weights.
+"""Quadrature of a mean over pairs of positions: which offsets represent all of them, and with which weights.
 
 The tangent kernel of a network with global average pooling is the mean of f(p, p + d) over positions p and offsets d.
-As a function of the offset, the mean over positions is smooth, except for a peak near zero where items are alike.
-Bayesian quadrature takes it for a draw from a Gaussian process with the covariance
+As a function of the offset, the mean over positions is smooth, except for a peak near zero if the items are similar.
+Bayesian quadrature models it as a draw from a Gaussian process with the covariance
 
     k(d, e) = 10 + M(|d - e|) + 0.3 exp(-(|d| + |e|) / 4) (exp(-|d - e| / 4) + exp(-|d + e| / 4)) / 2
               + 0.01 exp(-|d - e| / 4)
 
 where M is the Matern covariance of smoothness 3/2 and length 1.25 sides. The terms are the level, the smooth part, an
-even peak at zero, and rough detail. The offset that reduces the variance of the mean most for its cost, its number of
-positions, is added until the budget is spent; the weights of the nodes are those of the posterior mean. Of d and -d
-often one is chosen, so exchanging the two items changes an entry within the error of the quadrature. The covariance
-and the order of ties were chosen by the largest error on 150 pairs each of clips of Spoken Digit, pictures of CIFAR-10
-and digits of MNIST, 32 x 32: an item with itself, with another one, and with a shifted and noisy copy.
+even peak at zero, and rough detail. Until the budget is spent, the offset that reduces the variance of the mean most
+for its cost (its number of positions) is added. The weights of the nodes are those of the posterior mean. Often only
+one of d and -d is chosen, so exchanging the two items changes an entry within the error of the quadrature. The
+covariance and the order of ties were chosen by the largest error on 150 pairs each of clips of Spoken Digit, pictures
+of CIFAR-10 and digits of MNIST, 32 x 32: an item with itself, with another item, and with a shifted and noisy copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = NDArray[np.float64]
 LEVEL, PEAK, DETAIL, LENGTH = 10.0, 0.3, 0.01, 4.0
 JITTER = 1e-7
 MOST_NODES = 400
-TIES = 2  # the seed that orders offsets of equal use, such as d and -d
+TIES = 2  # the seed that orders equally useful offsets, such as d and -d
 
 
 def nodes(height: int, width: int, share: float) -> tuple[NDArray[np.int64], Values]:
@@ -77,8 +77,8 @@ def _matern(distance: Values, length: float) -> Values:
 
 
 def _mean_covariance(offsets: NDArray[np.int64], a: Values, smooth_length: float) -> Values:
-    """(n,) of each offset with the mean over all, the sum of k(d, e) a(e) over e: convolutions, as k is stationary but
-    for the peak's envelope."""
+    """(n,) covariance of each offset with the mean over all, the sum of k(d, e) a(e) over e. These are convolutions,
+    because k is stationary except for the envelope of the peak."""
     reach = [np.arange(2 - 2 * n, 2 * n - 1) for n in ((a.shape[0] + 1) // 2, (a.shape[1] + 1) // 2)]
     distance = np.hypot(*np.meshgrid(*reach, indexing="ij"))
     near = np.exp(-distance / LENGTH)

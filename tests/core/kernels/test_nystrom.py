@@ -160,7 +160,7 @@ def test_landmarks_are_drawn_by_seed_without_repeats() -> None:
         assert drawn != choose_landmarks(names, x, dataclasses.replace(config, landmark_seed=1))
     assert sorted(choose_landmarks(names[:5], x, CONFIG)) == sorted(names[:5])
     assert choose_landmarks(names, x, CONFIG, existing=["item3"]) == ("item3",)
-    with pytest.raises(InvalidInput, match="no items to take landmarks from"):
+    with pytest.raises(InvalidInput, match="no items to draw landmarks from"):
         choose_landmarks([], ArrayRows(pictures(0)), CONFIG)
 
 
