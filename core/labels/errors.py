@@ -5,13 +5,13 @@
     item i is suspected if some class k other than its label has p_ik >= t_k; k* is the one with the largest p_ik
     rank  by p_i(label) - p_ik*, lowest first (normalized margin)
 
-The thresholds make the rule independent of the head's calibration: a class about which it is seldom confident needs
-less probability. Labels are only ranked for review; none is changed.
+The thresholds make the rule independent of the head's calibration: a class about which the head is seldom confident
+requires less probability. Labels are only ranked for review; none is changed.
 
 Departures and details
-- Items that are alone in their class are in no fold, because no head trained without them has the class. They are not
-  suspected.
-- The features must not have been trained on the labels, or every label agrees with itself.
+- Items that are alone in their class are in no fold, because a head trained without them does not have the class. They
+  are not suspected.
+- The features must not have been trained on the labels; otherwise every label would agree with itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Suspects:
 
 
 def suspect_labels(probabilities: NDArray[np.floating], labels: NDArray[np.int64]) -> Suspects:
-    """From out-of-fold probabilities (n, C) and labels (n,); rows that are not finite are left out."""
+    """The suspects among labels (n,) with out-of-fold probabilities (n, C); rows that are not finite are left out."""
     p = np.asarray(probabilities, np.float64)
     usable = np.asarray(np.isfinite(p).all(axis=1), np.bool_)
     n_classes, at = p.shape[1], np.arange(len(p))
@@ -58,7 +58,7 @@ def out_of_fold(
     z: NDArray[np.float64], labels: NDArray[np.int64], n_classes: int, penalty: float, seed: int = 0
 ) -> NDArray[np.float64]:
     """(n, C) probabilities of each row of z (n, r) by the head that was fitted without its label; NaN for items that
-    are alone in their class. Folds hold the same share of each class."""
+    are alone in their class. Folds have the same share of each class."""
     found = np.full((len(labels), n_classes), np.nan)
     folds = class_folds(labels, seed)
     for fold in range(FOLDS):
@@ -78,7 +78,7 @@ def out_of_fold(
 
 
 def class_folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """(n,) the fold of each item, FOLDS for items that are alone in their class: always outside."""
+    """(n,) the fold of each item; FOLDS, which is never a fold, for items that are alone in their class."""
     rng, folds, dealt = np.random.default_rng(seed), np.full(len(labels), FOLDS), 0
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

@@ -8,9 +8,9 @@
     value of a new label     ( sum_k p_k (a_k - sum_j p_j a_j)^2 )^1/2,   a = V z_i, p the prediction
     value of a second look   ( sum_k b_k (a_k - a_y)^2 )^1/2,   b the belief about the true class, y the label
 
-Both values are the root mean square of the first-order change of the outer loss, per unit of weight, over what the
-answer may be: a new label replaces the expectation of the prediction by the answer, and a second look replaces the
-label y by the answer. A second look at a label that is certainly right has value 0.
+Both values are the root mean square, over the possible answers, of the first-order change of the outer loss per unit of
+weight. A new label replaces the expectation under the prediction by the answer; a second look replaces the label y by
+the answer. A second look at a label that is certainly right has value 0.
 
 Symbols: z features (n, r), rows of length 1; Y targets (n, C) of the inner problem: labels, and predictions on
 unlabeled rows, weighted by certainty as in `core.learning.head`; P = softmax(W z).
@@ -36,7 +36,7 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Influence:
-    """The solution of the problem above for the rows of a pool, from which influences and values follow."""
+    """The solution of the problem above for the rows of a pool; gives influences and values."""
 
     P: Rows  # (n, C)
     a: Rows  # (n, C) V z
@@ -64,8 +64,8 @@ class Influence:
 def inner_problem(
     labels: NDArray[np.int64], predictions: NDArray[np.floating], weights: NDArray[np.floating]
 ) -> tuple[Rows, Rows]:
-    """Y (n, C) and w (n,): labels weighted by class and trust `weights` (n,), predictions by their certainty, half of
-    the weight each."""
+    """Y (n, C) and w (n,): labels are weighted by class and trust `weights` (n,), predictions by their certainty.
+    Labels and predictions each have half of the total weight."""
     given, n_classes = labels != UNLABELED, predictions.shape[1]
     Y = np.array(predictions, np.float64)
     Y[given] = np.eye(n_classes)[labels[given]]

@@ -1,9 +1,9 @@
-"""Second looks: items whose label may be wrong replace new items of a batch where that has the higher value.
+"""Second looks: items whose label may be wrong replace new items of a batch if their value is higher.
 
-A label is considered if it is more likely wrong than right (`core.labels.trust`). Its value and that of a new label are
-on one scale, the expected change of the loss on the whole pool (`core.labels.influence`). The label of the highest
-value replaces the new pick of the lowest value if its own is higher, and so on, up to MOST_SHARE of the batch. No label
-is changed.
+A label is considered if it is more likely wrong than right (`core.labels.trust`). The values of a second look and of a
+new label are on one scale, the expected change of the loss on the whole pool (`core.labels.influence`). The second look
+of the highest value replaces the new pick of the lowest value if its own value is higher, and so on, up to MOST_SHARE
+of the batch. No label is changed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def with_second_looks(
     weights: NDArray[np.floating],
     belief: NDArray[np.floating],
 ) -> tuple[Selection, NDArray[np.float32] | None]:
-    """The selection with second looks at its end, and the influence of suspected labels (n,), NaN on other rows; None
-    where no label is suspected. `labels`, `weights` and `belief` are those of the request's rows."""
+    """The selection with second looks at its end, and the influence (n,) of suspected labels, NaN on other rows; None
+    if no label is suspected. `labels`, `weights` and `belief` are those of the request's rows."""
     suspects = np.flatnonzero((labels != UNLABELED) & (weights < SUSPECTED))
     most = int(MOST_SHARE * len(selection.item_ids))
     if not len(suspects) or not request.has_model:
@@ -74,8 +74,8 @@ def with_second_looks(
 def replacements(
     looks: NDArray[np.float64], new: NDArray[np.float64], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the second looks by value, highest first, and of the new picks that stay, in their order: the best
-    look replaces the pick of the lowest value while its own is higher."""
+    """Positions of the second looks by value, highest first, and of the remaining new picks, in their order. The best
+    look replaces the pick of the lowest value as long as its own value is higher."""
     best, lowest = np.argsort(-looks, kind="stable"), np.argsort(new, kind="stable")
     n_looks = 0
     while n_looks < min(most, len(best)) and looks[best[n_looks]] > new[lowest[n_looks]]:
@@ -92,7 +92,7 @@ def second_look_note(n_looks: int, n_picks: int) -> str:
 
 
 def _rows(labels: NDArray[np.int64], picks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Labeled rows, picks, and evenly spaced others up to MOST_ROWS, ascending."""
+    """Labeled rows, picks, and other rows at even spacing up to MOST_ROWS, ascending."""
     own = np.union1d(np.flatnonzero(labels != UNLABELED), picks)
     others = np.setdiff1d(np.arange(len(labels)), own)
     n_others = min(len(others), max(MOST_ROWS - len(own), 0))

@@ -8,15 +8,15 @@
     trust   t_i = b_iy, the probability that the label is right
     weight  w_i = max(FLOOR, t_i) in training and propagation; 1 for confirmed labels
 
-beta calibrates the predictions and e is the share of wrong labels, both from the labels themselves. A label is never
-changed. The weight is continuous in the predictions and bounded below, so no label is lost, and it is 1 for labels that
-someone has confirmed: decided in Review, or given twice.
+beta calibrates the predictions and e is the share of wrong labels; both are estimated from the labels themselves. A
+label is never changed. The weight is continuous in the predictions and bounded below, so no label is lost. It is 1 for
+labels that someone has confirmed: decided in Review, or given twice.
 
 Departures and details
-- Priors: log beta is normal with deviation BETA_SPREAD; e is Beta(1 + WRONG, 1 + RIGHT) distributed, as if RIGHT
-  labels had been confirmed and WRONG corrected before. Few labels therefore change little.
+- Priors: log beta is normal with deviation BETA_SPREAD; e has the distribution Beta(1 + WRONG, 1 + RIGHT), as if RIGHT
+  labels had been confirmed and WRONG labels corrected before. A few labels therefore change little.
 - Items that are alone in their class are in no fold (`core.labels.errors`) and are trusted.
-- Below FEWEST labels in folds every label is trusted.
+- With fewer than FEWEST labels in folds, every label is trusted.
 - With uninformative features the predictions are calibrated to nearly equal shares, and no label loses trust.
 """
 
@@ -41,7 +41,7 @@ FLOOR = 0.1  # of the weight of a label
 SUSPECTED = 0.5  # a label with less trust is more likely wrong than right
 WRONG, RIGHT = 1.0, 19.0
 BETA_SPREAD = 0.7
-LEAST = 1e-6  # of propagated probabilities, before the logarithm
+LEAST = 1e-6  # smallest propagated probability before the logarithm
 
 Rows = NDArray[np.float64]
 Predict = Callable[[NDArray[np.int64]], Rows]  # labels (n,) -> logits (n, C) of a model fitted on them
@@ -87,7 +87,7 @@ def out_of_fold_logits(labels: NDArray[np.int64], n_classes: int, predict: Predi
 
 
 def fit_noise(logits: Rows, labels: NDArray[np.int64]) -> tuple[float, float]:
-    """(beta, e) of labels (m,) with out-of-fold logits (m, C)."""
+    """(beta, e) fitted to labels (m,) with out-of-fold logits (m, C)."""
     at, n_classes = np.arange(len(labels)), logits.shape[1]
 
     def loss(values: Rows) -> float:
@@ -135,7 +135,7 @@ def label_trust(
 
 
 def head_predictor(pool: Prepared, n_classes: int, config: HeadConfig) -> Predict:
-    """Logits of the semi-supervised head (`core.learning.head`) of a prepared pool, without self-training."""
+    """A function that gives logits of the semi-supervised head (`core.learning.head`), without self-training."""
     quick = HeadConfig(
         dimensions=config.dimensions,
         level=config.level,
@@ -157,7 +157,8 @@ def head_predictor(pool: Prepared, n_classes: int, config: HeadConfig) -> Predic
 
 
 def graph_predictor(graph: SimilarityGraph, n_classes: int, n_items: int, reach: float) -> Predict:
-    """Log-probabilities by label propagation over the similarity graph, from equal shares; NaN outside of it."""
+    """A function that gives log-probabilities by label propagation over the similarity graph, starting from equal
+    shares; NaN outside of the graph."""
     transitions = transition_matrix(graph, reach)
     equal = np.full((len(graph.rows), n_classes), 1.0 / n_classes)
 
