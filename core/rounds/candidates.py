@@ -1,15 +1,15 @@
-"""What strategies may read: the candidate rows, their features, and the request made of them.
+"""The input of strategies: the candidate rows, their features, and the request that contains them.
 
 Large pools: strategies see the labeled rows and at most `selection.max_candidates` of the eligible rows, drawn with the
-round's seed, those of a region of interest first. Kernel features are computed for these rows alone. Pools that keep
-growing have a buffer of candidates (`core.rounds.stream_buffer`): strategies then see what it offers, filled up with
-drawn rows only where it offers less than a batch.
+round's seed, those of a region of interest first. Kernel features are computed only for these rows. Pools that keep
+growing have a buffer of candidates (`core.rounds.stream_buffer`): strategies then see the rows that it offers, with
+drawn rows added only if it offers less than a batch.
 
-Landmarks are kept: a round uses those of the previous round until the pool has doubled (`core.kernels.landmarks`), so
-that features of known items stay valid. They are part of what a round leaves, not of a machine's cache, so a round
+Landmarks are reused: a round uses those of the previous round until the pool has doubled (`core.kernels.landmarks`), so
+that features of known items stay valid. They belong to the results of a round, not to a machine's cache, so a round
 gives the same features wherever it runs.
 
-Kernel features are the most expensive input of a selection, and `features_are_read` says which rounds read them.
+Kernel features are the most expensive input of a selection; `features_are_read` says which rounds read them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PROJECTED = 64  # dimensions of the stand-in for embeddings before the first mod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows strategies see."""
+    """The rows that strategies see."""
 
     rows: NDArray[np.int64]  # (m,) ascending
     notes: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ def choose_candidates(context: StageContext, inputs: Inputs) -> Candidates:
 
 
 def _offered(eligible: NDArray[np.int64], offered: NDArray[np.bool_], context: StageContext) -> NDArray[np.int64]:
-    """The offered rows. Drawn rows are added for a region of interest, and where less than a batch is offered; at most
-    as many as are offered, or as a batch has."""
+    """The offered rows. Drawn rows are added for a region of interest, or if less than a batch is offered: at most as
+    many as are offered or as a batch has, whichever is larger."""
     chosen, outside = eligible[offered[eligible]], eligible[~offered[eligible]]
     batch_size = context.config.selection.batch_size
     most = max(int(offered.sum()), batch_size)
@@ -90,7 +90,7 @@ def _sample(eligible: NDArray[np.int64], limit: int, context: StageContext) -> N
 
 
 def why_no_model(context: StageContext, inputs: Inputs) -> str | None:
-    """The sentence that says why no model can be trained yet, or None."""
+    """A sentence that says why no model can be trained yet; None if one can be."""
     labels = np.where(inputs.readable, context.snapshot.labels, UNLABELED)
     return nothing_to_learn(labels, context.snapshot.n_classes)
 
@@ -98,9 +98,9 @@ def why_no_model(context: StageContext, inputs: Inputs) -> str | None:
 def features_are_read(context: StageContext, inputs: Inputs) -> bool:
     """Whether the selection of this round reads kernel features.
 
-    It does not in rounds with an encoder. It does not when the proxy is the similarity graph, the graph holds every
-    candidate, and there is a model: the proxy then reads diffusion features, distances are those of the embeddings, and
-    near-duplicates are found on the inputs.
+    Rounds with an encoder do not. Other rounds do not either if the proxy is the similarity graph, the graph contains
+    every candidate, and there is a model: the proxy then reads diffusion features, distances are those of the
+    embeddings, and near-duplicates are found on the inputs.
     """
     if inputs.encoder:
         return False  # the features of the encoder are those of the proxy
@@ -115,7 +115,8 @@ def features_are_read(context: StageContext, inputs: Inputs) -> bool:
 
 
 def choose_landmarks(context: StageContext, inputs: Inputs) -> Landmarks:
-    """The previous round's landmarks while the pool is less than twice as large as when they were drawn."""
+    """The previous round's landmarks, as long as the pool is less than twice as large as when they were drawn; else new
+    ones."""
     kernel = context.config.kernel
     key = hashlib.sha256(f"{to_json(kernel)};{inputs.key}".encode()).hexdigest()[:24]
     usable = np.flatnonzero(inputs.readable & ~context.snapshot.held_out)
@@ -128,7 +129,7 @@ def choose_landmarks(context: StageContext, inputs: Inputs) -> Landmarks:
 
 
 def fit_kernel(context: StageContext, inputs: Inputs) -> FittedKernel:
-    """The feature map of the round's landmarks, from the cache where it is known."""
+    """The feature map of the round's landmarks, from the cache if it is there."""
     chosen = choose_landmarks(context, inputs)
     scope = Scope(landmarks=chosen.names, inputs_key=inputs.key, device=context.runtime.device)
     config, report = context.config.kernel, context.report
@@ -148,7 +149,7 @@ def kernel_features(
 def view_features(
     context: StageContext, inputs: Inputs, kernel: KernelFeatures, rows: NDArray[np.int64]
 ) -> Callable[[int], NDArray[np.float32]] | None:
-    """Candidate -> (A, q) features of its augmented views, cached; None when the settings have no views."""
+    """A function from a candidate to the cached features (A, q) of its augmented views; None if there are no views."""
     n_views = context.config.selection.n_views
     if n_views == 0:
         return None
@@ -166,8 +167,8 @@ def view_features(
 def similarity_features(
     graph: SimilarityGraph | None, rows: NDArray[np.int64], report: Report
 ) -> Callable[[], NDArray[np.float32]] | None:
-    """() -> (len(rows), q) diffusion features of the candidates, computed at the first call; None where the similarity
-    graph does not hold all of them."""
+    """A function that gives (len(rows), q) diffusion features of the candidates, computed at the first call; None if
+    the similarity graph does not contain all of them."""
     if graph is None or not np.isin(rows, graph.rows).all():
         return None
 
@@ -181,8 +182,9 @@ def similarity_features(
 def head_similarity(
     context: StageContext, inputs: Inputs, rows: NDArray[np.int64]
 ) -> Callable[[], NDArray[np.float32]] | None:
-    """() -> (len(rows), q) diffusion features of the graph over which the head spreads labels, computed at the first
-    call; None where that graph is too large or does not hold all candidates: strategies then make one of theirs."""
+    """A function that gives (len(rows), q) diffusion features of the graph over which the head spreads labels, computed
+    at the first call; None if that graph is too large or does not contain all candidates. Strategies then build their
+    own graph."""
     fitted = fitted_rows(context, inputs)
     if not context.config.head.neighbors or len(fitted) > HEAD_ROWS or not np.isin(rows, fitted).all():
         return None
@@ -198,15 +200,15 @@ def head_similarity(
 
 
 def flat_inputs(inputs: Inputs, rows: NDArray[np.int64]) -> Callable[[], NDArray[np.float32]]:
-    """() -> (len(rows), d) network inputs of the candidates as vectors."""
+    """A function that gives (len(rows), d) network inputs of the candidates as vectors."""
     return lambda: np.asarray(inputs.clean.take(rows), np.float32).reshape(len(rows), -1)
 
 
 def picture_vectors(
     context: StageContext, rows: NDArray[np.int64]
 ) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
-    """Candidates -> (len(candidates), d) gradient histograms of the small pictures that training from scratch would
-    use, prepared at the call."""
+    """A function from candidates to (len(candidates), d) gradient histograms of the small pictures that training from
+    scratch would use. The pictures are prepared when it is called."""
 
     def of(candidates: NDArray[np.int64]) -> NDArray[np.float32]:
         hashes, report = [context.snapshot.hashes[row] for row in rows[candidates]], as_stage("select", context.report)
@@ -223,7 +225,7 @@ def selection_request(
     labels: PropagatedLabels,
     features: CandidateFeatures | None,
 ) -> tuple[SelectionRequest | None, tuple[str, ...]]:
-    """What strategies may read, on the candidate rows; None when nothing can be chosen. With notes for people."""
+    """The request to the strategy for the candidate rows, or None if nothing can be chosen; and notes to show."""
     snapshot, rows = context.snapshot, choose_candidates(context, inputs).rows
     eligible = (snapshot.eligible & inputs.readable)[rows]
     kernel_rows = features.features if features is not None else np.empty((len(rows), 0), np.float32)
@@ -282,7 +284,7 @@ def with_labels(
 def project(
     inputs: Inputs, rows: NDArray[np.int64], context: StageContext, size_to: int = PROJECTED
 ) -> NDArray[np.float32]:
-    """(len(rows), size_to) random projection of the inputs: distances without a model, for the first map."""
+    """(len(rows), size_to) random projection of the inputs, for distances without a model on the first map."""
     size = int(np.prod(inputs.shape))
     axes = context.runtime.numpy_generator("projection").normal(size=(size, size_to)).astype(np.float32)
     projected = np.empty((len(rows), size_to), np.float32)

@@ -3,10 +3,10 @@
 Its predictions use only features that do not depend on labels:
 
     with an encoder     heads on its features
-    with a graph        label propagation over the similarity graph, which the stage "propagate" uses again
-    else                heads on a random projection of the network inputs
+    with a graph        label propagation over the similarity graph, which the stage "propagate" reuses
+    otherwise           heads on a random projection of the network inputs
 
-Test items take no part. At most MOST_ROWS items do: the labeled ones, and evenly spaced others.
+Test items are not used. At most MOST_ROWS items are: the labeled ones, and others at even spacing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_labels(context: StageContext, inputs: Inputs) -> LabelTrust:
 
 
 def _by_heads(context: StageContext, inputs: Inputs, labels: NDArray[np.int64]) -> Trust:
-    """By heads on the features of some rows, which include all labeled ones."""
+    """The trust by heads on the features of some rows, which include all labeled ones."""
     snapshot, config = context.snapshot, context.config.head
     rows = checked_rows(inputs.readable & ~snapshot.held_out, labels)
     pool = prepare(_features(context, inputs, rows), snapshot.n_classes, config)
@@ -76,7 +76,7 @@ def _by_heads(context: StageContext, inputs: Inputs, labels: NDArray[np.int64]) 
 
 
 def checked_rows(usable: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The labeled rows, and evenly spaced others up to MOST_ROWS, ascending."""
+    """The labeled rows and, up to MOST_ROWS, others at even spacing; ascending."""
     labeled, others = np.flatnonzero(usable & (labels != UNLABELED)), np.flatnonzero(usable & (labels == UNLABELED))
     n_others = min(len(others), max(MOST_ROWS - len(labeled), 0))
     spaced = others[np.linspace(0, len(others) - 1, n_others).round().astype(np.int64)] if n_others else others[:0]
@@ -104,8 +104,8 @@ def add_second_looks(
     trust: LabelTrust | None,
     rows: NDArray[np.int64],
 ) -> tuple[Selection, NDArray[np.float32] | None]:
-    """The batch with second looks, where the settings enable them, and the influence of suspected labels on the
-    candidate rows (None: no suspects). A region of interest is for new items alone."""
+    """The batch with second looks, if the settings enable them, and the influence of suspected labels on the candidate
+    rows (None: no suspects). With a region of interest, a batch has only new items."""
     if trust is None:
         return chosen, None
     weights, belief = np.asarray(trust.weights)[rows], np.asarray(trust.belief)[rows]
@@ -115,7 +115,7 @@ def add_second_looks(
 
 
 def trust_notes(trust: LabelTrust | None) -> tuple[str, ...]:
-    """How many labels may be wrong, in one sentence; nothing where none is suspected."""
+    """A sentence that says how many labels may be wrong; empty if none is suspected."""
     n_suspects = 0 if trust is None else int((np.asarray(trust.weights) < SUSPECTED).sum())
     if trust is None or not n_suspects:
         return ()

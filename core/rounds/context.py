@@ -45,7 +45,7 @@ class Previous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """The approach that the round does not use, but trains for comparison (`core.rounds.approach`)."""
+    """The approach that the round does not use but trains for comparison (`core.rounds.approach`)."""
 
     config: RoundConfig
     encoder: Encoder | None
@@ -74,5 +74,5 @@ class StageContext:
 
     @property
     def encoding(self) -> Encoder | None:
-        """The encoder whose features the round computes, whether it or its rival uses them."""
+        """The encoder whose features are computed for the round or for its rival."""
         return self.encoder or (self.rival.encoder if self.rival is not None else None)

@@ -1,12 +1,12 @@
 """The two-dimensional map of the pool: UMAP that starts from the last map, so that points do not jump.
 
-The graph is built on exact neighbors, block by block; the layout then starts from where each item stood on the previous
-map. New items start among their neighbors. A map that starts from an earlier one takes fewer and smaller steps than a
-first one, and is turned and shifted back onto it (orthogonal Procrustes), because UMAP is free to rotate.
+The graph is built on exact neighbors, block by block. The layout starts from the position of each item on the previous
+map; new items start among their neighbors. A map that starts from an earlier one takes fewer and smaller steps than a
+first one, and is rotated and shifted back onto it (orthogonal Procrustes), because UMAP does not fix the rotation.
 
 At most `config.max_points` rows are laid out: the labeled ones, the picks and a seeded sample of the rest. Every other
 row is placed at the weighted mean of its nearest rows among at most `ANCHORS` laid out ones. The layout runs on one
-thread and repeats exactly for a seed.
+thread and is the same for the same seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STAGE = "map"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousMap:
-    """Where items stood on the last map."""
+    """The positions of items on the last map."""
 
     item_ids: NDArray[np.int64]  # (m,)
     points: NDArray[np.float32]  # (m, 2)
@@ -39,7 +39,7 @@ class PreviousMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """What the map is drawn from."""
+    """The items and vectors that the map is computed from."""
 
     item_ids: NDArray[np.int64]  # (n,)
     vectors: NDArray[np.float32]  # (n, e) embeddings or kernel features
@@ -61,7 +61,7 @@ def embed(request: MapRequest, config: MapConfig, *, seed: int, report: Report =
 
 
 def rows_to_lay_out(n: int, max_points: int, seed: int, keep: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """All rows when they fit; else the rows of `keep` first, then a seeded sample, in ascending order."""
+    """All rows if they fit; else the rows of `keep` first, then a seeded sample, in ascending order."""
     if n <= max_points:
         return np.arange(n)
     order = np.random.default_rng(seed).permutation(n)
@@ -117,7 +117,7 @@ def _descend(
 ) -> NDArray[np.float32]:
     """UMAP's stochastic descent from `points`, on one thread. Edges too weak to be drawn once are left out.
 
-    `simplicial_set_embedding` would squeeze the starting points into a box of width 10 first; that makes them jump.
+    `simplicial_set_embedding` would first rescale the starting points to a box of width 10, which makes them jump.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImportWarning)  # umap warns that tensorflow is not installed
@@ -167,7 +167,7 @@ class _ProgressStream(io.TextIOBase):
 
 
 def _main_directions(vectors: NDArray[np.float32], random: np.random.RandomState) -> NDArray[np.float32]:
-    """The first map starts from the two main directions, scaled to UMAP's usual width of 10."""
+    """The start of the first map: the two main directions, scaled to UMAP's usual width of 10."""
     centered = vectors - vectors.mean(0)
     _, _, V = np.linalg.svd(centered.T @ centered)
     points = centered @ V[: min(2, len(V))].T
@@ -183,7 +183,7 @@ def _start_new_points(
     distances: NDArray[np.float32],
     random: np.random.RandomState,
 ) -> NDArray[np.float32]:
-    """Known points as they were; a new one at the weighted mean of its known neighbors, else at the map's center."""
+    """Known points unchanged; a new one at the weighted mean of its known neighbors, else at the map's center."""
     known = np.isfinite(start[:, 0])
     points = start.copy()
     weights = np.where(known[indices], 1.0 / (distances + 1e-6), 0.0)
@@ -200,7 +200,7 @@ def _start_new_points(
 def _turn_back(
     points: NDArray[np.float32], start: NDArray[np.float32], known: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
-    """Rotate or mirror, and shift, so that known points lie as near as possible to where they were."""
+    """Rotate or mirror, and shift, so that known points are as near as possible to their previous positions."""
     here, there = points[known], start[known]
     center_here, center_there = here.mean(0), there.mean(0)
     U, _, Vt = np.linalg.svd((here - center_here).T @ (there - center_there))

@@ -1,8 +1,8 @@
-"""Rounds with an encoder: the stage "encode", its features in the place of network inputs, and the head as the model.
+"""Rounds with an encoder: the stage "encode", its features in place of network inputs, and the head as the model.
 
 The features are computed once per item and encoder; every later stage reads them as inputs of shape (1, 1, d). The
-model is a softmax head (`core.learning.head`) in the form of a network, so prediction, calibration and storage are
-those of any model. Before the first model, embeddings are the head's space without its weights: principal components.
+model is a softmax head (`core.learning.head`) in the form of a network, so prediction, calibration and storage are the
+same as for any model. Before the first model, embeddings are the principal components that the head is fitted on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from core.rounds.outputs import EncodedBlock, EncodedFeatures, LabelTrust, NoCom
 from core.types import UNLABELED, Progress, Rows
 
 MOST_ROWS = 20_000  # that a head is fitted on: labeled items, and evenly spaced ones of a larger pool
-ENCODE_ROWS = 2_000  # that are worth a unit of their own
+ENCODE_ROWS = 2_000  # in one unit of work
 
 
 def encoder_is_used(context: StageContext) -> bool:
@@ -53,14 +53,14 @@ def encode_rows(context: StageContext, common: NoCommon, start: int, stop: int) 
 
 
 def join_encoded(context: StageContext, common: NoCommon, blocks: Sequence[EncodedBlock]) -> EncodedFeatures:
-    """All features, put into this machine's cache: units may have run on others."""
+    """All features, added to this machine's cache because units may have run on other machines."""
     features = np.concatenate([np.asarray(block.features) for block in blocks])
     return EncodedFeatures(pool=cached_pool(context, features, tuple(note for one in blocks for note in one.notes)))
 
 
 def cached_pool(context: StageContext, features: NDArray[np.float32], notes: tuple[str, ...]) -> EncodedPool:
-    """A pool whose features (n, width) are known, through the cache. Rows without features are not put into it: an item
-    whose bytes were missing is tried again in the next round."""
+    """The pool for known features (n, width), which are added to the cache. Rows without features are not added, so an
+    item whose bytes were missing is tried again in the next round."""
     assert context.encoding is not None
     hashes, readable = context.snapshot.hashes, np.isfinite(features[:, 0])
     names = [name if fine else f"without {name}" for name, fine in zip(hashes, readable, strict=True)]
@@ -85,7 +85,7 @@ class FeatureRows:
 
 
 def encoded_inputs(context: StageContext, encoded: EncodedFeatures) -> Inputs:
-    """The features in the place of network inputs."""
+    """The features in place of network inputs."""
     assert context.encoder is not None
     snapshot, pool, encoder = context.snapshot, encoded.pool, context.encoder
     if not (pool.readable & ~snapshot.held_out).any():
@@ -104,7 +104,7 @@ def features_of(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def fitted_rows(context: StageContext, inputs: Inputs) -> NDArray[np.int64]:
-    """The rows that a head is fitted on, ascending: never a test item."""
+    """The rows that a head is fitted on, ascending; no test items."""
     usable = np.flatnonzero(inputs.readable & ~context.snapshot.held_out)
     if len(usable) <= MOST_ROWS:
         return usable
@@ -116,7 +116,7 @@ def fitted_rows(context: StageContext, inputs: Inputs) -> NDArray[np.int64]:
 
 
 def train_head(context: StageContext, inputs: Inputs, trust: LabelTrust | None = None) -> TrainingResult:
-    """The head of the round's labels, weighted by trust, calibrated by cross-validation of these labels."""
+    """The head trained on the round's labels, weighted by trust, and calibrated by cross-validation on these labels."""
     began = time.perf_counter()
     snapshot, config = context.snapshot, context.config
     rows = fitted_rows(context, inputs)
@@ -146,7 +146,8 @@ def train_head(context: StageContext, inputs: Inputs, trust: LabelTrust | None =
 
 
 def space_rows(context: StageContext, inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(len(rows), r) principal components of the features, rows of length 1: distances before the first model."""
+    """(len(rows), r) principal components of the features, with rows of length 1, for distances before the first
+    model."""
     fitted, n_classes = features_of(inputs, fitted_rows(context, inputs)), context.snapshot.n_classes
     space = fit_space(fitted, context.config.head.dimensions, n_classes)
     blocks = [space.transform(features_of(inputs, rows[start : start + 4_096])) for start in range(0, len(rows), 4_096)]

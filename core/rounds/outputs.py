@@ -1,4 +1,4 @@
-"""What the stages of a round give: one frozen dataclass each, of arrays, scalars and the types that have a file format
+"""The outputs of the stages of a round: one frozen dataclass each, of arrays, scalars and types that have a file format
 in `app.rounds.stage_outputs`. The output of "prepare" is `core.media.inputs.Inputs`."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EncodedFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
-    """Features of some items: the part of one unit."""
+    """Features of some items: the output of one unit."""
 
     features: NDArray[np.float32]  # (k, width); rows of items without features are NaN
     notes: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ class Approach:
     """How a round of the preset `auto` is trained: with its encoder or from scratch."""
 
     config: RoundConfig  # the settings of the round from here on
-    rival: RoundConfig | None  # of the other approach, where it is trained too
-    note: str  # why, for people
+    rival: RoundConfig | None  # of the other approach, if it is trained too
+    note: str  # the reason, for display
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,13 @@ class LabelTrust:
     weights: NDArray[np.float32]  # (n,) of labels in training and propagation; 1 on rows without a label
     belief: NDArray[np.float32]  # (n, C) about the true classes of labeled rows; 0 on others
     wrong_share: float  # estimated
-    n_checked: int  # labels that were predicted without themselves
-    graph: SimilarityGraph | None = None  # that propagation uses again
+    n_checked: int  # labels that were predicted by models not trained on them
+    graph: SimilarityGraph | None = None  # that propagation reuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """The model of the round, or the sentence that says why there is none yet."""
+    """The model of the round, or a sentence that says why there is none yet."""
 
     model: TrainedModel | None
     why_no_model: str = ""
@@ -72,7 +72,7 @@ class RefinedModel:
     """The network after further steps on propagated labels. It replaces that of `TrainingResult`."""
 
     model: TrainedModel
-    graph: SimilarityGraph  # that propagation uses again
+    graph: SimilarityGraph  # that propagation reuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,13 @@ class Predictions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagatedLabels:
     """The pseudo-labels of the round: predictions after label propagation over the similarity graph. Without a graph
-    or a model they are the predictions. Test items are not in the graph and keep their predictions; what propagation
-    would give for them as new items is in `test_probabilities`, which no stage reads."""
+    or a model they are the predictions. Test items are not in the graph and keep their predictions; the propagated
+    predictions for them as new items are in `test_probabilities`, which no stage reads."""
 
     probabilities: NDArray[np.float32]  # (n, C) the human label, one-hot, on labeled rows
     graph: SimilarityGraph | None = None
-    n_changed: int = 0  # items whose most probable class is another one since
-    test_items: NewItems | None = None  # the readable test items beside the graph
+    n_changed: int = 0  # items whose most probable class was changed by propagation
+    test_items: NewItems | None = None  # the readable test items, which are not in the graph
     test_probabilities: NDArray[np.float32] | None = None  # (b, C) of `test_items`, by label propagation
 
 
@@ -117,14 +117,14 @@ class CandidateFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureBlock:
-    """Kernel features of some of the candidate rows: the part of one unit."""
+    """Kernel features of some of the candidate rows: the output of one unit."""
 
     features: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoCommon:
-    """What units of a stage have in common when there is nothing."""
+    """The common input of a stage's units if they have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""One round in one process: `run_round` runs the stages of `core.rounds.stages` and puts their outputs together.
+"""One round in one process: `run_round` runs the stages of `core.rounds.stages` and combines their outputs.
 
-`run_round` is a pure function of the snapshot, the settings, the seed and what the previous round left. The worker runs
-the same stages as durable steps (`app.rounds.workflows`), and simulations run them round after round
+`run_round` is a pure function of the snapshot, the settings, the seed and the results of the previous round. The worker
+runs the same stages as durable steps (`app.rounds.workflows`), and simulations run them round after round
 (`core.rounds.simulation`).
 """
 
@@ -65,7 +65,7 @@ def run_round(  # noqa: PLR0913 - one call with all inputs of a round
 
 
 def run_timed(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outputs) -> dict[str, float]:
-    """Run the stages into `outputs`; gives the seconds of each stage that was run."""
+    """Run the stages and add their outputs to `outputs`; returns the seconds of each stage that was run."""
     seconds: dict[str, float] = {}
     began = time.perf_counter()
     for stage in run_stages(stages, context, outputs):
@@ -102,9 +102,10 @@ def measure(
 ) -> dict[str, Any]:
     """The results of the round as plain numbers: accuracy on the test items with their count, confusions, curves.
 
-    `accuracy` is inductive (`accuracy_measure`): the network alone, as it is exported, on the unaltered test items,
-    which took part in nothing. `accuracy_with_propagation` is that of the propagated predictions of the test items as
-    new items. Rounds without `accuracy_measure` are of earlier versions, whose test items were in the similarity graph.
+    `accuracy` is inductive (`accuracy_measure`): that of the network alone, as it is exported, on the unaltered test
+    items, which were not used for anything else. `accuracy_with_propagation` is that of the propagated predictions of
+    the test items as new items. Rounds without `accuracy_measure` are of earlier versions, whose test items were in the
+    similarity graph.
     """
     snapshot, model = context.snapshot, training.model
     known = measured_rows(snapshot, inputs)
@@ -127,7 +128,7 @@ def measure(
 def held_out_results(
     context: StageContext, inputs: Inputs, model: TrainedModel, labels: PropagatedLabels
 ) -> dict[str, Any]:
-    """Inductive accuracy and confusions, and the accuracy with label propagation where there is a graph."""
+    """Inductive accuracy and confusions, and the accuracy with label propagation if there is a graph."""
     snapshot = context.snapshot
     known = measured_rows(snapshot, inputs)
     truth = snapshot.held_out_labels[known]
@@ -149,7 +150,7 @@ def held_out_results(
 def round_notes(
     context: StageContext, inputs: Inputs, training: TrainingResult, labels: PropagatedLabels, batch: Batch
 ) -> tuple[str, ...]:
-    """Notes for people about this round, beside those of the strategy."""
+    """Notes to show about this round, in addition to those of the strategy."""
     model = training.model
     notes: tuple[str, ...] = model.notes if model is not None else inputs.notes
     if training.why_no_model:

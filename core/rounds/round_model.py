@@ -1,12 +1,12 @@
 """The model of a round: the stages "train" and "refine", and the delivered model on the test items.
 
 train    a network, or a head on the features of an encoder, from the labels
-refine   more steps of the network on the propagated labels of the pool, where there is a similarity graph. Label
-         propagation uses the neighbors of a clip, which the network alone does not; distillation moves its predictions
-         into the network. All later stages use the refined network, and it is exported
+refine   more steps of the network on the propagated labels of the pool, if there is a similarity graph. Label
+         propagation uses the neighbors of a clip, which the network alone does not; distillation trains the network on
+         the propagated predictions. All later stages use the refined network, and it is exported
 
 The targets of refinement are the most probable classes after label propagation. `experiments.refinement` compares them
-with the probabilities, and with a second turn after another prediction and propagation.
+with the probabilities, and with a second refinement after another prediction and propagation.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ def train_model(context: StageContext, inputs: Inputs, trust: LabelTrust | None 
 
 
 def pool_alone(snapshot: PoolSnapshot, inputs: Inputs) -> Inputs:
-    """The inputs with test items as unreadable ones: no test item is ever trained on."""
+    """The inputs with test items marked as unreadable, so that none is ever trained on."""
     return dataclasses.replace(inputs, readable=inputs.readable & ~snapshot.held_out)
 
 
 def measured_rows(snapshot: PoolSnapshot, inputs: Inputs) -> NDArray[np.int64]:
-    """The readable test items whose label is known. Accuracy is measured on them; nothing else may depend on these
+    """The readable test items whose label is known. Accuracy is measured on them; nothing else may depend on their
     labels."""
     return np.flatnonzero(snapshot.held_out & (snapshot.held_out_labels != UNLABELED) & inputs.readable)
 
 
 def model_to_continue(context: StageContext, inputs: Inputs) -> TrainedModel | None:
-    """The previous model, where training can continue from it: the settings have steps for that, the network is the
-    same, and no class changed its meaning. With more or fewer classes than before, training keeps the layers and draws
-    a new head. Only this function loads a previous model."""
+    """The previous model, if training can continue from it: the settings have steps for that, the network is the same,
+    and no class changed its meaning. If the number of classes has changed, training keeps the layers and draws a new
+    head. Only this function loads a previous model."""
     before, now = context.previous.class_names, context.snapshot.class_names
     if not context.config.training.warm_steps or (before != now and len(before) == len(now)):
         return None
@@ -95,8 +95,7 @@ def is_refined(
 def refine_model(
     context: StageContext, inputs: Inputs, training: TrainingResult, trust: LabelTrust | None = None
 ) -> RefinedModel:
-    """The network after distillation of the propagated labels, and the graph, which the stage "propagate" uses
-    again."""
+    """The network after distillation of the propagated labels, and the graph, which the stage "propagate" reuses."""
     assert training.model is not None
     graph = similarity_graph(context, inputs, trust, as_stage("graph", context.report))
     assert graph is not None
@@ -113,8 +112,8 @@ def refine_on(
     trust: NDArray[np.floating] | None,
     turn: int = 0,
 ) -> TrainedModel:
-    """The network after distillation of these targets. Test items are in no batch. `turn` counts refinements of one
-    network: each has seeds of its own."""
+    """The network after distillation of these targets. Test items are in no batch. `turn` counts the refinements of one
+    network, each of which has its own seeds."""
     snapshot, runtime = context.snapshot, context.runtime
     known = measured_rows(snapshot, inputs)
     return refine(
@@ -132,7 +131,7 @@ def refine_on(
 
 
 def _as_refinement(report: Report) -> Report:
-    """Training steps as those of the stage "refine"; parts such as the bank of views keep their names."""
+    """A callback that reports training steps as the stage "refine"; other parts keep their names."""
 
     def renamed(progress: Progress) -> None:
         report(dataclasses.replace(progress, stage="refine" if progress.stage == "train" else progress.stage))
@@ -149,8 +148,8 @@ def pool_targets(
     as_classes: bool = True,
 ) -> PoolTargets:
     """Targets from the model's predictions for the pool after label propagation: the most probable class, one-hot, or
-    the probabilities. A label is the target of its item, weighted by its trust. Test items are not predicted and have
-    no weight."""
+    the probabilities. The target of a labeled item is its label, weighted by its trust. Test items are not predicted
+    and have no weight."""
     snapshot, config = context.snapshot, context.config
     rows = np.flatnonzero(inputs.readable & ~snapshot.held_out)
     report, n_views = as_stage("targets", context.report), config.training.predict_views
@@ -173,8 +172,8 @@ def pool_targets(
 def similarity_graph(
     context: StageContext, inputs: Inputs, trust: LabelTrust | None, report: Report
 ) -> SimilarityGraph | None:
-    """The graph of an earlier round on the same items or of the stage "check", or else a new one; None where the pool
-    has none."""
+    """The graph of an earlier round on the same items or of the stage "check", or else a new one; None if the pool has
+    no graph."""
     if context.graph is not None:
         return context.graph
     if trust is not None and trust.graph is not None:
@@ -184,13 +183,14 @@ def similarity_graph(
 
 
 def delivered_model(training: TrainingResult, refined: RefinedModel | None) -> TrainedModel | None:
-    """The model that predicts, is stored and is exported: the refined one where there is one."""
+    """The model that is used for prediction, stored and exported: the refined one if there is one."""
     return training.model if refined is None else refined.model
 
 
 def predict_test_items(context: StageContext, inputs: Inputs, model: TrainedModel | None) -> dict[str, NDArray[Any]]:
-    """(k,) ids of the readable test items and (k, C) inductive probabilities, by kind: of all of them, because a test
-    item may get its label after the round. Empty without a model or test items. Their labels are not read."""
+    """(k,) ids of all readable test items and (k, C) inductive probabilities, by kind of artifact. Unlabeled ones are
+    included because a test item may get its label after the round. Empty without a model or test items. No label of
+    them is read."""
     rows = np.flatnonzero(context.snapshot.held_out & inputs.readable)
     if model is None or not len(rows):
         return {}

@@ -1,10 +1,10 @@
 """Simulated annotation on data whose labels are known: the stages of `core.rounds.stages`, with an oracle as annotator.
 
-A trial is one strategy with one seed. All strategies of a seed start from the same items; round 0 trains on them, every
-round chooses `batch` more, the oracle labels them, and so on. A trial is a stream of `RoundRecord`s; given those of an
+A trial is one strategy with one seed. All strategies of a seed start from the same items. Round 0 trains on them, every
+round chooses `batch` more, the oracle labels these, and so on. A trial is a stream of `RoundRecord`s; given those of an
 interrupted trial, it continues after them.
 
-What is the same for several trials is computed once: the model of the initial labels (`start_file`, one for each seed),
+Results that several trials share are computed once: the model of the initial labels (`start_file`, one for each seed)
 and, through the cache, prepared inputs, banks of views, and kernel features of items and of their views.
 """
 
@@ -48,7 +48,7 @@ from core.types import UNLABELED, MediaReader, PoolSnapshot, Report, RowCache, i
 
 
 def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
-    """Uniform pool rows with at least one of each class while there is room; the same for every strategy."""
+    """Uniformly drawn pool rows, with at least one of each class if there is room; the same for every strategy."""
     rng = np.random.default_rng(seed_for(seed, "initial labels"))
     order = rng.permutation(np.flatnonzero(~pool.test))
     if plan.missing_class:
@@ -61,7 +61,7 @@ def initial_rows(pool: LabeledPool, plan: Plan, seed: int) -> NDArray[np.int64]:
 
 
 def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
-    """The pool with `rare_class` cut down to `rare_share` of what then remains; the test items stay."""
+    """The pool with `rare_class` reduced to the share `rare_share` of the remaining pool; test items are kept."""
     if not plan.rare_class:
         return pool
     rng = np.random.default_rng(seed_for(seed, "rare class"))
@@ -75,9 +75,9 @@ def thinned(pool: LabeledPool, plan: Plan, seed: int) -> LabeledPool:
 
 
 def answers(pool: LabeledPool, plan: Plan, seed: int, look: int = 0) -> NDArray[np.int64]:
-    """(n,) the oracle's label of each item: the known label, or for `wrong_share` of them another class. It depends on
-    the item's hash, the seed and the number of earlier answers for the item (`look`), so all strategies get the same
-    first label, and a second look is an independent draw."""
+    """(n,) the oracle's label of each item: the known label or, for a share `wrong_share` of the items, another class.
+    It depends on the item's hash, the seed and the number of earlier answers for the item (`look`), so all strategies
+    get the same first label, and a second look is an independent draw."""
     given = pool.truth.copy()
     if plan.wrong_share == 0 or len(pool.class_names) < 2:
         return given
@@ -91,7 +91,7 @@ def answers(pool: LabeledPool, plan: Plan, seed: int, look: int = 0) -> NDArray[
 
 
 def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[np.int64]) -> PoolSnapshot:
-    """The pool as a project would hold it after the rows `labeled` got the labels `given` (n,)."""
+    """The snapshot of a project in which the rows `labeled` have the labels `given` (n,)."""
     labels = np.full(len(pool.hashes), UNLABELED, np.int64)
     labels[labeled] = given[labeled]
     return PoolSnapshot(
@@ -107,7 +107,7 @@ def snapshot_with(pool: LabeledPool, given: NDArray[np.int64], labeled: NDArray[
 
 
 class Oracle:
-    """The labels that a simulated annotator has given: the newest counts, and two equal ones confirm each other."""
+    """The labels of a simulated annotator: the newest label of an item counts; two equal ones confirm each other."""
 
     def __init__(self, pool: LabeledPool, plan: Plan, seed: int) -> None:
         self.pool, self.plan, self.seed = pool, plan, seed
@@ -117,7 +117,7 @@ class Oracle:
         self._looks = np.zeros(len(pool.hashes), np.int64)
 
     def label(self, rows: NDArray[np.int64]) -> None:
-        """Answer for these rows, for rows with a label once more."""
+        """Label these rows; rows that have a label get another one."""
         for row in rows.tolist():
             look = int(self._looks[row])
             while len(self._answers) <= look:
@@ -128,14 +128,14 @@ class Oracle:
             self._looks[row] += 1
 
     def snapshot(self) -> PoolSnapshot:
-        """The pool as a project would hold it now."""
+        """The snapshot of a project with the present labels."""
         given = np.flatnonzero(self.labels != UNLABELED)
         return replace(snapshot_with(self.pool, self.labels, given), confirmed=self.confirmed.copy())
 
 
 class _Kept:
-    """What the rounds of a trial that are trained in the same way have in common: the pool as inputs, its similarity
-    graph, and its kernel features."""
+    """The outputs that the rounds of a trial with the same approach share: the pool as inputs, its similarity graph,
+    and its kernel features."""
 
     def __init__(self) -> None:
         self.inputs: Inputs | None = None
@@ -148,7 +148,7 @@ class _Kept:
         return self._features.fitted.landmarks if self._features is not None else None
 
     def begin(self, context: StageContext, outputs: Outputs) -> None:
-        """Add the outputs that are the same as in the rounds before."""
+        """Add the outputs that are the same as in earlier rounds."""
         if self.inputs is None:
             return
         outputs.add(Inputs, self.inputs)
@@ -168,7 +168,7 @@ class _Kept:
 
 
 class _State:
-    """What a trial keeps from round to round."""
+    """The state of a trial between rounds."""
 
     def __init__(self) -> None:
         self.encoded: EncodedFeatures | None = None
@@ -176,7 +176,7 @@ class _State:
         self._kept = {True: _Kept(), False: _Kept()}
 
     def of(self, context: StageContext) -> _Kept:
-        """What rounds with an encoder, or those without, have in common."""
+        """The shared outputs of rounds with an encoder, or of those without."""
         return self._kept[context.encoder is not None]
 
     def landmarks(self) -> Landmarks | None:
@@ -189,7 +189,7 @@ def approach_note(outputs: Outputs) -> tuple[str, ...]:
 
 
 def past_round(context: StageContext, outputs: Outputs) -> PastRound:
-    """A round of the preset `auto` as later ones read it."""
+    """A round of the preset `auto`, in the form that later rounds read."""
     snapshot, both = context.snapshot, outputs.find(BothPredictions)
     return PastRound(
         n_labels=int(snapshot.labeled.sum()),
@@ -217,7 +217,7 @@ class Trial:
     encoder: Encoder | None = None  # None: a network is trained from scratch
 
     def run(self, done: Sequence[RoundRecord] = (), report: Report = ignore) -> Iterator[RoundRecord]:
-        """The records after `done`, one for each round, as they are known."""
+        """The records after `done`, one for each round, as soon as they are known."""
         pool, oracle = self._begin()
         row_of = {name: row for row, name in enumerate(pool.hashes)}
         model = self._model_after(done)
@@ -236,7 +236,7 @@ class Trial:
             oracle.label(np.array([row_of[name] for name in record.picks], np.int64))
 
     def train_start(self, report: Report = ignore) -> None:
-        """Train the model of the initial labels into `start_file`, for every strategy of this seed."""
+        """Train the model of the initial labels and store it in `start_file`, for every strategy of this seed."""
         _, oracle = self._begin()
         context, outputs = self._context(oracle.snapshot(), None, report, _State()), Outputs()
         run_timed(needed(STAGES, Approach), context, outputs)
@@ -246,7 +246,7 @@ class Trial:
             self._compare(0, context, outputs)
 
     def fit_pool(self, report: Report = ignore) -> None:
-        """Compute the kernel features of the pool into the cache, for every trial that reads them."""
+        """Compute the kernel features of the pool and cache them, for every trial that reads them."""
         _, oracle = self._begin()
         context = self._context(oracle.snapshot(), None, report, _State())
         wanted = EncodedFeatures if chooses_approach(self.config) else CandidateFeatures
@@ -265,12 +265,12 @@ class Trial:
         return self.plan.warm and resolve_preset(self.config, self.runtime).training.warm_steps > 0
 
     def _model_after(self, done: Sequence[RoundRecord]) -> TrainedModel | None:
-        """The model that the last of these rounds left."""
+        """The model of the last of these rounds."""
         kept = self.folder / f"{len(done) - 1}.safetensors" if self.folder is not None and done else None
         return load_model(kept, self.runtime) if kept is not None and kept.exists() and self._is_warm else None
 
     def _keep(self, number: int, model: TrainedModel) -> None:
-        """The last two models: a record may not have been written down before an interruption."""
+        """Store the model, and keep the last two: an interruption may come before the record is stored."""
         if self.folder is not None and self._is_warm:
             save_model(model, self.folder / f"{number}.safetensors")
             (self.folder / f"{number - 2}.safetensors").unlink(missing_ok=True)
@@ -304,11 +304,11 @@ class Trial:
         return self._record(number, pool, context, outputs, seconds), model
 
     def _train(self, number: int, context: StageContext, outputs: Outputs, seconds: dict[str, float]) -> None:
-        """Add the trained model of this round to `outputs`. That of the initial labels is trained once and then read;
-        `seconds` always gets the duration of its training."""
+        """Add the trained model of this round to `outputs`. The model of the initial labels is trained once and read
+        after that; `seconds` always gets the duration of its training."""
         shared = self.start_file if number == 0 else None
         model = load_model(shared, self.runtime) if shared is not None and shared.exists() else None
-        if model is not None and model.calibration:  # test labels set the temperature of models without it
+        if model is not None and model.calibration:  # the temperature of models without it was set on test labels
             seconds["train"] = model.metrics["train_seconds"]
             outputs.add(TrainingResult, TrainingResult(model=model))
             return
@@ -344,8 +344,8 @@ class Trial:
         )
 
     def _compare(self, number: int, context: StageContext, outputs: Outputs) -> dict[str, float]:
-        """Train the other approach in rounds that compare both, into `outputs`; that of the initial labels is trained
-        once and read."""
+        """In rounds that compare both approaches, train the other one and add it to `outputs`. That of the initial
+        labels is trained once and read after that."""
         shared = self.start_file.with_suffix(".past.npz") if number == 0 and self.start_file is not None else None
         if shared is not None and shared.exists() and context.rival is not None:
             classes = load_past(shared).classes
@@ -357,7 +357,7 @@ class Trial:
         return seconds
 
     def _past_of(self, done: Sequence[RoundRecord]) -> list[PastRound]:
-        """The rounds before, as far as the folder has them."""
+        """The earlier rounds that are stored in the folder."""
         files = [self.folder / f"{number}.past.npz" for number in range(len(done))] if self.folder is not None else []
         return [load_past(file) for file in files if file.exists()]
 

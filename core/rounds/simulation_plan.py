@@ -1,6 +1,6 @@
 """The input and output of a simulation as plain values: the labeled pool, the plan of a trial, the record of a round.
 
-numpy only, so that pages can show results; the work is in `core.rounds.simulation`.
+This module needs only numpy, so that pages can show results; simulations run in `core.rounds.simulation`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Plan:
     missing_class: str = ""  # class that has no initial label
     rare_class: str = ""  # class thinned out in the pool ...
     rare_share: float = 0.02  # ... to this share of it
-    warm: bool = True  # each round may start from the last round's model, where the preset says so
+    warm: bool = True  # each round may start from the last round's model, if the preset allows it
 
     def __post_init__(self) -> None:
         require(self.start >= 0, f"The simulation starts with {self.start} labels; use 0 or more.")
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """One trained model and what it chose next."""
+    """One trained model and the batch chosen with it."""
 
     strategy: str
     seed: int

@@ -1,4 +1,4 @@
-"""What a stage of a round is, and how one is run.
+"""The definition of a stage of a round, and how stages are run.
 
 A stage is a function from the outputs of earlier stages to one frozen dataclass. Everything that runs a round
 (`core.rounds.pipeline.run_round`, simulations, the worker's durable steps) runs the records of `core.rounds.stages`
@@ -29,12 +29,12 @@ def always_read(context: StageContext, *needs: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split(Generic[Common, Block, Output]):
-    """How several workers share a stage: what they have in common, the rows of each unit, and how units are joined.
+    """How several workers share a stage: the common input, the rows of each unit, and how units are joined.
 
-    `run_unit` for all rows followed by `join` gives what the stage's `run` gives.
+    `run_unit` for all rows followed by `join` must give the same output as the stage's `run`.
     """
 
-    unit_rows: int  # rows that are worth a unit of their own
+    unit_rows: int  # rows of one unit
     n_rows: Callable[..., int]  # (context, *needs) -> rows to divide
     common: type[Common]  # computed once and given to every unit
     prepare: Callable[..., Common]  # (context, *needs) -> common
@@ -49,7 +49,7 @@ class Stage(Generic[Output]):
     refuses a function that returns anything else."""
 
     name: str  # stable, stored with rounds
-    title: str  # for people
+    title: str  # for display
     needs: tuple[type, ...]  # outputs of earlier stages that `run` reads, in the order of its parameters
     gives: type[Output]  # a frozen dataclass
     run: Callable[..., Output]  # (context, *needs) -> output; None stands for an output that was not computed
@@ -68,7 +68,7 @@ class Outputs:
         self._found: dict[type, Any] = {}
 
     def add(self, gives: type[Output], output: Output | None) -> None:
-        """Keep the output of a stage; None where the stage was not run."""
+        """Add the output of a stage; None if the stage was not run."""
         self._found[gives] = output
 
     def has(self, gives: type) -> bool:
@@ -76,7 +76,7 @@ class Outputs:
         return gives in self._found
 
     def find(self, gives: type[Output]) -> Output | None:
-        """The output, or None where the stage was skipped."""
+        """The output, or None if the stage was skipped."""
         if not self.has(gives):
             raise InvalidInput(f"No stage before this one gives {gives.__name__}.")
         return cast("Output | None", self._found[gives])
@@ -93,7 +93,7 @@ class Outputs:
 
 
 def run_stage(stage: Stage[Output], context: StageContext, outputs: Outputs) -> Output | None:
-    """The stage's output; None, without running it, where nothing in this round reads it."""
+    """The stage's output; None, without running the stage, if nothing in this round reads it."""
     needs = outputs.take(stage.needs)
     if not stage.is_read(context, *needs):
         return None
@@ -104,9 +104,9 @@ def run_stage(stage: Stage[Output], context: StageContext, outputs: Outputs) -> 
 
 
 def run_stages(stages: Sequence[Stage[Any]], context: StageContext, outputs: Outputs) -> Iterator[Stage[Any]]:
-    """Run the stages in order and add their outputs; yields each stage after it has run or was skipped. A stage whose
-    output is there already, from an earlier round on the same items, is not run again. After the stage "decide" the
-    stages run with the settings that it chose."""
+    """Run the stages in order and add their outputs; yields each stage after it was run or skipped. A stage is not run
+    if its output exists already, from an earlier round on the same items. The stages after "decide" run with the
+    settings that it chose."""
     for stage in stages:
         if not outputs.has(stage.gives):
             if outputs.has(Approach):
@@ -126,7 +126,7 @@ def needed(stages: Sequence[Stage[Any]], *wanted: type, known: Outputs | None = 
 
 
 def check_order(stages: Sequence[Stage[Any]]) -> None:
-    """Refuse a list in which a stage needs what no earlier stage gives, or a name or an output stands twice."""
+    """Refuse a list in which a stage needs an output that no earlier stage gives, or with a repeated name or output."""
     given: set[type] = set()
     names: set[str] = set()
     for stage in stages:

@@ -39,7 +39,7 @@ UNDER_WAY: dict[str, str] = {  # in "Round 3 is running (training)."
     "rival": "training a second model",
     "finish": "finishing",
 }
-ABOUT: dict[str, str] = {  # one sentence for people
+ABOUT: dict[str, str] = {  # one sentence for display
     "snapshot": "Freezes the labels and items that this round uses.",
     "encode": "Computes the features of new items with the encoder.",
     "decide": "Chooses between the encoder and training from scratch.",

@@ -1,11 +1,11 @@
 """The stages of a round, written once: their functions and the list that every caller runs.
 
     encode     features of all items by a pretrained encoder         shared by workers in units of rows
-    decide     the encoder or training from scratch, where the preset `auto` has both
-    prepare    network inputs of all items, or the features of the encoder in their place
+    decide     the encoder or training from scratch, if the preset `auto` has both
+    prepare    network inputs of all items, or the features of the encoder instead
     check      how far each label can be trusted
-    train      a model, where there is anything to learn from
-    refine     more steps of the network on propagated labels, where there is a similarity graph
+    train      a model, if there is anything to learn from
+    refine     more steps of the network on propagated labels, if there is a similarity graph
     predict    probabilities and embeddings of all rows              shared by workers in units of rows
     propagate  label propagation over the similarity graph
     features   kernel features of the candidate rows                 shared by workers in units of rows
@@ -17,8 +17,8 @@ A new stage is a function, the frozen dataclass it returns (`core.rounds.outputs
 `STAGES`, and its name and title in `core.rounds.stage_names`. An array, a scalar or a nested dataclass in the output is
 stored by the worker without further code.
 
-Without a model. Before the first label, while all labels are of one class, or when nothing labeled can be read, there
-is nothing to train: the batch then covers the pool by the kernel features alone, and a note says so.
+Without a model: before the first label, while all labels are of one class, or if no labeled item can be read, there is
+nothing to train. The batch then covers the pool by the kernel features alone, and a note says so.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ from core.similarity.graph import connect_new_items
 from core.similarity.propagation import extended, propagate_labels
 from core.types import Selection
 
-PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows that are worth a unit of their own
+PREDICTION_ROWS, FEATURE_ROWS = 20_000, 2_000  # rows of one unit of work
 
 
 def prepare_inputs(context: StageContext, encoded: EncodedFeatures | None = None) -> Inputs:
     """Inputs of all items, computed once per item and cached. In a round with an encoder they are its features, and no
-    spectrogram or small picture is made. Test items do not enter the statistics."""
+    spectrogram or small picture is computed. Statistics do not include test items."""
     if context.encoder is not None:
         return encoded_inputs(context, encoded or encode_items(context))
     snapshot, config = context.snapshot, context.config
@@ -160,7 +160,7 @@ def propagate(
     refined: RefinedModel | None = None,
 ) -> PropagatedLabels:
     """Predictions of the whole pool after label propagation (`core.similarity.propagation`). Test items are not in the
-    graph and keep their predictions; what propagation gives for them as new items is returned beside."""
+    graph and keep their predictions; the propagated predictions for them as new items are returned separately."""
     snapshot, config = context.snapshot, context.config.similarity
     report = as_stage("propagate", context.report)
     graph = similarity_graph(context, inputs, trust, report) if refined is None else refined.graph
@@ -210,8 +210,8 @@ def select_batch(
     features: CandidateFeatures | None,
     trust: LabelTrust | None = None,
 ) -> Batch:
-    """The next batch: as many items as the settings say, or as can be chosen. `features` is None in rounds that do not
-    read them."""
+    """The next batch: as many items as the settings request, or fewer if fewer can be chosen. `features` is None in
+    rounds that do not read them."""
     candidates = choose_candidates(context, inputs)
     influence = None
     request, notes = selection_request(context, inputs, predictions, labels, features)
@@ -231,7 +231,7 @@ def select_batch(
 
 
 def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> MapPoints:
-    """(n, 2) points, starting from the last map."""
+    """(n, 2) points of the map, which starts from the last one."""
     snapshot = context.snapshot
     request = MapRequest(
         item_ids=snapshot.item_ids,
@@ -247,7 +247,7 @@ def draw_map(context: StageContext, predictions: Predictions, batch: Batch) -> M
 def predict_both(
     context: StageContext, encoded: EncodedFeatures | None, inputs: Inputs, predictions: Predictions
 ) -> BothPredictions:
-    """Train the approach that the round does not use, by the same stages, and keep the classes that both predict."""
+    """Train the approach that the round does not use, by the same stages, and return the classes that both predict."""
     outputs = Outputs()
     outputs.add(EncodedFeatures, encoded)
     for _ in run_stages((PREPARE, CHECK, TRAIN, REFINE, PREDICT), rival_context(context), outputs):

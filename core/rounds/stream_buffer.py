@@ -1,18 +1,18 @@
 """The candidates of a pool that keeps growing: merge-reduce over the stream, reduced by experimental design.
 
-    slots    `N_SLOTS` of them, with the batch under way at most `size` items; each batch of the stream fills one, and
-             when there is one too many, two are joined and reduced to one (`core.coresets.library.streaming`, Algorithm
-             3)
-    reduce   Bayesian V-optimal design on the kernel features of the given rows, centered and of length 1, each row
-             counting for what it stands for (`core.coresets.design`): the items whose answers would leave the least
-             variance over all the stream so far
+    slots    `N_SLOTS` slots and the current batch have at most `size` items together. Each batch of the stream fills
+             one slot. If there is one slot too many, two are joined and reduced to one
+             (`core.coresets.library.streaming`, Algorithm 3)
+    reduce   Bayesian V-optimal design on the kernel features of the given rows, centered and of length 1. Each row has
+             the weight of the items that it represents (`core.coresets.design`). The selected items are those whose
+             answers would leave the least variance over the whole stream so far
 
-No labels, pseudo-labels or model: the same before the first label and after, and a label never changes the buffer. Why
-it is balanced: k answers in a cluster that holds the share p of the stream leave variance ~ p / k there, which is least
-at k ~ sqrt(p), where a uniform sample has k ~ p.
+No labels, pseudo-labels or models are used, so the buffer is the same before and after the first label. The selection
+is balanced: k answers in a cluster with the share p of the stream leave a variance of about p / k there. The total is
+least for k ~ sqrt(p), whereas a uniform sample has k ~ p.
 
 Memory and cost: a reduction reads two slots, at most 2 size / (N_SLOTS + 1) rows, however long the stream is.
-Landmarks are drawn among these rows, at most `MOST_LANDMARKS`, so the features follow the stream.
+At most `MOST_LANDMARKS` landmarks are drawn among these rows, so the features follow the stream.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Features = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def slot_size(size: int) -> int:
-    """Items of one slot, and of one batch of the stream: slots and the batch under way together hold `size` items."""
+    """Items of one slot and of one batch of the stream: the slots and the current batch together have `size` items."""
     return max(1, size // (N_SLOTS + 1))
 
 
@@ -75,11 +75,11 @@ class FeatureExtractor:
     media: MediaConfig
     kernel: KernelConfig
     read: MediaReader
-    cache: RowCache  # of decoded inputs, shared with rounds; features are not kept
+    cache: RowCache  # of decoded inputs, shared with rounds; features are not cached
     device: torch.device
 
     def features(self, hashes: Sequence[str]) -> NDArray[np.float32]:
-        """(k, q) kernel features of the items behind `hashes`; unreadable ones look like blank inputs."""
+        """(k, q) kernel features of the items with these `hashes`; unreadable ones count as blank inputs."""
         inputs = prepare(hashes, self.read, self.kind, self.media, self.cache)
         kernel = dataclasses.replace(self.kernel, n_landmarks=min(self.kernel.n_landmarks, MOST_LANDMARKS))
         drawn = landmarks.choose_landmarks(inputs.names, inputs.clean, kernel)

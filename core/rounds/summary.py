@@ -1,22 +1,23 @@
-"""A small labeled set that represents a large one: n items, with or without weights, and the accuracy they give.
+"""A small labeled set that represents a large one: n items, with or without weights, and the accuracy with them.
 
     one model    min over w, |w|_0 <= n   G(w) = mean over all labeled rows of CE(y_i, softmax(W*(w) x_i))
-    jointly      min over w, |w|_0 <= n   sum_k G_k(w): the models share rows and weights, each has its own W_k
+    joint        min over w, |w|_0 <= n   sum_k G_k(w): the models share rows and weights; each has its own W_k
     where        W*(w) = argmin_W  1/n sum_i w_i CE(y_i, softmax(W x_i)) + penalty/2 |W|^2
 
-A model is softmax regression on fixed features x, given as a `View`: the kernel's features, the last layer of a trained
-network. Rows are chosen by forward selection (`core.coresets.library.variants`) in at most `MOST_STEPS` steps, from the
-row nearest to the mean of each class, largest classes first. The weights of a weighted summary are then corrected by
-projected gradients, each of which lowers G (`core.coresets.library.weighted`), so it never has a higher G than without
-weights.
+A model is softmax regression on fixed features x, given as a `View`: the kernel's features, or the last layer of a
+trained network. Rows are chosen by forward selection (`core.coresets.library.variants`) in at most `MOST_STEPS` steps.
+The selection starts from the row nearest to the mean of each class, largest classes first. The weights of a weighted
+summary are then corrected by projected gradient steps, each of which lowers G (`core.coresets.library.weighted`), so
+its G is never higher than without weights.
 
 Test rows are used only for evaluation: the same regression trained on the summary, on uniform draws of the same size
 (one for each seed) and on all labeled rows, all evaluated on the same test rows. Everything is a function of its
 arguments.
 
-Departures and details: with fewer rows than features every view is first written in an orthonormal basis of its rows.
-W* lies in their span, so nothing changes but the cost. Features get a column of ones: a penalized bias. Algorithm 1
-corrects the weights after every row that joins; here they are corrected once, at the end, for far fewer trainings.
+Departures and details: with fewer rows than features, every view is first expressed in an orthonormal basis of its
+rows. W* lies in their span, so only the cost changes. Features get a column of ones, which is a penalized bias.
+Algorithm 1 corrects the weights after every added row; here they are corrected once, at the end, which needs far fewer
+trainings.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SummaryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryAccuracy:
-    """Shares of test rows that one model gets right, by what it was trained on."""
+    """Shares of test rows that one model predicts correctly, by its training set."""
 
     model: str
     summary: float
@@ -84,7 +85,7 @@ class SummaryAccuracy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     rows: NDArray[np.int64]  # (m,) of the labeled rows, in the order chosen
-    weights: NDArray[np.float64]  # (m,) all 1 when it is not weighted
+    weights: NDArray[np.float64]  # (m,) all 1 if it is not weighted
     accuracies: tuple[SummaryAccuracy, ...]  # one for each view
     notes: tuple[str, ...] = ()
 
@@ -96,7 +97,7 @@ def summarize(
     config: SummaryConfig,
     report: Report = ignore,
 ) -> Summary:
-    """`config.size` of the n labeled rows for all views together. labels (n,), test_labels (k,): class positions.
+    """A summary of `config.size` of the n labeled rows for all views. labels (n,), test_labels (k,): class positions.
 
     The rows and their weights do not depend on the test rows and their labels, which are used only for evaluation.
     Without test rows nothing is measured.
@@ -123,8 +124,8 @@ def measure_set_aside(
     config: SummaryConfig,
     report: Report = ignore,
 ) -> tuple[SummaryAccuracy, ...]:
-    """The accuracy of a summary where there are no test items: a summary of the rows that are not set aside, measured
-    on those that are. It is made like the summary of all rows, and of the same size if there are enough rows."""
+    """The accuracy of a summary without test items: a summary of the rows that are not set aside, measured on those
+    that are. It is computed like the summary of all rows, with the same size if there are enough rows."""
     check_labels(labels[~aside])
     parts = [View(name=view.name, labeled=view.labeled[~aside], test=view.labeled[aside]) for view in views]
     smaller = replace(config, size=min(config.size, int((~aside).sum())))
@@ -134,10 +135,10 @@ def measure_set_aside(
 def set_aside(
     labels: NDArray[np.int64], share: float, seed: int, groups: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """(n,) rows to measure on where nothing is held out: this share of each class, at least one of those with two.
+    """(n,) rows to measure on if nothing is held out: this share of each class, at least one of each with two or more.
 
-    With `groups` (n,), whole groups are set aside in random order, while every class keeps a row outside of them, until
-    the share of the rows is reached; rows with a negative number are groups of their own.
+    With `groups` (n,), whole groups are set aside in random order until the share of the rows is reached; every class
+    keeps at least one row. A row with a negative number is a group of its own.
     """
     if groups is not None and (groups >= 0).any():
         return _whole_groups(labels, share, seed, groups)
@@ -217,7 +218,7 @@ def _choose(
     coreset = correct_weights(problem, Coreset(rows=subset.rows, weights=ones, outer=()), pursuit)
     least = LEAST_WEIGHT * float(coreset.weights.mean())
     n_least = int((coreset.weights < least).sum())
-    notes = (f"{n_least} of {config.size} items came to weight 0 and have the least weight",) if n_least else ()
+    notes = (f"{n_least} of {config.size} items reached weight 0 and have the least weight instead",) if n_least else ()
     return coreset.rows, coreset.weights.clamp(min=least), (*subset.notes, *coreset.notes, *notes)
 
 

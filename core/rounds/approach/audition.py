@@ -1,6 +1,6 @@
-"""An audition: every available encoder, and none, compared by cross-validation of heads on the current labels.
+"""An audition: every available encoder, and training without one, compared by cross-validation on the current labels.
 
-The folds are the same for all, and the row without an encoder is a head on the network's inputs, as in
+The folds are the same for all heads. The row without an encoder is a head on the network's inputs, as in
 `core.rounds.approach.evidence`. An encoder that fails has a row with the reason.
 """
 
@@ -29,19 +29,19 @@ Z = 1.959964  # of a 95 % interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditionRow:
-    """One encoder, or none, on the labels of a project."""
+    """The result of one encoder, or of none, on the labels of a project."""
 
     name: str
     title: str
     identity: str = ""
     n: int = 0  # labels that were predicted
     right: int = 0
-    seconds: float = 0.0  # of encoding what was not encoded yet, and of the cross-validation
+    seconds: float = 0.0  # of encoding items that were not encoded yet, and of the cross-validation
     problem: str = ""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the share of right predictions."""
+        """Wilson's 95 % interval for the share of correct predictions."""
         if not self.n:
             return 0.0, 1.0
         share, n = self.right / self.n, self.n
@@ -75,7 +75,7 @@ def run_audition(context: StageContext, encoders: Sequence[Encoder]) -> list[Aud
 
 
 def _counted(context: StageContext, encoder: Encoder | None) -> tuple[int, int]:
-    """How many labels were predicted, and how many of these right. Items without features count as wrong."""
+    """The numbers of predicted labels and of correct predictions. Items without features count as wrong."""
     snapshot = context.snapshot
     rows = validation_rows(snapshot, np.ones(len(snapshot.hashes), np.bool_))
     labels = snapshot.labels[rows]
@@ -91,6 +91,6 @@ def _counted(context: StageContext, encoder: Encoder | None) -> tuple[int, int]:
 
 
 def best_encoder(rows: Sequence[AuditionRow]) -> AuditionRow | None:
-    """The encoder that was right most often; the first of several. None where no encoder predicted anything."""
+    """The row of the encoder that was right most often; the first of several. None if no encoder made a prediction."""
     compared = [row for row in rows if row.identity and row.n]
     return max(compared, key=lambda row: row.right, default=None)

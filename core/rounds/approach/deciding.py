@@ -1,5 +1,5 @@
-"""The stages "decide" and "rival" of the preset `auto`: gather evidence, apply the rule, and train both approaches in
-the rounds that compare them."""
+"""The stages "decide" and "rival" of the preset `auto`: collect evidence, apply the rule, and train both approaches in
+rounds that compare them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STAGE, SECOND = "decide", "rival"
 
 
 def is_undecided(context: StageContext, *needs: object) -> bool:
-    """Whether the stage "decide" runs: the settings leave the choice open, and the encoder is available."""
+    """Whether the stage "decide" runs: if the settings leave the choice open and the encoder is available."""
     return chooses_approach(context.config) and context.encoder is not None
 
 
@@ -71,7 +71,7 @@ def compare_heads(context: StageContext, encoded: EncodedFeatures) -> Tally:
 
 
 def input_vectors(context: StageContext, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(len(rows), d) inputs of a network from scratch as vectors; zeros for items that cannot be read."""
+    """(len(rows), d) inputs of a network trained from scratch, as vectors; zeros for items that cannot be read."""
     snapshot = context.snapshot
     hashes = [snapshot.hashes[row] for row in rows]
     media = context.config.media
@@ -80,7 +80,7 @@ def input_vectors(context: StageContext, rows: NDArray[np.int64]) -> NDArray[np.
 
 
 def apply_decision(context: StageContext, approach: Approach | None) -> StageContext:
-    """The context with the settings of the chosen approach; unchanged where nothing had to be decided."""
+    """The context with the settings of the chosen approach; unchanged if nothing had to be decided."""
     if approach is None or not is_undecided(context):
         return context
     uses = bool(approach.config.encoder.identity)
@@ -121,7 +121,7 @@ def both_classes(
 
 
 def as_stage(name: str, report: Report) -> Report:
-    """Progress under the name of this stage, whatever name the computation uses."""
+    """A progress callback that reports under the name of this stage, whatever name the computation uses."""
 
     def renamed(progress: Progress) -> None:
         report(dataclasses.replace(progress, stage=name))

@@ -1,16 +1,16 @@
 """The rule of the preset `auto`: the encoder, or training from scratch.
 
-    evidence   progressive validation, where it has at least MIN_LABELS labels; else cross-validation of heads, where it
-               has as many; else none (`core.rounds.approach.evidence`)
+    evidence   progressive validation if it has at least MIN_LABELS labels; else cross-validation of heads if it has as
+               many; else none (`core.rounds.approach.evidence`)
     first      the approach that was right more often; the encoder if both were equal or there is no evidence
     later      the approach of the last round, until the other is ahead by at least max(2, sqrt(labels that only one
-               predicted right)): one standard deviation of that difference if both were equally good
+               predicted correctly)): one standard deviation of that difference if both were equally good
     second     while the encoder is used, training from scratch is repeated for comparison when there are
                FIRST_LABELS labels and twice as many as when it was last trained; while training from scratch is used,
                the head on the encoder's features is fitted in every round
 
-A round stores the settings it decided on, and a replay uses these. The decision depends on training labels, on the
-stored predictions of earlier rounds and on nothing else.
+A round stores the settings that it decided on, and a replay uses these. The decision depends only on training labels
+and on the stored predictions of earlier rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from core.rounds.approach.evidence import PastRound, Tally
 
 MIN_LABELS = 8
 FIRST_LABELS = 10
-ENOUGH = 30  # labels of progressive validation from which cross-validation is not computed
+ENOUGH = 30  # with this many labels of progressive validation, cross-validation is not computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Decision:
 
 
 def decide(n_labels: int, past: Sequence[PastRound], encoder: str, title: str, before: Tally, folds: Tally) -> Decision:
-    """By the rounds so far, progressive validation (`before`) and cross-validation (`folds`); `encoder` is the identity
-    of the encoder and `title` its name."""
+    """The decision, from the past rounds, progressive validation (`before`) and cross-validation (`folds`). `encoder`
+    is the identity of the encoder and `title` its name."""
     same = [one for one in past if one.encoder == encoder]
     uses = chosen(same[-1].uses_encoder if same else None, before, folds)
     due = next_training(same)
@@ -45,7 +45,7 @@ def decide(n_labels: int, past: Sequence[PastRound], encoder: str, title: str, b
 
 
 def chosen(last: bool | None, before: Tally, folds: Tally) -> bool:
-    """Whether the encoder is used; `last` says it of the last round."""
+    """Whether the encoder is used; `last` is whether the last round used it (None: no such round)."""
     evidence = next((one for one in (before, folds) if one.n >= MIN_LABELS), Tally())
     if last is None:
         return evidence.lead >= 0
@@ -54,7 +54,7 @@ def chosen(last: bool | None, before: Tally, folds: Tally) -> bool:
 
 
 def next_training(past: Sequence[PastRound]) -> int:
-    """The number of labels from which a round that uses the encoder trains from scratch too."""
+    """The number of labels at which a round that uses the encoder next trains from scratch too."""
     return max([FIRST_LABELS, *(2 * one.n_labels for one in past if one.classes is not None)])
 
 

@@ -1,15 +1,15 @@
 """The evidence by which the preset `auto` compares its two approaches: progressive validation and cross-validation.
 
-Progressive validation. In some rounds both approaches are trained, and both predict every unlabeled item. When such an
-item is labeled later, the label shows which approach was right; both had the same labels. It is not an estimate of
-accuracy: items are labeled in the order of the picks, which are harder than the pool, and hardest for the approach that
-picked them.
+Progressive validation. In some rounds both approaches are trained on the same labels, and both predict every unlabeled
+item. When such an item is labeled later, the label shows which approach was right. This is not an estimate of accuracy:
+items are labeled in the order of the picks, which are harder than the pool, and hardest for the approach that picked
+them.
 
-Cross-validation of heads. The head on the encoder's features, and a head on the network's inputs themselves, each
-predict labels that were hidden from them. The second is a stand-in for training from scratch, which is too slow to be
-repeated for every fold; a trained network is usually better than it.
+Cross-validation of heads. The head on the encoder's features and a head on the network's inputs each predict labels
+that were hidden from them. The second is a stand-in for training from scratch, which is too slow to be repeated for
+every fold; a trained network is usually better than this head.
 
-Both read training labels only. No label of a test item is used.
+Both use only training labels. No label of a test item is used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from core.learning.head import fit_head, prepare
 from core.types import UNLABELED, PoolSnapshot
 
 NONE = -1  # no prediction of an item
-OTHERS = 1_500  # unlabeled items that take part in cross-validation, evenly spaced over the pool
-MOST_LABELS = 1_000  # labels that take part, evenly spaced over more
+OTHERS = 1_500  # unlabeled items in cross-validation, evenly spaced over the pool
+MOST_LABELS = 1_000  # labels in cross-validation; of more, evenly spaced ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Tally:
 
     @property
     def lead(self) -> int:
-        """Labels on which the encoder alone was right, minus those on which training from scratch alone was."""
+        """The number of labels that only the encoder predicted correctly, minus that of training from scratch."""
         return self.only_encoder - self.only_scratch
 
 
@@ -71,8 +71,8 @@ def tally(truth: NDArray[np.int64], encoder: NDArray[np.int64], scratch: NDArray
 
 
 def progressive_validation(snapshot: PoolSnapshot, past: Sequence[PastRound], encoder: str) -> Tally:
-    """The tally over labeled items that both approaches predicted before they were labeled, by the last such round
-    among those with at least a quarter of the present labels. `past` is in the order of the rounds."""
+    """The tally over labeled items that both approaches predicted before they were labeled. The predictions are those
+    of the last such round with at least a quarter of the present labels. `past` is in the order of the rounds."""
     labeled = np.flatnonzero(snapshot.labeled)
     predicted = np.full((len(labeled), 2), NONE, np.int64)
     for one in past:
@@ -96,7 +96,7 @@ def _position(names: Sequence[str], name: str) -> int:
 
 
 def validation_rows(snapshot: PoolSnapshot, readable: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The rows that cross-validation reads, ascending: labeled ones, and some of the others. Never a test item."""
+    """The rows that cross-validation reads, ascending: labeled ones and some others, but no test items."""
     usable = readable & ~snapshot.held_out
     labeled, others = np.flatnonzero(usable & snapshot.labeled), np.flatnonzero(usable & ~snapshot.labeled)
     return np.union1d(_spaced(labeled, MOST_LABELS), _spaced(others, OTHERS))
@@ -112,8 +112,8 @@ def cross_validated(
     features: NDArray[np.floating], labels: NDArray[np.int64], n_classes: int, config: HeadConfig
 ) -> NDArray[np.int64]:
     """(n,) the class that a head predicts for each labeled row without its label, NONE elsewhere. Labels that are
-    alone in their class are not predicted. The folds depend on the labels alone, so two sets of features are compared
-    on the same ones."""
+    alone in their class are not predicted. The folds depend only on the labels, so different features are compared on
+    the same folds."""
     found = np.full(len(labels), NONE, np.int64)
     given = np.flatnonzero(labels != UNLABELED)
     if not len(given):

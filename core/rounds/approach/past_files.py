@@ -1,4 +1,4 @@
-"""A past round of the preset `auto` as a file of plain arrays, for simulations that are continued."""
+"""A past round of the preset `auto` as a file of plain arrays, for simulations that are resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.rounds.approach.evidence import PastRound
 
 
 def save_past(past: PastRound, path: Path) -> None:
-    """Write the file in one step: it is complete, or not there."""
+    """Write the file in one step, so that an incomplete file never exists."""
     about = {"n_labels": past.n_labels, "encoder": past.encoder, "uses_encoder": past.uses_encoder}
     text = json.dumps(about | {"class_names": past.class_names}).encode()
     arrays = {name: getattr(past, name) for name in ("item_ids", "classes") if getattr(past, name) is not None}

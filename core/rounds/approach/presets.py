@@ -10,8 +10,8 @@ from core.runtime import Runtime
 
 
 def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
-    """The settings with `auto` replaced by the preset for this device; strategy, media, seed and the settings that were
-    changed by name stay."""
+    """The settings with `auto` replaced by the preset for this device. Strategy, media, seed and settings that were
+    changed by name are kept."""
     if config.preset != "auto":
         return config
     named = preset("auto", runtime.device.type, config.seed)
@@ -23,7 +23,7 @@ def resolve_preset(config: RoundConfig, runtime: Runtime) -> RoundConfig:
     )
     name: Preset = "paper" if runtime.is_cuda else "laptop"
     kernel = config.kernel
-    if kernel.network == preset("auto").kernel.network:  # another one was chosen
+    if kernel.network == preset("auto").kernel.network:  # unless another one was chosen
         kernel = dataclasses.replace(kernel, network=named.kernel.network)
     resolved = dataclasses.replace(
         config, preset=name, training=named.training, selection=selection, similarity=named.similarity,
@@ -40,7 +40,7 @@ def _with_changes(resolved: RoundConfig, config: RoundConfig) -> RoundConfig:
 
 
 def chooses_approach(config: RoundConfig) -> bool:
-    """Whether the round has yet to choose between its encoder and training from scratch."""
+    """Whether the round still has to choose between its encoder and training from scratch."""
     return config.preset == "auto" and bool(config.encoder.identity)
 
 
@@ -52,14 +52,14 @@ def resolve_at_start(config: RoundConfig, runtime: Runtime) -> RoundConfig:
 
 @dataclass(frozen=True, slots=True)
 class Approaches:
-    """The settings of a round of the preset `auto` that has an encoder: with it, and from scratch."""
+    """The settings of both approaches of the preset `auto` in a round that has an encoder."""
 
     encoder: RoundConfig
     scratch: RoundConfig
 
 
 def both_approaches(config: RoundConfig, runtime: Runtime) -> Approaches:
-    """Strategy, batch, media, kernel, seed and what was changed by name are the same in both."""
+    """The settings of both. Strategy, batch, media, kernel, seed and settings changed by name are the same."""
     named = preset("encoder", seed=config.seed)
     selection = dataclasses.replace(
         config.selection,
