@@ -12,7 +12,7 @@ from storage.projects.projects import ProjectRow
 
 
 def archive_button(project: ProjectRow) -> None:
-    """Archive the open project after a confirmation; the newest remaining project is opened."""
+    """Archive the open project after a confirmation. The newest remaining project is then opened."""
     with st.popover("Archive project"):
         theme.muted("The project is removed from the project menu. Nothing is deleted, and you can restore it here.")
         if st.button("Archive", key="archive-project"):
@@ -22,7 +22,7 @@ def archive_button(project: ProjectRow) -> None:
 
 
 def archived_projects() -> None:
-    """A card with the archived projects, newest first; nothing when there are none."""
+    """A card with the archived projects, newest first. Nothing is drawn if there are none."""
     store = resources.store()
     archived = [row for row in projects.list_projects(store, include_archived=True) if row.archived_at is not None]
     if not archived:

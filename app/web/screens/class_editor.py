@@ -17,7 +17,7 @@ from storage.projects.projects import ProjectRow
 
 
 def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
-    """The card with all classes: add one, or choose one to edit."""
+    """The card with all classes: add a class, or choose one to edit."""
     store = resources.store()
     known = classes.list_classes(store, project.id, include_inactive=True)
     active = [row for row in known if row.active]
@@ -36,7 +36,7 @@ def class_editor(project: ProjectRow, per_class: Mapping[int, int]) -> None:
 
 
 def _choice(project_id: int, by_id: Mapping[int, ClassRow]) -> ClassRow | None:
-    """The class to edit. It stays chosen when its name changes, although Streamlit then treats the options as new."""
+    """The class to edit. It stays selected when it is renamed, although Streamlit then treats the options as new."""
     ids, titles = list(by_id), [_title(row, by_id) for row in by_id.values()]
     key = f"class-chosen-{project_id}"
     before = st.session_state.get(key, -1)
@@ -116,7 +116,7 @@ def change(project_id: int, row: ClassRow, active: list[ClassRow], n_labels: int
 
 
 def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> None:
-    """Store only what changed. A refused name leaves key and color as they were."""
+    """Store only the fields that changed. If the name is refused, key and color are not changed."""
     store = resources.store()
     if name != row.name:
         classes.rename_class(store, project_id, row.id, name, by=state.session().annotator.id)
@@ -125,7 +125,7 @@ def _save(project_id: int, row: ClassRow, name: str, key: str, color: str) -> No
 
 
 def _do(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Call one function of the store and show its error message if it raises one."""
+    """Call one function of the store. If it raises an error, show the message."""
     try:
         function(*arguments, **named)
     except WinnowError as error:

@@ -125,7 +125,7 @@ def new_project(can_go_back: bool) -> None:
 
 
 def add_files(project: projects.ProjectRow) -> None:
-    """Choose a source and options, preview the import, then import. Nothing is written before that."""
+    """Choose a source and options, preview the import, then import. Nothing is written before the import."""
     source = _source(project)
     options = st.columns(2)
     with options[0]:
@@ -169,7 +169,7 @@ def add_files(project: projects.ProjectRow) -> None:
     if previewed is not None and previewed.status == "running":
         _wait_for(previewed.job.id)
     elif previewed is not None and previewed.status == "finished" and previewed.result is not None:
-        if found != previewed.result["found"]:  # the columns of its table can be chosen now
+        if found != previewed.result["found"]:  # the columns of the table can be chosen now
             st.session_state[f"found-{project.id}"] = (request.source, previewed.result["found"])
             st.rerun()
         _preview(project, previewed.result, request)
@@ -183,7 +183,7 @@ def add_files(project: projects.ProjectRow) -> None:
 
 
 def _source(project: projects.ProjectRow) -> Path | None:
-    """An upload that is complete, or a folder, archive or manifest on the server."""
+    """The chosen source: a completed upload, or a folder, archive or manifest on the server. None if there is none."""
     source_kind = _source_kind(project.id)
     if source_kind == "Upload":
         upload = uploads(state.session(), key=f"upload-{project.id}-{st.session_state.get('uploads-taken', 0)}")
@@ -208,7 +208,7 @@ def _source(project: projects.ProjectRow) -> Path | None:
 
 
 def _source_kind(project_id: int) -> str:
-    """ "Upload", or "On the server" where that is allowed."""
+    """The chosen kind of source: "Upload" or, if that is allowed, "On the server"."""
     kinds = ["Upload", "On the server"] if server_folders_allowed() else ["Upload"]
     help_text = "Upload files from this computer, or read them from a folder on the server."
     return (
@@ -223,12 +223,12 @@ def _uploaded(source: Path) -> bool:
 
 
 def server_folders_allowed() -> bool:
-    """Whether this visitor may name folders of the server (`app.web.server_folders`)."""
+    """Whether this user may enter folders of the server (`app.web.server_folders`)."""
     return bool(resources.import_roots())
 
 
 def _preview_job(project: projects.ProjectRow, request: PreviewRequest) -> JobView | None:
-    """The preview job of exactly this source with exactly these options."""
+    """The preview job for exactly this source and these options, or None."""
     job_id, requested = st.session_state.get(f"looking-{project.id}", ("", None))
     if requested != request:
         return None
@@ -248,7 +248,7 @@ def _wait_for(job_id: str) -> None:
 
 
 def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: PreviewRequest) -> None:
-    """Which files the import would take, which it would leave out, and why."""
+    """Show which files would be imported, which would be skipped, and why, with the button that imports them."""
     good = seen["n_entries"] - seen["n_problems"]
     held_out = [count(seen[name], words) for name, words in HELD_OUT.items() if seen[name]]
     about = f"including {' and '.join(held_out)}" if held_out else ""
@@ -289,7 +289,7 @@ def _import_sentence(view: JobView) -> str:
 
 
 def project_settings(project: projects.ProjectRow) -> None:
-    """The form with the project's settings and guidelines; stores what changed."""
+    """The form with the project's settings and guidelines. It stores only changed values."""
     theme.heading("Project")
     with st.form(f"project-form-{project.id}", border=False):
         name = st.text_input("Name", project.name, help="Shown in the project menu and in exports.")

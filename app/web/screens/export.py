@@ -90,7 +90,7 @@ def options(project: ProjectRow) -> ExportCounts:
 
 
 def _contested(project: ProjectRow) -> Contested:
-    """A field for what happens to items whose labels differ; shown only if there are such items."""
+    """A field for the treatment of items whose labels differ. It is shown only if there are such items."""
     n = export_counts(resources.store(), project.id, ExportOptions()).contested
     if n == 0:
         return "keep"

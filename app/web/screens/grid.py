@@ -39,7 +39,7 @@ def render() -> None:
 
 
 def _like_to_show(project_id: int) -> dict[str, Any] | None:
-    """The item whose like the grid is to show, as it is called on the screens."""
+    """The id and the displayed name of the item whose similar items the grid should show, or None."""
     store, like = resources.store(), state.like_to_show()
     found = Pool(store, project_id).items_by_id([like]) if like is not None else []
     if not found:

@@ -1,4 +1,4 @@
-"""How a source is read: folders, splits and the columns of a table, with what the last preview found."""
+"""Fields for how a source is read: folders, splits and table columns, with the findings of the last preview."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ VALIDATION_WORDS: dict[ValidationUse, str] = {"hold-out": "Hold out", "pool": "P
 AUTOMATIC = "Automatic"
 SHOWN_WARNINGS = 10
 WINDOWS_HELP = (
-    "Sounds that are longer than a window become windows, which are labeled one by one. The file is stored once."
+    "Sounds that are longer than a window are cut into windows, which are labeled one by one. The file is stored once."
 )
 
 
 def with_reading(
     options: ImportOptions, project_id: int, found: Mapping[str, Any] | None, base: Path | None
 ) -> ImportOptions:
-    """`options` with what the user chooses here. `found` are the findings of the last preview of this source; `base` is
-    the folder on the server that a media folder is named from, None for an upload or an archive."""
+    """Draw the fields and return `options` with the user's choices.
+
+    `found` are the findings of the last preview of this source. `base` is the folder on the server that a media folder
+    is relative to, or None for an upload or an archive.
+    """
     asked = [question["option"] for question in (found or {}).get("questions", ())]
     with st.expander("How files are read", expanded=bool(asked)):
         first, second, third = st.columns(3)
@@ -52,12 +55,13 @@ def with_reading(
 
 
 def with_windows(options: ImportOptions, project: ProjectRow) -> ImportOptions:
-    """`options` with windows if the user chooses to cut recordings; for audio projects."""
+    """`options` with windows if the user chooses to cut recordings. Only audio projects have this field."""
     return dataclasses.replace(options, windows=choose_windows(project, f"{project.id}"))
 
 
 def choose_windows(project: ProjectRow, place: str) -> WindowOptions | None:
-    """Whether recordings are cut, and how: at first as the project did the last time. `place` is part of the keys."""
+    """Fields for whether and how recordings are cut into windows. The initial values are those of the project's last
+    import. `place` is part of the widget keys."""
     if project.kind != "audio":
         return None
     before = kept_windows(project)
@@ -84,7 +88,7 @@ def choose_windows(project: ProjectRow, place: str) -> WindowOptions | None:
             before.step if before and before.seconds == seconds else float(seconds),
             0.5,
             key=f"window-hop-{place}-{seconds}",
-            help="Seconds from the start of one window to the next. Smaller than the window: they overlap.",
+            help="Seconds from the start of one window to the next. If shorter than a window, windows overlap.",
         )
     theme.muted("A window may contain several classes. Label the most prominent one, or give the project classes such "
                 "as mixed and none of these.")  # fmt: skip
@@ -123,8 +127,8 @@ def _table(reading: ReadingOptions, project_id: int, found: Mapping[str, Any], b
 
 
 def media_root(text: str, base: Path | None) -> str:
-    """The media folder as imports take it. On the server it has to be in a folder that may be imported from; in an
-    upload or an archive it has to be a relative path inside it."""
+    """Check the media folder and return it in the form that imports expect. On the server, it must be in a folder that
+    may be imported from. In an upload or an archive, it must be a relative path inside it."""
     text = text.strip()
     if not text:
         return ""
@@ -136,8 +140,8 @@ def media_root(text: str, base: Path | None) -> str:
 
 
 def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any]) -> ReadingOptions:
-    """The columns of the table that the last preview found, with its first rows. Another table that is chosen now has
-    other columns; they can be chosen after its preview."""
+    """Fields for the columns of the table that the last preview found, with the first rows of the table. The columns of
+    a newly chosen table can be chosen after its preview."""
     if not found.get("tables") or reading.table not in ("", *found["tables"]):
         return reading
     if found.get("first_rows"):
@@ -157,7 +161,7 @@ def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any])
 
 
 def show_findings(seen: Mapping[str, Any]) -> bool:
-    """What the preview found. True when a question has to be answered before the import."""
+    """Show the findings of the preview. Returns whether a question must be answered before the import."""
     found = seen["found"]
     if found["labels_from"]:
         theme.muted(f"Labels from: {visible(found['labels_from'])}")

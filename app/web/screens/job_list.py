@@ -16,7 +16,7 @@ WORDS = {"finished": "done", "failed": "failed", "cancelled": "cancelled", "lost
 
 
 def follow(job: Job) -> None:
-    """Redraw the screen that started `job` when it has ended, even if it ends before the first poll."""
+    """Make the screen that started `job` redraw when it has ended, even if it ends before the first poll."""
     st.session_state["running-jobs"] = st.session_state.get("running-jobs", set()) | {job.id}
 
 
@@ -26,8 +26,8 @@ def job_list(
     sentence: Callable[[JobView], str],
     state: Callable[[JobView], str] = lambda view: "",
 ) -> None:
-    """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes a result; `state`
-    may say how a job ended in other words than "done"."""
+    """A card with the jobs whose title begins with `title`, if there are any. `sentence` describes the result of a job;
+    `state` may return another word for how a job ended than "done"."""
     seen = [view for view in jobs.list_jobs(resources.locations().home, project_id) if view.job.title.startswith(title)]
     if seen:
         with theme.card(f"jobs-{title.split()[0].lower()}"):

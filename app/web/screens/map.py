@@ -30,16 +30,16 @@ from storage.rounds.log import RoundLog, RoundRow
 
 COLORINGS: tuple[Coloring, ...] = ("Prediction", "Label", "Confidence", "Round", "Annotator")
 
-MOST_NAMES = 24  # in the legend; the others are on hover
-STEP_SECONDS = 1.6  # a round on screen while playing
+MOST_NAMES = 24  # names in the legend; the others are shown on hover
+STEP_SECONDS = 1.6  # time for which the animation shows each round
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _layers(
     url: str, project_id: int, round_id: int, revision: tuple[int, int], compared: str, blind_for: int | None
 ) -> MapLayers | None:
-    """Keyed on the revisions of the project and of its live predictions: any new label, class or round gives a new map.
-    `blind_for`: annotator id."""
+    """The layers of a map, cached by the revisions of the project and of its live predictions, so that any new label,
+    class or round gives a new map. `blind_for` is an annotator's id in a blind project, or None."""
     found = map_layers(resources.store(), project_id, round_id)
     if found is not None and revision[1]:
         found = live_layers(found, resources.store(), list_classes(resources.store(), project_id, True))
@@ -59,7 +59,7 @@ def render() -> None:
         return
     head = st.container(key="map-head", horizontal=True, vertical_alignment="center")
     body = st.container()
-    row = chosen_round(done)  # drawn below the map, read before it
+    row = chosen_round(done)  # drawn below the map but needed before it
     compared = round_requests.comparison(store, row.id)
     beside = f"{compared.ticket} {compared.status}" if compared else ""
     annotator = state.session().annotator.id
@@ -105,7 +105,7 @@ def controls(found: MapLayers) -> tuple[Coloring, tuple[str, ...]]:
 
 
 def chosen_round(done: list[RoundRow]) -> RoundRow:
-    """A slider over the rounds, or an animation. Points keep their place from one round to the next."""
+    """A slider over the rounds with an animation. Points keep their places from one round to the next."""
     if len(done) == 1:
         return done[0]
     by_number = {row.number: row for row in done}
@@ -135,7 +135,7 @@ def _play(first: int, start: bool) -> None:
 
 @st.fragment(run_every=STEP_SECONDS / 2)
 def _next_round(numbers: list[int], current: int) -> None:
-    """Advance one round when the current one was on screen long enough; stop at the last."""
+    """Advance by one round when the current one has been shown for long enough. Stop at the last."""
     if time.monotonic() - st.session_state.get("map-shown-at", 0.0) < STEP_SECONDS:
         return
     st.session_state["map-shown-at"] = time.monotonic()
@@ -147,7 +147,7 @@ def _next_round(numbers: list[int], current: int) -> None:
 
 
 def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None:
-    """Draw the figure and read the selection on it."""
+    """Draw the figure and read its selection."""
     dark, choice = st.context.theme.type == "dark", chosen()
     figure = map_figure(found, coloring, shadows, dark=dark)
     outline(figure, choice.areas, dark=dark)
@@ -169,7 +169,7 @@ def draw(found: MapLayers, coloring: Coloring, shadows: tuple[str, ...]) -> None
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The last selection on the map. Streamlit forgets it whenever the figure changes, so it is kept here."""
+    """The last selection on the map. It is stored here because Streamlit drops it when the figure changes."""
 
     project_id: int
     item_id: int | None = None
@@ -198,7 +198,7 @@ def _choose(key: str) -> None:
     first = next((one for one in items if one is not None), None) if not areas else None
     item = first[0] if isinstance(first, list) else first
     if not areas and item is None and chosen().areas:
-        return  # sent when the figure is drawn anew, maybe along with a click on a button; areas have one to clear them
+        return  # redrawing the figure sends an empty selection, so it does not clear areas; they have their own button
     st.session_state["map-chosen"] = Chosen(project_id, int(item) if item is not None else None, tuple(areas))
 
 
@@ -239,7 +239,7 @@ def rows_in_areas(found: MapLayers, choice: Chosen) -> np.ndarray[Any, np.dtype[
 
 
 def area(found: MapLayers, rows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    """The items in the selected areas, and what can be done with them."""
+    """The number of items in the selected areas, and the actions on them."""
     project, store = state.project(), resources.store()
     n_labeled = int((found.label[rows] != NONE).sum())
     theme.heading("Selected area")
@@ -301,7 +301,7 @@ def point(found: MapLayers, row: int) -> None:
 
 
 def _like(item_id: int) -> None:
-    """In a callback: the selection may be cleared along with the click, and the button is then not drawn again."""
+    """Runs as a callback, because the click may also clear the selection, so that the button is not drawn again."""
     state.send_like(item_id)
     st.session_state["map-leaves"] = True
 

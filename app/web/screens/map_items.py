@@ -1,4 +1,4 @@
-"""The list beside the map: find an item by name or number, and open any point by keyboard."""
+"""The list next to the map: find an item by name or number, and open any point with the keyboard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"(?:item\s*)?#?\s*(\d{1,15})", re.IGNORECASE)
 
 
 def item_list(found: MapLayers, opened: int | None, choose: Callable[[int | None], None]) -> None:
-    """The picks of the round, or what was searched for, as a list of choices; `choose` opens an item."""
+    """The picks of the round or the results of a search, as a list of choices. `choose` opens an item."""
     project_id = state.project().id
     text = st.text_input(
         "Find an item",
@@ -63,7 +63,7 @@ def _searched(found: MapLayers, text: str) -> list[int]:
 
 
 def _names(found: MapLayers, rows: list[int]) -> dict[int, str]:
-    """item id -> its text in the list: number of the pick, name as shown, label or prediction."""
+    """item id -> its text in the list: number of the pick, displayed name, label or prediction."""
     store, project_id = resources.store(), found.round.project_id
     called = ItemNames(one.name for one in list_classes(store, project_id, include_inactive=True))
     items = Pool(store, project_id).items_by_id([int(found.item_ids[row]) for row in rows])

@@ -1,4 +1,4 @@
-"""Review: items on which annotators disagree, or that the model contradicts. A decision is one more event."""
+"""Review: items with labels on which annotators disagree or that the model contradicts. A decision is an event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.projects.annotators import annotator_statistics, list_annotators
 from storage.projects.class_rows import ClassRow
 from storage.projects.classes import list_classes
 
-MOST_CLASSES = 12  # in the table of agreement
+MOST_CLASSES = 12  # rows of the table of agreement
 KINDS = {"label": "labeled", "decide": "decided", "skip": "skipped", "flag": "flagged", "unflag": "removed the flag",
          "note": "added a note", "undo": "undid"}  # fmt: skip
 
@@ -97,7 +97,7 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
 
 
 def evidence(case: Case, known: list[ClassRow]) -> list[str]:
-    """Why a label is suspected: the prediction without it, its influence, and the nearest labeled items."""
+    """Sentences on why a label may be wrong: the prediction without it, its influence, the nearest labeled items."""
     if case.kind != "conflict":
         return []
     lines = []
@@ -141,7 +141,7 @@ def agreement_card(project_id: int, known: list[ClassRow]) -> None:
 
 
 def people_card(project_id: int) -> None:
-    """What each annotator did in the project."""
+    """The activity of each annotator in the project."""
     theme.heading("Annotators")
     zone = ZoneInfo(st.context.timezone) if st.context.timezone else UTC
     lines = annotator_lines(annotator_statistics(resources.store(), project_id, zone), datetime.now(zone))

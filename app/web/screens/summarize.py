@@ -22,11 +22,11 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 
 FORMATS: dict[Format, str] = {"csv": "CSV", "jsonl": "JSON lines", "parquet": "Parquet", "folders": "Class folders"}
-TITLE = "Summary"  # the titles of its jobs begin with it
+TITLE = "Summary"  # the titles of the jobs of this card begin with it
 
 
 def section(project: ProjectRow) -> None:
-    """The card, and below it earlier summaries."""
+    """The card, with earlier summaries below it."""
     counts = Pool(resources.store(), project.id).counts()
     with theme.card("summarize"):
         theme.heading("Summarize", "a small subset of the labeled items that trains a model almost as well")
@@ -40,7 +40,7 @@ def section(project: ProjectRow) -> None:
 
 
 def summary_form(project: ProjectRow, n_labeled: int) -> None:
-    """Size, format and options; starts the job."""
+    """The form with size, format and options. It starts the job."""
     columns = st.columns([1, 1, 1, 1], vertical_alignment="bottom")
     with columns[0]:
         help_text = "Set the size as a number of items or as a percentage of the labeled items."
@@ -92,7 +92,7 @@ def start(project: ProjectRow, title: str, summary: SummaryOptions, options: Exp
 
 
 def state_words(view: JobView) -> str:
-    """How a summary ended; one that is worse than a random subset is not called done."""
+    """The state of a finished summary. A summary that is worse than a random subset is not "done"."""
     if view.status != "finished" or not (view.result or {}).get("accuracy"):
         return ""
     return {"better": "done", "no better": "no better than random", "worse": "worse than random"}[
@@ -101,7 +101,7 @@ def state_words(view: JobView) -> str:
 
 
 def result_text(view: JobView) -> str:
-    """Draw the accuracy of a summary; return the text below it."""
+    """Draw the accuracy of a summary. Returns the text below it."""
     done = view.result or {}
     if "accuracy" not in done:
         return "The job has no result. Start it again."

@@ -1,6 +1,6 @@
-"""Train: start a round, watch its progress, see its results.
+"""Train: start a round, follow its progress, and see its results.
 
-The card of a running round polls the store; everything else is drawn once for each revision of the project.
+The card of a running round polls the store. Everything else is drawn once per revision of the project.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage.projects.classes import list_classes
 from storage.projects.projects import ProjectSettings
 from storage.rounds.workers import WorkerRow
 
-MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # more classes have a table of the most frequent confusions
+MATRIX_CLASSES, MOST_CONFUSIONS = 15, 8  # with more classes, a table of the most frequent confusions is shown
 PRESET_WORDS = {
     "auto": "Automatic: encoder or from scratch",
     "encoder": "Encoder: pretrained, seconds per round",
@@ -83,7 +83,7 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
     counts = Pool(store, project.id).counts()
     theme.heading(f"Round {number}", f"{count(counts.labeled, 'label')}, {counts.waiting:,} to label")
     if newest is not None and newest.round.status in ("failed", "cancelled"):
-        message = newest.round.error or "The previous model and picks stay in use."
+        message = newest.round.error or "The previous model and picks are still used."
         st.warning(f"Round {newest.round.number} {newest.round.status}. {plain(message)}")
     if not counts.total:
         theme.muted("This project has no items yet. Import files, then label a few.")
@@ -103,7 +103,8 @@ def start(project: projects.ProjectRow, newest: round_requests.RoundView | None)
 
 
 def _fields(project: projects.ProjectRow, counts: PoolCounts) -> bool:
-    """The settings of a round; whether the button was pressed. Before the first label, labeling is the main action."""
+    """The settings of a round and its start button. Returns whether the button was pressed. Before the first label, the
+    main action is labeling."""
     with st.container(key="round-fields"):
         fields = st.columns([3, 1, 3, 1, 2], vertical_alignment="bottom")
     with fields[0]:
@@ -137,8 +138,8 @@ def _fields(project: projects.ProjectRow, counts: PoolCounts) -> bool:
 
 
 def _setting(project: projects.ProjectRow, name: str) -> dict[str, Any]:
-    """Arguments of a widget that shows one stored setting and stores each change at once, so that two sessions on the
-    same project never overwrite each other's settings."""
+    """Arguments for a widget that shows one stored setting and stores each change immediately, so that two sessions do
+    not overwrite each other's settings."""
     key = f"{name}-{project.id}"
     value = getattr(project.settings, name)
     known = {"strategy": catalog.names(), "preset": tuple(PRESET_WORDS)}.get(name)
@@ -192,10 +193,10 @@ def _curve(found: LearningProgress) -> None:
 
 
 def _about_measure(found: LearningProgress) -> list[str]:
-    """What the curve shows beside its name."""
+    """Sentences on what the curve shows."""
     lines = []
     if found.measure == "test items":
-        lines.append("The network alone, on test items that were used for nothing else.")
+        lines.append("Accuracy of the network alone, on test items that are used for nothing else.")
         if found.with_propagation is not None:
             lines.append(f"With label propagation: {100 * found.with_propagation:.1f} %.")
     if found.n_earlier:
@@ -238,7 +239,7 @@ def _confusions(found: LearningProgress) -> None:
 
 
 def _frequent_confusions(found: LearningProgress) -> None:
-    """The most frequent mistakes as a table: a matrix of many classes cannot be read."""
+    """The most frequent confusions as a table, because a matrix of many classes is not readable."""
     assert found.confusion is not None
     worst = worst_confusions(found.confusion, found.class_names, MOST_CONFUSIONS)
     if not worst:
@@ -248,7 +249,7 @@ def _frequent_confusions(found: LearningProgress) -> None:
 
 
 def counts_and_workers(project_id: int) -> None:
-    """Labels by class, and the workers that run rounds."""
+    """The cards with the labels by class and the workers."""
     left, right = st.columns([7, 5])
     store = resources.store()
     with left, theme.card("per-class", height="stretch"):

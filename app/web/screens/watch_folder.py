@@ -1,4 +1,4 @@
-"""Watch a folder, a part of Data: new files are imported automatically; shows imported and rejected files."""
+"""Watch a folder, a card on Data: new files are imported automatically. It shows imported and rejected files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LABEL_WORDS: dict[LabelUse, str] = {
     "hidden": "Hide; use only for evaluation",
 }
 POLL_SECONDS = 2.0
-QUIET_SECONDS = 30.0  # without a scan: no worker serves the watch
+QUIET_SECONDS = 30.0  # after this time without a scan, no worker serves the watch
 SHOWN_REFUSALS = 20
 
 
 def section(project: ProjectRow, may_name_folders: bool) -> None:
-    """`may_name_folders`: whether the visitor may name folders of the server; the rule is that of imports."""
+    """The card. `may_name_folders` states whether the user may enter folders of the server, as for imports."""
     watch = watches.get(resources.store(), project.id)
     if watch is None and not may_name_folders:
         return
@@ -64,8 +64,8 @@ def choose(project: ProjectRow, before: WatchRow | None) -> None:
         size = st.number_input(
             "Candidate pool size", 100, 100_000, before.buffer_size if before else watches.BUFFER_SIZE,
             key=f"watch-buffer-{project.id}",
-            help="Rounds pick from the most informative items, at most this many, so that a round costs the same "
-            "however many files arrive.",
+            help="Rounds pick from at most this many of the most informative items, so that the time of a round does "
+            "not grow with the number of files.",
         )  # fmt: skip
     windows = choose_windows(project, f"watch-{project.id}")
     if st.button("Start watching", key="watch-start", disabled=not folder.strip()):

@@ -1,4 +1,4 @@
-"""Components v2 widgets out of asset files: shared scripts are joined in front of the widget's own."""
+"""Builds Components v2 widgets from asset files. Shared scripts are placed before the widget's own script."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def source(*names: str) -> str:
 
 @cache
 def widget(name: str, *shared: str) -> Any:
-    """The mounting function of the widget with the files `<name>.html`, `.css` and `.js`; registered once a process.
+    """The mounting function of the widget with the files `<name>.html`, `.css` and `.js`, registered once per process.
 
-    `shared`: scripts and style sheets that come before its own. A script may have a style sheet of its name.
+    `shared` are scripts and style sheets that are placed before those of the widget. A style sheet with the name of a
+    script is included with it.
     """
     scripts = [one for one in shared if one.endswith(".js")]
     named = [one if one.endswith(".css") else f"{Path(one).stem}.css" for one in shared]

@@ -1,4 +1,4 @@
-"""The browser of all items, as tiles that are selected and labeled together, over the routes of the labeling card."""
+"""The grid of all items as tiles that can be selected and labeled together. It uses the routes of the labeling card."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SHARED = (
 def grid_tiles(
     session: Session, *, items: Sequence[int] | None, key: str, like: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Mount it over all items, or only `items`, first with those most similar to the item `like`. Returns the screen
-    that the person chose, or `label:<item id>` for an item to open."""
+    """Mount the grid with all items or only `items`. With `like`, it first shows the items most similar to that one.
+    Returns the screen that the user chose, `label:<item id>` for an item to open, or None."""
     assert session.project is not None
     result = widget("grid_tiles", *SHARED)(
         key=key,

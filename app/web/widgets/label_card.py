@@ -1,8 +1,8 @@
-"""The labeling surface: one Components v2 widget that owns its cards, its keys and its queue.
+"""The labeling card: one Components v2 widget that manages its cards, keys and queue in the browser.
 
-Labels and cards travel over our own routes (`app.web.routes.api`), not through Streamlit's widget state: a rerun can
-neither merge, drop nor reorder them, a lost connection or a restarted server is a retry, and the answer to a label is
-the acknowledgement that it is on disk.
+Labels and cards are sent over our own routes (`app.web.routes.api`), not through Streamlit's widget state. A rerun
+therefore cannot merge, drop or reorder them. After a lost connection or a server restart the widget retries. The
+response to a label confirms that it is on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SHARED = (
 
 
 def label_card(session: Session, *, open_item: int | None = None, key: str) -> str | None:
-    """Mount it, with `open_item` on the card if given; returns the name of the screen that the person chose."""
+    """Mount the card, with the item `open_item` if given. Returns the name of the screen that the user chose, or
+    None."""
     assert session.project is not None
     result = widget("label_card", *SHARED)(
         key=key,

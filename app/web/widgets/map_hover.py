@@ -1,4 +1,4 @@
-"""The small picture beside the pointer on the map: thumbnail or spectrogram of the point below it."""
+"""A small picture next to the pointer on the map: the thumbnail or spectrogram of the point under the pointer."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from app.web.widgets.bundle import widget
 
 
 def map_hover(*, plot_key: str, project_id: int, key: str) -> None:
-    """Mount once beside the plot that has the key `plot_key`; its points carry item ids as `customdata`."""
+    """Mount the widget for the plot with the key `plot_key`, whose points have item ids as `customdata`."""
     widget("map_hover")(key=key, data={"plot": plot_key, "project": project_id}, width="stretch", height="content")

@@ -1,4 +1,4 @@
-"""The saved state in the header ("All saved", "3 unsaved — reconnecting"); gives the browser its session cookie."""
+"""The save state in the header ("All saved", "3 unsaved — reconnecting"). It also requests the session cookie."""
 
 from __future__ import annotations
 

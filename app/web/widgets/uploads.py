@@ -1,4 +1,4 @@
-"""Choosing files or a folder, or dropping them: they go straight to disk, and the screen gets the upload's name."""
+"""The file upload: choose or drop files or a folder. They are written directly to the server's disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from app.web.widgets.bundle import widget
 
 
 def uploads(session: Session, *, key: str) -> str | None:
-    """The name of the newest finished upload of this widget; None before."""
+    """Mount the widget. Returns the name of its newest finished upload, or None."""
     result = widget("uploads")(
         key=key,
         data={"ticket": session.ticket, "annotator_id": session.annotator.id, "project_id": None},

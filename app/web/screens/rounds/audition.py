@@ -1,4 +1,4 @@
-"""The audition card on Train: every available encoder, and none, on the current labels."""
+"""The audition card on Train: compares every available encoder, and none, on the current labels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow
 from storage.rounds.log import RoundLog
 
-TITLE = "Comparison"  # the titles of its jobs begin with it
+TITLE = "Comparison"  # the titles of the jobs of this card begin with it
 
 
 def audition_card(project: ProjectRow) -> None:
-    """The newest table, what `auto` chose last, and the button; nothing where there is no encoder for the project."""
+    """The newest table, the last choice of `auto`, and the button. Nothing is drawn if the project has no encoder."""
     store = resources.store()
     n_encoders = len(learning_settings.encoder_names(store, project))
     if not n_encoders:

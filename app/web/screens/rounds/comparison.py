@@ -1,6 +1,6 @@
-"""Compare strategies, a card on Train: what other strategies would have picked in a round, side by side.
+"""Compare strategies, a card on Train: the picks of other strategies in a round, side by side.
 
-It is a card and not a dialog, so it stays open while rounds run and other parts of the page are redrawn.
+It is a card rather than a dialog, so that it stays open while rounds run and other parts of the page are redrawn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def close_comparison() -> None:
 
 
 def comparison_card() -> None:
-    """Nothing until a round's Compare was pressed."""
+    """The card. Nothing is drawn until the button Compare of a round is pressed."""
     project_id, round_id = st.session_state.get(OPEN, (None, None))
     if project_id != state.project().id:
         return
@@ -104,7 +104,7 @@ def _result(row: RoundRow, found: Comparison) -> None:
 
 
 def comparison_table(found: PicksComparison) -> str:
-    """Overlap, predicted classes and distances of each strategy, as a table."""
+    """An HTML table of the overlap, predicted classes and distances of each strategy."""
     lines = []
     for place, one in enumerate(found.strategies):
         shared = "the round itself" if place == 0 else f"{len(one.shared)} of {len(one.item_ids)}"
@@ -129,7 +129,8 @@ def _number(value: float | None) -> str:
 
 
 def _thumbnails(project_id: int, one: StrategyPicks, marked: frozenset[int]) -> str:
-    """The first picks in order; `marked` ones, shared with the round, have a border. Names are not shown."""
+    """The first picks in order as thumbnails. Picks in `marked`, which the round has too, have a border. Names are not
+    shown."""
     items = {item.id: item for item in Pool(resources.store(), project_id).items_by_id(one.item_ids[:SHOWN_PICKS])}
     parts = []
     for order, item_id in enumerate(one.item_ids[:SHOWN_PICKS], 1):

@@ -47,7 +47,7 @@ def round_history(project_id: int) -> None:
 
 
 def version_card(project_id: int) -> None:
-    """Two rounds compared on the same items; nothing before the second round with a model."""
+    """A card that compares two rounds on the same items. Nothing is drawn before the second round with a model."""
     store = resources.store()
     rows = {row.number: row for row in RoundLog(store, project_id).list() if row.metrics.get("has_model")}
     if len(rows) < 2:
@@ -173,7 +173,7 @@ def _seconds(row: RoundRow) -> str:
 
 @st.dialog("Round", width="large")
 def open_round(project_id: int, round_id: int) -> None:
-    """Everything stored with a round: notes, picks with their reasons, times, settings, the log of a failure."""
+    """A dialog with the stored data of a round: notes, picks with reasons, times, settings, the log of a failure."""
     store = resources.store()
     row = RoundLog(store, project_id).get(round_id)
     facts = f"{strategy_title(row.strategy)} · {row.status} · {count(row.n_labeled, 'label')} · seed {row.config.seed}"
@@ -196,7 +196,7 @@ def open_round(project_id: int, round_id: int) -> None:
 
 
 def _name_field(project_id: int, row: RoundRow) -> None:
-    """The name of the round; a change is stored at once."""
+    """A field for the name of the round. A change is stored immediately."""
     names = round_names(resources.store(), project_id)
     help_text = "Exports and commands can refer to the round by this name."
     given = st.text_input(

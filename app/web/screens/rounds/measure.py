@@ -1,4 +1,4 @@
-"""Measure accuracy: draw test items from the pool, and see the accuracy on them. A card of the Train screen."""
+"""Measure accuracy, a card on Train: draw test items from the pool, and see the accuracy on them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ GROUP_WORDS: dict[GroupUse, str] = {"groups": "Whole groups", "shares": "Items o
 
 
 def measure_card(project: ProjectRow) -> None:
-    """The card; one line of the Train screen calls it."""
+    """The card with the accuracy or, before the first draw, the form to draw test items."""
     found = measure(resources.store(), project.id)
     with theme.card("measure"):
         if found is None:
             theme.heading("Measure accuracy", "with test items of your own")
             theme.muted(
-                "A random sample of the pool is set aside, labeled by you without suggestions, and never trained on. "
+                "A random sample of the pool is set aside. You label it without suggestions, and no round trains on it. "
                 "Every round is then measured on it."
             )
             _cross_validated(project)
@@ -42,8 +42,8 @@ def measure_card(project: ProjectRow) -> None:
 
 
 def _cross_validated(project: ProjectRow) -> None:
-    """Until there are test items: how many labels are predicted correctly by heads of the encoder that were fitted
-    without them."""
+    """While there are no test items, show the share of labels that heads of the encoder predict correctly without using
+    them."""
     live = live_result(resources.store(), project.id)
     if live is None or not live.fit.n_checked:
         return
@@ -55,7 +55,7 @@ def _cross_validated(project: ProjectRow) -> None:
 
 
 def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
-    """How exact the accuracy is to be, the number of items that takes, and the button."""
+    """The form to draw test items: the margin of error, the number of items that it needs, and the button."""
     frame = test_frame(resources.store(), project.id)
     if len(frame.item_ids) + len(frame.random_labels) < FEWEST_POOL:
         theme.muted(f"The pool has {count(len(frame.item_ids), 'unlabeled item')}: too few to set some aside.")
@@ -71,7 +71,7 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
             help="Half the width of the 95 % interval.",
         )
     wanted = max(needed_items(float(width), expected) - have, 0)
-    possible = min(wanted, (len(frame.item_ids) + len(frame.random_labels)) // 2)  # the other half stays to learn from
+    possible = min(wanted, (len(frame.item_ids) + len(frame.random_labels)) // 2)  # the other half stays for training
     n_groups = n_test_groups(frame.n_whole_groups, int(frame.whole.sum()), possible)
     with fields[1]:
         by = _group_use(project, n_groups) if frame.groups else "auto"
@@ -90,7 +90,7 @@ def _draw_form(project: ProjectRow, *, expected: float, have: int = 0) -> None:
 
 
 def _old_labels(frame: Frame) -> int:
-    """How many labels that were given in random order become test labels."""
+    """A field for whether labels given in random order become test labels. Returns their number."""
     n = len(frame.random_labels)
     if not n:
         return 0
@@ -98,13 +98,13 @@ def _old_labels(frame: Frame) -> int:
         f"Use {count(n, 'label')} given in random order",
         key="measure-old",
         help="They become test labels and are no longer used for training. Only labels from before the first round can "
-        "be used: later items were picked, and a model has seen their labels.",
+        "be used, because later items were picked and models were trained on their labels.",
     )
     return n if use else 0
 
 
 def _group_use(project: ProjectRow, n_groups: int) -> GroupUse:
-    """Whole groups where there are enough of them, unless the user chooses items of every group."""
+    """A field for the use of groups. The default is whole groups if there are enough of them."""
     if not n_groups:
         return "shares"
     help_text = "Whole groups (speakers, recordings) become test groups, so that no group is on both sides."
@@ -122,14 +122,14 @@ def _about_groups(frame: Frame, by: GroupUse, n_groups: int) -> list[str]:
     if by == "groups":
         return [
             f"{n_groups:,} of {count(frame.n_whole_groups, 'group')} without a label become test groups. Their other "
-            "items leave the pool, and the accuracy applies to new groups. The interval, by groups, may be wider."
+            "items are removed from the pool. The accuracy then applies to new groups, and its interval may be wider."
         ]
     if not frame.groups:
         return []
     few = (
         ""
         if n_groups
-        else f" Whole groups can be set aside once there are {FEWEST_GROUPS} groups without a label, and a third of "
+        else f" Whole groups can be set aside if there are {FEWEST_GROUPS} groups without a label, and a third of "
         "them is enough for the test items."
     )
     return [
@@ -147,11 +147,11 @@ def _about(frame: Frame, wanted: int, possible: int, expected: float, have: int)
             f"± {100 * half:.0f} points."
         )
     elif expected == 0.5:
-        parts.append("This is enough for any accuracy; a high accuracy needs fewer.")
+        parts.append("This is enough for any accuracy; a high accuracy needs fewer items.")
     if frame.n_rounds:
         parts.append(
-            "Existing labels are not used: rounds have trained on them or picked their items. The accuracy applies to "
-            "the unlabeled items."
+            "Existing labels are not used, because rounds have trained on them or picked their items. The accuracy "
+            "applies to the unlabeled items."
         )
     return parts
 
@@ -170,7 +170,7 @@ def _results(project: ProjectRow, found: Measurement) -> None:
             for line in words.about_rounds(found):
                 theme.muted(line)
         else:
-            theme.muted("Accuracy appears when test items are labeled and a round with a model has finished.")
+            theme.muted("Accuracy appears after test items are labeled and a round with a model has finished.")
     with right:
         theme.muted(words.progress_sentence(found))
         if found.n_waiting and st.button("Label test items", key="measure-label", type="primary"):
@@ -182,7 +182,7 @@ def _results(project: ProjectRow, found: Measurement) -> None:
 
 
 def _target(project: ProjectRow, found: Measurement) -> None:
-    about = "The accuracy that you need. The estimate below says how many labels it may take."
+    about = "The accuracy that you need. The estimate below shows how many labels it may take."
     key = f"measure-target-{project.id}"
     target = st.number_input("Target accuracy (%)", 50.0, 99.9, 95.0, 0.5, format="%.1f", key=key, help=about)
     forecast = found.forecast(target / 100)

@@ -1,4 +1,4 @@
-"""The card of a running round on Train: stages, units, time left, measures, cancel. It polls the store."""
+"""The card of a running round on Train: stages, units, time left, measures and cancel. It polls the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.projects.projects import get_project
 from storage.rounds import workers
 
 POLL_SECONDS = 1.0
-UNITS = {  # what the stage counts
+UNITS = {  # stage -> the units that it counts
     "encode": "items",
     "decide": "items",
     "prepare": "items read",
@@ -33,13 +33,13 @@ UNITS = {  # what the stage counts
     "map": "items",
     "rival": "training steps",
 }
-PART_UNITS = {  # of parts of stages
+PART_UNITS = {  # part of a stage -> the units that it counts
     "views": "items augmented",
     "landmarks": "landmarks",
     "graph": "clips compared",
     "targets": "items predicted",
 }
-MEASURES = {  # name of the training -> (name on the screen, whether it is a share)
+MEASURES = {  # name in the training metrics -> (name on the screen, whether it is a share)
     "loss": ("Loss", False),
     "labeled_loss": ("Loss on labeled items", False),
     "unlabeled_loss": ("Loss on unlabeled items", False),
@@ -52,7 +52,7 @@ MEASURES = {  # name of the training -> (name on the screen, whether it is a sha
 
 @st.fragment(run_every=POLL_SECONDS)
 def running(project_id: int) -> None:
-    """Redrawn every second. When the round ends, the whole screen is redrawn."""
+    """The card, which is redrawn every second. When the round ends, the entire screen is redrawn."""
     view = round_requests.view(resources.store(), project_id)
     if view is None or not view.round.unfinished:
         st.rerun()
@@ -80,8 +80,8 @@ def _state(view: RoundView) -> str:
 
 
 def _hidden(view: RoundView) -> tuple[str, ...]:
-    """Stages that this round does not have: one without an encoder does not encode, only one of the preset `auto` with
-    an encoder decides, and only networks for clips are refined."""
+    """The stages that this round does not have. Only rounds with an encoder encode, only rounds of the preset `auto`
+    with an encoder decide, and only networks for clips are refined."""
     config, project = view.round.config, get_project(resources.store(), view.round.project_id)
     has_graph = project.kind == "audio" and config.similarity.neighbors > 0 and config.preset != "encoder"
     unrefined = () if has_graph and config.training.refine_steps else ("refine",)
@@ -92,7 +92,7 @@ def _hidden(view: RoundView) -> tuple[str, ...]:
 
 
 def stage_list(current: str, hidden: Collection[str] = ()) -> str:
-    """The stages of a round as a list: finished, current and coming ones."""
+    """An HTML list of the stages of a round: finished, current and upcoming."""
     names = tuple(name for name in stage_names.NAMES if name not in hidden)
     at = names.index(current) if current in names else 0
     parts = []
@@ -108,7 +108,7 @@ def stage_list(current: str, hidden: Collection[str] = ()) -> str:
 
 
 def _time_left(view: RoundView) -> str:
-    """The time left of the stage and of the round, side by side."""
+    """The time left of the current stage and of the round, as text."""
     is_waiting = view.waiting_for_worker and not view.stage
     if is_waiting:
         alive = workers.living_workers(resources.store())

@@ -1,7 +1,7 @@
-"""Simulate, on the Train screen of a project with hidden labels: compare strategies before labeling.
+"""Simulate, a card on Train for projects with hidden labels: compare strategies before labeling.
 
-Hidden labels stand in for annotators. The screen shows accuracies and never the labels. Running simulations are polled;
-curves and tables of the open one are drawn when its records change.
+Hidden labels stand in for annotators. The screen shows accuracies but never the labels. Running simulations are polled.
+The curves and tables of the open simulation are drawn when its records change.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ NUMBERS = {
     "rounds": ("Rounds", 0, "Number of rounds after the first model."),
     "seeds": ("Seeds", 1, "Number of repetitions with different first labels."),
 }
-WORDS = {"requested": "waiting", "finished": "done"}  # other states are shown by their name
+WORDS = {"requested": "waiting", "finished": "done"}  # other states are shown under their own name
 
 
 def warnings_card(project: ProjectRow) -> None:
-    """Warnings about labels and predictions; nothing when there are none."""
+    """A card with warnings about labels and predictions. Nothing is drawn if there are none."""
     found = _warnings(project.id, project.revision)
     if found:
         with theme.card("warnings"):
@@ -59,7 +59,7 @@ def _warnings(project_id: int, revision: int) -> list[str]:
 
 
 def simulate_card(project: ProjectRow) -> None:
-    """Nothing where too few labels are known: a simulation has no labels to use then."""
+    """The card. Nothing is drawn if there are too few hidden labels for a simulation."""
     known = count_known_labels(resources.store(), project.id)
     if not known.enough:
         return
@@ -135,8 +135,8 @@ def _cost(project: ProjectRow, asked: SimulationRequest) -> str:
 
 
 def _running(project: ProjectRow) -> None:
-    """Running simulations. When one ends, or the open one has new records, the whole screen is redrawn. Others
-    are drawn outside of the fragment, so that a click on them is never lost between two polls."""
+    """The running simulations. When one ends, or the open one has new records, the entire screen is redrawn. Other
+    simulations are drawn outside of this fragment, so that clicks on them are not lost between two polls."""
     found = [one for one in simulation_requests.listed(resources.store(), project.id) if one.running]
     news = [(one.id, one.n_records if one.id == st.session_state.get(OPEN) else 0) for one in found]
     known = st.session_state.get("simulation-news")
@@ -192,7 +192,7 @@ def _verbs(one: Simulation) -> None:
 
 
 def _do(change: Callable[[Store, int], None], one: Simulation) -> None:
-    """Call one function of the store. If another session was faster, show why nothing happened."""
+    """Call one function of the store. If another session was faster, show why nothing was changed."""
     try:
         change(resources.store(), one.id)
     except WinnowError as error:
@@ -201,7 +201,7 @@ def _do(change: Callable[[Store, int], None], one: Simulation) -> None:
 
 
 def _results(one: Simulation) -> None:
-    """Learning curves with bands, tables, and a download."""
+    """Draw the learning curves with bands, the tables and a download button."""
     records = simulation_requests.records(resources.store(), one.id)
     if not records:
         return

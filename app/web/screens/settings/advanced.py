@@ -1,4 +1,4 @@
-"""Advanced settings on Train: the preset's values, what the project changes, and what each change costs."""
+"""Advanced settings on Train: the values of the preset, the project's changes, and the cost of each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.projects.projects import ProjectRow, get_project
 
 
 def section(project: ProjectRow) -> None:
-    """The section with the learning settings that people change."""
+    """The section with the learning settings that users can change."""
     views = learning_settings.listed(resources.store(), project)
     changed = [view for view in views if view.changed]
     title = f"Advanced · {len(changed)} changed" if changed else "Advanced"
@@ -56,7 +56,7 @@ def _field(project: ProjectRow, view: SettingView) -> None:
 
 
 def _about(view: SettingView) -> str:
-    """The sentence below a field: what it does, or what was changed and what that costs."""
+    """The text below a field: the description of the setting or, after a change, the change and its cost."""
     about = KERNEL_NETWORKS.get(view.value, "") if view.setting.name == "kernel.network" else view.setting.about
     if not view.changed:
         return about

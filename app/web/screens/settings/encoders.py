@@ -1,4 +1,4 @@
-"""Encoders on Data: those of this store for the project's kind of media, and embeddings from elsewhere."""
+"""Encoders, a card on Data: this store's encoders for the project's media type, and embeddings from elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from core.encoders.built_in import BUILT_IN
 from core.encoders.folders import Encoder, installed
 from storage.projects.projects import ProjectRow
 
-TITLE = "Embeddings"  # the titles of its jobs begin with it
+TITLE = "Embeddings"  # the titles of the jobs of this card begin with it
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 MISSING_SHOWN = 5
 
 
 def section(project: ProjectRow) -> None:
-    """The card, and below it the embeddings that were read."""
+    """The card, with the jobs that read embeddings below it."""
     with theme.card("encoders"):
         rows = encoder_rows(project)
         known = count(len(rows), "pretrained network") if rows else "no pretrained network"
@@ -46,7 +46,7 @@ def section(project: ProjectRow) -> None:
 
 
 def encoder_rows(project: ProjectRow) -> list[tuple[str, str, str, str]]:
-    """(name, numbers of an item, license, note) of the encoders for this kind of media; the built-in ones first."""
+    """(name, numbers per item, license, note) of the encoders for this media type, the built-in ones first."""
     there = dict(installed(resources.store().home))
     built_in = [name for name, (kind, _) in BUILT_IN.items() if kind == project.kind]
     rows = []
@@ -65,10 +65,10 @@ def encoder_rows(project: ProjectRow) -> list[tuple[str, str, str, str]]:
 
 
 def _embeddings(project: ProjectRow) -> None:
-    """Choose a file and a name; starts the job."""
+    """The form with the file and the name. It starts the job."""
     theme.muted(
         "Parquet with the columns key (SHA-256 or file name) and embedding (a list of numbers), or NPY with a text "
-        "file that has one key per line. They become an encoder of their own."
+        "file that has one key per line. The embeddings become a new encoder."
     )
     name = st.text_input("Name", key=f"embeddings-name-{project.id}", placeholder="my-embeddings").strip().lower()
     key = f"embeddings-upload-{project.id}-{st.session_state.get('embeddings-taken', 0)}"
@@ -84,13 +84,13 @@ def _embeddings(project: ProjectRow) -> None:
 
 
 def start(project: ProjectRow, name: str, source: Path) -> None:
-    """Start the job; the upload is removed when it succeeds."""
+    """Start the job. The upload is removed when it succeeds."""
     request = EmbeddingsRequest(project_id=project.id, source=str(source), name=name)
     follow(jobs.start(resources.locations().home, f"{TITLE} {name}", request, project.id, uses=source))
 
 
 def result_text(view: JobView) -> str:
-    """Coverage, and the first items without a row."""
+    """The coverage of the embeddings and the first items without a row, as text."""
     done = view.result or {}
     if "items" not in done:
         return ""

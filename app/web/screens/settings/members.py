@@ -1,4 +1,5 @@
-"""Members on Data: who may see the project, and with which role. Shown with an identity provider or with members."""
+"""Members, a card on Data: who may see the project, and with which role. It is drawn only if there is an identity
+provider or the project has members."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from storage.projects.projects import ProjectRow
 from storage.projects.roles import ROLES, MemberRow, Role
 
 REMOVE = "no access"
-OPEN = "Everyone who can sign in is an owner of this project. Give the first role to keep it to its members."
+OPEN = "Everyone who can sign in is an owner of this project. Assign the first role to restrict it to its members."
 CLOSED = "Others cannot see the project. If the last member is removed, it is open to everyone again."
 
 
 def section(project: ProjectRow) -> None:
-    """The card; owners change roles in it, all others read it."""
+    """The card. Owners can change roles in it; it is read-only for everyone else."""
     members = roles.list_members(resources.store(), project.id)
     if not members and not resources.sign_in():
         return
@@ -36,7 +37,7 @@ def section(project: ProjectRow) -> None:
 
 
 def _change(project: ProjectRow, members: list[MemberRow]) -> None:
-    """Choose a person and a role. The first member is an owner: the store refuses any other role."""
+    """Choose a person and a role. The first member must be an owner; the store refuses any other role."""
     people = {row.id: visible(row.name) for row in list_people(resources.store())}
     people |= {row.annotator_id: visible(row.name) for row in members}
     choices: list[Role | None] = [*ROLES, None] if members else ["owner"]

@@ -1,4 +1,4 @@
-"""What the model sees: six items as the network is given them, what is lost, and the settings behind it."""
+"""What the model sees, a card on Data: the network's input for six items, what is lost, and the media settings."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def section(project: ProjectRow) -> None:
 
 @st.cache_data(show_spinner=False, max_entries=8)
 def _pool(project_id: int, revision: int) -> tuple[PoolMeasures, list[int]]:
-    """Measures and shown items of a pool, read once for each revision of the project."""
+    """The measures and the displayed items of a pool, cached for each revision of the project."""
     store = resources.store()
     return pool_measures(store, project_id), typical_and_extreme_items(store, project_id, N_ITEMS)
 
 
 def _items(project: ProjectRow, config: MediaConfig, item_ids: list[int]) -> None:
-    """Pairs of pictures: the original and the network's input."""
+    """Draw pairs of pictures: the original and the network's input."""
     store = resources.store()
     found = Pool(store, project.id).items_by_id(item_ids)
     names = ItemNames(row.name for row in list_classes(store, project.id, include_inactive=True))
@@ -113,7 +113,7 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
             "Clip length in seconds", 0.05, 60.0, config.seconds, 0.5, help="Shorter clips are padded with silence."
         )
         n_mels = st.number_input(
-            "Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram that the network is given."
+            "Mel bins", 4, 256, config.n_mels, help="Rows of the spectrogram that the network receives."
         )
         f_min = st.number_input(
             "Lowest frequency in Hz", 0.0, 96_000.0, config.f_min, 10.0, help="Lower frequencies are left out."
@@ -144,22 +144,22 @@ def _picture_fields(config: MediaConfig) -> dict[str, Any]:
     height, width = config.picture_size
     with left:
         new_width = st.number_input(
-            "Width in pixels", 8, 512, width, 4, help="Of the picture that the network is given."
+            "Width in pixels", 8, 512, width, 4, help="Width of the picture that the network receives."
         )
         fit = st.selectbox(
             "Other aspect ratios",
             list(FITS),
             index=list(FITS).index(config.image_fit),
             format_func=FITS.__getitem__,
-            help="How a picture with another aspect ratio is brought to this size.",
+            help="How pictures with another aspect ratio are fitted to this size.",
         )
     with right:
         new_height = st.number_input(
-            "Height in pixels", 8, 512, height, 4, help="Of the picture that the network is given."
+            "Height in pixels", 8, 512, height, 4, help="Height of the picture that the network receives."
         )
         color = st.checkbox("Color", config.channels == 3, help="Without color, pictures become grayscale.")
         mirror = st.checkbox(
-            "Mirror in training", config.flip, help="Only if a mirrored picture keeps its class; not for letters."
+            "Mirror in training", config.flip, help="Only if mirrored pictures keep their class; not for letters."
         )
     return {
         "image_size": int(new_height),

@@ -1,4 +1,4 @@
-"""The notice above Label and Grid while files are imported: how many there are so far."""
+"""The notice above Label and Grid while files are imported, with the number of files so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POLL_SECONDS = 2.0
 
 
 def import_notice(project_id: int) -> None:
-    """Nothing when no import of the project runs."""
+    """Draw the notice. Nothing is drawn if no import of the project is running."""
     if jobs.running_imports(resources.locations().home, project_id):
         with st.container(key="import-notice"):
             st.fragment(_follow, run_every=POLL_SECONDS)(project_id)

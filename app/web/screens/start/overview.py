@@ -1,4 +1,4 @@
-"""Projects: the start page when there is more than one project."""
+"""Projects: the start page if there is more than one project."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _card(card: ProjectCard) -> None:
 
 
 def open_project(project_id: int) -> None:
-    """Open the project on Label; the address names it."""
+    """Open the project on Label and write its id to the address."""
     state.open_project(project_id)
     st.switch_page(st.session_state["pages"]["label"], query_params={state.PROJECT: str(project_id)})
 
@@ -66,5 +66,5 @@ def start_new_project() -> None:
 
 
 def _percent(share: float) -> str:
-    """Whole percents; some labels are never shown as none."""
+    """A share in whole percent. A positive share is never shown as 0 %."""
     return "&lt; 1 %" if 0 < share < 0.5 else f"{share:.0f} %"

@@ -1,4 +1,4 @@
-"""The tour: four steps through a sample project, offered once to a person without labels, and never again."""
+"""The tour: four steps through a sample project. It is offered once to each person who has not labeled anything."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sample_of(projects: list[ProjectRow]) -> ProjectRow | None:
 
 
 def offer(projects: list[ProjectRow]) -> bool:
-    """A card on the start page for newcomers: start the tour, or skip it. Whether it is shown."""
+    """A card on the start page that lets new users start or skip the tour. Returns whether it is shown."""
     sample, person = sample_of(projects), state.session().annotator.id
     if sample is None or not _is_newcomer(projects, person):
         return False
@@ -78,7 +78,7 @@ def offer(projects: list[ProjectRow]) -> bool:
 
 
 def banner(screen: str) -> None:
-    """The current step, above the screens of the sample project while the tour runs."""
+    """Draw the current step above the screens of the sample project while the tour is active."""
     step, session = st.session_state.get(STEP), state.session()
     if step is None or session.project is None or session.project.id != st.session_state.get(PROJECT):
         return
