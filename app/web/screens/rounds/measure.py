@@ -29,8 +29,8 @@ def measure_card(project: ProjectRow) -> None:
         if found is None:
             theme.heading("Measure accuracy", "with test items of your own")
             theme.muted(
-                "A random sample of the pool is set aside. You label it without suggestions, and no round trains on it. "
-                "Every round is then measured on it."
+                "A random sample of the pool is set aside. You label it without suggestions, and no round trains on "
+                "it. Every round is then measured on it."
             )
             _cross_validated(project)
             _draw_form(project, expected=0.5)
