@@ -1,4 +1,4 @@
-"""`python -m app`: the command line."""
+"""Runs the command line: `python -m app`."""
 
 from __future__ import annotations
 

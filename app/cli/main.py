@@ -1,7 +1,7 @@
-"""The command line. Commands import what they need when they run, so that `--help` is quick.
+"""The command line. Each command imports its modules when it runs, so that `--help` is fast.
 
-Every command prints its result on stdout (`--json`: one JSON document), progress on stderr, and when something is wrong
-one sentence on stderr with exit code 1.
+Every command prints its result on stdout (with `--json` as one JSON document) and its progress on stderr. On an error
+it prints one sentence on stderr and exits with code 1.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ app.command("people")(people.people)
 app.command("audit")(people.audit)
 lifecycle.register(app)
 app.command()(doctor.doctor)
-WrongUse: Any = typer.BadParameter.__mro__[2]  # what all mistakes in a command's arguments have in common
+WrongUse: Any = typer.BadParameter.__mro__[2]  # the base class of all errors in a command's arguments
 Json = options.Json
 Project = options.Project
 Changes = options.Changes
 models.register(app)
 encoders.register(app)
-_built = cache(typer.main.get_command)  # from the signatures of all commands, once in a process
+_built = cache(typer.main.get_command)  # built from the signatures of all commands, once per process
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,7 +65,7 @@ def every_command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Never shows a traceback (WINNOW_DEBUG=1 does)."""
+    """Run one command. Returns the exit code. Tracebacks are shown only with WINNOW_DEBUG=1."""
     command = _built(app)
     try:
         result = command.main(list(sys.argv[1:] if arguments is None else arguments), "winnow", standalone_mode=False)
@@ -98,7 +98,7 @@ def run(
 
 @app.command()
 def worker() -> int:
-    """Run rounds until the process is stopped. You can start several workers, on several machines."""
+    """Run rounds until the process is stopped. You can start several workers, also on several machines."""
     from app.worker.worker import main as work
 
     return work()
@@ -106,7 +106,7 @@ def worker() -> int:
 
 @app.command()
 def live() -> int:
-    """Let predictions follow labels between rounds, until the process is stopped. `run` starts one."""
+    """Update predictions after each label between rounds, until the process is stopped. `run` starts this process."""
     from app.live.process import main as follow
 
     return follow()
@@ -180,7 +180,7 @@ def export(  # noqa: PLR0913 (one parameter for each option)
     overwrite: options.Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write labels with their provenance: CSV, JSONL, Parquet, class folders, Label Studio tasks or Hugging Face."""
+    """Export labels with provenance: CSV, JSONL, Parquet, class folders, Label Studio tasks or Hugging Face dataset."""
     from dataclasses import asdict
 
     from app.jobs.operations import export_labels
@@ -210,11 +210,11 @@ def summarize(  # noqa: PLR0913 (one parameter for each option)
     percent: Annotated[float | None, typer.Option(help="Size as a percentage of the labeled items.")] = None,
     weighted: Annotated[bool, typer.Option(help="Give each item a weight, or give all items the same weight.")] = True,
     joint: Annotated[
-        bool, typer.Option("--joint", help="Select items for the network of the newest round, too.")
+        bool, typer.Option("--joint", help="Select items for the network of the newest round as well.")
     ] = False,
     draws: Annotated[int, typer.Option(help="Number of random subsets of the same size to compare with.")] = 5,
     seed: Annotated[
-        int, typer.Option(help="Seed of the random subsets, and of the items set aside when there are no test items.")
+        int, typer.Option(help="Seed of the random subsets, and of the items set aside if there are no test items.")
     ] = 0,
     format_: options.ExportFormat = "csv",
     media: options.Media = False,
@@ -296,13 +296,13 @@ def watch(  # noqa: PLR0913 (one parameter for each option)
     buffer: Annotated[int, typer.Option(help="Candidate pool size: rounds pick from at most this many items.")] = 2_000,
     windows: Annotated[
         float | None,
-        typer.Option(help="Cut sounds into windows of this many seconds; 0: keep them whole; default: as before."),
+        typer.Option(help="Cut sounds into windows of this many seconds; 0: do not cut; default: no change."),
     ] = None,
     hop: options.Hop = None,
     stop: Annotated[bool, typer.Option("--stop", help="Stop watching; imported items stay.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Import new files of a folder: in this process until Ctrl-C, then in a worker."""
+    """Import new files of a folder. This process imports them until Ctrl-C; after that a worker does."""
     from app.cli.commands.import_ import window_options
     from app.cli.commands.watch import follow, show_watch
     from storage.importing import watches
@@ -327,7 +327,7 @@ def round_(
     wait: Annotated[bool, typer.Option(help="Wait until the round ends.")] = True,
     as_json: Json = False,
 ) -> int:
-    """Request a round, with settings of its own or those of the project, or follow the one that is running."""
+    """Request a round and follow it. If a round waits or runs already, follow that one."""
     from app.cli.commands.round import follow, request
 
     with open_store() as store:
@@ -344,11 +344,11 @@ def settings(
     project: Project,
     changes: Changes = None,
     unset: Annotated[
-        list[str] | None, typer.Option(help="Back to the preset: a setting, or media (derived again); repeatable.")
+        list[str] | None, typer.Option(help="Reset a setting to the preset, or media to derived values; repeatable.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show or change what the model sees and how it learns, in all coming rounds of a project."""
+    """Show or change what the model sees and how it learns, in all future rounds of a project."""
     from app.cli.commands.settings import change_and_show
 
     with open_store() as store:

@@ -1,4 +1,4 @@
-"""Options that commands share, and those of the import and export commands, as types for their parameters."""
+"""Options that several commands share, and the options of the import and export commands, as parameter types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of the command line: results on stdout, progress and problems on stderr, one sentence for each problem."""
+"""The output of the command line: results on stdout, progress and errors on stderr, one sentence for each error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.types import Progress, Report
 
 
 def show(result: dict[str, Any] | list[Any], as_json: bool, sentence: str | Callable[[], str]) -> None:
-    """The result of a command: one JSON document, or words."""
+    """Print the result of a command, as one JSON document or as text."""
     if as_json:
         text = json.dumps(result, ensure_ascii=False, default=str)
     else:
@@ -25,14 +25,14 @@ def show(result: dict[str, Any] | list[Any], as_json: bool, sentence: str | Call
 
 
 def print_note(sentence: str) -> None:
-    """Print a sentence on stderr, beside the result."""
+    """Print a sentence on stderr, separate from the result."""
     sys.stderr.write(sentence + "\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def progress_bar(title: str) -> Iterator[Report]:
-    """A bar on stderr that follows a `Report`; nothing at all when stderr is not a terminal."""
+    """A progress bar on stderr. Yields the `Report` that updates it. Nothing is shown if stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -62,7 +62,7 @@ def progress_bar(title: str) -> Iterator[Report]:
 
 
 def print_error(problem: BaseException) -> int:
-    """Write the sentence (and with WINNOW_DEBUG the trace) to stderr; returns the exit code."""
+    """Print the sentence for an error (and with WINNOW_DEBUG the traceback) on stderr. Returns the exit code."""
     if os.environ.get("WINNOW_DEBUG"):
         traceback.print_exception(problem)
     sentence, code = explain(problem)

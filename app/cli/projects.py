@@ -1,5 +1,5 @@
-"""The store and the project that a command works on. The database layer is loaded when a command runs, so that `--help`
-is quick."""
+"""Opens the store and finds the project of a command. The database layer is imported when a command runs, so that
+`--help` is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def open_store() -> Store:
-    """The store that the environment names; its warnings go to stderr."""
+    """Open the store that the environment specifies. Its warnings are printed on stderr."""
     from storage.database.store import Store
 
     store = Store.open()
@@ -24,7 +24,7 @@ def open_store() -> Store:
 
 
 def find_project(store: Store, name: str) -> ProjectRow:
-    """The project of this name, else the one of this number."""
+    """The project with this name or, if there is none, with this id."""
     from storage.projects.projects import get_project, list_projects
 
     try:

@@ -1,8 +1,7 @@
-"""`python -m app run`: prepares the store, starts the page server, a worker and the live predictions, and ends them
-together.
+"""`python -m app run`: prepares the store; starts and stops the page server, a worker and the live predictions.
 
-The children have sessions of their own, so Ctrl-C reaches only this process, which then ends them in order. If this
-process is killed, the kernel ends them (Linux).
+The child processes have their own sessions, so Ctrl-C reaches only this process, which then stops them in order. If
+this process is killed, the kernel stops them (Linux).
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from storage.projects.sample_projects import load_sample_projects
 READY_SECONDS = 120.0
 SHUTDOWN_SECONDS = 10.0
 LOG_BYTES = 5_000_000
-QUICK_SECONDS = 60.0  # a worker that ran for less counts as failed again
-LONGEST_PAUSE = 60.0  # seconds before a restart
+QUICK_SECONDS = 60.0  # a process that ran for less time counts as failed again
+LONGEST_PAUSE = 60.0  # the longest pause before a restart, in seconds
 BACKUP_SECONDS = 3600.0  # between checks for the daily backup
 
 
 @dataclass
 class Service:
-    """One process that is kept running; its output goes to a log file."""
+    """One supervised process. Its output goes to a log file."""
 
     name: str
     command: list[str]
@@ -61,28 +60,28 @@ class Service:
         self.started = time.monotonic()
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code, or None while the process is running."""
         return self.process.poll() if self.process is not None else None
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process and everything it started."""
+        """Send SIGTERM to the process and all its children."""
         if self.process is not None:
             child.signal_group(self.process, signal.SIGTERM)
 
     def kill_after(self, deadline: float) -> None:
-        """Wait until `deadline` (monotonic) for its end, then kill it."""
+        """Wait for the process to end until `deadline` (monotonic clock), then kill it."""
         if self.process is not None:
             child.end_group(self.process, max(0.1, deadline - time.monotonic()))
 
     def restart_pause(self) -> float:
-        """Seconds to wait before a restart: doubled for each failure in a row, at most `LONGEST_PAUSE`."""
+        """Seconds to wait before a restart: doubled after each consecutive failure, at most `LONGEST_PAUSE`."""
         quick = time.monotonic() - self.started < QUICK_SECONDS
         self.failures = self.failures + 1 if quick else 1
         return min(LONGEST_PAUSE, 2.0 ** (self.failures - 1))
 
 
 def launch(host: str | None = None, port: int | None = None, samples: bool = True) -> int:
-    """Run until Ctrl-C or SIGTERM; returns the exit code."""
+    """Run until Ctrl-C or SIGTERM. Returns the exit code."""
     known = from_environment()
     place = Locations(
         home=known.home,
@@ -108,7 +107,7 @@ def launch(host: str | None = None, port: int | None = None, samples: bool = Tru
 
 
 def refuse_taken_port(host: str, port: int) -> None:
-    """Raise `Conflict` when the page server could not listen there."""
+    """Raise `Conflict` if the page server cannot listen on this address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -122,7 +121,7 @@ def refuse_taken_port(host: str, port: int) -> None:
 
 
 def prepare(store: Store, samples: bool) -> None:
-    """Load the sample projects before the children start; the store's warnings go to stderr."""
+    """Print the store's warnings on stderr and load the sample projects. Called before the child processes start."""
     end_interrupted(store)
     for warning in store.warnings:
         print_note(warning)
@@ -132,7 +131,7 @@ def prepare(store: Store, samples: bool) -> None:
 
 
 class Supervisor:
-    """The page server, one worker and the live predictions, until shutdown."""
+    """Runs the page server, one worker and the live predictions until shutdown."""
 
     def __init__(self, store: Store, place: Locations, shutdown: threading.Event) -> None:
         self.store, self.place, self.shutdown = store, place, shutdown
@@ -143,12 +142,12 @@ class Supervisor:
         self.server = Service("server", command, environment, logs / "server.log")
         worker = module_command("app", "worker")
         self.worker = Service("worker", worker, environment, logs / "worker.log")
-        one_thread = environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a fit is short
+        one_thread = environment | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # fits are short
         self.live = Service("live process", module_command("app", "live"), one_thread, logs / "live.log")
         self.token = environment.get("WINNOW_TOKEN")
 
     def run(self) -> int:
-        """Start both, print the address, supervise until shutdown; the exit code."""
+        """Start the processes, print the address and supervise until shutdown. Returns the exit code."""
         try:
             self.server.start()
             if not self._wait_until_ready():

@@ -1,4 +1,4 @@
-"""`python -m app doctor`: what is installed and reachable, and what to do about each problem. Nothing is changed."""
+"""`python -m app doctor`: checks the installation and prints advice for each problem. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETUP = "Install the pinned versions: make setup"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. `advice` is empty when there is nothing to do."""
+    """One line of the report. `advice` is empty if there is nothing to do."""
 
     subject: str
     status: Literal["ok", "warning", "problem"]
@@ -48,7 +48,7 @@ def doctor(as_json: Json = False) -> int:
 
 
 def examine() -> list[Finding]:
-    """All checks. One that fails in an unforeseen way is a finding itself and does not stop the others."""
+    """Run all checks. An unexpected error of a check is reported as a finding and does not stop the others."""
     found = []
     checks: tuple[Callable[[], Finding], ...] = (
         python, packages, device, encoders, store, disk, port, workers, browser,
@@ -68,7 +68,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """The pins of requirements.txt against what is installed. A build suffix (2.13.0+cpu) is the same version."""
+    """Compare the pins of requirements.txt with the installed versions. Build suffixes (2.13.0+cpu) are ignored."""
     wrong, n_pins = [], 0
     for name, wanted in pins((ROOT / "requirements.txt").read_text()):
         n_pins += 1
@@ -86,12 +86,12 @@ def packages() -> Finding:
 
 
 def pins(text: str) -> list[tuple[str, str]]:
-    """(name, version) of each pinned requirement."""
+    """(name, version) for each pinned requirement."""
     return re.findall(r"^([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^\s#;]+)", text, re.MULTILINE)
 
 
 def device() -> Finding:
-    """The device that rounds would use, and whether the torch build fits the machine."""
+    """Report the device that rounds would use, and check that the torch build fits the machine."""
     import torch
 
     from core.runtime import default_device
@@ -109,7 +109,7 @@ def device() -> Finding:
 
 
 def encoders() -> Finding:
-    """The encoders of this store, and whether each can be read."""
+    """Report the encoders of this store, and check that each can be read."""
     from core.encoders.built_in import BUILT_IN
     from core.encoders.folders import Encoder, installed
 
@@ -123,7 +123,7 @@ def encoders() -> Finding:
 
 
 def store() -> Finding:
-    """Whether the store can be opened, with its projects."""
+    """Check that the store can be opened, and report the number of its projects."""
     from core.errors import StoreUnusable
     from storage.database.locations import shown
     from storage.database.store import Store
@@ -140,12 +140,12 @@ def store() -> Finding:
         return Finding("store", "problem", str(problem), "An older store is migrated by: python -m app run")
     about = f"{shown(place.database_url)}, {n_projects} projects"
     if warnings:
-        return Finding("store", "warning", f"{about}. {' '.join(warnings)}", "See the sentence for what to do.")
+        return Finding("store", "warning", f"{about}. {' '.join(warnings)}", "Follow the advice in the warning.")
     return Finding("store", "ok", about)
 
 
 def disk() -> Finding:
-    """The free space of the disk that holds the store."""
+    """Report the free space of the disk that contains the store."""
     home = _place().home
     there = next(path for path in (home, *home.parents) if path.exists())
     usage = shutil.disk_usage(there)
@@ -157,7 +157,7 @@ def disk() -> Finding:
 
 
 def port() -> Finding:
-    """Whether the port is free, or Winnow runs there."""
+    """Check that the port is free or used by Winnow."""
     from app.cli.supervisor import healthy
 
     place = _place()
@@ -175,7 +175,7 @@ def port() -> Finding:
 
 
 def workers() -> Finding:
-    """The living workers of the store."""
+    """Report the running workers of the store."""
     from storage.database.store import Store
     from storage.rounds.workers import living_workers
 

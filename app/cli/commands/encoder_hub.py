@@ -1,5 +1,7 @@
-"""Fetches an encoder from the Hugging Face Hub: ONNX and JSON files only. For the operator's command line alone: no
-page and no worker imports this module, and it is the one command of Winnow that fetches anything.
+"""Fetches an encoder from the Hugging Face Hub: ONNX and JSON files only.
+
+Only the operator's command line imports this module, pages and workers do not. No other part of Winnow downloads
+anything.
 
 HF_ENDPOINT, HF_HUB_OFFLINE and the cache of `huggingface_hub` are honored.
 """
@@ -25,7 +27,7 @@ PATTERNS = ["*.onnx", "*.json"]
 
 @contextmanager
 def fetched(repository: str, description: Path | None = None) -> Iterator[Path]:
-    """A folder with the encoder of a repository, OWNER/NAME or OWNER/NAME@REVISION."""
+    """Yield a temporary folder with the encoder of a repository, OWNER/NAME or OWNER/NAME@REVISION."""
     name, _, revision = repository.partition("@")
     if not REPOSITORY.fullmatch(name):
         raise InvalidInput(f"{name!r} is not a repository; write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION.")
@@ -49,7 +51,7 @@ def fetched(repository: str, description: Path | None = None) -> Iterator[Path]:
 
 
 def _network_of(folder: Path, name: str) -> Path:
-    """The network of a repository: encoder.onnx, or its only .onnx file."""
+    """The ONNX file of a repository: encoder.onnx, or its only .onnx file."""
     found = sorted(folder.rglob("*.onnx"))
     named = [path for path in found if path.name == ONNX]
     if len(named or found) != 1:

@@ -1,4 +1,4 @@
-"""`python -m app encoders` and `embeddings`: pretrained encoders and embeddings from elsewhere."""
+"""`python -m app encoders` and `embeddings`: manage pretrained encoders and embeddings from elsewhere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check an encoder on probe items and add it under its name. hf:OWNER/NAME is the one source that is fetched."""
+    """Check an encoder on probe items and add it under its name. Only hf:OWNER/NAME is downloaded."""
     from core.encoders.install import add_encoder
     from storage.database.locations import from_environment
 
@@ -86,7 +86,8 @@ def check(
     source: Annotated[str, typer.Argument(help="The name of an encoder of this store, or a folder.")],
     as_json: Json = False,
 ) -> None:
-    """Run an encoder on probe items: shape, finite, repeatable, the same alone and in a batch."""
+    """Check an encoder on probe items: its shape, and that its output is finite, repeatable and independent of the
+    batch."""
     from core.encoders.built_in import BUILT_IN
     from core.encoders.checks import check_encoder
     from core.encoders.choice import encoder_named

@@ -15,7 +15,7 @@ from storage.media.windows import WindowOptions
 
 
 def show_preview(store: Store, request: PreviewRequest, as_json: bool) -> int:
-    """Print what an import would do; nothing is written."""
+    """Print what an import would do. Nothing is written. Returns the exit code."""
     with progress_bar("Reading files") as report:
         found = preview_import(store, request, report)
     show(preview_as_dict(found), as_json, lambda: _words(found))
@@ -23,7 +23,7 @@ def show_preview(store: Store, request: PreviewRequest, as_json: bool) -> int:
 
 
 def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> int:
-    """Import and print the report; the exit code is 1 when nothing could be imported, 130 when it was cancelled."""
+    """Import and print the report. Returns the exit code: 1 if nothing could be imported, 130 if it was cancelled."""
     with progress_bar("Importing") as report:
         project, done = import_media(store, request, report)
     show({"project": project, **done.as_dict()}, as_json, lambda: _report(done))
@@ -34,7 +34,7 @@ def import_and_report(store: Store, request: ImportRequest, as_json: bool) -> in
 
 
 def window_options(seconds: float | None, hop: float | None) -> WindowOptions | None:
-    """The option to cut recordings into windows; None without it."""
+    """The window options of an import, or None if recordings are not cut."""
     require(seconds is not None or hop is None, "--hop needs --windows: the length of a window in seconds.")
     return None if seconds is None else WindowOptions(seconds=seconds, hop=hop or 0.0)
 
@@ -62,7 +62,7 @@ def _words(seen: Preview) -> str:
 
 
 def _reading_words(found: Findings) -> list[str]:
-    """Where labels come from, and how a table is read, with its first rows."""
+    """Lines of text on the source of labels, the columns of the table and the class names."""
     lines = [f"Labels from: {found.labels_from}."] if found.labels_from else []
     if found.columns:
         columns = ", ".join(f"{what} = {name!r}" for what, name in found.columns.items())

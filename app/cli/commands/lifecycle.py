@@ -28,7 +28,7 @@ def delete(
     resume: Annotated[bool, typer.Option("--resume", help="Finish deletions that were interrupted.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Delete a project or items for good. Without --confirm: print what would go and what would stay."""
+    """Permanently delete a project or items. Without --confirm, print what would be deleted and what would be kept."""
     from core.config import require
     from storage.projects.deletion import plan_deletion, request_deletion, run_deletion, unfinished_deletions
     from storage.projects.recordings import find_recording, windows_of
@@ -87,17 +87,17 @@ def measure_(  # noqa: PLR0913 (one parameter for each option)
     project: Project,
     draw: Annotated[int | None, typer.Option(help="Draw this many test items from the pool first.")] = None,
     width: Annotated[
-        float | None, typer.Option(help="Draw as many as an interval of this many points on each side takes.")
+        float | None, typer.Option(help="Draw as many as needed for an interval of this many points on each side.")
     ] = None,
-    labels: Annotated[int, typer.Option(help="Of them, at most this many with labels given in random order.")] = 0,
+    labels: Annotated[int, typer.Option(help="Use at most this many items with labels given in random order.")] = 0,
     by: Annotated[
         Literal["auto", "groups", "shares"],
-        typer.Option(help="From whole groups, from every group, or from whole groups where there are enough."),
+        typer.Option(help="Draw whole groups, a share of every group, or (auto) whole groups if there are enough."),
     ] = "auto",
     target: Annotated[float, typer.Option(help="Estimate the labels for this accuracy, in percent.")] = 95.0,
     as_json: Json = False,
 ) -> None:
-    """Measure the accuracy on test items of the project's own, after drawing some with --draw or --width."""
+    """Measure the accuracy on test items that the project has drawn. --draw and --width draw new ones first."""
     from app.views import measuring_words as words
     from app.views.measuring import as_dict, measure, needed_items
     from core.config import require
@@ -114,7 +114,7 @@ def measure_(  # noqa: PLR0913 (one parameter for each option)
             print_note(words.draw_sentence(made.draw))
         seen = measure(store, found.id)
     if seen is None:
-        show({}, as_json, "No test items were drawn yet. Use --width 5 for an interval of 5 points on each side.")
+        show({}, as_json, "No test items have been drawn yet. Use --width 5 for an interval of 5 points on each side.")
         return
     forecast = seen.forecast(target / 100)
     lines = [words.progress_sentence(seen)]
@@ -174,7 +174,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Remove; without it, only print what would be removed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove caches and files that nothing refers to. Nothing that a person made is removed."""
+    """Remove caches and files that nothing refers to. Labels, items and results are kept."""
     from storage.media.cleaning import find_removable, remove
 
     with open_store() as store:

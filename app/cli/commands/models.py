@@ -1,4 +1,4 @@
-"""Commands around the models of rounds: export, name, predict, diff, verify."""
+"""Commands for the models of rounds: export, name, predict, diff, verify."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export_model(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the model of a round as ONNX and safetensors, with all that is needed to use it without Winnow."""
+    """Export the model of a round as ONNX and safetensors, with everything needed to use it without Winnow."""
     from app.jobs.operations import export_round_model
     from app.jobs.requests import ModelRequest
 
@@ -49,7 +49,7 @@ def export_model(
 @model.command("name")
 def name_round(
     project: Project,
-    round_: Annotated[str, typer.Argument(metavar="ROUND", help="Number or present name of the round.")],
+    round_: Annotated[str, typer.Argument(metavar="ROUND", help="Number or current name of the round.")],
     name: Annotated[str, typer.Argument(help="The new name; '' removes the name.")],
     as_json: Json = False,
 ) -> None:
@@ -74,15 +74,15 @@ def predict(  # noqa: PLR0913 (one parameter for each option)
     hop: Hop = None,
     tracks: Annotated[
         Literal["audacity", "raven"] | None,
-        typer.Option(help="Also write Audacity label tracks or Raven selection tables, in a folder beside the table."),
+        typer.Option(help="Also write Audacity label tracks or Raven selection tables, in a folder next to the table."),
     ] = None,
     tracks_above: Annotated[
-        float, typer.Option(help="Only predictions with at least this confidence (0 to 1) are in the tracks.")
+        float, typer.Option(help="Write only predictions with at least this confidence (0 to 1) to the tracks.")
     ] = 0.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table and start again.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Predict the classes of files with the model of a round. An interrupted command continues when it is run again."""
+    """Predict the classes of files with the model of a round. Run an interrupted command again to continue it."""
     from app.cli.commands.import_ import window_options
     from app.jobs.predicting import PredictOptions, predict_files
 
@@ -98,7 +98,7 @@ def predict(  # noqa: PLR0913 (one parameter for each option)
         print_note(
             f"{done['unreadable'] - len(done['unreadable_files']):,} more files cannot be read; see the column error."
         )
-    earlier = f" {done['continued']:,} of them were done before." if done["continued"] else ""
+    earlier = f" {done['continued']:,} of them were predicted before." if done["continued"] else ""
     what = "files" if windows is None else "files and windows"
     beside = f" Tracks: {done['tracks']}." if "tracks" in done else ""
     sentence = f"{done['files']:,} {what} in {done['target']}, predicted by round {done['round']}.{earlier}{beside}"
@@ -149,7 +149,7 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="The folder of an exported model or of exported labels.")],
     as_json: Json = False,
 ) -> int:
-    """Recompute the hashes of an export's files and rows, and name what does not fit."""
+    """Recompute the hashes of an export's files and rows, and list mismatches."""
     from dataclasses import asdict
 
     from storage.exporting.verify import verify_folder

@@ -1,4 +1,4 @@
-"""Commands about people: annotators, API tokens, roles and the audit log."""
+"""Commands for annotators, API tokens, roles and the audit log."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ tokens = typer.Typer(help="Tokens for programs that use the API: new, list, revo
 @tokens.command("new")
 def new_token(
     name: Annotated[str, typer.Option(help="What the token is for, such as ci.")],
-    role: Annotated[RoleName, typer.Option(help="The most that the token may do, in any project.")] = "annotator",
+    role: Annotated[RoleName, typer.Option(help="The highest role of the token, in any project.")] = "annotator",
     person: Annotated[
-        str | None, typer.Option(help="Whose labels the token gives; default: an annotator with the token's name.")
+        str | None, typer.Option(help="The annotator of the token's labels; default: one with the token's name.")
     ] = None,
     as_json: Json = False,
 ) -> None:

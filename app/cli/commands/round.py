@@ -1,4 +1,4 @@
-"""Following a round from the command line."""
+"""Requests and follows a round from the command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from storage.database.store import Store
 from storage.rounds.log import RoundLog, RoundRow
 
 POLL_SECONDS = 0.5
-NO_WORKER_SECONDS = 10.0  # before a missing worker is reported
+NO_WORKER_SECONDS = 10.0  # time after which a missing worker is reported
 
 
 def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
-    """The next round with some settings of its own. A round that is under way keeps its settings; a note says so."""
+    """Request the next round with the given settings. If a round waits or runs already, it keeps its settings, and a
+    note is printed."""
     changes = parse_changes(settings)
     newest = RoundLog(store, project_id).latest()
     row = request_round(store, project_id, changes=changes)
@@ -27,7 +28,7 @@ def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
 
 
 def follow(store: Store, project_id: int, round_id: int, as_json: bool) -> int:
-    """Show progress until the round ends; 0 when it finished, 1 when it failed or was cancelled."""
+    """Show progress until the round ends. Returns the exit code: 0 if it finished, 1 if it failed or was cancelled."""
     asked, has_warned = time.monotonic(), False
     with progress_bar("Round") as report:
         while True:

@@ -1,4 +1,4 @@
-"""A project's settings on the command line: what the model sees, and how it learns."""
+"""`python -m app settings`: what the model sees and how it learns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def change_and_show(
 
 
 def described(store: Store, project: ProjectRow) -> dict[str, Any]:
-    """The settings as JSON."""
+    """The settings of a project as JSON values."""
     media = media_settings.of_project(store, project)
     names = media_settings.SHOWN[project.kind]
     learning = learning_settings.listed(store, project)

@@ -27,7 +27,7 @@ from storage.labeling.groups import both_sides_warning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationCommand:
-    """The options of the command, apart from the plan."""
+    """The options of the command, except those of the plan."""
 
     data: Path | None
     project: str | None
@@ -41,7 +41,7 @@ class SimulationCommand:
 
 
 def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json: bool) -> None:
-    """Run the simulation with a progress bar; prints the tables, or one JSON document with the means."""
+    """Run the simulation with a progress bar. Prints the tables, or one JSON document with the means."""
     require(command.seeds >= 1, f"{command.seeds} seeds were requested; use at least 1.")
     require(
         command.processes is None or command.processes >= 1,
@@ -67,17 +67,17 @@ def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json:
 
 
 def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
-    """The project (None for data of its own), what it is called, and the settings of its rounds."""
+    """The id of the project (None for a data set), the name of the project or data set, and the round settings."""
     config = preset_for_this_machine(command.preset)
     if command.project is None:
         require(
             command.data is not None,
-            "Name labeled data (a folder, a zip archive or a manifest), or a project with --project.",
+            "Specify labeled data (a folder, a zip archive or a manifest), or a project with --project.",
         )
         assert command.data is not None
-        require(command.data.exists(), f"{command.data} does not exist; name a folder, a zip archive or a manifest.")
+        require(command.data.exists(), f"{command.data} does not exist; use a folder, a zip archive or a manifest.")
         return None, command.data.name, config
-    require(command.data is None, "Name either data or a project, not both.")
+    require(command.data is None, "Specify either data or a project, not both.")
     with open_store() as store:
         project = find_project(store, command.project)
         own = next_config(store, project)
@@ -98,11 +98,11 @@ def _kind(command: SimulationCommand) -> MediaKind:
 
 
 def chosen_encoder(command: SimulationCommand, config: RoundConfig, out: Path) -> RoundConfig:
-    """The settings with the encoder of the command. One that is given as a folder, or used on data of its own, is
-    copied beside the results, so that a continued simulation uses the same."""
+    """The settings with the encoder of the command. An encoder that is specified as a folder, or used for a data set,
+    is copied next to the results, so that a resumed simulation uses the same encoder."""
     wanted = command.encoder
     if wanted == "auto" and config.encoder.name != "auto":
-        wanted = config.encoder.name  # given as a setting
+        wanted = config.encoder.name  # specified with --set
     if wanted == "none" or (wanted == "auto" and command.preset not in ("auto", "encoder")):
         name = dataclasses.replace(config.encoder, name="none" if wanted == "none" else "auto")
         return dataclasses.replace(config, encoder=name)

@@ -1,4 +1,4 @@
-"""`python -m app backup`, `restore` and `move`: the store as a whole."""
+"""`python -m app backup`, `restore` and `move`: commands for the entire store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def backup(
     from storage.database import backup_files, backups
     from storage.database.locations import from_environment
 
-    if list_:  # without opening the store, which may be damaged
+    if list_:  # does not open the store, which may be damaged
         paths = [str(path) for path in backup_files.listed(from_environment().home)]
         show(paths, as_json, "\n".join(paths) or "There are no backups yet.")
         return
@@ -36,7 +36,7 @@ def backup(
 
 
 def restore(source: Annotated[Path, typer.Argument(help="A backup file.")], as_json: Json = False) -> None:
-    """Restore the store from a backup, also a damaged one. The current state is kept first."""
+    """Restore the store from a backup, even if the store is damaged. The current state is saved first."""
     from storage.database.restore import restore as restore_store
     from storage.database.store import Store
 
@@ -53,7 +53,7 @@ def move(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy this store to PostgreSQL and compare the two. An interrupted move resumes when it is run again."""
+    """Copy this store to PostgreSQL and compare both. Run an interrupted move again to resume it."""
     from dataclasses import asdict
 
     from storage.database.locations import database_url, shown
@@ -64,5 +64,5 @@ def move(
         folder = home.absolute() if home is not None else store.home
         with Store.open(database_url(target, folder), folder) as other:
             done = move_store(store, other, report)
-    sentence = f"Everything is in {shown(target)}, compared row by row. Set WINNOW_DATABASE_URL to use it."
+    sentence = f"Everything was copied to {shown(target)} and compared row by row. Set WINNOW_DATABASE_URL to use it."
     show(asdict(done), as_json, sentence)

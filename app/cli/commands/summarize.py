@@ -1,4 +1,4 @@
-"""`python -m app summarize`: a small set with weights, its accuracy, and its export."""
+"""`python -m app summarize`: selects a small weighted subset, measures its accuracy, and exports it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from storage.database.store import Store
 
 
 def summarize_and_report(store: Store, request: SummaryRequest, as_json: bool) -> None:
-    """Summarize, with a target also export, and print the accuracy of the summary."""
+    """Summarize, export if there is a target, and print the accuracy of the summary."""
     with progress_bar("Summarizing") as report:
         result = export_summary(store, request, report)
     show(result, as_json, lambda: words(result))
 
 
 def words(result: dict[str, Any]) -> str:
-    """The result as lines of text."""
+    """The result of a summary as lines of text."""
     kind = "weighted" if result["weighted"] else "unweighted"
     lines = [
         f"{result['items']:,} of {result['n_labeled']:,} labeled items ({kind}), measured on {result['measured_on']}."

@@ -16,7 +16,7 @@ from storage.projects.projects import get_project
 
 
 def follow(store: Store, project_id: int, as_json: bool) -> int:
-    """Scan the folder until the watch ends or Ctrl-C; if another process serves the watch, only print its state."""
+    """Scan the folder until the watch ends or Ctrl-C. If another process serves the watch, only print its state."""
     from app.worker.folder_watcher import SCAN_SECONDS, FolderWatcher
 
     watcher = FolderWatcher(store)
@@ -32,13 +32,13 @@ def follow(store: Store, project_id: int, as_json: bool) -> int:
                     time.sleep(SCAN_SECONDS)
     except KeyboardInterrupt:
         print_note(
-            "Stopped here. A worker continues to watch the folder; to end that: python -m app watch PROJECT --stop"
+            "Stopped here. A worker continues to watch the folder. To end that: python -m app watch PROJECT --stop"
         )
     return show_watch(store, project_id, as_json)
 
 
 def show_watch(store: Store, project_id: int, as_json: bool) -> int:
-    """Print the state of the project's watch; raises NotFound if it has none. Returns the exit code."""
+    """Print the state of the project's watch. Raises NotFound if it has none. Returns the exit code."""
     row = watches.get(store, project_id)
     if row is None:
         raise NotFound("This project does not watch a folder. Start with: python -m app watch PROJECT FOLDER")
@@ -53,7 +53,7 @@ def show_watch(store: Store, project_id: int, as_json: bool) -> int:
 
 
 def words(watch: dict[str, Any]) -> str:
-    """The state of a watch as one sentence."""
+    """The state of a watch as lines of text."""
     lines = [
         f"{watch['folder']} is {'watched' if watch['status'] == 'active' else 'no longer watched'}: {watch['taken']:,} "
         f"imported, {watch['duplicate']:,} duplicates, {watch['unreadable']:,} unreadable, "
