@@ -154,7 +154,7 @@ def test_an_upload_of_embeddings_is_one_table_with_its_keys(store, tmp_path):
 def test_a_bad_folder_is_refused_and_nothing_is_kept(store, tmp_path, capsys):
     folder = tiny.write(tmp_path / "given", tiny.linear(), output={"dimension": 7})
     assert main(["encoders", "add", str(folder)]) == 1
-    assert "must have the dimension 7" in capsys.readouterr().err
+    assert "must have the size 7" in capsys.readouterr().err
     assert main(["encoders", "list", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["efficientnet-lite0"]
 

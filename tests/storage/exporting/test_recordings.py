@@ -159,4 +159,4 @@ def test_starts_and_ends_of_a_table_of_cut_files_are_not_parts(sqlite_store, tmp
     project = create_project(sqlite_store, "cut", "audio").id
     report = run_import(sqlite_store, project, open_source(tmp_path / "cut.csv"), ImportOptions())
     assert (report.imported, report.recordings) == (2, 0)
-    assert any("are not used: every row names a file of its own" in warning for warning in report.warnings)
+    assert any("are not used: every row names a different file" in warning for warning in report.warnings)
