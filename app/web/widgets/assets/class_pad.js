@@ -1,22 +1,22 @@
-// The classes as buttons: up to ten in a row; more in columns as wide as their names need, in groups ("animals/dog"), with a
-// row of likely and recent classes before them and a field that filters by name.
+// The classes as buttons. Up to ten are in a row. More are in columns that fit their names, in groups ("animals/dog"), with
+// a row of likely and recent classes above them and a field that filters by name.
 
 const ONE_ROW = 10;
-const QUICK = 5; // of likely classes, and of recent ones
-const LONG_LIST = 80; // classes; more never fit into the window, so the item keeps its height and they scroll
-const WIDEST = 212; // pixels of a column; longer names have two lines
+const QUICK = 5; // number of likely classes, and of recent classes
+const LONG_LIST = 80; // more classes never fit into the window: the item keeps its height, and the classes scroll
+const WIDEST = 212; // largest width of a column in pixels; longer names have two lines
 
 function plainName(text) {
   return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[\s_\-/]+/g, " ").trim();
 }
 
-// Everything before the last slash is the group; a name that starts or ends with one has none.
+// The group is everything before the last slash. A name that starts or ends with a slash has no group.
 function groupOf(name) {
   const at = name.lastIndexOf("/");
   return at > 0 && at < name.length - 1 ? [name.slice(0, at), name.slice(at + 1)] : ["", name];
 }
 
-// How well a name matches: 0 is the best, -1 is no match. `words` are the plain words that were typed.
+// The rank of a match: 0 is the best, -1 is no match. `words` are the normalized words that were typed.
 function matchRank(entry, words) {
   if (!words.every((word) => entry.plain.includes(word))) return -1;
   const typed = words.join(" ");
@@ -25,7 +25,7 @@ function matchRank(entry, words) {
   return words.every((word) => ` ${entry.plain}`.includes(` ${word}`)) ? 2 : 3;
 }
 
-// A name that may be broken after its underscores and slashes.
+// A name that can be wrapped after underscores and slashes.
 function breakable(name) {
   return name.split(/(?<=[_/])/).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
 }
@@ -52,7 +52,7 @@ class ClassPad {
     const sizes = groupedBy(classes, (entry) => groupOf(entry.name)[0]);
     this.entries = classes.map((entry) => {
       const [prefix, last] = groupOf(entry.name);
-      const [group, own] = sizes.get(prefix).length > 1 ? [prefix, last] : ["", entry.name]; // one name is no group
+      const [group, own] = sizes.get(prefix).length > 1 ? [prefix, last] : ["", entry.name]; // a single name does not form a group
       return { ...entry, group, own, plain: plainName(entry.name), plainOwn: plainName(own) };
     });
     this.grouped = this.many && this.entries.some((entry) => entry.group);
@@ -76,7 +76,7 @@ class ClassPad {
     return made;
   }
 
-  // Wide enough for the longest word, and for half of the longest name.
+  // The column width: enough for the longest word, and for half of the longest name.
   columnWidth() {
     const pen = document.createElement("canvas").getContext("2d");
     pen.font = `500 ${this.many ? 13.5 : 14.5}px ${getComputedStyle(this.parts.list).fontFamily || "sans-serif"}`;
@@ -110,7 +110,7 @@ class ClassPad {
     return nodes;
   }
 
-  // The first match of what was typed; null when nothing was typed or nothing matches.
+  // The first match of the typed text, or null.
   first() {
     return (this.isFiltered && this.matches[0]) || null;
   }
@@ -121,7 +121,8 @@ class ClassPad {
     this.filter("");
   }
 
-  // `suggested` and `given` are class ids or null; `likely` class ids from the model, `recent` those used last.
+  // `suggested` and `given` (the current label) are class ids or null. `likely` are class ids from the model, `recent` the
+  // class ids used last.
   show({ suggested, given, likely, recent }) {
     for (const [name, id] of [["suggested", suggested], ["given", given]]) {
       const before = this.buttons.get(this.marked[name]);
@@ -146,10 +147,10 @@ class ClassPad {
     this.parts.quick.replaceChildren(...nodes);
     this.parts.quick.dataset.empty = String(!nodes.length);
     cancelAnimationFrame(this.trimming);
-    this.trimming = requestAnimationFrame(() => this.trimQuick()); // not now: reading the layout would delay the card
+    this.trimming = requestAnimationFrame(() => this.trimQuick()); // deferred, because reading the layout would delay the card
   }
 
-  // What has no room on the one line is left out, for the keyboard too.
+  // Classes that do not fit on the line are removed, also from keyboard navigation.
   trimQuick() {
     const { quick } = this.parts;
     const first = quick.firstElementChild;

@@ -1,4 +1,4 @@
-// Shared by all widgets: requests to our own routes, and the outbox that never loses a label.
+// Shared by all widgets: requests to our own routes, and the outbox, which sends every label at least once.
 
 const RETRY_MS = [400, 800, 1500, 3000, 5000];
 const TIMEOUT_MS = 20000;
@@ -27,11 +27,11 @@ function element(tag, properties = {}, ...children) {
 class ApiError extends Error {
   constructor(status, message) {
     super(message);
-    this.status = status; // 0: no answer
+    this.status = status; // HTTP status; 0 without a response
   }
 }
 
-// Requests carry the tab's own ticket, so two tabs of one browser can work under two names.
+// Requests have the tab's own ticket, so two tabs of one browser can work under two names.
 class Api {
   constructor(ticket) {
     this.ticket = ticket;
@@ -63,7 +63,7 @@ class Api {
     return answer;
   }
 
-  // The session cookie lets <img> and <audio> through; it is set once per ticket.
+  // Set the session cookie, which <img> and <audio> need, once per ticket.
   async openSession() {
     if (this.cookieFor !== this.ticket) {
       const ticket = this.ticket;
@@ -86,8 +86,8 @@ class Api {
   }
 }
 
-// Every event is written to localStorage before anything else happens, under a key of its own: tabs cannot overwrite each
-// other, and what a killed browser had not sent is found and sent by the next page. The server applies an event id once.
+// Every event is first written to localStorage under its own key, so tabs cannot overwrite each other's events. After a
+// browser crash, the next page finds the unsent events and sends them. The server applies each event id only once.
 class Outbox extends EventTarget {
   constructor(api, projectId, annotatorId) {
     super();
@@ -119,7 +119,7 @@ class Outbox extends EventTarget {
         if (event && event.uuid && !known.has(event.uuid)) this.waiting.push(event);
       }
     } catch (error) {
-      // A browser without storage still sends; its unsent events do not survive a crash.
+      // Without storage, events are still sent, but unsent events are lost in a crash.
     }
     this.waiting.sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : (a.order || 0) - (b.order || 0)));
     if (this.waiting.length) queueMicrotask(() => this.send());
@@ -142,7 +142,7 @@ class Outbox extends EventTarget {
     try {
       localStorage.removeItem(this.prefix + event.uuid);
     } catch (error) {
-      // Nothing to forget.
+      // Without storage there is nothing to remove.
     }
   }
 
@@ -180,7 +180,7 @@ class Outbox extends EventTarget {
   failed(batch, error) {
     if (error.status >= 400 && error.status < 500 && ![401, 408, 421, 429].includes(error.status)) {
       const ids = new Set(batch.map((event) => event.uuid));
-      this.waiting = this.waiting.filter((event) => !ids.has(event.uuid)); // the server will never accept them: report it
+      this.waiting = this.waiting.filter((event) => !ids.has(event.uuid)); // the server will never accept them
       for (const event of batch) {
         this.forget(event);
         this.dispatchEvent(new CustomEvent("refused", { detail: { event, reason: error.message } }));
@@ -199,7 +199,7 @@ class Outbox extends EventTarget {
   }
 }
 
-// One per page, whichever widget comes first; it outlives reruns and screens.
+// One client per page, created by the first widget. It is kept across reruns and screens.
 function winnowClient(data) {
   if (!window.winnowClient) window.winnowClient = { api: new Api(data.ticket), outboxes: new Map() };
   const client = window.winnowClient;
@@ -213,8 +213,8 @@ function winnowClient(data) {
   return { api: client.api, outbox };
 }
 
-// Streamlit calls a widget's function again on every change of data, without its clean-up in between: the previous
-// clean-up runs first, or handlers would pile up and one key would count twice.
+// Streamlit calls a widget's function again on every change of data without calling its clean-up function. The previous
+// clean-up must run first; otherwise handlers would accumulate and one key press would count twice.
 const cleanUps = new WeakMap();
 
 function remount(parentElement, cleanUp) {
@@ -228,7 +228,7 @@ function remount(parentElement, cleanUp) {
   return once;
 }
 
-// The keys that a control without text uses itself. A control with text uses all of them.
+// The keys that a control without text input handles itself. A control with text input handles all keys.
 const CONTROL_KEYS = { range: /^(Arrow|Home|End|Page)/, checkbox: /^ $/ };
 
 function usesKey(target, key) {
@@ -237,7 +237,7 @@ function usesKey(target, key) {
   return own ? own.test(key) : target.matches("input, textarea, select, [contenteditable=''], [contenteditable='true']");
 }
 
-// Whether a key belongs to another element: a field, a dialog, or a list outside our own `root`.
+// Whether another element handles a key: a field, a dialog, or a list outside of `root`.
 function typingSomewhere(event, root) {
   const path = event.composedPath();
   if (path.some((node) => usesKey(node, event.key))) return true;

@@ -1,12 +1,12 @@
-// The cards ahead and behind. Media of the next cards are fetched and decoded before they are needed, so that the next card
-// is on screen in the frame after the key, whatever the server does meanwhile.
+// The next and previous cards. Media of the next cards are fetched and decoded in advance, so that the next card is shown
+// in the frame after a key press, even if the server is slow.
 
-const DEPTH = 20; // cards held ready, so that a fast annotator has cards while the server is slow for a second
+const DEPTH = 20; // cards fetched in advance, enough for a fast annotator while the server is slow for a second
 const KEEP_BEHIND = 20;
 const LIVE_MS = 900;
 
-// Leases are held under a name made for each page load. The load before, if its page is gone (nobody holds its lock; a
-// duplicated tab finds it held), is named too, so that a reload continues with the same cards.
+// Each page load has its own name for leases. If the previous page of this tab is closed (its lock is free; in a duplicated
+// tab it is still held), its name is sent too, so that a reload continues with the same cards.
 async function holderNames() {
   const holder = makeUuid();
   let previous = null;
@@ -43,7 +43,7 @@ class Deck extends EventTarget {
     this.ahead = [];
     this.behind = [];
     this.current = null;
-    this.handled = new Set(); // labeled or skipped here and not undone; the server may not have the event yet
+    this.handled = new Set(); // items labeled or skipped here and not undone; the server may not have the event yet
     this.state = null;
     this.problem = "";
     this.preparing = 0;
@@ -113,12 +113,12 @@ class Deck extends EventTarget {
     const before = this.state;
     this.state = state;
     this.dispatchEvent(new Event("state"));
-    if (before && before.batch.round_id !== state.batch.round_id) this.fill({ release: true }); // a new batch: it comes first
+    if (before && before.batch.round_id !== state.batch.round_id) this.fill({ release: true }); // a new batch comes first
     this.follow(before, state.live);
   }
 
-  // Live predictions: the suggestions of the cards to come are fetched again. The card on screen stays as it is.
-  // "followed" says that the next cards have them.
+  // Live predictions: fetch the suggestions of the next cards again. The current card is not changed. The event "followed"
+  // is dispatched when the next cards have the new suggestions.
   async follow(before, live) {
     if (!live || !before || !before.live || live.revision === before.live.revision) return;
     const items = this.ahead.map((card) => card.item_id);
@@ -132,7 +132,7 @@ class Deck extends EventTarget {
     if (!this.closed) this.dispatchEvent(new CustomEvent("followed", { detail: live }));
   }
 
-  // A label was stored: its effect on the predictions is there within a second.
+  // Call this after a label was stored: its effect on the predictions is available within a second.
   followSoon() {
     clearTimeout(this.soon);
     if (this.state && this.state.live && !this.closed) this.soon = setTimeout(() => this.refreshState(), LIVE_MS);
@@ -196,7 +196,7 @@ class Deck extends EventTarget {
     if (this.needs()) this.fill();
   }
 
-  // Put the current card back in front of those ahead and show `card` instead.
+  // Put the current card back in front of the next cards and show `card` instead.
   show(card) {
     if (this.current && this.current !== card) this.ahead.unshift(this.current);
     this.ahead = this.ahead.filter((other) => other.item_id !== card.item_id);
@@ -211,7 +211,7 @@ class Deck extends EventTarget {
     this.dispatchEvent(new Event("card"));
   }
 
-  // A card by item, from memory or from the server.
+  // The card of an item, from memory or from the server.
   async find(itemId) {
     const all = [this.current, ...this.behind, ...this.ahead];
     const known = all.find((card) => card && card.item_id === itemId && card.media);

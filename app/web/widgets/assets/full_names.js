@@ -1,4 +1,4 @@
-// The full form of a name that is cut or shown in part: hovering shows the title; for the keyboard, a tip beside the focus.
+// The full form of a truncated name: hovering shows the title; keyboard focus shows a tip next to the element.
 
 class FullNames {
   constructor(root, tip) {

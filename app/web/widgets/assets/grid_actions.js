@@ -1,4 +1,4 @@
-// What can be done with the selected items, or with all items found, besides labeling them.
+// The actions on the selected items or on all items found, other than labeling.
 
 const ACTIONS = [
   ["skip", "Skip", "S", true], // name, words, key, only for selected items
@@ -39,7 +39,7 @@ class GridActions {
     return this.grid.selection.chosen.size || this.grid.total;
   }
 
-  // The items of an action: those selected, else the query that found them.
+  // The items of an action: the selected ones or, without a selection, the query.
   target() {
     const chosen = [...this.grid.selection.chosen];
     return chosen.length ? { items: chosen } : { query: this.grid.body() };
@@ -92,7 +92,7 @@ class GridActions {
     openSheet(this.sheet);
   }
 
-  // What the message offers next: the place of the result, or undo.
+  // The button of the message: open the result, or undo.
   offer(answer) {
     if (answer.go) return { words: "Open Export", go: () => this.grid.trigger("go", answer.go) };
     return answer.undo ? { words: "Undo", go: () => this.grid.undo() } : null;

@@ -1,4 +1,4 @@
-// What the grid shows: filters, search, order and tile size. Gives the query that the server answers.
+// The controls of the grid: filters, search, order and tile size. They determine the query for the server.
 
 const SORTS = [
   ["sure", "Most confident first"],
@@ -13,7 +13,7 @@ const SORTS = [
 ];
 const BY_MODEL = ["sure", "unsure", "outliers", "duplicates"]; // orders that need a round
 const SIZE_KEY = "winnow.tile-size";
-const ONE_LINE = 44; // characters of class names that have room as buttons
+const ONE_LINE = 44; // total characters of class names that fit as buttons
 const SEARCH_DELAY_MS = 250;
 
 class GridFilters extends EventTarget {
@@ -24,9 +24,9 @@ class GridFilters extends EventTarget {
       screen: one(".screen"), show: one(".show select"), filter: one(".filter"), lead: one(".lead"), list: one(".filterlist"), search: one(".search"), toggle: one(".toggle"),
       active: one(".toggle .active"), panel: one(".panel"), sort: one(".sort"), size: one(".size input"), clear: one(".clear"), confidence: one(".confidence"),
     };
-    this.items = items; // only these, or null
-    this.classId = null; // predicted as
-    this.sort = null; // null: the usual one
+    this.items = items; // show only these items; null: all
+    this.classId = null; // show only items predicted as this class
+    this.sort = null; // null: the default order
     this.guessed = false;
     this.listen();
     this.showSize(Number(this.stored(SIZE_KEY)) || 188);
@@ -91,7 +91,7 @@ class GridFilters extends EventTarget {
   }
 
   get order() {
-    return this.sort || (this.parts.show.value === "labeled" ? "labeled" : "sure"); // without predictions that is the queue's
+    return this.sort || (this.parts.show.value === "labeled" ? "labeled" : "sure"); // without predictions, "sure" is the order of the queue
   }
 
   get isFiltered() {
@@ -99,14 +99,14 @@ class GridFilters extends EventTarget {
     return Object.keys(rest).length > 0;
   }
 
-  // The body of a request; what is not set is left out.
+  // The body of a request, without the fields that are not set.
   query() {
     const number = (name) => (this.field(name) === "" ? null : Number(this.field(name)));
     const share = (name) => (number(name) === null ? null : Math.max(0, Math.min(1, number(name) / 100)));
     const day = (name, days) => {
       if (!this.field(name)) return null;
       const [y, m, d] = this.field(name).split("-").map(Number);
-      return new Date(y, m - 1, d + days).toISOString(); // the start of a day where the person is
+      return new Date(y, m - 1, d + days).toISOString(); // the start of the day in the browser's time zone
     };
     const all = {
       show: this.parts.show.value,
@@ -127,7 +127,7 @@ class GridFilters extends EventTarget {
     return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== null && value !== undefined));
   }
 
-  // Classes and whether there are predictions, when either has changed.
+  // Redraw the filters if the classes or the existence of predictions have changed.
   learn(classes, guessed) {
     this.classes = classes;
     this.guessed = guessed;
@@ -176,7 +176,7 @@ class GridFilters extends EventTarget {
     try {
       localStorage.setItem(SIZE_KEY, String(size));
     } catch (error) {
-      // A browser without storage starts with the usual size.
+      // Without storage, the default size is used.
     }
   }
 

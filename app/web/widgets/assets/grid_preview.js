@@ -1,4 +1,4 @@
-// One item large: the picture, or spectrogram and sound, with what is known about it.
+// A large preview of one item: the picture, or spectrogram and sound, with its label, prediction and notes.
 
 class GridPreview {
   constructor(root, grid) {
@@ -63,7 +63,7 @@ class GridPreview {
     if (next && next !== this.tile) this.show(next);
   }
 
-  // Class keys label the item that is shown; then the next one is.
+  // Class keys label the item in the preview, then the next item is shown.
   key(e) {
     if (e.defaultPrevented || e.repeat || e.isComposing) return;
     if (isUndo(e)) return this.undo(e);
@@ -88,7 +88,7 @@ class GridPreview {
     if (this.sheet.open) this.showFacts();
   }
 
-  // Takes back the last action and shows its item.
+  // Undo the last action and show its item.
   undo(e) {
     e.preventDefault();
     const last = this.grid.bulks[this.grid.bulks.length - 1];
@@ -98,7 +98,7 @@ class GridPreview {
   }
 
   closed() {
-    this.parts.big.replaceChildren(); // ends the sound
+    this.parts.big.replaceChildren(); // stops the sound
     const node = this.tile && this.grid.nodeOf(this.tile.item_id);
     if (node) this.grid.focus(node);
   }

@@ -1,4 +1,4 @@
-// All items as tiles: filtered, sorted, selected together. One key labels what is selected; undo takes it back.
+// All items as tiles that can be filtered, sorted and selected. One key labels the selection; undo reverts it.
 
 const COMMANDS = [
   ["select", " ", "Space", "Select or deselect the tile"],
@@ -19,9 +19,9 @@ const MOVING = [
   ["Esc", "Select nothing"],
 ];
 const PAGE = 60;
-const SIMILAR = 240; // tiles of "like this"
+const SIMILAR = 240; // number of similar items that are shown
 const GRID_POLL_MS = 6000;
-const FEW_CLASSES = 12; // with a button each
+const FEW_CLASSES = 12; // up to this number, each class has a button
 
 function tileMarks(tile) {
   const marks = [];
@@ -129,7 +129,7 @@ class Grid {
 
   take(answer, limit) {
     const known = new Set(this.tiles.map((tile) => tile.item_id));
-    const hides = this.filters.query().show === "waiting"; // what was labeled here and the server may not have the event yet
+    const hides = this.filters.query().show === "waiting"; // hide items labeled here, because the server may not have the event yet
     this.tiles.push(...answer.tiles.filter((tile) => !known.has(tile.item_id) && !(hides && this.gone.has(tile.item_id))));
     if (answer.tiles.length) this.last = answer.tiles[answer.tiles.length - 1].item_id;
     if (this.like && !answer.guessed) {
@@ -147,7 +147,7 @@ class Grid {
     try {
       this.filters.setChoices(await this.api.post(`${this.path}/items/choices`, {}));
     } catch (error) {
-      // The filters keep the choices they have.
+      // The filters keep their current choices.
     }
   }
 
@@ -292,7 +292,7 @@ class Grid {
   command(e) {
     const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
-    const command = commandOf(pressed); // the server gives no class the key of a command
+    const command = commandOf(pressed); // the server never assigns the key of a command to a class
     const entry = classOfKey(e, pressed, this.classes);
     if (pressed === "Escape") this.escape();
     else if (pressed.startsWith("Arrow")) this.walk(pressed, e.shiftKey);
@@ -373,7 +373,8 @@ class Grid {
   }
 
   // --- all like this -------------------------------------------------------------------------------------------------
-  // The items most similar to one tile, nearest first; those with its prediction are selected, up to the first other one.
+  // Show the items most similar to one tile, nearest first. Those with the same prediction are selected, up to the first
+  // item with another prediction.
   async selectLike() {
     const node = this.focused() || this.nodeOf([...this.selection.chosen].pop());
     if (!node) return this.notify("Select or focus one tile first.");
@@ -430,7 +431,7 @@ class Grid {
     this.done(bulk, `${whole(bulk.length)} labeled ${entry.name}`, true);
   }
 
-  // `kind`: skip or flag. A flag is removed when all of the items have it.
+  // `kind` is skip or flag. If all items are flagged, the flags are removed.
   mark(kind, chosen) {
     if (!chosen.length) return;
     const removes = kind === "flag" && chosen.every((tile) => tile.flagged);
@@ -443,7 +444,7 @@ class Grid {
     this.done(bulk, `${whole(bulk.length)} ${kind === "skip" ? "skipped" : removes ? "without a flag" : "flagged"}`, kind === "skip");
   }
 
-  // Items that no longer wait leave the list of those to label; elsewhere they stay, as they are now.
+  // In the list of items to label, items that no longer wait are removed. In other lists their tiles are updated.
   done(bulk, words, settles) {
     this.quiet();
     this.bulks.push(bulk);
@@ -479,14 +480,14 @@ class Grid {
     const missing = bulk.filter(({ tile }) => !shown.has(tile)).sort((a, b) => a.at - b.at);
     const ids = new Set(missing.map(({ tile }) => tile.item_id));
     this.tiles = this.tiles.filter((tile) => !ids.has(tile.item_id));
-    for (const { tile, at } of missing) this.tiles.splice(at, 0, tile); // each where it was
+    for (const { tile, at } of missing) this.tiles.splice(at, 0, tile); // at their previous positions
     this.total += missing.length;
     this.draw();
     this.redraw(back);
     this.selection.set(back.map((tile) => tile.item_id));
   }
 
-  // What was done before this page was opened, one action at a time, newest first.
+  // Undo actions from before this page was opened, one at a time, newest first.
   async undoEarlier() {
     try {
       const answer = await this.api.post(`${this.path}/recent`, { limit: 1 });

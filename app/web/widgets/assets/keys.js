@@ -1,4 +1,4 @@
-// Keys shared by the labeling card and the grid: which key was meant, and the sheet that lists all keys.
+// Keys of the labeling card and the grid: the key of a keyboard event, and the sheet that lists all keys.
 
 // Ctrl, Cmd or Alt, but not AltGr: on many layouts "[" and "]" need it.
 function hasModifier(e) {
@@ -9,8 +9,9 @@ function isUndo(e) {
   return (e.ctrlKey || e.metaKey) && !e.altKey && !e.shiftKey && e.key.toLowerCase() === "z";
 }
 
-// The key as classes and commands are bound: letters in lower case. `isBound(key)` says whether something has it. A key of
-// the digit row that nothing has stands for its digit: on French and Czech keyboards digits need Shift.
+// The key of an event in the form in which classes and commands are bound: letters in lower case. `isBound(key)` returns
+// whether a class or command has it. An unbound key of the digit row counts as its digit, because digits need Shift on
+// French and Czech keyboards.
 function pressedKey(e, isBound) {
   const key = e.key.length === 1 ? e.key.toLowerCase() : e.key;
   const digit = /^Digit([0-9])$/.exec(e.code || "");
@@ -18,7 +19,7 @@ function pressedKey(e, isBound) {
   return key;
 }
 
-const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // further keys of a command
+const ALSO = { undo: ["Backspace", "Ctrl+Z"] }; // additional keys of a command
 
 // The command that a key is bound to; `commands`: [name, key, cap, words].
 function boundCommand(commands, key) {
@@ -29,12 +30,12 @@ function capsOf(name, cap) {
   return [cap, ...(ALSO[name] || [])];
 }
 
-// The class that a key labels. Shift and a letter is no class key.
+// The class that a key is bound to. Shift with a letter is not a class key.
 function classOfKey(e, key, classes) {
   return e.shiftKey && /^[a-z]$/.test(key) ? null : classes.find((entry) => entry.key === key) || null;
 }
 
-// `rows`: [caps, words]. The sheet opens at its top, with the focus on its title: a focus on the button below would scroll.
+// `rows`: [caps, words]. The sheet opens with the focus on its title, because a focus on the button below would scroll it.
 function fillKeySheet(sheet, rows) {
   const cap = (text) => element("kbd", {}, text);
   sheet.querySelector("dl").replaceChildren(

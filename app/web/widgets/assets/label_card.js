@@ -1,4 +1,4 @@
-// The labeling surface: one key = label and next. It owns its cards and its queue; Streamlit reruns never touch them.
+// The labeling card: one key labels the item and shows the next one. Streamlit reruns do not affect its cards and queue.
 
 const COMMANDS = [
   ["accept", "Enter", "Enter", "Accept the suggestion"],
@@ -19,7 +19,7 @@ const COMMANDS = [
   ["guidelines", "g", "G", "Guidelines of this project"],
   ["keys", "?", "?", "All keys"],
 ];
-const RECENT = 60; // actions that are searched for recent classes
+const RECENT = 60; // number of latest actions from which the recent classes are taken
 const CLICK_GUARD_MS = 250;
 const POLL_MS = 4000;
 
@@ -39,7 +39,7 @@ class LabelCard {
     this.player = new Player(this.view.parts);
     this.zoom = new Zoom(this.view.parts.picture, this.view.parts.zoomed);
     this.strip = new RecordingStrip(this);
-    this.actions = []; // what undo takes back, oldest first
+    this.actions = []; // actions that can be undone, oldest first
     this.shownAt = performance.now();
     this.lastClick = 0;
     this.classes = [];
@@ -57,7 +57,7 @@ class LabelCard {
     this.openItem(data.open_item);
   }
 
-  // An item that another screen opens here.
+  // Show an item that another screen opens.
   openItem(itemId) {
     if (itemId && itemId !== this.opened) this.reveal((this.opened = itemId));
   }
@@ -82,7 +82,7 @@ class LabelCard {
     on(this.deck, "changed", () => this.showEmpty());
     for (const name of ["prepared", "card", "changed"]) on(this.deck, name, () => this.showReadiness());
     on(this.root, "pointerdown", (e) => {
-      if (e.target.closest && e.target.closest("button")) e.preventDefault(); // a click leaves no focus behind for Space to press
+      if (e.target.closest && e.target.closest("button")) e.preventDefault(); // a click must not focus the button, or Space would press it
     });
     on(this.root, "click", (e) => this.click(e));
     on(this.view.parts.search, "input", () => this.pad.filter(this.view.parts.search.value));
@@ -152,7 +152,7 @@ class LabelCard {
     this.view.screen.dataset.preparing = String(this.deck.preparing);
   }
 
-  // What the last labels changed; the predictions of the next cards are updated.
+  // Show how many predictions the last labels changed, after the predictions of the next cards have been updated.
   showEffect({ n_new, n_changed }) {
     if (!n_changed) return;
     const labels = n_new === 1 ? "This label" : `The last ${whole(n_new)} labels`;
@@ -190,9 +190,9 @@ class LabelCard {
     if (onButton && (e.key === " " || e.key === "Enter")) return; // the focused control handles it
     const commandOf = (key) => boundCommand(COMMANDS, key);
     const pressed = pressedKey(e, (key) => commandOf(key) || this.classes.some((entry) => entry.key === key));
-    const command = commandOf(pressed); // the server gives no class the key of a command
+    const command = commandOf(pressed); // the server never assigns the key of a command to a class
     const chosen = classOfKey(e, pressed, this.classes);
-    if (chosen && command && command[0] === "context") this.label(chosen); // a class of an older project may have its key
+    if (chosen && command && command[0] === "context") this.label(chosen); // in an older project, a class may have this key
     else if (command) this.run(command[0]);
     else if (chosen) this.label(chosen);
     else return;
@@ -226,7 +226,7 @@ class LabelCard {
     const entry = this.pad.first();
     if (!entry) return;
     this.pad.clear();
-    if (this.classes.every((one) => one.key)) e.target.blur(); // else names are typed for the next item too
+    if (this.classes.every((one) => one.key)) e.target.blur(); // otherwise the name of the next class can be typed at once
     this.label(entry);
   }
 
@@ -261,7 +261,7 @@ class LabelCard {
     if (!current) return;
     const { state, class_id, confidence, item_id, round_id } = current.suggestion;
     if (state !== "none" && item_id !== current.item_id) throw new Error("a suggestion of another item");
-    const hidden = state === "hidden" ? { suggestion_round: round_id } : {}; // the server has the suggestion that was hidden
+    const hidden = state === "hidden" ? { suggestion_round: round_id } : {}; // the server knows the hidden suggestion
     this.record("label", { class_id: entry.id, suggestion: state, suggested_class_id: class_id, suggested_confidence: confidence, ...hidden });
     current.mine = entry.id;
     current.skipped = false;
@@ -303,7 +303,7 @@ class LabelCard {
     else this.earlier();
   }
 
-  // Before this page was opened: the items of earlier actions, newest first.
+  // Undo actions from before this page was opened, newest first.
   async earlier() {
     const seen = new Set([this.deck.current, ...this.deck.ahead].filter(Boolean).map((card) => card.item_id));
     const action = [...this.actions].reverse().find((a) => a.kind !== "note" && !seen.has(a.item_id));

@@ -1,4 +1,4 @@
-// What a card looks like: fills the parts of label_card.html. Everything that comes from people is set as text.
+// The view of a card: fills the parts of label_card.html. All text from users is set as text, never as HTML.
 
 class LabelView {
   constructor(root, pad) {
@@ -24,7 +24,7 @@ class LabelView {
     drawProgress(this.parts, state, kind);
   }
 
-  // The screen fills the window below the header: the picture takes what the classes leave.
+  // The screen fills the window below the header. The picture gets the height that the classes do not need.
   fit() {
     const main = document.querySelector(".stMain");
     const above = this.screen.getBoundingClientRect().top + (main ? main.scrollTop - main.getBoundingClientRect().top : 0);
@@ -93,12 +93,12 @@ class LabelView {
       rows.push(element("div", { class: "nearest" }, ...thumbs));
     }
     if (pick) rows.push(this.numbers(pick));
-    // Folded: a name such as "nine_07.wav" would reveal the class.
+    // Collapsed, because a name such as "nine_07.wav" would reveal the class.
     rows.push(element("details", { class: "file" }, element("summary", {}, "File name"), element("div", { class: "filename" }, card.name)));
     this.parts.reasons.replaceChildren(...rows);
   }
 
-  // What the method computed, for those who want to know.
+  // The numbers that the selection method computed, collapsed.
   numbers(pick) {
     const rows = [
       ["Pick", `${pick.position} of ${pick.of} in round ${pick.round}`],

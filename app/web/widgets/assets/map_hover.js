@@ -1,4 +1,4 @@
-// Shows the thumbnail of the point under the pointer. It names no item: file names may reveal the class.
+// Shows the thumbnail of the point under the pointer, without a name, because file names may reveal the class.
 
 export default function (component) {
   const { parentElement, data } = component;
@@ -24,7 +24,7 @@ export default function (component) {
     if (!Number.isSafeInteger(item)) return;
     if (item !== shown) {
       shown = item;
-      card.hidden = true; // no picture of another point while this one loads
+      card.hidden = true; // do not show the picture of another point while this one loads
       picture.onload = () => {
         if (shown === item) card.hidden = false;
       };
@@ -51,7 +51,7 @@ export default function (component) {
     plot.on("plotly_unhover", hide);
   };
   attach();
-  const timer = setInterval(attach, 400); // the plot is replaced when the page draws it anew
+  const timer = setInterval(attach, 400); // the plot is replaced when the page redraws it
   const end = () => {
     clearInterval(timer);
     release();

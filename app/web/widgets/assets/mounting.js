@@ -1,7 +1,7 @@
-// What the labeling card and the grid share as mounted widgets: listeners that end with the widget, and one widget for each
-// element, kept over Streamlit's reruns.
+// Mounting of the labeling card and the grid: listeners that are removed with the widget, and one widget per element, which
+// is kept across Streamlit's reruns.
 
-// Listeners and other work of a widget; `end` stops all of it.
+// The listeners and timers of a widget. `end` removes all of them.
 class Listeners {
   constructor() {
     this.stops = [];
@@ -27,8 +27,8 @@ class Listeners {
 
 const mountedWidgets = new WeakMap();
 
-// Mount `new Widget(element, data, trigger)`. A rerun with data of the same `Widget.identity(data)` keeps the widget and
-// calls its `update(data)`; other data replaces it. Returns the function that closes it with its element.
+// Mount `new Widget(element, data, trigger)`. A rerun whose data has the same `Widget.identity(data)` keeps the widget and
+// calls its `update(data)`; other data replaces the widget. Returns the function that closes it with its element.
 function mountWidget(Widget, { parentElement, data, setTriggerValue }) {
   winnowClient(data);
   const mounted = mountedWidgets.get(parentElement);

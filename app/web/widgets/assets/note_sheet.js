@@ -28,7 +28,7 @@ class NoteSheet {
   key(e) {
     if (e.isComposing) return;
     if (e.key === "Escape") {
-      e.preventDefault(); // a second Escape would close the dialog whatever `cancel` says
+      e.preventDefault(); // a second Escape would close the dialog regardless of `cancel`
       if (this.ask.hidden) this.leave();
       else this.asking(false);
     } else if (e.key === "Enter" && e.target === this.text) {
@@ -53,7 +53,7 @@ class NoteSheet {
   finish(save) {
     if (!this.sheet.open) return;
     const { value } = this.text;
-    this.text.blur(); // a browser takes the focus from a closed field a frame later; a key pressed before would be text for it
+    this.text.blur(); // browsers unfocus a closed field one frame later; a key pressed before that would go to the field
     this.sheet.close();
     if (save && value !== this.before) this.onSave(value);
   }

@@ -1,4 +1,4 @@
-// One clip at a time: play, replay, speed, loop, and the moving line over the spectrogram and the waveform.
+// Plays one clip at a time: play, replay, speed, loop, and the playhead on the spectrogram and the waveform.
 
 const SPEEDS = [0.5, 0.75, 1, 1.25, 1.5, 2];
 
@@ -33,7 +33,7 @@ class Player {
     if (!this.audio) return;
     this.audio.playbackRate = this.speed;
     this.audio.loop = this.looping;
-    this.audio.play().catch(() => this.paint()); // refused before the first gesture
+    this.audio.play().catch(() => this.paint()); // browsers refuse to play before the first user gesture
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(this.tick);
   }
@@ -96,7 +96,7 @@ class Player {
   }
 
   paint() {
-    const heard = this.audio ? this.audio.currentTime : 0; // a decoder may play a little more than the file states
+    const heard = this.audio ? this.audio.currentTime : 0; // a decoder may play slightly more than the duration in the file
     const at = this.seconds ? Math.min(heard, this.seconds) : heard;
     const share = this.seconds ? at / this.seconds : 0;
     const playing = Boolean(this.audio && !this.audio.paused);

@@ -1,4 +1,4 @@
-// Progress: the batch as dashes, what happens next, and how much of the project is labeled.
+// Progress: the batch as dashes, the next step, and the labeled share of the project.
 
 function percent(share) {
   const value = share * 100;

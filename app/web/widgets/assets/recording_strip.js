@@ -1,5 +1,5 @@
-// Windows of recordings: a strip of the whole recording with labels, predictions and the current place, and the context,
-// the seconds before and after a window, which are shown and played on request with the window marked.
+// Windows of recordings: a strip of the entire recording with labels, predictions and the current position; and the
+// context, which is the seconds before and after a window. It is shown and played on request, with the window marked.
 
 function clockText(seconds) {
   const whole = Math.floor(seconds + 0.0005);
@@ -11,11 +11,11 @@ function clockText(seconds) {
 const STRIP_DELAY_MS = 120;
 
 class RecordingStrip {
-  // `card`: the LabelCard that it belongs to. The strip stands below the controls of the card.
+  // `card` is the LabelCard of this strip, which is placed below the controls of the card.
   constructor(card) {
     this.card = card;
-    this.shown = null; // the card of a window
-    this.on = false; // the context is shown
+    this.shown = null; // the displayed card, if it is that of a window
+    this.on = false; // whether the context is shown
     this.data = null;
     this.place = element("p", { class: "place" });
     this.track = element("div", { class: "track", role: "img" });
@@ -41,13 +41,13 @@ class RecordingStrip {
     this.timer = setTimeout(() => this.refresh(), STRIP_DELAY_MS); // no strip is requested during fast labeling
   }
 
-  // Loads the strip of the current card; while labels are on their way, after they are saved.
+  // Load the strip of the current card. If labels are being sent, load it after they are saved.
   refresh() {
     this.late = this.card.outbox.waiting.length > 0;
     if (this.shown && !this.late) this.load(this.shown);
   }
 
-  // The queue of labels changed.
+  // Called when the queue of labels has changed.
   labelsChanged() {
     if (this.late) this.refresh();
   }

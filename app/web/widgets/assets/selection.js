@@ -3,7 +3,7 @@
 class Selection extends EventTarget {
   constructor(order) {
     super();
-    this.order = order; // () => ids in the order shown
+    this.order = order; // () => ids in the displayed order
     this.chosen = new Set();
     this.anchor = null;
   }
@@ -20,7 +20,7 @@ class Selection extends EventTarget {
     this.set(chosen);
   }
 
-  // From the last one touched up to this one.
+  // Select all tiles from the last one clicked to this one.
   extend(id) {
     const ids = this.order();
     const from = Math.max(0, ids.indexOf(this.anchor));
@@ -34,7 +34,7 @@ class Selection extends EventTarget {
   }
 }
 
-// A rectangle drawn with the mouse over the tiles adds what it touches.
+// A rectangle drawn with the mouse adds the tiles that it touches to the selection.
 class Band {
   constructor(screen, band, tilesOf, onSelect) {
     Object.assign(this, { screen, band, tilesOf, onSelect, start: null, moved: false });
@@ -85,6 +85,6 @@ class Band {
     }
     this.start = null;
     this.band.hidden = true;
-    setTimeout(() => (this.moved = false)); // the click that follows a drag is none
+    setTimeout(() => (this.moved = false)); // the click event after a drag must be ignored
   }
 }

@@ -1,6 +1,6 @@
-// The saved state in the header. It also sends what an earlier page had not sent, on every screen.
+// The save state in the header. On every screen, it also sends events that an earlier page could not send.
 
-// Pictures and sounds that were requested before there was a session were refused. They are requested once more.
+// Pictures and sounds that were requested before the session existed were refused. Request them again.
 function loadRefusedMedia() {
   const ours = [...document.querySelectorAll("img, audio")].filter((one) => new URL(one.src || "/", location).pathname.startsWith("/api/"));
   for (const one of ours) {

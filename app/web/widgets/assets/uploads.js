@@ -1,4 +1,4 @@
-// Files go one by one to our own route; the screen is notified when all of them are on the server's disk.
+// Files are sent one by one to our own route. The screen is notified when all of them are on the server's disk.
 
 async function droppedFiles(transfer) {
   const entries = Array.from(transfer.items || [], (item) => item.webkitGetAsEntry && item.webkitGetAsEntry()).filter(Boolean);
@@ -21,7 +21,7 @@ async function droppedFiles(transfer) {
   return found;
 }
 
-// One request of an upload; the numbers in its headers let the server refuse an archive of which it lost a part.
+// Send one request of an upload. With the numbers in its headers, the server detects that it has lost a part of the archive.
 async function request(api, method, path, headers, body) {
   const response = await fetch(path, { method, headers: { "X-Winnow-Ticket": api.ticket, ...headers }, body, credentials: "same-origin" });
   if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => ({}))).error || `The server returned status ${response.status}.`);

@@ -1,4 +1,4 @@
-// Pictures zoom: wheel or Z; drag moves; double click goes back. Spectrograms stay as they are.
+// Zoom of pictures: the wheel or Z zooms, dragging moves, a double click resets. Spectrograms do not zoom.
 
 class Zoom {
   constructor(picture, note) {
