@@ -1,8 +1,8 @@
-"""How long a round will take, stage by stage: by this project's last rounds, else by a stated rule.
+"""Estimates the time of a round, stage by stage, from the project's last rounds or by a rule.
 
-The rule is for two CPU cores and says so on the screen; `benchmarks/scaling.py` measures its numbers again. One
-finished round of the project replaces it. What is computed once per item (inputs, features of an encoder or a kernel)
-is expected for new items only.
+The rule is for two CPU cores, and the screen says so; `benchmarks/scaling.py` measures its constants. It is used until
+the project has a comparable finished round. Stages whose results are cached per item (inputs, features of an encoder or
+a kernel) are estimated for new items only.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from storage.labeling.pool import Pool
 from storage.projects.projects import ProjectRow, get_project, list_projects
 from storage.rounds.log import RoundLog, RoundRow
 
-ENCODE_PER_ITEM: dict[MediaKind, float] = {"image": 0.02, "audio": 0.05}  # until a round of the store has encoded some
-HEAD_PER_ITEM = {"train": 1e-3, "predict": 1e-4, "select": 1e-3}  # of the features of an encoder
-CACHED = ("encode", "prepare", "features")  # computed once per item: a later round computes those of new items
-LEAST_SHARE = 0.05  # of the seconds of a cached stage, also without new items: reading and sharing
+ENCODE_PER_ITEM: dict[MediaKind, float] = {"image": 0.02, "audio": 0.05}  # used until a round has encoded some items
+HEAD_PER_ITEM = {"train": 1e-3, "predict": 1e-4, "select": 1e-3}  # seconds, for a head on the features of an encoder
+CACHED = ("encode", "prepare", "features")  # stages that compute each item once; later rounds compute only new items
+LEAST_SHARE = 0.05  # share of a cached stage's seconds that remains without new items, for reading and sharing
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
-PER_PAIR = 1.6e-6  # of the similarity graph: two clips of 32 frames, warped (3.1e-6 of CPU time, two threads)
-PAIRS_OF_CLIP, GRAPH_CLIPS, GRAPH_FRAMES = 200, 30_000, 32  # limits of the graph, as `core.similarity` has them
-PER_POINT = 6e-4  # of the map
-PER_ENTRY = 5e-6  # of the kernel: item or view against landmark
+PER_PAIR = 1.6e-6  # seconds to warp two clips of 32 frames for the similarity graph (3.1e-6 of CPU time, two threads)
+PAIRS_OF_CLIP, GRAPH_CLIPS, GRAPH_FRAMES = 200, 30_000, 32  # limits of the graph in `core.similarity`
+PER_POINT = 6e-4  # seconds per point of the map
+PER_ENTRY = 5e-6  # seconds per entry of the kernel: an item or view and a landmark
 PER_STEP = {"resnet-small": 0.04, "wrn-10-1": 0.1}  # FixMatch with 16 labeled and 48 unlabeled items of 1,024 values
-KERNEL_COSTS = {  # of an entry, relative to scnn, as `KERNEL_NETWORKS` states them
+KERNEL_COSTS = {  # cost of an entry relative to scnn, from `KERNEL_NETWORKS`
     "scnn": 1.0, "fnn": 0.05, "wrn": 8.0, "wrn-gap": 700.0, "cntk6": 3.0, "cntk6-gap": 3_500.0, "cntk6-gap-fast": 160.0,
     "myrtle5": 4_500.0,
     "rbf": 0.01, "linear": 0.01,
 }  # fmt: skip
-USUAL_ITEMS = 48 + 3 * (16 + 48)  # that pass the network in a step
-REFINE_STEP = 0.85  # of a training step: no pass without gradients; the prediction of the pool is in it
-FIXED_SHARE = 0.3  # of a step, whatever the batch
-USUAL_VALUES = 1_024  # of an input: 1 s of audio, or 32 x 32 pixels
+USUAL_ITEMS = 48 + 3 * (16 + 48)  # items that pass the network in such a step (see `_items_in_step`)
+REFINE_STEP = 0.85  # cost relative to a training step: no pass without gradients, but a share of predicting the pool
+FIXED_SHARE = 0.3  # share of a step's time that does not depend on the batch
+USUAL_VALUES = 1_024  # values of an input: 1 s of audio, or 32 x 32 pixels
 OTHER_STEP = 2.0
-PER_PICK_AND_ENTRY = 1.5e-8  # candidates times landmarks
-LANDMARK_WORK = 0.75  # of all pairs of landmarks: half of a symmetric matrix in tiles, and its root
-LEAST_ENCODED = 50  # items of a round whose rate of encoding is used
-GRAPH_START = 1.0  # loading the compiled comparison, once per worker
-MOST_RECORDS, MOST_ROWS = 64, 5_000  # finished rounds whose phases are kept in memory, and rows read of each
-MAP_START = 4.0  # loading and compiling umap's descent, once per worker
+PER_PICK_AND_ENTRY = 1.5e-8  # seconds per pick and entry of candidates times landmarks
+LANDMARK_WORK = 0.75  # share of all pairs of landmarks: half of a symmetric matrix in tiles, and its root
+LEAST_ENCODED = 50  # items that a round must have encoded before its rate is used
+GRAPH_START = 1.0  # seconds to load the compiled comparison, once per worker
+MOST_RECORDS, MOST_ROWS = 64, 5_000  # finished rounds whose phases are kept in memory, and rows read for each
+MAP_START = 4.0  # seconds to load and compile the optimizer of umap, once per worker
 
 _phases: dict[tuple[str, int], dict[str, Sequence[Phase]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a screen shows before a round is started."""
+    """The estimated time of a round, shown before it is started."""
 
     seconds: Mapping[str, float]  # stage -> seconds
     source: str  # "last round" | "rule"
@@ -63,7 +63,7 @@ class Estimate:
 
 
 def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
-    """For a round with these settings in this project now."""
+    """Estimate a round with these settings in this project, if it started now."""
     n_items = count_items(store, project_id)
     past = _comparable(store, project_id, config)
     if not past:
@@ -86,8 +86,8 @@ def estimate(store: Store, project_id: int, config: RoundConfig) -> Estimate:
 
 
 def _refinement(past: RoundRow, config: RoundConfig, by_training: float) -> float:
-    """Seconds of the stage "refine": those of the past round by the number of steps, or `by_training` where that round
-    had no such steps."""
+    """Seconds of the stage "refine", from the seconds per step of the past round. `by_training` is returned if that
+    round had no such steps."""
     before = past.config.training.refine_steps
     if not before:
         return by_training
@@ -95,8 +95,9 @@ def _refinement(past: RoundRow, config: RoundConfig, by_training: float) -> floa
 
 
 def _second_model(store: Store, project_id: int, past: RoundRow) -> float:
-    """Seconds of the second model of a round of the preset `auto` (`core.rounds.approach.decision`): the head in every
-    round, training from scratch when the labels have doubled since it was last trained."""
+    """Seconds of the second model in a round of the preset `auto` (`core.rounds.approach.decision`). The head is
+    trained in every round; training from scratch is repeated when the number of labels has doubled since the last
+    time."""
     known = float(past.metrics["seconds"].get("rival", 0.0))
     if not past.metrics.get("approach"):
         return 0.0
@@ -110,8 +111,8 @@ def _second_model(store: Store, project_id: int, past: RoundRow) -> float:
 
 
 def by_rule(store: Store, project: ProjectRow, config: RoundConfig) -> Estimate:
-    """The same by the rule alone, which compares any two settings. The rate of an encoder is a measured one as soon as
-    a round of any project has encoded items of this kind with it."""
+    """Estimate a round by the rule only, so that any two settings can be compared. The rate of an encoder is measured
+    if a round of any project has encoded items of this media type with it."""
     seconds = _by_rule(config, count_items(store, project.id), project.kind)
     if config.preset == "encoder" and (rate := _encoding_rate(store, project.kind, config)) is not None:
         seconds["encode"] = rate * count_items(store, project.id)
@@ -119,7 +120,7 @@ def by_rule(store: Store, project: ProjectRow, config: RoundConfig) -> Estimate:
 
 
 def expected(store: Store, project_id: int, config: RoundConfig) -> Expected:
-    """What a running round is compared with: the estimate, and the phases of the round it is based on."""
+    """The expected times for a running round: the estimate, and the phases of the round that it is based on."""
     found = estimate(store, project_id, config)
     past = _comparable(store, project_id, config) if found.source == "last round" else []
     shares = {"features": _feature_shares(config, count_items(store, project_id))}
@@ -129,7 +130,7 @@ def expected(store: Store, project_id: int, config: RoundConfig) -> Expected:
 
 
 def _feature_shares(config: RoundConfig, n_items: int) -> dict[str, float]:
-    """The work of the two phases, in kernel entries: among landmarks, and of items against landmarks."""
+    """The work of the two phases in kernel entries: landmarks with landmarks, and items with landmarks."""
     n_landmarks = min(config.kernel.n_landmarks, n_items)
     return {
         "landmarks": LANDMARK_WORK * n_landmarks**2,
@@ -138,7 +139,8 @@ def _feature_shares(config: RoundConfig, n_items: int) -> dict[str, float]:
 
 
 def _encoding_rate(store: Store, kind: MediaKind, config: RoundConfig) -> float | None:
-    """Seconds of an item in the newest round of any project that encoded at least LEAST_ENCODED with this encoder."""
+    """Seconds per item in the newest round, of any project, that encoded at least LEAST_ENCODED items with this
+    encoder. None if there is no such round."""
     for project in list_projects(store):
         if project.kind != kind:
             continue
@@ -153,7 +155,7 @@ def _encoding_rate(store: Store, kind: MediaKind, config: RoundConfig) -> float 
 
 
 def _recorded_phases(store: Store, project_id: int, round_id: int) -> Mapping[str, Sequence[Phase]]:
-    """The phases of a finished round, which never change; read once per process."""
+    """The phases of a finished round, cached because they never change."""
     key = (store.url, round_id)
     if key not in _phases:
         if len(_phases) >= MOST_RECORDS:
@@ -164,7 +166,8 @@ def _recorded_phases(store: Store, project_id: int, round_id: int) -> Mapping[st
 
 
 def _comparable(store: Store, project_id: int, config: RoundConfig) -> list[RoundRow]:
-    """The finished rounds with the same network or encoder, method, kernel, strategy and input size, newest first."""
+    """The project's finished rounds with the same network or encoder, method, kernel, strategy and input size, newest
+    first."""
     project_kind = get_project(store, project_id).kind
 
     def kind(one: RoundConfig) -> tuple[object, ...]:
@@ -178,7 +181,7 @@ def _comparable(store: Store, project_id: int, config: RoundConfig) -> list[Roun
 
 
 def _n_items(row: RoundRow, default: int) -> int:
-    """The items that a round was about."""
+    """The number of items in a round."""
     return max(int(row.metrics.get("n_items", default)), 1)
 
 
@@ -208,7 +211,7 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
 
 
 def _graph_seconds(n_clips: int, n_frames: int) -> float:
-    """Of the similarity graph: each clip is warped with its candidates."""
+    """Seconds of the similarity graph, which compares each clip with its candidates."""
     clips = min(n_clips, GRAPH_CLIPS)
     return (
         GRAPH_START + clips * min(clips, PAIRS_OF_CLIP) * PER_PAIR * (min(n_frames, GRAPH_FRAMES) / GRAPH_FRAMES) ** 2
@@ -216,7 +219,7 @@ def _graph_seconds(n_clips: int, n_frames: int) -> float:
 
 
 def _items_in_step(config: RoundConfig) -> int:
-    """Items that pass the network in a training step; a pass with gradients counts as three."""
+    """The number of items that pass the network in a training step. A pass with gradients counts as three."""
     training = config.training
     labeled, unlabeled = training.labeled_batch, training.unlabeled_batch
     if training.method == "supervised":
