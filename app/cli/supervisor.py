@@ -51,6 +51,7 @@ class Service:
     started: float = field(default=0.0)
 
     def start(self) -> None:
+        """Start the process and append its output to the log file. A large log file is rotated first."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES:
             self.log.replace(self.log.with_suffix(".old.log"))
@@ -212,6 +213,7 @@ class Supervisor:
 
 
 def healthy(host: str, port: int) -> bool:
+    """Whether the page server answers its health check with status 200."""
     address = server_command.address(host, port).rstrip("/") + server_command.HEALTH_PATH
     try:
         with urllib.request.urlopen(address, timeout=2) as answer:

@@ -30,6 +30,8 @@ KEPT = 40  # finished jobs that are kept; older ones are removed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
+    """One background job, as `job.json` describes it."""
+
     id: str
     title: str
     project_id: int | None

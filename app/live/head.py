@@ -38,6 +38,8 @@ LIMIT = 12.0  # differences of logits are clipped to this absolute value
 
 @dataclass(frozen=True, slots=True)
 class LivePredictions:
+    """The predictions of a fit, and the seconds that it took."""
+
     probabilities: NDArray[np.float32]  # (n, C)
     seconds: float
 

@@ -195,6 +195,7 @@ def main() -> int:
 
 
 def run(follower: Follower, shutdown: threading.Event) -> None:
+    """Poll until `shutdown` is set. If the store cannot be read, wait before the next poll."""
     while not shutdown.wait(PAUSE):
         try:
             follower.look()

@@ -52,6 +52,8 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LiveResult:
+    """The content of a project's file of live predictions."""
+
     fit: LiveFit
     item_ids: NDArray[np.int64]  # (n,) ascending
     probabilities: NDArray[np.float32]  # (n, C)

@@ -52,6 +52,7 @@ class ProjectMedia:
 
 
 def of_project(store: Store, project: ProjectRow) -> ProjectMedia:
+    """The current media settings of a project and their origin."""
     channels: Literal[1, 3] = 3 if project.kind == "image" else 1
     if project.settings.media:
         stored = from_dict(MediaConfig, {"channels": channels} | project.settings.media)

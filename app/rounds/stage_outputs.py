@@ -184,6 +184,7 @@ def put_similarity_graph(place: Place, graph: SimilarityGraph) -> Stored:
 
 
 def open_similarity_graph(place: Place, stored: Stored) -> SimilarityGraph:
+    """The similarity graph that `put_similarity_graph` stored."""
     _, arrays = _open_npz(place.folder, to_ref(stored))
     return SimilarityGraph(
         rows=arrays["rows"],

@@ -34,6 +34,8 @@ OPEN_SECONDS = 3600.0  # the longest wait for another process that imports a lar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyData:
+    """The data of a simulation: its labeled pool, a reader for the media, and the store."""
+
     pool: LabeledPool
     read: MediaReader
     store: Store

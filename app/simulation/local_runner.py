@@ -95,6 +95,7 @@ def _has_gpu() -> bool:
 
 
 def machine(processes: int, threads: int) -> dict[str, Any]:
+    """A description of this machine for the results."""
     return {
         "cores": os.cpu_count(),
         "architecture": platform.machine(),
@@ -200,6 +201,7 @@ class _ProgressTracker:
         self.began, self.fresh, self.newest = time.monotonic(), 0, ""
 
     def add(self, record: RoundRecord) -> None:
+        """Count a new record."""
         self.done.add((record.strategy, record.seed, record.round))
         self.fresh += 1
         self.newest = (
@@ -207,6 +209,7 @@ class _ProgressTracker:
         )
 
     def report_progress(self, running: Sequence[str] = ()) -> None:
+        """Report the number of records, the newest record, the time left and the running tasks."""
         done, total = len(self.done), self.question.n_records
         notes = [self.newest] if self.newest else []
         if self.fresh and done < total:

@@ -50,6 +50,7 @@ class Question:
         return all(theirs.get(name) == mine[name] for name in ("data", "project", "plan", "config"))
 
     def to_dict(self) -> dict[str, Any]:
+        """The question as JSON values."""
         return {
             "data": self.data,
             "project": self.project,
@@ -61,6 +62,7 @@ class Question:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Question:
+        """The inverse of `to_dict`. Settings of older versions are translated."""
         return cls(
             data=values["data"],
             project=values.get("project"),

@@ -37,6 +37,8 @@ NICENESS = 10  # lower priority than pages and rounds
 
 @dataclass(frozen=True, slots=True)
 class Task:
+    """One task of a simulation. Its kind is explained in the module's docstring; `strategy` is set for trials."""
+
     kind: Literal["start", "pool", "trial"]
     seed: int
     strategy: str = ""
@@ -90,6 +92,7 @@ class _TrialRunner:
         self.data = open_study(question, self.folder)
 
     def run(self, task: Task) -> None:
+        """Run a task while holding its lock. A task whose result exists is not repeated."""
         name = "-".join(part for part in (task.kind, task.strategy, str(task.seed)) if part)
         with _held(self.folder / "locks" / name, lambda: self.channel.report(Progress("waiting", 0, 0))):
             if task.kind == "trial":

@@ -182,6 +182,7 @@ class _Seed:
         )
 
     def work(self) -> None:
+        """Run the unfinished trials. Raises an error if items or known labels have changed since the request."""
         store, project_id = self.at.store, self.row.project_id
         start = Task("start", self.seed)
         tasks = [task for task in self._trials() if self._missing(task)]

@@ -39,6 +39,8 @@ class AccuracyOnPicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningProgress:
+    """The learning progress of a project over its finished rounds."""
+
     rounds: tuple[RoundRow, ...]  # finished rounds without replays, oldest first
     curve: tuple[CurvePoint, ...]
     measure: Literal["test items", "earlier measure", "picks"]  # the measure of the curve

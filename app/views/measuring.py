@@ -56,6 +56,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRound:
+    """The accuracy of one round on the test items."""
+
     round_id: int
     number: int
     n_labeled: int

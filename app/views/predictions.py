@@ -33,6 +33,8 @@ BLOCK_ROWS = 65_536  # rows computed at once
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
+    """A class with its probability."""
+
     class_id: int
     name: str
     probability: float

@@ -44,6 +44,7 @@ class PredictedItems:
 
 
 def predicted_items(states: ItemStates, found: RoundPredictions, best: BestClasses | None) -> PredictedItems:
+    """Map the predictions of a round to the positions of `states`."""
     confidence, predicted = np.zeros(states.n_items, np.float32), np.full(states.n_items, NONE, np.int16)
     if best is not None:
         at = states.positions(found.item_ids)  # negative for items that `states` does not have
@@ -90,6 +91,7 @@ class Order:
 
     @cached_property
     def positions(self) -> NDArray[np.int32]:
+        """The positions of the items in this order."""
         if not len(self.head):
             return self.body
         rest = np.ones(len(self.body), np.bool_)

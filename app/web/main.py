@@ -36,6 +36,7 @@ IMPORTING = ("label", "grid")  # screens that show the progress of a running imp
 
 
 def main() -> None:
+    """Draw one run of the page."""
     st.set_page_config("Winnow", theme.ICON, layout="wide", initial_sidebar_state="collapsed")
     theme.apply()
     pages = {

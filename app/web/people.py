@@ -94,6 +94,7 @@ def _ask_name() -> None:
 
 
 def enter_as(name: str) -> None:
+    """Continue under a name. The annotator is created if the name is new."""
     try:
         row = annotators.person_named(resources.store(), name)
     except WinnowError as error:

@@ -25,6 +25,8 @@ TOKEN_FILE = "access.token"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
+    """The content of a valid ticket."""
+
     annotator_id: int
     expires: float  # seconds since the epoch
 

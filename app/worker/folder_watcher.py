@@ -181,6 +181,7 @@ class WatchThread(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
+        """Scan the active watches of this machine periodically. An error is logged, and the next scan retries."""
         while not self._ended.wait(self.seconds):
             try:
                 for watch in watches.active_here(self.store):

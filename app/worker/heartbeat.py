@@ -75,6 +75,8 @@ class Activity:
 
 
 class Heartbeat(threading.Thread):
+    """The heartbeat thread of a worker. Use `activity` around each piece of work, and call `end` to stop it."""
+
     def __init__(
         self,
         store: Store,

@@ -189,6 +189,7 @@ def workers() -> Finding:
 
 
 def browser() -> Finding:
+    """Check that a browser can be opened on this machine."""
     try:
         return Finding("browser", "ok", webbrowser.get().name)
     except webbrowser.Error:

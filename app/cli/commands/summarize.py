@@ -34,6 +34,7 @@ def words(result: dict[str, Any]) -> str:
 
 
 def sentence(worth: dict[str, Any]) -> str:
+    """The accuracy of a summary for one model, as a sentence."""
     spread = f"{100 * worth['uniform_mean']:.1f} ± {100 * worth['uniform_deviation']:.1f} %"
     return (
         f"{worth['model']}: {worth['summary']:.1%} with the summary, {spread} with a random "

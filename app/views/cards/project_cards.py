@@ -15,6 +15,8 @@ from storage.rounds.log import RoundLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectCard:
+    """The content of one project's card on the overview."""
+
     project: ProjectRow
     counts: PoolCounts
     rounds: str  # "", "round 3 finished", "round 4 running"

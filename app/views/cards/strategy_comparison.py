@@ -40,6 +40,8 @@ class StrategyPicks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicksComparison:
+    """The picks of all compared strategies, with a sample of the pool as background."""
+
     strategies: tuple[StrategyPicks, ...]  # the strategy of the round is the first
     background: NDArray[np.float32]  # (m, 2) positions of a sample of the pool
     n_classes: int

@@ -25,6 +25,8 @@ CLASS_COLORS = (
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
+    """The design tokens of a theme: colors as hex codes."""
+
     surface: str
     text: str
     muted: str

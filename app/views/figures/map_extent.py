@@ -30,6 +30,7 @@ def map_extent(points: NDArray[np.float32]) -> MapExtent:
 
 
 def frame(points: NDArray[np.float32]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The ranges (x, y) that contain all `points` (n, 2) and a margin."""
     if not len(points):
         return (-1.0, 1.0), (-1.0, 1.0)
     low, high = points.min(0).astype(float), points.max(0).astype(float)

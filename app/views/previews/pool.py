@@ -74,6 +74,7 @@ class _Child:
         self.process.kill()
 
     def close(self) -> None:
+        """Kill the child and close its pipes."""
         self.kill()
         self.process.wait()
         with contextlib.suppress(OSError):

@@ -165,6 +165,8 @@ def _smallest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Neighbor:
+    """A labeled item near another item."""
+
     item_id: int
     class_id: int  # class of its label; not translated if the class was merged
 

@@ -117,6 +117,7 @@ def shown(row: ProjectRow) -> models.Project:
 
 
 def changed_settings(settings: ProjectSettings, change: models.Settings) -> ProjectSettings:
+    """The settings with the fields of `change` that are set. Raises InvalidInput for an unknown strategy."""
     values: dict[str, Any] = change.model_dump(exclude_none=True)
     known, strategy = catalog.names(), values.get("strategy")
     require(

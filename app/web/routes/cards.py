@@ -266,6 +266,7 @@ def pace(recent: Sequence[LabelEventRow]) -> float | None:
 
 
 def what_next(settings: ProjectSettings, latest: RoundRow | None, batch_done: bool) -> str:
+    """A phrase on the next step: the state of the current round, or how the next one starts."""
     number = (latest.number if latest else 0) + 1
     if latest is not None and latest.unfinished:
         if latest.started_at is None:

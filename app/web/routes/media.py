@@ -80,6 +80,7 @@ def preview(request: Request, item: ItemRow, annotator: int) -> Response:
 
 
 def serve(request: Request, item: ItemRow, annotator: int) -> Response:
+    """Answer a media request. An unchanged ETag gets 304."""
     sha256, part = request.path_params["sha256"], request.path_params["part"]
     kind = media_kind(item.media_type)
     if item.sha256 != sha256 or item.media_type not in EXTENSIONS or part not in PARTS[kind]:

@@ -162,6 +162,7 @@ def _cost(project: projects.ProjectRow, strategy: str, n_labeled: int) -> None:
 
 
 def results(found: LearningProgress) -> None:
+    """Draw the cards with the learning curve, the effect of the last batch, and the confusions."""
     with st.container(key="results"):
         left, middle, right = st.columns([5, 4, 3])
     with left, theme.card("curve", height="stretch"):

@@ -156,6 +156,7 @@ def _measures(view: RoundView) -> None:
 
 
 def measure_table(known: list[tuple[str, float]]) -> str:
+    """An HTML table of the newest training measures."""
     lines = []
     for name, value in sorted(known, key=lambda one: list(MEASURES).index(one[0]) if one[0] in MEASURES else 99):
         title, is_share = MEASURES.get(name, (name.replace("_", " ").capitalize(), False))

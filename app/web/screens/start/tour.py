@@ -19,6 +19,8 @@ STEP, PROJECT = "tour-step", "tour-project"
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """One step of the tour: the screen that shows it, its title and its text."""
+
     screen: str
     title: str
     text: str
