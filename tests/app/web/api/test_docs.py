@@ -73,7 +73,7 @@ def test_the_examples_run_and_do_what_they_say(page_store, crew, tmp_path, monke
         (tmp_path / "broken.png").write_bytes(b"\x89PNG broken")
         run(code["The model and its predictions"], names)
         check_model_and_predictions(names, tmp_path)
-        run(code["Embeddings of your own"], names)
+        run(code["Your own embeddings"], names)
         assert (names["added"]["items"], names["added"]["of"], names["added"]["dimension"]) == (45, 45, 2)
         run(code["Export"], names)
         with zipfile.ZipFile(names["path"]) as archive:
