@@ -109,3 +109,15 @@ def test_a_build_that_cannot_be_installed_is_not_remembered(tmp_path):
     command = ["make", "-C", str(ROOT), "setup", f"VENV={venv}", "TORCH=cpu"]
     assert subprocess.run(command, capture_output=True).returncode != 0
     assert not (venv / ".torch-cpu").exists() and not (venv / ".runtime").exists()
+
+
+def test_the_promised_libraries_are_pinned_and_in_use():
+    """Winnow is built on these libraries. None of them is replaced by own code without a decision of its users."""
+    pinned = set(re.findall(r"^([\w-]+)(?:\[\w+\])?==", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    sources = [path.read_text() for room in ("app", "core", "storage") for path in (ROOT / room).rglob("*.py")]
+    for package, module in (
+        ("streamlit", "streamlit"), ("torch", "torch"), ("torchaudio", "torchaudio"), ("librosa", "librosa"),
+        ("umap-learn", "umap"), ("plotly", "plotly"), ("SQLAlchemy", "sqlalchemy"),
+    ):  # fmt: skip
+        assert package in pinned
+        assert any(re.search(rf"^\s*(import|from) {module}\b", text, re.MULTILINE) for text in sources), package
