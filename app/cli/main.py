@@ -138,8 +138,8 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
     as_json: Json = False,
 ) -> int:
     """Import media into a project. Files that are already in the project are not imported again."""
-    from app.cli.commands.import_ import import_and_report, show_preview, window_options
-    from app.jobs.requests import ImportRequest, PreviewRequest
+    from app.cli.commands.import_ import preview_or_import, window_options
+    from app.jobs.requests import ImportRequest
     from core.limits import limits_from
     from storage.importing.reading import ReadingOptions
     from storage.importing.run import ImportOptions
@@ -149,21 +149,12 @@ def import_(  # noqa: PLR0913 (one parameter for each option)
         split_column=split_column, group_column=group_column, media_root=media_root,
     )  # fmt: skip
     wanted = ImportOptions(
-        labels=labels,
-        storage="link" if link else "copy",
-        classes=classes,
-        skip_problems=skip_problems,
-        validation=validation,
-        limits=limits_from(limit or ()),
-        reading=reading,
-        windows=window_options(windows, hop),
-        test_share=test_share,
-    )
-    with open_store() as store:
-        if preview:
-            return show_preview(store, PreviewRequest(source=str(source), project=project, options=wanted), as_json)
-        request = ImportRequest(source=str(source), project=project, kind=kind, options=wanted)
-        return import_and_report(store, request, as_json)
+        labels=labels, storage="link" if link else "copy", classes=classes, skip_problems=skip_problems,
+        validation=validation, limits=limits_from(limit or ()), reading=reading,
+        windows=window_options(windows, hop), test_share=test_share,
+    )  # fmt: skip
+    request = ImportRequest(source=str(source), project=project, kind=kind, options=wanted)
+    return preview_or_import(request, as_json, preview=preview)
 
 
 @app.command()

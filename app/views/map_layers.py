@@ -90,13 +90,7 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
     label = _label_positions(found.values_in(states, "class_id", NO_ID), known)
     annotators = found.values_in(states, "annotator_id", NO_ID)
     people = _label_givers(store, annotators)
-    picks = _rows([pick.item_id for pick in log.picks(round_id)], found)
-    comparison = round_requests.comparison(store, round_id)
-    others = {name: _rows(ids, found) for name, ids in (comparison.picks.items() if comparison else ())}
-    drawn = drawn_rows(label, picks, n)
-    if len(item_ids) and not item_ids.all():  # some items were deleted since the round
-        drawn, picks = drawn[item_ids[drawn] != NO_ID], picks[item_ids[picks] != NO_ID]
-        others = {name: rows[item_ids[rows] != NO_ID] for name, rows in others.items()}
+    drawn, picks, others = _marked_rows(log, found, label, item_ids)
     return MapLayers(
         round=row,
         class_names=tuple(one.name for one in active),
@@ -117,6 +111,23 @@ def map_layers(store: Store, project_id: int, round_id: int) -> MapLayers | None
         other_picks=others,
         drawn=drawn,
     )
+
+
+def _marked_rows(
+    log: RoundLog, found: RoundPredictions, label: NDArray[np.int16], item_ids: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, NDArray[np.int64]]]:
+    """The drawn rows, the picks, and the picks of other strategies, without items that were deleted since the round.
+
+    `item_ids` (n,) has NO_ID for deleted items.
+    """
+    picks = _rows([pick.item_id for pick in log.picks(found.round.id)], found)
+    comparison = round_requests.comparison(log.store, found.round.id)
+    others = {name: _rows(ids, found) for name, ids in (comparison.picks.items() if comparison else ())}
+    drawn = drawn_rows(label, picks, len(label))
+    if item_ids.all():
+        return drawn, picks, others
+    others = {name: rows[item_ids[rows] != NO_ID] for name, rows in others.items()}
+    return drawn[item_ids[drawn] != NO_ID], picks[item_ids[picks] != NO_ID], others
 
 
 def blinded(found: MapLayers, store: Store, annotator: int) -> MapLayers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.cli.output import print_note, progress_bar, show
+from app.cli.projects import open_store
 from app.jobs.operations import IMPORT_CANCELLED, import_error, import_media, preview_as_dict, preview_import
 from app.jobs.requests import ImportRequest, PreviewRequest
 from app.views.text import count
@@ -12,6 +13,15 @@ from storage.importing.preview import Preview
 from storage.importing.reading import Findings
 from storage.importing.reports import ImportReport
 from storage.media.windows import WindowOptions
+
+
+def preview_or_import(request: ImportRequest, as_json: bool, *, preview: bool) -> int:
+    """Carry out an import, or print what it would do. Returns the exit code."""
+    with open_store() as store:
+        if preview:
+            asked = PreviewRequest(source=request.source, project=request.project, options=request.options)
+            return show_preview(store, asked, as_json)
+        return import_and_report(store, request, as_json)
 
 
 def show_preview(store: Store, request: PreviewRequest, as_json: bool) -> int:

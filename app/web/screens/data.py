@@ -127,23 +127,7 @@ def new_project(can_go_back: bool) -> None:
 def add_files(project: projects.ProjectRow) -> None:
     """Choose a source and options, preview the import, then import. Nothing is written before the import."""
     source = _source(project)
-    options = st.columns(2)
-    with options[0]:
-        labels = st.selectbox(
-            "Existing labels",
-            list(LABEL_WORDS),
-            format_func=LABEL_WORDS.__getitem__,
-            key=f"labels-{project.id}",
-            help="How to use labels from class folders or from a manifest.",
-        )
-    with options[1]:
-        rule = st.selectbox(
-            "Unknown classes",
-            list(RULE_WORDS),
-            format_func=RULE_WORDS.__getitem__,
-            key=f"rule-{project.id}",
-            help="What to do with labels whose class is not in the project.",
-        )
+    labels, rule = _label_fields(project.id)
     if source is None:
         theme.muted("Audio: WAV, FLAC, OGG, MP3, AIFF. Pictures: PNG, JPEG, WebP, BMP, GIF, TIFF, AVIF. You can also "
                     "import a zip archive, or a manifest with path, label and split. Rows with split=test become test "
@@ -151,20 +135,7 @@ def add_files(project: projects.ProjectRow) -> None:
         return
     source_found = st.session_state.get(f"found-{project.id}", ("", None))
     found = source_found[1] if source_found[0] == str(source) else None
-    link = bool(st.session_state.get(f"link-{project.id}")) and not _uploaded(source)
-    request = PreviewRequest(
-        source=str(source),
-        project=project.name,
-        options=with_reading(
-            with_windows(
-                ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from()),
-                project,
-            ),
-            project.id,
-            found,
-            None if _uploaded(source) or source.suffix == ".zip" else source if source.is_dir() else source.parent,
-        ),
-    )
+    request = _preview_request(project, source, labels, rule, found)
     previewed = _preview_job(project, request)
     if previewed is not None and previewed.status == "running":
         _wait_for(previewed.job.id)
@@ -180,6 +151,40 @@ def add_files(project: projects.ProjectRow) -> None:
             job = jobs.start(resources.locations().home, "Preview", request, project.id)
             st.session_state[f"looking-{project.id}"] = (job.id, request)
             st.rerun()
+
+
+def _label_fields(project_id: int) -> tuple[LabelUse, ClassRule]:
+    """Fields for how existing labels are used, and for labels of unknown classes."""
+    options = st.columns(2)
+    with options[0]:
+        labels = st.selectbox(
+            "Existing labels",
+            list(LABEL_WORDS),
+            format_func=LABEL_WORDS.__getitem__,
+            key=f"labels-{project_id}",
+            help="How to use labels from class folders or from a manifest.",
+        )
+    with options[1]:
+        rule = st.selectbox(
+            "Unknown classes",
+            list(RULE_WORDS),
+            format_func=RULE_WORDS.__getitem__,
+            key=f"rule-{project_id}",
+            help="What to do with labels whose class is not in the project.",
+        )
+    return labels, rule
+
+
+def _preview_request(
+    project: projects.ProjectRow, source: Path, labels: LabelUse, rule: ClassRule, found: dict[str, Any] | None
+) -> PreviewRequest:
+    """The preview of a source with the chosen options. The fields for windows and for reading are drawn here."""
+    uploaded = _uploaded(source)
+    link = bool(st.session_state.get(f"link-{project.id}")) and not uploaded
+    options = ImportOptions(labels=labels, storage="link" if link else "copy", classes=rule, limits=limits_from())
+    base = None if uploaded or source.suffix == ".zip" else source if source.is_dir() else source.parent
+    options = with_reading(with_windows(options, project), project.id, found, base)
+    return PreviewRequest(source=str(source), project=project.name, options=options)
 
 
 def _source(project: projects.ProjectRow) -> Path | None:
@@ -294,39 +299,9 @@ def project_settings(project: projects.ProjectRow) -> None:
     with st.form(f"project-form-{project.id}", border=False):
         name = st.text_input("Name", project.name, help="Shown in the project menu and in exports.")
         guidelines = st.text_area("Guidelines", project.guidelines, height=90, help=GUIDELINES_HELP)
-        per_item = st.number_input(
-            "Annotators per item", 1, 20, project.settings.labels_per_item, help="How many people label each item."
-        )
-        blind = st.checkbox(
-            "Blind labeling",
-            project.settings.blind,
-            help="Has no effect with one annotator per item.",
-        )
-        theme.muted(BLIND_TEXT)
-        suggestions = st.selectbox(
-            "Model suggestions",
-            list(SUGGESTION_WORDS),
-            index=list(SUGGESTION_WORDS).index(project.settings.suggestions),
-            format_func=SUGGESTION_WORDS.__getitem__,
-            help="Whether annotators see the class that the model predicts.",
-        )
-        share = st.slider(
-            "Share of items without a suggestion",
-            0.0,
-            1.0,
-            project.settings.hidden_share,
-            0.05,
-            help="Used when suggestions are hidden on some items.",
-        )
-        live = st.checkbox(
-            "Update predictions between rounds",
-            project.settings.live,
-            help="Suggestions, the grid and the map follow each label within about a second.",
-        )
+        chosen = _annotator_fields(project.settings) | _suggestion_fields(project.settings)
         saved = st.form_submit_button("Save")
     if saved:
-        chosen = {"labels_per_item": int(per_item), "suggestions": suggestions, "hidden_share": float(share)}
-        chosen |= {"blind": blind, "live": live}
         try:
             settings = from_dict(projects.ProjectSettings, dataclasses.asdict(project.settings) | chosen)
             projects.update_project(
@@ -337,3 +312,38 @@ def project_settings(project: projects.ProjectRow) -> None:
         except WinnowError as error:
             st.error(plain(error))
     archive_button(project)
+
+
+def _annotator_fields(settings: projects.ProjectSettings) -> dict[str, Any]:
+    """Fields for the annotators of an item. Returns the chosen settings."""
+    per_item = st.number_input(
+        "Annotators per item", 1, 20, settings.labels_per_item, help="How many people label each item."
+    )
+    blind = st.checkbox("Blind labeling", settings.blind, help="Has no effect with one annotator per item.")
+    theme.muted(BLIND_TEXT)
+    return {"labels_per_item": int(per_item), "blind": blind}
+
+
+def _suggestion_fields(settings: projects.ProjectSettings) -> dict[str, Any]:
+    """Fields for the suggestions of the model. Returns the chosen settings."""
+    suggestions = st.selectbox(
+        "Model suggestions",
+        list(SUGGESTION_WORDS),
+        index=list(SUGGESTION_WORDS).index(settings.suggestions),
+        format_func=SUGGESTION_WORDS.__getitem__,
+        help="Whether annotators see the class that the model predicts.",
+    )
+    share = st.slider(
+        "Share of items without a suggestion",
+        0.0,
+        1.0,
+        settings.hidden_share,
+        0.05,
+        help="Used when suggestions are hidden on some items.",
+    )
+    live = st.checkbox(
+        "Update predictions between rounds",
+        settings.live,
+        help="Suggestions, the grid and the map follow each label within about a second.",
+    )
+    return {"suggestions": suggestions, "hidden_share": float(share), "live": live}

@@ -16,6 +16,7 @@ from app.views.text import count, markup, plain, visible
 from app.web import resources, state, theme
 from app.web.routes.media import picture_path, sound_path
 from storage.labeling import agreement
+from storage.labeling.item_rows import ItemRow
 from storage.labeling.pool import LabelInput, Pool
 from storage.projects.annotators import annotator_statistics, list_annotators
 from storage.projects.class_rows import ClassRow
@@ -51,24 +52,40 @@ def render() -> None:
 
 def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     """One item to decide: media, labels, prediction, evidence and history."""
-    project, store = state.project(), resources.store()
     place = st.session_state.get("review-place", 0) % len(waiting)
     case = waiting[place]
-    pool = Pool(store, project.id)
+    pool = Pool(resources.store(), state.project().id)
     item = pool.item(case.item_id)
     names = {row.id: row.name for row in known}
+    people = {row.id: row.name for row in list_annotators(resources.store())}
     words = "annotators disagree" if case.kind == "disagreement" else "the model predicts another class"
     theme.heading(f"{place + 1} of {len(waiting)}", words)
-    sound = f'<audio controls src="{sound_path(item)}"></audio>' if project.kind == "audio" else ""
-    st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
-    st.html(ItemNames(row.name for row in known).shown_html(item.id, item.name))
-    people = {row.id: row.name for row in list_annotators(store)}
+    _item(item, known)
     entries = [(people.get(annotator, "Label"), class_id, "") for annotator, class_id in case.labels.items()]
     if case.prediction is not None:
         entries.append(("Model", case.prediction, f", {100 * (case.confidence or 0):.0f} %"))
     st.html(_label_list([(who, names.get(class_id, "?") + sure) for who, class_id, sure in entries]))
     for line in evidence(case, known):
         theme.muted(line)
+    _decision(case, place, pool, known)
+    with st.expander("History"):
+        for past in pool.history(case.item_id):
+            what = f" {names.get(past.class_id, '?')}" if past.class_id is not None else ""
+            note = f": {past.note}" if past.note else ""
+            who = people.get(past.annotator_id, "unknown annotator")
+            theme.muted(f"{past.at:%Y-%m-%d %H:%M} UTC · {who} {KINDS.get(past.kind, past.kind)}{what}{note}"[:300])
+
+
+def _item(item: ItemRow, known: list[ClassRow]) -> None:
+    """The media and the name of an item."""
+    sound = f'<audio controls src="{sound_path(item)}"></audio>' if state.project().kind == "audio" else ""
+    st.html(f'<img class="winnow-thumb winnow-review" alt="" src="{picture_path(item)}">{sound}')
+    st.html(ItemNames(row.name for row in known).shown_html(item.id, item.name))
+
+
+def _decision(case: Case, place: int, pool: Pool, known: list[ClassRow]) -> None:
+    """A field for the final label, with buttons that store it or show the next case."""
+    names = {row.id: row.name for row in known}
     options = list(dict.fromkeys([*case.labels.values(), *([case.prediction] if case.prediction is not None else [])]))
     options += [row.id for row in known if row.active and row.id not in options]
     chosen = st.selectbox(
@@ -88,12 +105,6 @@ def one_case(waiting: list[Case], known: list[ClassRow]) -> None:
     if buttons[1].button("Decide later", key=f"later-{case.item_id}", width="stretch"):
         st.session_state["review-place"] = place + 1
         st.rerun()
-    with st.expander("History"):
-        for past in pool.history(case.item_id):
-            what = f" {names.get(past.class_id, '?')}" if past.class_id is not None else ""
-            note = f": {past.note}" if past.note else ""
-            who = people.get(past.annotator_id, "unknown annotator")
-            theme.muted(f"{past.at:%Y-%m-%d %H:%M} UTC · {who} {KINDS.get(past.kind, past.kind)}{what}{note}"[:300])
 
 
 def evidence(case: Case, known: list[ClassRow]) -> list[str]:
