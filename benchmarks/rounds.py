@@ -38,7 +38,7 @@ import soundfile
 import torch
 from PIL import Image
 
-from core.config import MediaConfig, preset
+from core.config import MediaConfig, TrainingConfig, preset
 from core.encoders.built_in import BUILT_IN
 from core.encoders.choice import with_encoder
 from core.encoders.folders import Encoder, open_encoder
@@ -92,6 +92,12 @@ def pool_measures(pool: LabeledPool, files: dict[str, Path]) -> PoolMeasures:
     )
 
 
+def with_steps(training: TrainingConfig, steps: int) -> TrainingConfig:
+    """Settings with this number of steps, and as many for refinement as their ratio was."""
+    refine_steps = max(round(training.refine_steps * steps / training.steps), 1)
+    return dataclasses.replace(training, steps=steps, refine_steps=refine_steps)
+
+
 def compare_inputs(pool: LabeledPool, files: dict[str, Path], n_labels: int, steps: int) -> dict[str, Any]:
     """A first round on usual inputs and one on inputs that fit the pool, each with an empty cache."""
     usual = MediaConfig(channels=3 if pool.kind == "image" else 1)
@@ -102,7 +108,7 @@ def compare_inputs(pool: LabeledPool, files: dict[str, Path], n_labels: int, ste
         ("derived", derive_media(pool.kind, pool_measures(pool, files))),
     ):
         config = preset("laptop")
-        training = dataclasses.replace(config.training, steps=min(steps, 5) if name == "warm_up" else steps)
+        training = with_steps(config.training, min(steps, 5) if name == "warm_up" else steps)
         config = dataclasses.replace(config, media=media, training=training)
         with tempfile.TemporaryDirectory() as cache:
             wall, cpu = time.perf_counter(), time.process_time()

@@ -40,6 +40,7 @@ class MediaConfig:
     image_fit: Literal["stretch", "crop", "fit"] = "stretch"  # scale both sides, crop the center, or add borders
     channels: Literal[1, 3] = 3  # of images; audio always has one
     flip: bool = False  # mirror images in augmentation; only for data where a mirrored item keeps its class
+    patches: int = 0  # kinds of patches that describe photographs (`core.learning.patches`) in refinement; 0: none
 
     def __post_init__(self) -> None:
         require(
@@ -64,6 +65,10 @@ class MediaConfig:
         require(
             self.image_width == 0 or 8 <= self.image_width <= 512,
             f"An image width of {self.image_width} is not supported; use 0 (as wide as high) or 8 to 512.",
+        )
+        require(
+            self.patches == 0 or 8 <= self.patches <= 2_000,
+            f"A description by {self.patches} kinds of patches is not supported; use 0 (none) or 8 to 2,000.",
         )
 
     @property
@@ -231,7 +236,7 @@ class TrainingConfig:
         0  # steps of a round that starts from the previous round's model; 0: every round starts from scratch
     )
     epochs: int = 0
-    refine_steps: int = 0  # further steps on propagated labels, if there is a similarity graph; 0: none
+    refine_steps: int = 0  # further steps on propagated labels of clips or on patches of photographs; 0: none
     refine_rate: float = 2e-3  # learning rate of these steps
     pretrain_steps: int = 0  # contrastive pretraining without labels when training starts from scratch; 0: none
     pretrain_batch: int = 128  # items of a pretraining step, each in two views

@@ -3,11 +3,13 @@
     python -m experiments.whole_items --part tune --dataset sounds --out DIR       which resolution wins at equal time
     python -m experiments.whole_items --part test --dataset sounds --out DIR       derived inputs against usual ones
 
-Usual inputs are 1 s or 32x32 pixels; derived ones follow `core.media.derivation` from the pool's own measures.
+Usual inputs are 1 s or 32x32 pixels; derived ones follow `core.media.derivation` from the pool's own measures. Where
+they describe photographs by patches, the network is refined on these as in a round; steps of refinement are a third of
+those of training.
 
 tune   Only the pool's part of the manifest is opened. A quarter of it, drawn once per class, is for evaluation;
        training uses the rest. Every resolution trains for the same CPU time as the usual one does in `--steps` steps:
-       its own number of steps follows from the measured time of a step.
+       its own number of steps follows from the measured time of a step. With `--equal-steps`, all have `--steps`.
 test   Training uses the pool, evaluation the test part. Usual and derived inputs get the same labels, steps and seeds.
        The paired difference has a 95 % interval by Student's t over the seeds.
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -30,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.rounds import pool_measures, read_pool
+from benchmarks.rounds import pool_measures, read_pool, with_steps
 from core.config import MediaConfig, TrainingConfig, preset
-from core.learning.training import predict, train
+from core.learning.patches.targets import has_patch_targets, patch_targets
+from core.learning.training import predict, refine, train
 from core.media.derivation import derive_media, with_length
 from core.media.inputs import Inputs, prepare
 from core.rounds.simulation import initial_rows
@@ -57,7 +61,8 @@ def resolutions(derived: MediaConfig, kind: str) -> dict[str, MediaConfig]:
         crop = dataclasses.replace(usual, image_fit="crop")
         large = dataclasses.replace(crop, image_size=45, flip=True)
         wide = dataclasses.replace(usual, image_size=39, image_width=52, image_fit="fit")
-        others = {"32x32 crop mirrored": dataclasses.replace(crop, flip=True), "45x45 crop mirrored": large}
+        others = {"32x32 crop": crop, "32x32 crop mirrored": dataclasses.replace(crop, flip=True)}
+        others |= {"45x45 crop mirrored": large}
         return {"usual": usual, "derived": derived, **others, "39x52 fit": wide}
     coarse = dataclasses.replace(derived, hop=derived.hop * 2, n_fft=derived.n_fft * 2)
     tall = dataclasses.replace(coarse, n_mels=2 * derived.n_mels)
@@ -96,7 +101,12 @@ class Study:
     def accuracy(self, n_labels: int, seed: int, training: TrainingConfig) -> dict[str, float]:
         began, n_classes = time.process_time(), len(self.pool.class_names)
         runtime = Runtime.create(seed, "cpu")
-        model = train(self.trained, self.labels(n_labels, seed), n_classes, training, runtime=runtime)
+        labels = self.labels(n_labels, seed)
+        model = train(self.trained, labels, n_classes, training, runtime=runtime)
+        if has_patch_targets(self.trained):
+            targets = patch_targets(model, self.trained, labels, runtime=runtime)
+            further = dataclasses.replace(runtime, seed=runtime.seed_for("refine 0"))  # as a round does
+            model = refine(model, self.trained, labels, targets, training, runtime=further)
         found = predict(model, self.inputs, self.test_rows, runtime=runtime, n_views=training.predict_views)
         right = found.probabilities.argmax(1) == self.pool.truth[self.test_rows]
         cpu = round(time.process_time() - began, 1)
@@ -106,7 +116,7 @@ class Study:
         """CPU seconds of a training step: the difference of two short trainings, so that the bank is left out."""
         laptop, spent = preset("laptop").training, []
         for steps in (TIMED_STEPS, 2 * TIMED_STEPS):
-            training = dataclasses.replace(laptop, steps=steps, calibrate=False)
+            training = dataclasses.replace(with_steps(laptop, steps), calibrate=False)
             self.accuracy(n_labels, 0, training)  # fills the bank
             spent.append(self.accuracy(n_labels, 0, training)["cpu_seconds"])
         return (spent[1] - spent[0]) / TIMED_STEPS
@@ -160,7 +170,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=preset("laptop").training.steps, help="of the usual inputs")
     parser.add_argument("--equal-steps", action="store_true", help="of the tune part: instead of equal time")
-    parser.add_argument("--labels", nargs="*", type=int, default=[], help="of the test part, in this order")
+    parser.add_argument("--labels", nargs="*", type=int, default=[], help="numbers of labels, in this order")
     parser.add_argument("--only", nargs="*", default=[], help="resolutions of the tune part")
     parser.add_argument("--out", type=Path, default=Path("results") / "whole_items")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -190,24 +200,23 @@ def main() -> int:
 
 
 def tune(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
-    n_labels = TUNE_LABELS[given.dataset]
+    budgets = given.labels or [TUNE_LABELS[given.dataset]]
     for name, study in studies.items():
         if not given.equal_steps and results.find(timed=name) is None:
-            results.add(timed=name, shape=list(study.inputs.shape), step_seconds=study.step_seconds(n_labels))
+            results.add(timed=name, shape=list(study.inputs.shape), step_seconds=study.step_seconds(budgets[0]))
     usual = results.find(timed="usual")
-    for seed in given.seeds:
-        for name, study in studies.items():
-            timed = usual if given.equal_steps else results.find(timed=name)
-            pace = usual["step_seconds"] / timed["step_seconds"] if usual and timed else 1.0
-            steps = round(given.steps * pace)
-            if results.find(inputs=name, seed=seed, steps=steps) is not None:
-                continue
-            training = dataclasses.replace(preset("laptop").training, steps=steps, calibrate=False)
-            results.add(inputs=name, seed=seed, labels=n_labels, **study.accuracy(n_labels, seed, training))
+    for n_labels, seed, (name, study) in itertools.product(budgets, given.seeds, studies.items()):
+        timed = usual if given.equal_steps else results.find(timed=name)
+        pace = usual["step_seconds"] / timed["step_seconds"] if usual and timed else 1.0
+        steps = round(given.steps * pace)
+        if results.find(inputs=name, seed=seed, labels=n_labels, steps=steps) is not None:
+            continue
+        training = dataclasses.replace(with_steps(preset("laptop").training, steps), calibrate=False)
+        results.add(inputs=name, seed=seed, labels=n_labels, **study.accuracy(n_labels, seed, training))
 
 
 def test(studies: dict[str, Study], results: Results, given: argparse.Namespace) -> None:
-    training = dataclasses.replace(preset("laptop").training, steps=given.steps)
+    training = with_steps(preset("laptop").training, given.steps)
     for n_labels in given.labels or BUDGETS[given.dataset]:
         for seed in given.seeds:
             for name, study in studies.items():

@@ -63,7 +63,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "training.refine_steps",
         "Refinement steps",
-        "Additional steps, for audio networks, on labels that were propagated to very similar clips. 0: none.",
+        "Additional steps on labels that were propagated to very similar clips, or on patches of photographs. 0: none.",
         most=1_000_000,
     ),
     Setting("training.epochs", "Epochs", "Passes over the unlabeled items, used if Steps is 0.", most=10_000),

@@ -38,7 +38,7 @@ SHOWN: dict[MediaKind, tuple[str, ...]] = {
         "hop",
         "n_fft",
     ),
-    "image": ("image_size", "image_width", "image_fit", "channels", "flip"),
+    "image": ("image_size", "image_width", "image_fit", "channels", "flip", "patches"),
 }
 
 

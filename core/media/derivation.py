@@ -9,6 +9,7 @@ Clips      length      the 95th percentile of the durations, rounded up to 0.1 s
 Pictures   size        32 x 32: larger inputs were not more accurate at equal time (`experiments.whole_items`)
            fit         the center square where 95 % of the pictures are at most twice as long as wide, and their median
                        area is above 32 x 32 pixels; longer ones are kept whole: both sides scaled on their own
+           patches     PATCHES kinds, where the center square is used: they describe photographs in refinement
 
 An empty pool, or one without measures, has the defaults.
 """
@@ -31,6 +32,7 @@ HOP_SECONDS, WINDOW_SECONDS = 0.032, 0.128
 ULTRASOUND_RATE = 48_000
 SIDE = 32  # of a picture, in pixels
 MOST_CROPPED = 2.0  # longer side over shorter one: at most half of a picture is cut off
+PATCHES = 400
 
 
 def derive_media(kind: MediaKind, measures: PoolMeasures) -> MediaConfig:
@@ -70,4 +72,5 @@ def _for_pictures(measures: PoolMeasures) -> MediaConfig:
     area = float(np.median(measures.widths * measures.heights))
     lengths = np.exp(np.abs(np.log(measures.widths / measures.heights)))  # the longer side over the shorter one
     crops = area > SIDE * SIDE and np.percentile(lengths, PERCENTILE) <= MOST_CROPPED
-    return dataclasses.replace(config, image_size=SIDE, image_fit="crop" if crops else "stretch")
+    config = dataclasses.replace(config, image_size=SIDE)
+    return dataclasses.replace(config, image_fit="crop", patches=PATCHES) if crops else config

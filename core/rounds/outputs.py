@@ -69,10 +69,10 @@ class TrainingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinedModel:
-    """The network after further steps on propagated labels. It replaces that of `TrainingResult`."""
+    """The network after further steps on targets of the pool. It replaces that of `TrainingResult`."""
 
     model: TrainedModel
-    graph: SimilarityGraph  # that propagation reuses
+    graph: SimilarityGraph | None = None  # that propagation reuses; None for photographs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

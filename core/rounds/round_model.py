@@ -1,12 +1,13 @@
 """The model of a round: the stages "train" and "refine", and the delivered model on the test items.
 
 train    a network, or a head on the features of an encoder, from the labels
-refine   more steps of the network on the propagated labels of the pool, if there is a similarity graph. Label
-         propagation uses the neighbors of a clip, which the network alone does not; distillation trains the network on
-         the propagated predictions. All later stages use the refined network, and it is exported
+refine   more steps of the network on targets of the pool: propagated labels if there is a similarity graph, or targets
+         from patches for photographs (`core.learning.patches.targets`). Label propagation uses the neighbors of a clip,
+         and patches the small parts that many pictures share, which the network alone does not; distillation trains the
+         network on these targets. All later stages use the refined network, and it is exported
 
-The targets of refinement are the most probable classes after label propagation. `experiments.refinement` compares them
-with the probabilities, and with a second refinement after another prediction and propagation.
+The targets of clips are the most probable classes after label propagation. `experiments.refinement` compares them with
+the probabilities, and with a second refinement after another prediction and propagation.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from core.learning.learner import PoolTargets
 from core.learning.models import TrainedModel
+from core.learning.patches.targets import has_patch_targets, patch_targets
 from core.learning.prediction import predict
 from core.learning.training import refine, train
 from core.media.inputs import Inputs
@@ -85,23 +87,41 @@ def model_to_continue(context: StageContext, inputs: Inputs) -> TrainedModel | N
 def is_refined(
     context: StageContext, inputs: Inputs, training: TrainingResult, trust: LabelTrust | None = None
 ) -> bool:
-    """Whether the settings have steps for refinement, a network was trained, and the pool has a similarity graph."""
+    """Whether the settings have steps for refinement, a network was trained, and the pool has a similarity graph or
+    pictures that are described by patches."""
     config = context.config
     if not config.training.refine_steps or inputs.encoder or training.model is None:
         return False
-    return has_similarity_graph(inputs, context.snapshot.held_out, config.similarity)
+    return has_patch_targets(inputs) or has_similarity_graph(inputs, context.snapshot.held_out, config.similarity)
 
 
 def refine_model(
     context: StageContext, inputs: Inputs, training: TrainingResult, trust: LabelTrust | None = None
 ) -> RefinedModel:
-    """The network after distillation of the propagated labels, and the graph, which the stage "propagate" reuses."""
+    """The network after distillation of the targets, and the graph, which the stage "propagate" reuses."""
     assert training.model is not None
+    weights = None if trust is None else np.asarray(trust.weights)
+    if has_patch_targets(inputs):
+        targets = _patch_targets(context, inputs, training.model, weights)
+        return RefinedModel(model=refine_on(context, inputs, training.model, targets, weights))
     graph = similarity_graph(context, inputs, trust, as_stage("graph", context.report))
     assert graph is not None
-    weights = None if trust is None else np.asarray(trust.weights)
     targets = pool_targets(context, inputs, training.model, graph, weights)
     return RefinedModel(model=refine_on(context, inputs, training.model, targets, weights), graph=graph)
+
+
+def _patch_targets(
+    context: StageContext, inputs: Inputs, model: TrainedModel, trust: NDArray[np.floating] | None
+) -> PoolTargets:
+    """Targets by patches. Test items are not described and have no weight."""
+    return patch_targets(
+        model,
+        pool_alone(context.snapshot, inputs),
+        context.snapshot.labels,
+        runtime=context.runtime,
+        trust=trust,
+        report=as_stage("targets", context.report),
+    )
 
 
 def refine_on(

@@ -46,7 +46,7 @@ ABOUT: dict[str, str] = {  # one sentence for display
     "prepare": "Turns the media into inputs for the network.",
     "check": "Looks for labels that may be wrong.",
     "train": "Trains the model on the labels.",
-    "refine": "Trains the model further on labels passed on to very similar items.",
+    "refine": "Trains the model further, on labels passed on to similar clips or on patches of photographs.",
     "predict": "Predicts the class of every item.",
     "propagate": "Passes labels on to very similar items.",
     "features": "Computes how similar items are to each other.",

@@ -5,7 +5,7 @@
     prepare    network inputs of all items, or the features of the encoder instead
     check      how far each label can be trusted
     train      a model, if there is anything to learn from
-    refine     more steps of the network on propagated labels, if there is a similarity graph
+    refine     more steps of the network on propagated labels of clips, or on targets by patches of photographs
     predict    probabilities and embeddings of all rows              shared by workers in units of rows
     propagate  label propagation over the similarity graph
     features   kernel features of the candidate rows                 shared by workers in units of rows

@@ -22,6 +22,7 @@ from storage.rounds.log import RoundLog, RoundRow
 
 ENCODE_PER_ITEM: dict[MediaKind, float] = {"image": 0.02, "audio": 0.05}  # used until a round has encoded some items
 HEAD_PER_ITEM = {"train": 1e-3, "predict": 1e-4, "select": 1e-3}  # seconds, for a head on the features of an encoder
+PER_DESCRIBED = 4e-3  # seconds to describe a photograph by patches and to predict it with views
 CACHED = ("encode", "prepare", "features")  # stages that compute each item once; later rounds compute only new items
 LEAST_SHARE = 0.05  # share of a cached stage's seconds that remains without new items, for reading and sharing
 PER_ITEM = {"snapshot": 2e-5, "prepare": 2e-3, "predict": 3e-4, "finish": 2e-5}  # seconds
@@ -89,7 +90,7 @@ def _refinement(past: RoundRow, config: RoundConfig, by_training: float) -> floa
     """Seconds of the stage "refine", from the seconds per step of the past round. `by_training` is returned if that
     round had no such steps."""
     before = past.config.training.refine_steps
-    if not before:
+    if not before or (config.media.patches and not past.config.media.patches):
         return by_training
     return float(past.metrics["seconds"].get("refine", 0.0)) * config.training.refine_steps / before
 
@@ -201,8 +202,9 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
         head = {stage: per_item * n_items for stage, per_item in HEAD_PER_ITEM.items()}
         return seconds | head | {"encode": ENCODE_PER_ITEM[kind] * n_items, "prepare": 0.0}
     seconds["train"] = _steps(config, n_items) * per_step
-    if has_graph:
-        seconds["refine"] = config.training.refine_steps * per_step * REFINE_STEP
+    described = n_items * PER_DESCRIBED if kind == "image" and config.media.patches > 0 else 0.0
+    if has_graph or described:
+        seconds["refine"] = described + config.training.refine_steps * per_step * REFINE_STEP
     seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
     if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
         seconds["features"] = candidates * n_landmarks * per_entry

@@ -57,13 +57,14 @@ def test_photographs_are_cropped_to_their_center_square():
     for widths, heights in [([320] * 9, [240] * 9), ([240] * 9, [320] * 9), ([320, 240] * 9, [240, 320] * 9)]:
         config = derive_media("image", pictures(widths, heights))
         assert (config.picture_size, config.image_fit, config.flip) == ((32, 32), "crop", False)
+        assert config.patches == 400
 
 
 def test_long_and_small_pictures_are_kept_whole():
     for side, long in [(28, 28), (32, 32), (20, 30_000), (200, 401)]:
         for widths, heights in [([long] * 9, [side] * 9), ([side] * 9, [long] * 9)]:
             config = derive_media("image", pictures(widths, heights))
-            assert (config.picture_size, config.image_fit) == ((32, 32), "stretch")
+            assert (config.picture_size, config.image_fit, config.patches) == ((32, 32), "stretch", 0)
     assert derive_media("image", pictures([400] * 9 + [900], [200] * 10)).image_fit == "stretch"
     assert derive_media("image", pictures([400] * 99 + [900], [200] * 100)).image_fit == "crop"
 

@@ -97,7 +97,7 @@ def reduced(name: str, strategy: str = "bico", steps: int = 2) -> RoundConfig:
     )
     return dataclasses.replace(
         config,
-        media=MediaConfig(image_size=8, channels=3, seconds=0.25),
+        media=MediaConfig(image_size=8, channels=3, seconds=0.25, patches=16),
         training=training,
         selection=selection,
         kernel=KernelConfig(network="fnn", n_landmarks=12),
@@ -120,7 +120,7 @@ def outputs_of(taken: PoolSnapshot, media: Media, config: RoundConfig, cache: Me
     result, model = round_result(context, outputs, seconds), final_training(outputs).model
     trained = outputs.get(TrainingResult).model
     assert model is not None and trained is not None
-    is_refined = config.training.refine_steps > 0 and taken.kind == "audio"
+    is_refined = config.training.refine_steps > 0
     assert (model is not trained) == is_refined == ("refine" in seconds)
     labels, batch = outputs.get(PropagatedLabels), outputs.get(Batch)
     graph = labels.graph

@@ -114,6 +114,27 @@ def test_refinement_moves_the_network_towards_the_propagated_labels():
     assert after > 0.9 > before
 
 
+def test_photographs_are_refined_on_targets_by_patches():
+    """No graph is built, test items are in nothing, and the refined network predicts."""
+    snapshot, media = pool(MANY, held_out=6)
+    config = refining(proxy="kernel")
+    config = dataclasses.replace(config, media=dataclasses.replace(quick_config().media, patches=16))
+    context = context_of(snapshot, media, config)
+    outputs = outputs_of(context, PropagatedLabels)
+    trained, refined = outputs.get(TrainingResult).model, outputs.get(RefinedModel)
+    assert trained is not None and refined.graph is None and not same(trained, refined.model)
+    assert final_training(outputs).model is refined.model
+    own = predict(refined.model, outputs.get(Inputs), runtime=context.runtime)
+    np.testing.assert_array_equal(outputs.get(Predictions).embeddings, own.embeddings)
+    np.testing.assert_array_equal(outputs.get(PropagatedLabels).probabilities, outputs.get(Predictions).probabilities)
+    other = tuple(sha256(bytes([row])).hexdigest() for row in range(6))
+    changed = dataclasses.replace(snapshot, hashes=(*other, *snapshot.hashes[6:]))
+    again = outputs_of(
+        context_of(changed, media | dict.fromkeys(other, media[snapshot.hashes[7]]), config), RefinedModel
+    )
+    assert same(refined.model, again.get(RefinedModel).model)
+
+
 def dense_propagation(graph, P: np.ndarray, labels: np.ndarray, reach: float, trust: np.ndarray) -> np.ndarray:
     """The equations of `core.similarity.propagation` as one dense linear system."""
     m = len(graph.rows)

@@ -81,10 +81,11 @@ def _state(view: RoundView) -> str:
 
 def _hidden(view: RoundView) -> tuple[str, ...]:
     """The stages that this round does not have. Only rounds with an encoder encode, only rounds of the preset `auto`
-    with an encoder decide, and only networks for clips are refined."""
+    with an encoder decide, and only networks for clips and for photographs described by patches are refined."""
     config, project = view.round.config, get_project(resources.store(), view.round.project_id)
-    has_graph = project.kind == "audio" and config.similarity.neighbors > 0 and config.preset != "encoder"
-    unrefined = () if has_graph and config.training.refine_steps else ("refine",)
+    has_targets = config.similarity.neighbors > 0 if project.kind == "audio" else config.media.patches > 0
+    refined = has_targets and config.preset != "encoder" and config.training.refine_steps > 0
+    unrefined = () if refined else ("refine",)
     decides = config.preset == "auto" and config.encoder.name != "none"
     if decides and learning_settings.encoder_names(resources.store(), project):
         return unrefined

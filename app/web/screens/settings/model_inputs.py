@@ -161,8 +161,14 @@ def _picture_fields(config: MediaConfig) -> dict[str, Any]:
         mirror = st.checkbox(
             "Mirror in training", config.flip, help="Only if mirrored pictures keep their class; not for letters."
         )
+        patches = st.number_input(
+            "Kinds of patches", 0, 2_000, config.patches, 100,
+            help="Small parts that many photographs share. A round trains further on what they tell about the pool. "
+            "0: none; not for letters.",
+        )  # fmt: skip
     return {
         "image_size": int(new_height),
         "image_width": int(new_width) if int(new_width) != int(new_height) else 0,
         "image_fit": fit, "channels": 3 if color else 1, "flip": bool(mirror),
+        "patches": int(patches),
     }  # fmt: skip
