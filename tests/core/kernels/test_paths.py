@@ -174,10 +174,10 @@ def test_tiny_huge_and_broken_values_never_become_wrong_numbers() -> None:
 def test_loops_compile_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     original = numba_compilation.numba.njit
 
-    def nowhere_to_cache(*, cache: bool = False, **options: object) -> object:
+    def nowhere_to_cache(*functions: object, cache: bool = False, **options: object) -> object:
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
-        return original(**options)
+        return original(*functions, **options)  # numba itself uses it as a plain decorator
 
     monkeypatch.setattr(numba_compilation.numba, "njit", nowhere_to_cache)
     assert numba_compilation.compiled()(lambda x: x + 1)(2) == 3
