@@ -80,6 +80,7 @@ DEFERRED_IMPORTS = (
     ("app.views.measuring", "scipy.*", "half a second of every start of the page server; only groups need a quantile"),
     ("core.kernels.ntk", "core.kernels.fused", "numba takes seconds to load; the torch path does without it"),
     ("core.rounds.embedding_map", "umap.*", "umap takes seconds to load"),
+    ("core.rounds.embedding_map", "core.numba_compilation", "numba, which umap loads, takes a third of a second"),
     ("storage.exporting.*", "pyarrow*", "pyarrow is needed for Parquet alone"),
     (
         "core.encoders.predicting.standalone_predict",

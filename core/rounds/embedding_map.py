@@ -119,7 +119,9 @@ def _descend(
 
     `simplicial_set_embedding` would first rescale the starting points to a box of width 10, which makes them jump.
     """
-    with warnings.catch_warnings():
+    from core.numba_compilation import library_compiles
+
+    with library_compiles(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ImportWarning)  # umap warns that tensorflow is not installed
         from umap.layouts import optimize_layout_euclidean
         from umap.umap_ import find_ab_params

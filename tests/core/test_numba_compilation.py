@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from core import numba_compilation
 
@@ -49,6 +52,14 @@ def test_processes_that_start_together_compile_once_and_the_others_load_from_the
     hits = sorted(json.loads(one.communicate(timeout=280)[0])[0] for one in both)
     assert [one.returncode for one in both] == [0, 0]
     assert hits == [0, 1]
+
+
+def test_processes_load_a_library_that_compiles_one_at_a_time():
+    path = Path(numba_compilation.__file__).parent / "__pycache__" / numba_compilation.LOCK_NAME
+    with numba_compilation.library_compiles(), path.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with path.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_process_that_holds_the_lock_for_long_does_not_keep_others_from_compiling(tmp_path, monkeypatch):
