@@ -130,20 +130,19 @@ class OuterProblem:
         step = n if self.features.is_cuda else max(1, BLOCK_BYTES // (q * self.features.element_size()))
         return (slice(begin, begin + step) for begin in range(0, n, step))
 
-    def apply(self, W: Tensor, rows: slice) -> Tensor:
-        """(C, k) W z for a block of rows."""
-        z = self.features[rows]
-        if not self.bias:
-            return W @ z.T
-        return torch.addmm(W.narrow(1, z.shape[1], 1), W.narrow(1, 0, z.shape[1]), z.T)
+    def applied(self, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """W z (C, k) for each block of rows."""
+        q = self.features.shape[1]
+        own, shift = W[:, :q].contiguous(), W[:, q:] if self.bias else 0.0
+        return ((rows, own @ self.features[rows].T + shift) for rows in self.slices())
 
     def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G (), dG/dW as W, and P - Y (C, n), in one pass over the features."""
         loss, gradient = W.new_zeros((), dtype=torch.float64), torch.zeros_like(W)
         errors = torch.empty_like(self.targets)
         q = self.features.shape[1]
-        for rows in self.slices():
-            targets, log_P = self.targets[:, rows], torch.log_softmax(self.apply(W, rows), 0)
+        for rows, logits in self.applied(W):
+            targets, log_P = self.targets[:, rows], torch.log_softmax(logits, 0)
             found = torch.sub(log_P.exp(), targets, out=errors[:, rows])
             gradient.narrow(1, 0, q).addmm_(self._counted(found, rows), self.features[rows])
             loss -= self._counted(targets * log_P, rows).sum(dtype=torch.float64)
@@ -154,8 +153,8 @@ class OuterProblem:
     def loss(self, W: Tensor) -> Tensor:
         """G () at weights W, without its gradient."""
         loss = W.new_zeros((), dtype=torch.float64)
-        for rows in self.slices():
-            losses = cross_entropy(self.apply(W, rows), self.targets[:, rows])
+        for rows, logits in self.applied(W):
+            losses = cross_entropy(logits, self.targets[:, rows])
             loss += self._counted(losses, rows).sum(dtype=torch.float64)
         return self.scale * loss
 
@@ -165,7 +164,7 @@ class OuterProblem:
 
     def scores(self, errors: Tensor, V: Tensor, inner_scale: float) -> Tensor:
         """(n,) -dG/dw_i = inner_scale * <P_i - Y_i, V z_i>."""
-        parts = [(errors[:, rows] * self.apply(V, rows)).sum(0) for rows in self.slices()]
+        parts = [(errors[:, rows] * applied).sum(0) for rows, applied in self.applied(V)]
         return inner_scale * torch.cat(parts)
 
     def equal_rows(self, row: int, errors: Tensor) -> Tensor:
