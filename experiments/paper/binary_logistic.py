@@ -47,11 +47,16 @@ def weights_on(n: int, rows, values) -> torch.Tensor:
     return weights
 
 
-def baselines(x, y, size: int, seed: int) -> dict[str, tuple]:
+def sensitivities(x, y, seed: int) -> dict[str, np.ndarray]:
+    """(n,) sampling probabilities for every setting of the grid."""
+    signed = (np.where(y > 0, 1.0, -1.0)[:, None] * x).astype(np.float64)
+    return {f"sensitivity {k} {R}": logistic_sensitivity(signed, k, radius=R, seed=seed) for k, R in GRID}
+
+
+def baselines(x, probabilities: dict[str, np.ndarray], size: int, seed: int) -> dict[str, tuple]:
     """Rows and weights of the three sampling baselines."""
     generator = np.random.default_rng(seed)
     n = len(x)
-    signed = np.where(y > 0, 1.0, -1.0)[:, None] * x
     _, centers = kmeans_plusplus(x.astype(np.float64), size, random_state=seed)
     centers = np.unique(centers)
     nearest = torch.cdist(torch.tensor(x), torch.tensor(x[centers])).argmin(1).numpy()
@@ -59,9 +64,8 @@ def baselines(x, y, size: int, seed: int) -> dict[str, tuple]:
         "uniform": (generator.permutation(n)[:size], np.ones(size)),
         "k-means++": (centers, np.bincount(nearest, minlength=len(centers)) + 1e-9),
     }
-    for k, R in GRID:
-        probabilities = logistic_sensitivity(signed.astype(np.float64), k, radius=R, seed=seed)
-        found[f"sensitivity {k} {R}"] = sample(probabilities, size, generator)
+    for setting, own in probabilities.items():
+        found[setting] = sample(own, size, generator)
     return found
 
 
@@ -122,10 +126,10 @@ def all_data(data: Measured) -> list[dict]:
 
 def rivals(data: Measured, seed: int) -> list[dict]:
     n, rows = len(data.x), []
-    vectors = hilbert_vectors(data.x, data.y, data.problem, seed)
+    vectors, probabilities = hilbert_vectors(data.x, data.y, data.problem, seed), sensitivities(data.x, data.y, seed)
     for share in SHARES:
         size = max(int(share * n), 2)
-        for method, (chosen, values) in (baselines(data.x, data.y, size, seed) | hilbert(vectors, size)).items():
+        for method, (chosen, values) in (baselines(data.x, probabilities, size, seed) | hilbert(vectors, size)).items():
             rows.append(data.row(method, share, weights_on(n, chosen, values), seed))
     return rows
 

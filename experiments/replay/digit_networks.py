@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -26,13 +28,13 @@ class Dropout(nn.Dropout):
 
 
 class Dense(nn.Module):
-    """784-100-100-10 with dropout 0.2: the paper's network for permuted MNIST."""
+    """784-100-100-10 with dropout 0.2: the paper's network for permuted MNIST. Small sizes have 196 inputs."""
 
-    def __init__(self, width: int = 100) -> None:
+    def __init__(self, width: int = 100, inputs: int = 784) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(784, width), nn.ReLU(), Dropout(0.2),
+            nn.Linear(inputs, width), nn.ReLU(), Dropout(0.2),
             nn.Linear(width, width), nn.ReLU(), Dropout(0.2),
         )  # fmt: skip
         self.head = nn.Linear(width, 10)
@@ -42,6 +44,13 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x))
+
+
+class CoarseDense(Dense):
+    """The same for pictures of 14 x 14."""
+
+    def __init__(self) -> None:
+        super().__init__(inputs=196)
 
 
 class Convolutional(nn.Module):
@@ -75,7 +84,8 @@ class Convolutional(nn.Module):
 
 def dense_ntk(x: Tensor) -> Tensor:
     """(n, n) neural tangent kernel of a wide dense network on flattened rows."""
-    return kernel(x.reshape(len(x), 28, 28, 1).double(), None, fnn())
+    side = math.isqrt(x[0].numel())
+    return kernel(x.reshape(len(x), side, side, 1).double(), None, fnn())
 
 
 def convolutional_ntk(x: Tensor) -> Tensor:

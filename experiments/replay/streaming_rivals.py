@@ -9,8 +9,8 @@ as every other method has, and with 40, which may be what the paper does. Exempl
 centers of every class in pixel space. The paper: neither is above the reservoir's 90.72 on split MNIST; bilevel
 coresets have 92.51.
 
-The small size trains the dense network with beta = 10 as there; the full size the paper's convolutional
-network and its grid of beta.
+The small size trains a dense network on pictures of 14 x 14 with beta = 10, as there; the full size the paper's
+convolutional network and its grid of beta.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from core.coresets.library.replay import ReplayConfig
 from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
 from experiments.replay.continual import MEMORY, Task, split
-from experiments.replay.digit_networks import Convolutional, Dense, convolutional_ntk, dense_ntk
+from experiments.replay.digit_networks import CoarseDense, Convolutional, Dense, convolutional_ntk, dense_ntk
 from experiments.replay.exemplar_streaming import ExemplarStreaming
 from experiments.replay.gradient_selection import GradientSelection, gradient_cosines
 from experiments.replay.replay_memories import BATCH, STEPS, learn_stream, mean_accuracy, remember, stream_memory
@@ -78,7 +78,7 @@ def exemplar_streaming(tasks: list[Task], learners: list[Learner]) -> list[float
 
 
 def study(method: str, tasks: list[Task], arguments: Arguments, betas: list[float]) -> list[dict]:
-    network, tangent = (Dense, dense_ntk) if arguments.small else (Convolutional, convolutional_ntk)
+    network, tangent = (CoarseDense, dense_ntk) if arguments.small else (Convolutional, convolutional_ntk)
     pairs = [(seed, beta) for seed in range(5) for beta in betas]
     learners, seeds = [learner(network, MEMORY, beta, seed) for seed, beta in pairs], [seed for seed, _ in pairs]
     if method.startswith("gradient selection"):

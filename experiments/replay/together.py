@@ -88,7 +88,7 @@ def learn_together(learners: Sequence[Learner], inputs: Tensor, labels: Tensor, 
         return
     stack, n, k = DenseStack([one.network for one in learners]), len(labels), len(learners)
     optimizer = torch.optim.Adam(stack.parameters, lr=config.learning_rate, fused=True)
-    held_x, held_y, shares = _held(learners)
+    held_x, held_y, shares = _held(learners, inputs[0].numel())
     x, y = torch.cat([inputs.flatten(1), held_x]), torch.cat([labels, held_y])
     held = n + torch.arange(len(held_y)).view(k, -1)
     for _ in range(config.epochs):
@@ -105,10 +105,10 @@ def learn_together(learners: Sequence[Learner], inputs: Tensor, labels: Tensor, 
         one.network.eval()
 
 
-def _held(learners: Sequence[Learner]) -> tuple[Tensor, Tensor, Tensor]:
+def _held(learners: Sequence[Learner], n_inputs: int) -> tuple[Tensor, Tensor, Tensor]:
     """Rows and labels of all memories, one after the other, and their factors in the loss (k, m)."""
     if not learners[0].memory.slots:
-        return torch.zeros(0, 784), torch.zeros(0, dtype=torch.int64), torch.zeros(len(learners), 0)
+        return torch.zeros(0, n_inputs), torch.zeros(0, dtype=torch.int64), torch.zeros(len(learners), 0)
     slots = [slot for one in learners for slot in one.memory.slots]
     shares = [torch.cat([one.beta * slot.weights / len(slot.labels) for slot in one.memory.slots]) for one in learners]
     return torch.cat([s.inputs.flatten(1) for s in slots]), torch.cat([s.labels for s in slots]), torch.stack(shares)

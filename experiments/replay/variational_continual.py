@@ -11,8 +11,8 @@ coresets" predicts with q_t.
 Means start at a network trained by maximum likelihood on the first task, variances at e^-6, the first prior is N(0,
 1), as in the authors' code. Losses use one draw by local reparameterization (Kingma et al., 2015) in place of ten
 draws of the weights; predictions average the probabilities of ten. The full size is the paper's network, 256 units a
-layer, 120 epochs and all rows of a task; the small size 100 units, 30 epochs (100 for the coresets) and 1,000 rows a
-task.
+layer, 120 epochs and all rows of a task; the small size pictures of 14 x 14, 100 units, 30
+epochs (100 for the coresets) and 1,000 rows a task.
 
 The networks of all seeds are trained at the same time: their weights have a first dimension k, and the loss is the
 sum over networks.
@@ -66,14 +66,14 @@ class NormalLayer(nn.Module):
 
 
 class NormalNetwork(nn.Module):
-    """784 - width - width - 10 with ReLU, one network for each seed: (k, b, 784) -> (k, b, 10)."""
+    """784 - width - width - 10 with ReLU, one network for each seed: (k, b, inputs) -> (k, b, 10)."""
 
-    def __init__(self, width: int, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(self, width: int, seeds: Sequence[int] = (0,), inputs: int = 784) -> None:
         super().__init__()
         starts = []
         for seed in seeds:
             torch.manual_seed(seed)
-            starts.append([nn.Linear(784, width), nn.Linear(width, width), nn.Linear(width, 10)])
+            starts.append([nn.Linear(inputs, width), nn.Linear(width, width), nn.Linear(width, 10)])
         self.layers = nn.ModuleList([NormalLayer(list(level)) for level in zip(*starts, strict=True)])
 
     def forward(self, x: Tensor, sample: bool = True) -> Tensor:
@@ -125,7 +125,7 @@ class Data:
     rows: Tensor
 
     def batches(self, schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
-        """(k, b, 784) and (k, b), shuffled anew in every epoch."""
+        """(k, b, inputs) and (k, b), shuffled anew in every epoch."""
         for _ in range(schedule.epochs):
             orders = torch.stack([own[torch.randperm(len(own))] for own in self.rows])
             for rows in orders.split(schedule.batch, 1):
@@ -193,7 +193,7 @@ def chosen_rows(method: str, tasks: list[Task], name: str, seed: int) -> list[np
 
 def learn(tasks: list[Task], coresets: list[list[np.ndarray]], scale: dict, seeds: Sequence[int]) -> list[float]:
     """The accuracy for every seed; `coresets` has the rows of every task for every seed."""
-    model, schedule = NormalNetwork(scale["width"], seeds), Schedule(scale["epochs"])
+    model, schedule = NormalNetwork(scale["width"], seeds, tasks[0][0][0].numel()), Schedule(scale["epochs"])
     prior: NormalNetwork | None = None
     for number, (x, y, _, _) in enumerate(tasks):
         rest = [np.setdiff1d(np.arange(len(y)), rows[number]) for rows in coresets]
