@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -310,18 +311,10 @@ class _Export:
         return self.folder_names[label]
 
     def _about(self, connection: Any, moment: snapshots.Moment, rows: ExportRows) -> dict[str, Any]:
+        """The content of manifest.json, after the files that accompany the tables are written."""
         project = projects.row_in(connection, self.project_id)
         known = class_rows.rows_in(connection, self.project_id)
-        names = {row.id: row.name for row in known}
-        if self.options.format == "label-studio":
-            view = labeling_interface(self.kind, [row.name for row in known if row.active])
-            (self.folder / "label_config.xml").write_text(view, encoding="utf-8")
-            steps = readme(self.target, self._media_prefix(), self.options.media)
-            (self.folder / "README.md").write_text(steps, encoding="utf-8")
-        if self.options.format in ("folders", "hugging-face"):
-            (self.folder / "README.md").write_text(self._card(project.name), encoding="utf-8")
-        if self.options.format in SPAN_FORMATS:
-            self.tracks.write(self.folder / TRACKS)
+        self._write_companions(project.name, known)
         files = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and not is_media(path)]
         files = sorted([*files, *self.window_files])
         return {
@@ -341,29 +334,48 @@ class _Export:
             "rows_sha256": self.digest.hexdigest() if self.has_digest else None,
             "pseudo_labels_of_round": rows.pseudo_labels.number if rows.pseudo_labels is not None else None,
             "arrays_of_round": self.arrays_round,
-            "counts": {
-                "rows": self.n_rows,
-                "labels": dict(self.labels),
-                "sources": dict(self.sources),
-                "media_files": self.n_media,
-                "media_missing": len(self.problems),
-                "contested": self.n_contested,
-                "contested_left_out": rows.n_left_out,
-                "decided_in_review": self.n_decided,
-            },
-            "classes": [
-                {
-                    "name": row.name,
-                    "key": row.key,
-                    "color": row.color,
-                    "retired": row.retired_at is not None,
-                    "counts_as": names[row.effective_id] if row.effective_id is not None else None,
-                    "folder": self.folder_names.get(row.name),
-                }
-                for row in known
-            ],
+            "counts": self._counts(rows),
+            "classes": self._classes(known),
             "files": {path.relative_to(self.folder).as_posix(): described(path) for path in files},
         }
+
+    def _write_companions(self, title: str, known: Sequence[class_rows.ClassRow]) -> None:
+        """Write the files beside the tables: the README, the labeling interface, the label tracks."""
+        if self.options.format == "label-studio":
+            view = labeling_interface(self.kind, [row.name for row in known if row.active])
+            (self.folder / "label_config.xml").write_text(view, encoding="utf-8")
+            steps = readme(self.target, self._media_prefix(), self.options.media)
+            (self.folder / "README.md").write_text(steps, encoding="utf-8")
+        if self.options.format in ("folders", "hugging-face"):
+            (self.folder / "README.md").write_text(self._card(title), encoding="utf-8")
+        if self.options.format in SPAN_FORMATS:
+            self.tracks.write(self.folder / TRACKS)
+
+    def _counts(self, rows: ExportRows) -> dict[str, Any]:
+        return {
+            "rows": self.n_rows,
+            "labels": dict(self.labels),
+            "sources": dict(self.sources),
+            "media_files": self.n_media,
+            "media_missing": len(self.problems),
+            "contested": self.n_contested,
+            "contested_left_out": rows.n_left_out,
+            "decided_in_review": self.n_decided,
+        }
+
+    def _classes(self, known: Sequence[class_rows.ClassRow]) -> list[dict[str, Any]]:
+        names = {row.id: row.name for row in known}
+        return [
+            {
+                "name": row.name,
+                "key": row.key,
+                "color": row.color,
+                "retired": row.retired_at is not None,
+                "counts_as": names[row.effective_id] if row.effective_id is not None else None,
+                "folder": self.folder_names.get(row.name),
+            }
+            for row in known
+        ]
 
     def _card(self, title: str) -> str:
         columns = media_columns(self.kind, self.weights is not None)
