@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,24 +105,7 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
     spatial, bridge = network.layers[: network.bridge], network.layers[network.bridge]
     frame = max([_padding_reach(layer) for layer in spatial], default=0)
     tables = _Tables(frame=max(frame, 1))
-    stages: list[list[int]] = []
-    pooled_size = 0
-    cursor = _Cursor(0, height, width, 1, True, True)
-    begin, size = 0, (height, width)
-    for layer in (*spatial, bridge):
-        if isinstance(layer, Conv | Relu | Residual):
-            cursor = _compile(layer, cursor, tables, frozenset())
-            continue
-        block = layer.size if isinstance(layer, AveragePool) else 0
-        result = (cursor.register, cursor.height, cursor.width, cursor.factor)
-        stages.append([begin, len(tables.ops), *size, block, *result, pooled_size if stages else -1])
-        pooled_size += _pooled_size(*size) if len(stages) > 1 else 0
-        if block:
-            size = (cursor.height // block, cursor.width // block)
-            if min(size) < 1:
-                raise InvalidInput(f"{height}x{width} images are too small for the pooling of {network.name!r}.")
-            cursor = _Cursor(0, *size, 1, cursor.tangent_is_zero, cursor.is_sum)
-            begin = len(tables.ops)
+    stages, pooled_size, cursor = _stages((*spatial, bridge), (height, width), tables, network.name)
     last = (cursor.height, cursor.width)
     everywhere = isinstance(bridge, GlobalAveragePool)
     tail = network.layers[network.bridge + 1 :]
@@ -144,6 +128,31 @@ def plan_for(network: Network, height: int, width: int) -> Plan:
         ends_as_sum=cursor.is_sum,
         tail=tail,
     )
+
+
+def _stages(
+    layers: Sequence[Layer], size: tuple[int, int], tables: _Tables, name: str
+) -> tuple[list[list[int]], int, _Cursor]:
+    """The rows of `Plan.stages`, the floats in all pooled covariances, and the cursor at the bridge layer, which is the
+    last of `layers`. The ops are appended to `tables`."""
+    stages: list[list[int]] = []
+    pooled_size, begin, (height, width) = 0, 0, size
+    cursor = _Cursor(0, height, width, 1, True, True)
+    for layer in layers:
+        if isinstance(layer, Conv | Relu | Residual):
+            cursor = _compile(layer, cursor, tables, frozenset())
+            continue
+        block = layer.size if isinstance(layer, AveragePool) else 0
+        result = (cursor.register, cursor.height, cursor.width, cursor.factor)
+        stages.append([begin, len(tables.ops), *size, block, *result, pooled_size if stages else -1])
+        pooled_size += _pooled_size(*size) if len(stages) > 1 else 0
+        if block:
+            size = (cursor.height // block, cursor.width // block)
+            if min(size) < 1:
+                raise InvalidInput(f"{height}x{width} images are too small for the pooling of {name!r}.")
+            cursor = _Cursor(0, *size, 1, cursor.tangent_is_zero, cursor.is_sum)
+            begin = len(tables.ops)
+    return stages, pooled_size, cursor
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ of the batch. No label is changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,30 +46,36 @@ def with_second_looks(
     best, kept = replacements(values, new, most)
     if not len(best):
         return selection, influence
-    chosen, values = suspects[best], values[best]
+    looks = [
+        PickReason(
+            order=len(kept) + number,
+            score=float(values[at]),
+            second_look=True,
+            trust=float(weights[suspects[at]]),
+            influence=float(influence[suspects[at]]),
+            guess=int(belief[suspects[at]].argmax()),
+        )
+        for number, at in enumerate(best, 1)
+    ]
+    return _with_looks(selection, kept, request.item_ids[suspects[best]], looks), influence
+
+
+def _with_looks(
+    selection: Selection, kept: NDArray[np.int64], item_ids: NDArray[np.int64], looks: Sequence[PickReason]
+) -> Selection:
+    """The selection with only the picks at `kept`, followed by second looks at the items `item_ids`."""
     reasons: tuple[PickReason, ...] = ()
     if selection.reasons:
         stay = [replace(selection.reasons[at], order=number) for number, at in enumerate(kept, 1)]
-        looks = [
-            PickReason(
-                order=len(kept) + number,
-                score=float(value),
-                second_look=True,
-                trust=float(weights[row]),
-                influence=float(influence[row]),
-                guess=int(belief[row].argmax()),
-            )
-            for number, (row, value) in enumerate(zip(chosen, values, strict=True), 1)
-        ]
         reasons = (*stay, *looks)
-    changed = replace(
+    scores = np.array([look.score for look in looks], np.float64)
+    return replace(
         selection,
-        item_ids=np.concatenate([selection.item_ids[kept], request.item_ids[chosen]]),
-        scores=np.concatenate([selection.scores[kept], values]).astype(np.float32),
+        item_ids=np.concatenate([selection.item_ids[kept], item_ids]),
+        scores=np.concatenate([selection.scores[kept], scores]).astype(np.float32),
         reasons=reasons,
-        notes=(*selection.notes, second_look_note(len(chosen), len(selection.item_ids))),
+        notes=(*selection.notes, second_look_note(len(looks), len(selection.item_ids))),
     )
-    return changed, influence
 
 
 def replacements(

@@ -228,28 +228,20 @@ def selection_request(
     """The request to the strategy for the candidate rows, or None if nothing can be chosen; and notes to show."""
     snapshot, rows = context.snapshot, choose_candidates(context, inputs).rows
     eligible = (snapshot.eligible & inputs.readable)[rows]
-    kernel_rows = features.features if features is not None else np.empty((len(rows), 0), np.float32)
-    if inputs.encoder:
-        kernel_rows = np.asarray(predictions.embeddings[rows])
-    broken = int((~np.isfinite(kernel_rows).all(1)).sum())
-    if broken:
-        raise InvalidInput(f"The kernel features of {broken} of {len(rows)} items are not numbers. Check these items.")
+    proxy_rows = _proxy_rows(inputs, predictions, features, rows)
     wanted, available = context.config.selection.batch_size, int(eligible.sum())
     if available == 0:
         return None, (f"Nothing was picked: none of the {len(snapshot.item_ids):,} items is unlabeled.",)
     notes = (f"Asked for {wanted} items; only {available} can be picked.",) if available < wanted else ()
     by_view = predictions.view_probabilities
-    region = context.region[rows] if context.region is not None else None
-    if region is not None and not (region & eligible).any():
-        region = None
-        notes = (*notes, "The selected area has no unlabeled items, so the picks are from the whole pool.")
+    region, region_notes = _open_region(context, rows, eligible)
     request = SelectionRequest(
         item_ids=snapshot.item_ids[rows],
         labeled=snapshot.labeled[rows],
         eligible=eligible,
         probabilities=np.asarray(labels.probabilities[rows]),
         embeddings=np.asarray(predictions.embeddings[rows]),
-        features=np.asarray(kernel_rows),
+        features=proxy_rows,
         batch_size=min(wanted, available),
         seed=context.runtime.seed_for("select"),
         view_features=view_features(context, inputs, features.fitted.kernel, rows) if features is not None else None,
@@ -267,7 +259,33 @@ def selection_request(
         has_model=predictions.has_model,
         temperature=predictions.temperature,
     )
-    return request, notes
+    return request, (*notes, *region_notes)
+
+
+def _proxy_rows(
+    inputs: Inputs, predictions: Predictions, features: CandidateFeatures | None, rows: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """(len(rows), q) features of the proxy: with an encoder the embeddings, else the kernel features if there are any.
+    Raises InvalidInput for values that are not finite."""
+    found = features.features if features is not None else np.empty((len(rows), 0), np.float32)
+    if inputs.encoder:
+        found = predictions.embeddings[rows]
+    broken = int((~np.isfinite(found).all(1)).sum())
+    if broken:
+        raise InvalidInput(f"The kernel features of {broken} of {len(rows)} items are not numbers. Check these items.")
+    return np.asarray(found)
+
+
+def _open_region(
+    context: StageContext, rows: NDArray[np.int64], eligible: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_] | None, tuple[str, ...]]:
+    """The region of interest on the candidate rows; None and a note if it contains no eligible row."""
+    if context.region is None:
+        return None, ()
+    region = context.region[rows]
+    if (region & eligible).any():
+        return region, ()
+    return None, ("The selected area has no unlabeled items, so the picks are from the whole pool.",)
 
 
 def with_labels(
