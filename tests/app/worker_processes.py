@@ -196,5 +196,5 @@ def until(holds: Callable[[], Any], seconds: float = 120.0, what: str = "it") ->
     while time.monotonic() < deadline:
         if found := holds():
             return found
-        time.sleep(0.03)
+        time.sleep(0.06)
     raise AssertionError(f"{what} did not happen within {seconds:.0f} s")

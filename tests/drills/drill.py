@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,7 @@ class Options:
     n_annotators: int = 4
     between_faults: tuple[float, float] = (0.5, 3.0)
     pause: float = 0.2  # mean seconds between two actions of an annotator
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings of the project's rounds, on top of its preset
     logs: Path | None = None  # where logs of the processes are kept; None: deleted with the rest
 
 
@@ -250,7 +251,7 @@ def _postgresql(folder: Path, logs: Path, started: list[processes.Managed]) -> p
 
 
 def _system(options: Options, store: Store, port: int, started: list[processes.Managed], target: Target) -> System:
-    drawn = draw_project(store, options.n_items, labels_per_item=2)
+    drawn = draw_project(store, options.n_items, labels_per_item=2, changes=dict(options.changes))
     truth = {item: drawn.classes[position] for item, position in drawn.truth.items()}
     place = Place(target.proxy.port, drawn.project_id, drawn.item_ids, truth, drawn.classes, options.pause)
     people = [annotator_named(store, f"Person {number}").id for number in range(options.n_annotators)]
