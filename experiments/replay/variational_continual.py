@@ -12,7 +12,7 @@ Means start at a network trained by maximum likelihood on the first task, varian
 1), as in the authors' code. Losses use one draw by local reparameterization (Kingma et al., 2015) in place of ten
 draws of the weights; predictions average the probabilities of ten. The full size is the paper's network, 256 units a
 layer, 120 epochs and all rows of a task; the small size pictures of 14 x 14, 100 units, 30
-epochs (100 for the coresets) and 1,000 rows a task.
+epochs (1,000 for the coresets) at a rate of 1e-2 and 1,000 rows a task.
 
 The networks of all seeds are trained at the same time: their weights have a first dimension k, and the loss is the
 sum over networks.
@@ -193,7 +193,10 @@ def chosen_rows(method: str, tasks: list[Task], name: str, seed: int) -> list[np
 
 def learn(tasks: list[Task], coresets: list[list[np.ndarray]], scale: dict, seeds: Sequence[int]) -> list[float]:
     """The accuracy for every seed; `coresets` has the rows of every task for every seed."""
-    model, schedule = NormalNetwork(scale["width"], seeds, tasks[0][0][0].numel()), Schedule(scale["epochs"])
+    model, schedule = (
+        NormalNetwork(scale["width"], seeds, tasks[0][0][0].numel()),
+        Schedule(scale["epochs"], learning_rate=scale["rate"]),
+    )
     prior: NormalNetwork | None = None
     for number, (x, y, _, _) in enumerate(tasks):
         rest = [np.setdiff1d(np.arange(len(y)), rows[number]) for rows in coresets]
@@ -206,7 +209,11 @@ def learn(tasks: list[Task], coresets: list[list[np.ndarray]], scale: dict, seed
         before = np.cumsum([0, *(len(y) for _, y, _, _ in tasks)])
         held = [np.concatenate([r + b for r, b in zip(own, before, strict=False)]) for own in coresets]
         x, y = torch.cat([t[0] for t in tasks]).flatten(1), torch.cat([t[1] for t in tasks])
-        model = refined(model, Data(x, y, torch.from_numpy(np.stack(held))), Schedule(scale["coreset_epochs"]))
+        model = refined(
+            model,
+            Data(x, y, torch.from_numpy(np.stack(held))),
+            Schedule(scale["coreset_epochs"], learning_rate=scale["rate"]),
+        )
     return accuracies(model, tasks)
 
 
@@ -222,9 +229,9 @@ def study(name: str, method: str, tasks: list[Task], scale: dict) -> list[dict]:
 
 
 def main(arguments: Arguments) -> Record:
-    scale = {"width": 100, "epochs": 30, "coreset_epochs": 100, "seeds": 5}
+    scale = {"width": 100, "epochs": 30, "coreset_epochs": 1000, "rate": 1e-2, "seeds": 5}
     if not arguments.small:
-        scale = {"width": 256, "epochs": 120, "coreset_epochs": 200, "seeds": 5}
+        scale = {"width": 256, "epochs": 120, "coreset_epochs": 200, "rate": 1e-3, "seeds": 5}
     parts = Parts(arguments.out, scale | {"size": arguments.size})
     rows: list[dict] = []
     for name in arguments.only or ("split", "permuted"):

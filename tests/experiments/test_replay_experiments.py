@@ -108,7 +108,7 @@ def test_parts_are_measured_once(tmp_path):
 
 def test_coresets_bring_the_first_task_back_in_variational_learning():
     tasks = two_tasks(120)
-    scale = {"width": 30, "epochs": 100, "coreset_epochs": 150}
+    scale = {"width": 30, "epochs": 100, "coreset_epochs": 150, "rate": 1e-3}
     found = {}
     for method in ("without coresets", "uniform"):
         rows = [variational_continual.chosen_rows(method, tasks, "split", seed) for seed in (0, 1, 2)]
