@@ -151,7 +151,7 @@ def give_role(made: Made, folder: Path) -> None:
 
 VERBS: dict[str, Callable[[Made, Path], None]] = {
     "see items, media, labels, history, rounds, picks and predictions": read,
-    "take items from the queue and give them back": lease,
+    "get items from the queue and release them": lease,
     "label, skip, flag, write notes, undo": label,
     "predict files and items with the model of a round, on the server": predict,
     "decide in a review": decide,
