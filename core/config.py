@@ -176,7 +176,7 @@ class LabelsConfig:
     """The treatment of labels that may be wrong (`core.labels`). Earlier versions did not treat them differently."""
 
     weigh: bool = True  # labels that may be wrong have less weight until someone confirms them
-    second_looks: bool = True  # a batch may contain their items again if that is worth more than a new item
+    second_looks: bool = True  # a batch may contain their items again if that changes the loss more than a new item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ def _model(store: Store, context: StageContext, row: RoundRow | None) -> Trained
     """The network of the newest finished round."""
     if row is None or find_artifact(RoundLog(store, row.project_id), row.id, "model") is None:
         raise InvalidInput(
-            "A joint summary needs a trained network, and no round has finished yet. "
+            "No finished round has trained a network yet, and a joint summary needs one. "
             "Run a round first, or summarize without the network."
         )
     return load_model(RoundLog(store, row.project_id).file(row.id, "model"), context.runtime)

@@ -62,7 +62,7 @@ def test_an_existing_target_is_overwritten_only_on_request_and_only_if_it_is_an_
     assert (target / "labels.csv").read_bytes() != before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(Conflict, match="left alone"):
+    with pytest.raises(Conflict, match="was not changed"):
         export_project(shop.store, shop.project, tmp_path / "mine", ExportOptions(overwrite=True))
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 

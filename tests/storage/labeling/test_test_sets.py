@@ -139,7 +139,7 @@ def test_whole_groups_are_drawn_where_there_are_enough_and_none_is_on_both_sides
 def test_too_few_groups_for_whole_ones_get_their_shares_or_a_reason(store):
     made = make_pool(store, 46)
     in_groups(made, 2)
-    with pytest.raises(InvalidInput, match=r"which are 23 \(at least 24 are needed\)"):
+    with pytest.raises(InvalidInput, match=r"There are 23 of these; at least 24 are needed"):
         draw_test_set(store, made.project_id, 4, by="groups")
     assert ids(made) == []
     row = draw_test_set(store, made.project_id, 23, seed=0)
