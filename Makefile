@@ -1,6 +1,6 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
-#   check   lint, types and the fast tests: a little over 2 minutes on two cores
-#   test    lint, types and all tests, browsers and PostgreSQL included: about 14 minutes
+#   check   lint, types and the fast tests: about 3 minutes on two cores
+#   test    lint, types and all tests, browsers and PostgreSQL included: about 15 to 20 minutes
 #   PROCESSES=… sets in how many processes make test runs the tests
 #   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others, once: later commands keep it. Without it
 #   pip's own index decides
@@ -68,7 +68,7 @@ style: setup-dev
 types: setup-dev
 	@$(PY) -m mypy
 
-# Types are checked while the tests run: without its cache mypy takes 40 s on one core.
+# Types are checked while the tests run: without its cache mypy takes half a minute on one core.
 check: style
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 

@@ -1,4 +1,5 @@
-"""Targets of refinement for photographs, which have no similarity graph: two opinions about every picture of the pool.
+"""Targets of refinement for photographs, which have no similarity graph: two predictions of
+every picture of the pool combined.
 
     q = normalize(to_prior(n)^1/2 to_prior(h)),   to_prior(p) = normalize(p * prior / mean of p over the pool)
 
