@@ -1,5 +1,4 @@
-"""Targets of refinement for photographs, which have no similarity graph: two predictions of
-every picture of the pool combined.
+"""Targets of refinement for photographs, which have no similarity graph: two predictions for each picture, combined.
 
     q = normalize(to_prior(n)^1/2 to_prior(h)),   to_prior(p) = normalize(p * prior / mean of p over the pool)
 
