@@ -10,7 +10,8 @@ Proxies are the tangent kernel and the RBF kernel exp(-5e-4 |x - y|^2).
 
 The small size trains a dense network on pictures of 14 x 14 with the better of beta 1 and 10, five seeds and 50 epochs
 a task; the full size the paper's convolutional network, 400 epochs, the grid of beta, and permuted MNIST as a stream
-too. Bilevel coresets depend on neither the seed nor the network, so each is computed once.
+too. Bilevel coresets depend on neither the seed nor the network, so each is computed once. The better beta is found on
+rows of the training file that no task learns.
 """
 
 from __future__ import annotations
@@ -26,13 +27,20 @@ from core.coresets.library.replay import ReplayConfig, ReplayMemory, bilevel_sum
 from core.coresets.library.streaming import MergeReduce, Reservoir, Rule
 from core.coresets.library.summaries import summarize
 from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
-from experiments.replay.continual import SMALL_EPOCHS, Task, permuted, split
+from experiments.replay.continual import (
+    SMALL_EPOCHS,
+    Task,
+    at_better_beta,
+    mean_accuracy,
+    permuted,
+    split,
+    task_accuracies,
+)
 from experiments.replay.digit_networks import (
     PENALTY,
     CoarseDense,
     Convolutional,
     Dense,
-    accuracy,
     convolutional_ntk,
     dense_ntk,
 )
@@ -69,14 +77,6 @@ def continual(tasks: list[Task], choices: list[Choice], learners: list[Learner],
             rows = choice(one.network, x, y, one.memory.next_slot_size)
             one.memory.add(x[rows], y[rows])
     return [task_accuracies(one.network, tasks) for one in learners]
-
-
-def task_accuracies(model: torch.nn.Module, tasks: list[Task]) -> list[float]:
-    return [100 * accuracy(model, xt, yt) for _, _, xt, yt in tasks]
-
-
-def mean_accuracy(model: torch.nn.Module, tasks: list[Task]) -> float:
-    return float(np.mean(task_accuracies(model, tasks)))
 
 
 def bilevel_choice(kernel: Kernel) -> Choice:
@@ -160,7 +160,8 @@ class Study:
         self.tangent = dense_ntk if self.small else convolutional_ntk
         self.betas = [1.0, 10.0] if self.small else [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
         self.epochs, self.seeds = (SMALL_EPOCHS["split"] if self.small else 400), list(range(5))
-        self.tasks = split(arguments, 2000 if self.small else 10_000)
+        n_test = 2000 if self.small else 10_000
+        self.tasks, self.others = split(arguments, n_test), split(arguments, n_test, tuning=True)
         self.parts = Parts(arguments.out, {"size": arguments.size, "seeds": self.seeds, "epochs": self.epochs})
 
     def continual(self, name: str, size: int, choice: Callable[[int], Choice]) -> None:
@@ -170,10 +171,9 @@ class Study:
             learners = [learner(self.network, size, beta, seed) for seed in self.seeds]
             config = ReplayConfig(beta=0.0, epochs=self.epochs)
             found = continual(self.tasks, [choice(seed) for seed in self.seeds], learners, config)
-            return [
-                {"name": part, "beta": beta, "seed": seed, "accuracy": float(np.mean(own)), "tasks": own}
-                for seed, own in zip(self.seeds, found, strict=True)
-            ]
+            values = [float(np.mean(own)) for own in found]
+            rows = self.found_rows(part, beta, values, learners, self.others)
+            return [row | {"tasks": own} for row, own in zip(rows, found, strict=True)]
 
         for beta in self.betas:
             self.rows += self.parts.rows(f"{part}, beta {beta:g}", partial(measure, beta))
@@ -183,6 +183,7 @@ class Study:
         """`place` is "stream" for split MNIST; permuted MNIST has the dense network."""
         betas = self.betas if place == "stream" else [0.1, 1.0, *self.betas]
         network = self.network if place == "stream" else Dense
+        others = self.others if place == "stream" else permuted(self.arguments, 10_000, tuning=True)
         part, alone = f"{place}, {name}, {size}", f"{place}, train on the memory of {name}, {size}"
         rule: Rule = "printed" if name == PRINTED else "fewest"
         kept: list[list[np.ndarray]] = []
@@ -198,11 +199,12 @@ class Study:
         def measure(beta: float) -> list[dict]:
             learners = [learner(network, size, beta, seed) for seed in self.seeds]
             found = learn_stream(tasks, memories(), learners, ReplayConfig(beta=0.0, epochs=STEPS))
-            return self.stream_rows(part, beta, found)
+            return self.found_rows(part, beta, found, learners, others)
 
         def measure_memory() -> list[dict]:
             learners = [learner(network, 1, 0.0, seed) for seed in self.seeds]
-            return self.stream_rows(alone, 0.0, learn_memory(tasks, memories()[0], learners, 400))
+            found = learn_memory(tasks, memories()[0], learners, 400)
+            return self.found_rows(alone, 0.0, found, learners, others)
 
         for beta in betas:
             self.rows += self.parts.rows(f"{part}, beta {beta:g}", partial(measure, beta))
@@ -210,22 +212,21 @@ class Study:
             self.rows += self.parts.rows(alone, measure_memory)
         say(f"{part}: {self.best(part)}")
 
-    def stream_rows(self, name: str, beta: float, found: list[float]) -> list[dict]:
+    def found_rows(
+        self, name: str, beta: float, found: list[float], learners: list[Learner], others: list[Task]
+    ) -> list[dict]:
+        tuning = [mean_accuracy(one.network, others) for one in learners]
         return [
-            {"name": name, "beta": beta, "seed": seed, "accuracy": value}
-            for seed, value in zip(self.seeds, found, strict=True)
+            {"name": name, "beta": beta, "seed": seed, "accuracy": value, "tuning": own}
+            for seed, value, own in zip(self.seeds, found, tuning, strict=True)
         ]
 
     def best(self, name: str) -> dict:
         """Mean and deviation over seeds at the better beta, and the mean by task where there are tasks."""
-        own = [row for row in self.rows if row["name"] == name]
-        groups = []
-        for beta in {row["beta"] for row in own}:
-            here = [row for row in own if row["beta"] == beta]
-            by_task = [row["tasks"] for row in here if "tasks" in row]
-            tasks = {"tasks": np.mean(by_task, 0).round(2).tolist()} if by_task else {}
-            groups.append(mean_and_deviation([row["accuracy"] for row in here]) | {"beta": beta} | tasks)
-        return max(groups, key=lambda group: group["mean"])
+        own = at_better_beta([row for row in self.rows if row["name"] == name])
+        by_task = [row["tasks"] for row in own if "tasks" in row]
+        tasks = {"tasks": np.mean(by_task, 0).round(2).tolist()} if by_task else {}
+        return mean_and_deviation([row["accuracy"] for row in own]) | {"beta": own[0]["beta"]} | tasks
 
 
 def main(arguments: Arguments) -> Record:

@@ -10,7 +10,7 @@ centers of every class in pixel space. The paper: neither is above the reservoir
 coresets have 92.51.
 
 The small size trains a dense network on pictures of 14 x 14 with the better of beta 1 and 10; the full size the paper's
-convolutional network and its grid of beta.
+convolutional network and its grid of beta. The better beta is found on rows of the training file that no task learns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import torch
 
 from core.coresets.library.replay import ReplayConfig
 from experiments.record import Arguments, Parts, Record, mean_and_deviation, run, say
-from experiments.replay.continual import MEMORY, Task, split
+from experiments.replay.continual import MEMORY, Task, at_better_beta, mean_accuracy, split
 from experiments.replay.digit_networks import CoarseDense, Convolutional, Dense, convolutional_ntk, dense_ntk
 from experiments.replay.exemplar_streaming import ExemplarStreaming
 from experiments.replay.gradient_selection import GradientSelection, gradient_cosines
-from experiments.replay.replay_memories import BATCH, STEPS, learn_stream, mean_accuracy, remember, stream_memory
+from experiments.replay.replay_memories import BATCH, STEPS, learn_stream, remember, stream_memory
 from experiments.replay.together import DenseStack, Learner, learn_together, learner
 
 GRADIENT_BATCH = 10
@@ -77,7 +77,7 @@ def exemplar_streaming(tasks: list[Task], learners: list[Learner]) -> list[float
     return [mean_accuracy(one.network, tasks) for one in learners]
 
 
-def study(method: str, tasks: list[Task], arguments: Arguments, betas: list[float]) -> list[dict]:
+def study(method: str, tasks: list[Task], others: list[Task], arguments: Arguments, betas: list[float]) -> list[dict]:
     network, tangent = (CoarseDense, dense_ntk) if arguments.small else (Convolutional, convolutional_ntk)
     pairs = [(seed, beta) for seed in range(5) for beta in betas]
     learners, seeds = [learner(network, MEMORY, beta, seed) for seed, beta in pairs], [seed for seed, _ in pairs]
@@ -90,22 +90,25 @@ def study(method: str, tasks: list[Task], arguments: Arguments, betas: list[floa
         kept = [stream_memory(tasks, MEMORY, kernel, seed) for seed in range(1 if kernel else 5)]
         config = ReplayConfig(beta=0.0, epochs=STEPS)
         found = learn_stream(tasks, [kept[seed % len(kept)] for seed in seeds], learners, config)
+    tuning = [mean_accuracy(one.network, others) for one in learners]
     return [
-        {"method": method, "beta": beta, "seed": seed, "accuracy": value}
-        for (seed, beta), value in zip(pairs, found, strict=True)
+        {"method": method, "beta": beta, "seed": seed, "accuracy": value, "tuning": own}
+        for (seed, beta), value, own in zip(pairs, found, tuning, strict=True)
     ]
 
 
 def main(arguments: Arguments) -> Record:
-    tasks = split(arguments, 2000 if arguments.small else 10_000)
+    n_test = 2000 if arguments.small else 10_000
+    tasks, others = split(arguments, n_test), split(arguments, n_test, tuning=True)
     betas = [1.0, 10.0] if arguments.small else [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
     parts = Parts(arguments.out, {"size": arguments.size, "memory": MEMORY, "betas": betas})
     rows: list[dict] = []
     claims: dict[str, dict] = {}
     for method in arguments.only or METHODS:
-        own = parts.rows(method, partial(study, method, tasks, arguments, betas))
-        groups = [mean_and_deviation([r["accuracy"] for r in own if r["beta"] == b]) | {"beta": b} for b in betas]
-        claims[method] = max(groups, key=lambda group: group["mean"]) | {"paper": PAPER.get(method)}
+        own = parts.rows(method, partial(study, method, tasks, others, arguments, betas))
+        best = at_better_beta(own)
+        claims[method] = mean_and_deviation([row["accuracy"] for row in best])
+        claims[method] |= {"beta": best[0]["beta"], "paper": PAPER.get(method)}
         say(f"{method}: {claims[method]}")
         rows += own
     return Record(rows, parts.settings, claims, earlier_seconds=parts.earlier_seconds)

@@ -11,8 +11,8 @@ import torch
 from core.coresets.library.linear import one_hot
 from core.coresets.library.replay import ReplayConfig, bilevel_summary, learn_task
 from experiments.paper import network_transfer
-from experiments.record import Parts
-from experiments.replay import split_cifar, streaming_rivals, variational_continual
+from experiments.record import Arguments, Parts
+from experiments.replay import continual, split_cifar, streaming_rivals, variational_continual
 from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk, dropped
 from experiments.replay.gradient_selection import gradient_cosines
 from experiments.replay.replay_memories import bilevel_choice
@@ -124,6 +124,36 @@ def test_the_kept_choice_is_the_beginning_of_a_longer_one():
     for size in (1, 5, 12):
         alone = bilevel_summary(dense_ntk(x), one_hot(y, 10), size, penalty=PENALTY)
         assert choose(None, x, y, size).tolist() == alone.tolist() == longer[:size].tolist()
+
+
+def test_the_beta_of_the_rows_for_tuning_is_taken_whatever_the_test_says():
+    rows = [
+        {"beta": beta, "seed": seed, "tuning": tuning, "accuracy": accuracy}
+        for beta, tuning, accuracy in ((1.0, 60.0, 10.0), (10.0, 50.0, 90.0))
+        for seed in (0, 1)
+    ]
+    assert continual.at_better_beta(rows) == rows[:2]
+
+
+@pytest.mark.parametrize("make", [continual.split, continual.permuted])
+def test_rows_for_tuning_are_in_no_task_and_not_in_the_test_part(monkeypatch, tmp_path, make):
+    x, xt = (torch.rand(n, 14, 14, generator=torch.Generator().manual_seed(n)).numpy() for n in (400, 100))
+    y, yt = np.arange(400) % 10, np.arange(100) % 10
+    monkeypatch.setattr(continual, "pictures", lambda arguments: (x, y, xt, yt))
+    arguments = Arguments("small", tmp_path, tmp_path)
+    tasks, others = (make(arguments, 50, 30, tuning=tuning) for tuning in (False, True))
+    kinds = {len(np.unique(labels)) for _, _, _, labels in (*tasks, *others)}
+    assert kinds == ({2} if make is continual.split else {10})
+    pixels = {True: np.sort(x.reshape(400, -1), 1), False: np.sort(xt.reshape(100, -1), 1)}  # in any order
+    for (learned, labels, tests, _), (again, same, tuning, _) in zip(tasks, others, strict=True):
+        assert torch.equal(learned, again) and torch.equal(labels, same)
+        own, held, tested = (rows_of(np.sort(part.flatten(1).numpy(), 1)) for part in (learned, tuning, tests))
+        assert not own & held and held <= rows_of(pixels[True]) and tested <= rows_of(pixels[False])
+        assert len(tuning) == len(tests)
+
+
+def rows_of(pictures: np.ndarray) -> set[bytes]:
+    return {row.tobytes() for row in pictures}
 
 
 def test_split_cifar_takes_each_tasks_own_bilevel_rows(monkeypatch):
