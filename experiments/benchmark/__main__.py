@@ -10,7 +10,8 @@ small: pools of at most 1,000 items. full: all items. Parts:
 curves      1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
 goals       bico and uniform at the label counts of the goals (`goals`)
 approaches  an encoder, training from scratch and `auto` on whole pools (`approaches`). It takes hours: only if named
-scratch     five strategies on three sets with training from scratch (`scratch`). It takes hours: only if named
+scratch     five strategies on three sets with training from scratch (`scratch`). It takes hours, at size small about
+            one, where trainings also have fewer steps: only if named
 
 One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there. A
 part without trials leaves its section of the page as it is.
@@ -136,14 +137,15 @@ def main() -> None:
             approaches.run_approaches(places, given.seeds, given.only, given.processes, given.approaches)
         if "scratch" in given.parts:
             n_seeds = min(given.seeds, scratch.SEEDS)
-            scratch.run_scratch(given.data, given.out, given.only, n_seeds, given.processes)
+            run = scratch.Run(given.data, given.out, given.size)
+            scratch.run_scratch(run, given.only, n_seeds, given.processes)
     curve, about = collected(given, "curve")
     goal, goal_about = collected(given, "goal")
     summary = page.write(
         page.Inputs(curve, about, tuple(given.strategies), PER_CLASS, given.size),
         {"goals": page.table(goals.HEADER, goals.goal_rows(goal, goal_about)) if goal else "",
          "approaches": page.table(approaches.HEADER, rows) if (rows := approaches.approach_rows(given.out)) else "",
-         "scratch": scratch.scratch_section(given.out)},
+         "scratch": scratch.scratch_section(given.out, given.size)},
         given.page or given.out,
     )  # fmt: skip
     details = {"summary": summary, "curve": curve, "goal": goal, "sets": about | goal_about, "machine": machine()}

@@ -105,7 +105,7 @@ def summary(results: Results) -> dict[str, Any]:
     }
 
 
-def summary_table(results: Results) -> str:
+def summary_table(results: Results, cost: str = "CPU per selection") -> str:
     """Mean rank, area, difference to uniform, bico's difference to it, and cost; best mean rank first."""
     late, ranks = results.from_count(FIRST), mean_ranks(results)
     rows = []
@@ -123,7 +123,7 @@ def summary_table(results: Results) -> str:
                 f"{results.seconds[strategy]:.2f} s",
             ]
         )
-    header = ["strategy", f"mean rank from {FIRST}", "area", "minus uniform", "bico minus it", "CPU per selection"]
+    header = ["strategy", f"mean rank from {FIRST}", "area", "minus uniform", "bico minus it", cost]
     return table(header, rows)
 
 

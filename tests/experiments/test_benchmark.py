@@ -182,7 +182,7 @@ def test_trials_from_scratch_count_when_all_strategies_have_reached_the_last_num
     def trial(strategy: str, seed: int, last: float) -> list[dict[str, object]]:
         return [record(strategy, seed, count, last - 0.1 * (4 - count)) for count in scratch.PER_CLASS]
 
-    assert scratch.scratch_section(tmp_path) == ""
+    assert scratch.scratch_section(tmp_path, "small") == ""
     records = [one for name in scratch.STRATEGIES for one in trial(name, 0, 0.9 if name == "bico" else 0.8)]
     begun = trial("bico", 1, 0.95)[:-1]
     rows = scratch.rows_of("mnist", [*records, *begun])
@@ -190,12 +190,38 @@ def test_trials_from_scratch_count_when_all_strategies_have_reached_the_last_num
     assert rows[1]["strategy"] == "bico"
     np.testing.assert_allclose(rows[1]["accuracy"], [0.6, 0.7, 0.8, 0.9])
     assert rows[1]["select_seconds"] == [0.5, 1.0, 1.5]
-    file = tmp_path / "scratch" / "mnist" / "results.json"
+    file = scratch.Run(tmp_path, tmp_path, "small").folder("mnist") / "results.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"version": 2, "question": {"plan": {}}, "records": [*records, *begun]}))
-    section = scratch.scratch_section(tmp_path)
-    assert "finished: mnist 1." in section
+    section = scratch.scratch_section(tmp_path, "small")
+    assert "finished: mnist 1." in section and "Size `small`: 700 steps, 233 more" in section
+    assert "| wall-clock time per selection |" in section and scratch.scratch_section(tmp_path, "full") == ""
     assert "| bico | 60.0 | 70.0 | 80.0 | 90.0 |" in section and "| uniform | 50.0 | 60.0 | 70.0 | 80.0 |" in section
+
+
+def test_the_small_size_from_scratch_has_fewer_steps_and_a_sample_of_the_pool_with_all_test_items(tmp_path):
+    folder = tmp_path / "data" / "fsdd" / "recordings"
+    folder.mkdir(parents=True)
+    for index in range(205):  # the first five of each digit are test clips
+        for digit in range(10):
+            (folder / f"{digit}_theo_{index}.wav").write_bytes(f"{digit} {index}".encode())
+    found = {}
+    for size in scratch.SIZES:
+        run = scratch.Run(tmp_path / "data", tmp_path / "out", size)
+        question = scratch.question("spoken_digit", run, seed=1)
+        path = scratch.manifest_of("fsdd", run)
+        assert question.data == str(path.resolve()) and question.seeds == (1,)
+        with path.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        assert all((path.parent / row["path"]).read_bytes() for row in rows)
+        found[size] = (rows, question.config.training)
+    (small, quick), (full, usual) = found["small"], found["full"]
+    for digit in {row["label"] for row in small}:
+        assert sum(row["label"] == digit and row["split"] == "pool" for row in small) == 100
+    assert [row for row in small if row["split"] == "test"] == [row for row in full if row["split"] == "test"]
+    assert sum(row["split"] == "test" for row in small) == 50 and len(full) == 2_050
+    assert (usual.steps, quick.steps) == (2_100, 700) and quick.refine_steps == round(usual.refine_steps / 3)
+    assert quick.learning_rate == usual.learning_rate
 
 
 def test_pictures_of_arrays_become_files_with_a_manifest(tmp_path):
