@@ -11,7 +11,8 @@ Suspects    200 random labels, a fifth of them wrong: the share of wrong ones am
 Parts       tune: accuracy is measured on a quarter of the pool, and the test part is not read. test: on the test part.
             The settings of `core.labels` were chosen on tune.
 
-The accuracy is inductive. A trial is one file in OUT/trials/PART; an interrupted run resumes where it stopped.
+`experiments.wrong_labels_scratch` is the same with training from scratch. The accuracy is inductive. A trial is one
+file in OUT/trials/PART; an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from numpy.typing import NDArray
 from core.acquisition import registry
 from core.labels.errors import suspect_labels
 from core.labels.second_looks import with_second_looks
-from core.labels.trust import Trust, beliefs, fit_noise, head_predictor, label_trust, out_of_fold_logits, trusted
+from core.labels.trust import (
+    Predict,
+    Trust,
+    beliefs,
+    fit_noise,
+    head_predictor,
+    label_trust,
+    out_of_fold_logits,
+    trusted,
+)
 from core.learning.head import Head, fit_head
 from core.types import UNLABELED
 from experiments.benchmark import sets
@@ -114,6 +124,26 @@ def learn(pool: Pool, seed: int, wrong: float, checked: bool) -> dict[str, Any]:
 
 
 def find(pool: Pool, seed: int) -> dict[str, Any]:
+    """How well wrong labels are found with the features of the encoder."""
+    classes, n_classes = pool.data.classes, pool.data.n_classes
+    labels, wrong = many_labels(classes, n_classes, seed)
+    return found_among(labels, wrong, n_classes, head_predictor(pool.prepared, n_classes, HEAD))
+
+
+def many_labels(classes: NDArray[np.int64], n_classes: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(n,) labels: 200 random ones, UNLABELED elsewhere; and the rows of the fifth of them that is wrong."""
+    rows = first_labels(classes, MANY, seed)
+    rng = np.random.default_rng([seed, 5])
+    labels, n_wrong = np.full(len(classes), UNLABELED), round(MANY_WRONG * MANY)
+    labels[rows] = classes[rows]
+    wrong = rng.choice(rows, n_wrong, replace=False)
+    labels[wrong] = (labels[wrong] + rng.integers(1, n_classes, n_wrong)) % n_classes
+    return labels, wrong
+
+
+def found_among(
+    labels: NDArray[np.int64], wrong: NDArray[np.int64], n_classes: int, predict: Predict
+) -> dict[str, Any]:
     """The share of wrong labels among the first 20 suspects, by trust, by this package's confident learning, and by
     cleanlab on the same probabilities; and how much the rankings agree."""
     from cleanlab.filter import find_label_issues  # a development dependency
@@ -121,14 +151,8 @@ def find(pool: Pool, seed: int) -> dict[str, Any]:
     from scipy.special import softmax
     from scipy.stats import spearmanr
 
-    classes, n_classes = pool.data.classes, pool.data.n_classes
-    rows = first_labels(classes, MANY, seed)
-    rng = np.random.default_rng([seed, 5])
-    labels, n_wrong = np.full(len(classes), UNLABELED), round(MANY_WRONG * MANY)
-    labels[rows] = classes[rows]
-    wrong = rng.choice(rows, n_wrong, replace=False)
-    labels[wrong] = (labels[wrong] + rng.integers(1, n_classes, n_wrong)) % n_classes
-    logits = out_of_fold_logits(labels, n_classes, head_predictor(pool.prepared, n_classes, HEAD))
+    rows = np.flatnonzero(labels != UNLABELED)
+    logits = out_of_fold_logits(labels, n_classes, predict)
     usable = rows[np.isfinite(logits[rows]).all(1)]
     given = labels[usable]
     beta, e = fit_noise(logits[usable], given)

@@ -1,0 +1,79 @@
+"""Wrong labels: what the experiments draw and count, by hand, and the trials from scratch that they ask for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from app.simulation.trial_process import start_file
+from core.types import UNLABELED
+from experiments import wrong_labels_scratch as from_scratch
+from experiments.benchmark import scratch
+from experiments.wrong_labels import MANY, TOP, found_among, many_labels
+
+
+def test_a_fifth_of_the_labels_is_wrong():
+    classes = np.arange(600) % 10
+    labels, wrong = many_labels(classes, 10, seed=3)
+    given = np.flatnonzero(labels != UNLABELED)
+    assert len(given) == MANY and len(wrong) == 40
+    np.testing.assert_array_equal(np.sort(wrong), given[labels[given] != classes[given]])
+
+
+def test_predictions_that_know_the_classes_find_wrong_labels_and_ignorant_ones_do_not():
+    classes = np.arange(600) % 10
+    labels, wrong = many_labels(classes, 10, seed=0)
+    known = 8 * np.eye(10)[classes] + 0.3 * np.random.default_rng(1).normal(size=(600, 10))
+    found = found_among(labels, wrong, 10, lambda without: known)
+    assert found["precision"] == found["cleanlab"] == 1.0 and 0 < found["wrong_share"] < 0.3
+    ignorant = np.random.default_rng(2).normal(size=(600, 10))
+    assert found_among(labels, wrong, 10, lambda without: ignorant)["precision"] < 0.6 and TOP == 20
+
+
+def test_cases_differ_in_answers_and_checks_alone_and_share_the_trials_of_the_benchmark(tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "manifest_of", lambda folder, run: tmp_path / "manifest.csv")
+    run = scratch.Run(tmp_path, tmp_path / "out", "small")
+    usual = scratch.question("spoken_digit", run, 1)
+    clean = from_scratch.CLEAN_CHECKED
+    assert clean.folder("spoken_digit", run) == run.folder("spoken_digit")
+    assert clean.question("spoken_digit", run, 1).same_as(usual.to_dict())
+    assert len({case.folder("spoken_digit", run) for case in from_scratch.CASES}) == 4
+    for case in from_scratch.CASES:
+        question = case.question("spoken_digit", run, 1)
+        assert question.plan.wrong_share == case.wrong and question.config.training == usual.config.training
+        assert question.config.labels.weigh == question.config.labels.second_looks == case.checked
+
+
+def test_the_model_of_the_first_labels_is_copied_once(tmp_path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    from_scratch.share_start(source, target, 0)
+    assert not start_file(target, 0).exists()
+    start_file(source, 0).parent.mkdir(parents=True)
+    start_file(source, 0).write_text("first")
+    from_scratch.share_start(source, target, 0)
+    start_file(source, 0).write_text("second")
+    from_scratch.share_start(source, target, 0)
+    assert start_file(target, 0).read_text() == "first"
+
+
+def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path):
+    run = scratch.Run(tmp_path, tmp_path, "small")
+    accuracy = {
+        from_scratch.CLEAN_PLAIN: (0.90, 0.94, 0.1), from_scratch.CLEAN_CHECKED: (0.91, 0.93, 0.1),
+        from_scratch.WRONG_PLAIN: (0.80, 0.82), from_scratch.WRONG_CHECKED: (0.87, 0.90),
+    }  # fmt: skip
+    for case, values in accuracy.items():
+        records = [
+            {"strategy": "bico", "seed": seed, "round": number, "n_labels": 37, "accuracy": value * number / 3}
+            for seed, value in enumerate(values)
+            for number in range(4)
+        ]
+        other = {"strategy": "uniform", "seed": 0, "round": 3, "n_labels": 40, "accuracy": 0.0}
+        folder = case.folder("speech_commands", run)
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": [*records, other]}))
+    row = from_scratch.learning_table(run).splitlines()[-1].split(" | ")
+    assert row[:4] == ["| speech_commands", "2", "92.0", "92.0"] and row[5:7] == ["81.0", "88.5"]
+    assert row[4].startswith("+0.0 [") and row[7].startswith("+11.0 [") and row[8].startswith("+3.5 [")
+    assert row[-1] == "3.0 / 3.0 |"
