@@ -13,13 +13,18 @@ from core.errors import InvalidInput
 from core.rounds.summary import SummaryConfig, View, set_aside, summarize
 
 
+def draw_digits(n_labeled: int, n_test: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Labeled and test digits of six classes: inputs of length 1."""
+    pictures, labels = load_digits(n_class=6, return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    x = pictures / np.linalg.norm(pictures, axis=1, keepdims=True)
+    labeled, test = order[:n_labeled], order[n_labeled : n_labeled + n_test]
+    return x[labeled], labels[labeled], x[test], labels[test]
+
+
 @pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """120 labeled and 300 test digits of six classes: inputs of length 1."""
-    pictures, labels = load_digits(n_class=6, return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(labels))
-    x = pictures / np.linalg.norm(pictures, axis=1, keepdims=True)
-    return x[order[:120]], labels[order[:120]], x[order[120:420]], labels[order[120:420]]
+    return draw_digits(120, 300)
 
 
 def random_features(x: np.ndarray, seed: int, q: int = 40) -> np.ndarray:
@@ -69,16 +74,18 @@ def test_weights_never_make_the_training_loss_higher(digits):
     assert summed_loss([view(digits)], digits, weighted) < summed_loss([view(digits)], digits, plain)
 
 
-def test_a_joint_summary_serves_both_models_better_than_one_made_for_the_other(digits):
-    """The sum objective: no single-model summary has a lower sum of both training losses."""
-    both = [view(digits), view(digits, "network", seed=1)]
+@pytest.mark.slow(4)
+def test_a_joint_summary_serves_both_models_better_than_one_made_for_the_other():
+    """The sum of both training losses, as a mean over draws of the labeled rows: the greedy choice may lose a draw."""
     config = SummaryConfig(size=12, penalty=1e-3)
-    sums = {
-        "joint": summed_loss(both, digits, summarize(both, digits[1], digits[3], config)),
-        "kernel": summed_loss(both, digits, summarize(both[:1], digits[1], digits[3], config)),
-        "network": summed_loss(both, digits, summarize(both[1:], digits[1], digits[3], config)),
-    }
-    assert sums["joint"] < sums["kernel"] and sums["joint"] < sums["network"]
+    sums = []
+    for seed in range(8):
+        digits = draw_digits(60, 20, seed)
+        both = [view(digits), view(digits, "network", seed=1)]
+        found = [summarize(views, digits[1], digits[3], config) for views in (both, both[:1], both[1:])]
+        sums.append([summed_loss(both, digits, summary) for summary in found])
+    joint, kernel, network = np.mean(sums, axis=0)
+    assert joint < kernel and joint < network
 
 
 def summed_loss(views, digits, found) -> float:
