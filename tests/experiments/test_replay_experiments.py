@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from core.coresets.library.linear import one_hot
+from core.coresets.library.linear import SoftmaxProblem, one_hot
 from core.coresets.library.replay import ReplayConfig, bilevel_summary, learn_task
-from experiments.paper import network_transfer
+from experiments.paper import multiclass_logistic, network_transfer
 from experiments.record import Arguments, Parts
 from experiments.replay import continual, split_cifar, streaming_rivals, variational_continual
 from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk, dropped
@@ -192,3 +192,17 @@ def test_transferred_sets_have_their_size_and_train_other_networks():
     for make in network_transfer.TARGETS.values():
         found = network_transfer.trained_on(make, np.arange(80), (x, y, xt, yt), scale, 0)
         assert found["accuracy"] > 60 and found["outer"] < 1.5
+
+
+def test_weights_of_the_sum_fit_the_same_model_as_those_of_the_mean():
+    draw = torch.Generator().manual_seed(0)
+    features, targets = torch.randn(30, 4, generator=draw).double(), one_hot(torch.arange(30) % 3, 3)
+    weights = torch.rand(30, generator=draw).double()
+    weights[::3] = 0
+    weights /= weights.sum()
+    mean, total = (
+        SoftmaxProblem(features=features, targets=targets, penalty=1e-2, mean=mean, tolerance=1e-9)
+        for mean in (True, False)
+    )
+    found = mean.solve(multiclass_logistic.for_the_mean(weights)).parameters
+    torch.testing.assert_close(found, total.solve(weights).parameters, atol=1e-6, rtol=1e-6)
