@@ -65,6 +65,14 @@ def number(given: Body, name: str) -> float | None:
     return float(value)
 
 
+def share(given: Body, name: str) -> float | None:
+    """A number between 0 and 1."""
+    value = number(given, name)
+    if value is not None and not 0 <= value <= 1:
+        raise InvalidInput(f"{name} must be a number from 0 to 1.")
+    return value
+
+
 def moment(given: Body, name: str) -> datetime | None:
     """A time with a time zone, in ISO format."""
     value = text(given, name)

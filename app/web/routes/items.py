@@ -41,7 +41,7 @@ def give_tiles(project: int, annotator: int, body: Body) -> Answer:
 
 def tile_query(project: ProjectRow, annotator: int, body: Body) -> TileQuery:
     """The query of a request. The default query selects the items that wait for a label."""
-    low, high = fields.number(body, "least"), fields.number(body, "most")
+    low, high = fields.share(body, "least"), fields.share(body, "most")
     return TileQuery(
         find=ItemQuery(
             show=cast(Show, fields.choice(body, "show", SHOWS, "waiting")),

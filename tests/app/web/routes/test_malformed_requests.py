@@ -26,7 +26,7 @@ FIELDS = ("holder", "previous", "limit", "release", "items", "offset", "order", 
 TIMES = st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-01-01", "2026-01-01T00:00Z"])
 CONDITIONS: dict[str, st.SearchStrategy[object]] = {
     **dict.fromkeys(("label_id", "class_id", "annotator_id", "round_id", "like", "after", "offset", "limit"), NUMBERS),
-    **dict.fromkeys(("least", "most"), NUMBERS | st.floats()),
+    **dict.fromkeys(("least", "most"), st.floats(0, 1) | NUMBERS | st.floats()),
     **dict.fromkeys(("since", "until"), TIMES),
     **dict.fromkeys(("split", "search"), TEXTS),
     "show": st.sampled_from(["waiting", "labeled", "test", "all", "none"]),
@@ -117,6 +117,14 @@ def test_items_that_are_no_list_of_numbers_get_a_sentence(post, project, route, 
         assert answer.status == 200
     else:
         assert (answer.status, answer.json()["error"]) == (422, "items must be a list of whole numbers.")
+
+
+@pytest.mark.parametrize("name", ["least", "most"])
+@pytest.mark.parametrize("value", [-0.1, 1.5, 1e308, float("nan"), float("inf")])
+def test_a_confidence_outside_0_and_1_gets_a_sentence(post, project, name, value):
+    """Predictions are stored as float32, which 1e308 overflows."""
+    answer = post(f"/api/projects/{project.id}/tiles", json.dumps({name: value}).encode())
+    assert (answer.status, answer.json()["error"]) == (422, f"{name} must be a number from 0 to 1.")
 
 
 BAD = {
