@@ -31,7 +31,12 @@ def problem_for(x, means, **settings):
 def test_em_finds_what_scikit_learn_finds_when_the_prior_is_weak():
     x, means = mixture_data()
     found = problem_for(x, means, prior=MixturePrior(1e-9, 0.1)).solve(torch.ones(90, dtype=torch.float64)).parameters
-    reference = GaussianMixture(3, means_init=means.numpy(), reg_covar=0, tol=1e-10, max_iter=2000).fit(x.numpy())
+    start = {
+        "weights_init": np.full(3, 1 / 3),
+        "means_init": means.numpy(),
+        "precisions_init": np.stack([np.eye(2)] * 3),
+    }
+    reference = GaussianMixture(3, **start, reg_covar=0, tol=1e-10, max_iter=2000).fit(x.numpy())
     np.testing.assert_allclose(found.means, reference.means_, atol=1e-3)
     np.testing.assert_allclose(found.covariances, reference.covariances_, atol=1e-3)
     ours = negative_log_likelihood(found.flat(), x, 3)
