@@ -2,14 +2,15 @@
 
     python -m experiments.wrong_labels_scratch --part suspects --size full --data DIR --out DIR [--seeds 10]
     python -m experiments.wrong_labels_scratch --part learning --size small --data DIR --out DIR [--seeds 3]
+                                                [--cases clean-checked clean-plain wrong-checked wrong-plain]
     python -m experiments.wrong_labels_scratch --part PART --size SIZE --out DIR --report     from the results there
 
 suspects    200 random labels of the pool, a fifth of them wrong; no network is trained. The out-of-fold predictions are
             those of a round (`core.rounds.checking`): label propagation over the similarity graph of the clips.
 learning    the trials of bico of `experiments.benchmark.scratch`: ten labels, one of each class at least, then three
             batches of ten. Every answer counts, second looks too. With 10 % wrong answers and without, each time with
-            the checks of labels (weights by trust, second looks), as the preset has them, and with neither. The test
-            items measure accuracy alone.
+            the checks of labels (weights by trust, second looks), as the preset has them, and with neither ("plain").
+            The test items measure accuracy alone.
 
 The sizes are those of `experiments.benchmark.scratch`. Both parts may use its folder OUT: trials without wrong answers
 are then those of the benchmark. The model of the first ten labels is trained once, because labels are checked from 20
@@ -22,6 +23,7 @@ import argparse
 import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +61,14 @@ class Case:
     wrong: float
     checked: bool
 
+    def __str__(self) -> str:
+        return f"{'wrong' if self.wrong else 'clean'}-{'checked' if self.checked else 'plain'}"
+
     def folder(self, name: str, run: scratch.Run) -> Path:
         """The results; without wrong answers and with checks they are those of the benchmark."""
         if self == CLEAN_CHECKED:
             return run.folder(name)
-        case = f"{'wrong' if self.wrong else 'clean'}-{'checked' if self.checked else 'plain'}"
-        return run.out / "wrong_labels" / "scratch" / run.size / f"{name}-{case}"
+        return run.out / "wrong_labels" / "scratch" / run.size / f"{name}-{self}"
 
     def question(self, name: str, run: scratch.Run, seed: int) -> Question:
         usual = scratch.question(name, run, seed)
@@ -79,17 +83,18 @@ class Case:
 
 CLEAN_CHECKED, CLEAN_PLAIN = Case(0.0, checked=True), Case(0.0, checked=False)
 WRONG_CHECKED, WRONG_PLAIN = Case(WRONG, checked=True), Case(WRONG, checked=False)
-CASES = (CLEAN_CHECKED, CLEAN_PLAIN, WRONG_CHECKED, WRONG_PLAIN)
+CASES = {"clean-checked": CLEAN_CHECKED, "clean-plain": CLEAN_PLAIN, "wrong-checked": WRONG_CHECKED,
+         "wrong-plain": WRONG_PLAIN}  # fmt: skip
 
 
-def learn(name: str, run: scratch.Run, seed: int, processes: int | None) -> None:
+def learn(name: str, run: scratch.Run, seed: int, cases: Sequence[Case], processes: int | None) -> None:
     """The trials of one seed that have no results yet."""
     cache = cache_of(CLEAN_CHECKED.question(name, run, seed), run.folder(name))
-    for case in CASES:
+    for case in cases:
         twin = dataclasses.replace(case, checked=not case.checked)
         share_start(twin.folder(name, run), case.folder(name, run), seed)
         question, folder = case.question(name, run, seed), case.folder(name, run)
-        say(f"{folder.name}, {'with' if case.checked else 'without'} checks, seed {seed}")
+        say(f"{name}, {case}, seed {seed}")
         simulate(question, folder, processes=processes, cache=cache, report=ProgressLines())
 
 
@@ -149,32 +154,37 @@ def suspect_table(run: scratch.Run) -> str:
 
 
 def learned(name: str, run: scratch.Run) -> dict[Case, dict[int, dict[str, Any]]]:
-    """The last record of each case, by seed."""
-    found: dict[Case, dict[int, dict[str, Any]]] = {case: {} for case in CASES}
-    for case in CASES:
+    """The last record of each case that has some, by seed."""
+    found: dict[Case, dict[int, dict[str, Any]]] = {}
+    for case in CASES.values():
         file = case.folder(name, run) / "results.json"
         for record in read_results(file)["records"] if file.exists() else []:
             if record["strategy"] == "bico" and record["round"] == LAST:
-                found[case][record["seed"]] = record
+                found.setdefault(case, {})[record["seed"]] = record
     return found
 
 
 def learning_table(run: scratch.Run) -> str:
-    """Means over the seeds that all cases have, with 95 % t intervals; differences are paired by seed."""
+    """Means over the seeds that all three cases without `wrong-plain` have, with 95 % t intervals; differences are
+    paired by seed. `wrong-plain` is of the same seeds, or "not run"."""
     cells = []
     for name in SETS:
         found = learned(name, run)
-        seeds = sorted(set.intersection(*(set(own) for own in found.values())))
+        needed = (CLEAN_PLAIN, CLEAN_CHECKED, WRONG_CHECKED)
+        seeds = sorted(set.intersection(*(set(found.get(case, {})) for case in needed)))
         if not seeds:
             continue
-        value = {case: 100 * np.array([own[seed]["accuracy"] for seed in seeds]) for case, own in found.items()}
-        looks = {case: np.mean([ANSWERS - own[seed]["n_labels"] for seed in seeds]) for case, own in found.items()}
+        value = {case: 100 * np.array([own[seed]["accuracy"] for seed in seeds]) for case, own in found.items()
+                 if set(seeds) <= set(own)}  # fmt: skip
+        looks = [float(np.mean([ANSWERS - found[case][seed]["n_labels"] for seed in seeds]))
+                 for case in (CLEAN_CHECKED, WRONG_CHECKED)]  # fmt: skip
+        means = {case: f"{value[case].mean():.1f}" if case in value else "not run" for case in CASES.values()}
+        lost = {case: str(mean_interval(value[CLEAN_PLAIN] - value[case])) if case in value else "not run"
+                for case in CASES.values()}  # fmt: skip
         cells.append([
-            name, str(len(seeds)), *(f"{value[case].mean():.1f}" for case in (CLEAN_PLAIN, CLEAN_CHECKED)),
-            str(mean_interval(value[CLEAN_PLAIN] - value[CLEAN_CHECKED])),
-            *(f"{value[case].mean():.1f}" for case in (WRONG_PLAIN, WRONG_CHECKED)),
-            *(str(mean_interval(value[CLEAN_PLAIN] - value[case])) for case in (WRONG_PLAIN, WRONG_CHECKED)),
-            f"{looks[CLEAN_CHECKED]:.1f} / {looks[WRONG_CHECKED]:.1f}",
+            name, str(len(seeds)), means[CLEAN_PLAIN], means[CLEAN_CHECKED], lost[CLEAN_CHECKED],
+            means[WRONG_PLAIN], means[WRONG_CHECKED], lost[WRONG_PLAIN], lost[WRONG_CHECKED],
+            " / ".join(f"{mean:.1f}" for mean in looks),
         ])  # fmt: skip
     header = ["set", "seeds", "clean", "checked, clean", "lost by checks", "10 % wrong, plain", "10 % wrong, checked",
               "cost, plain", "cost, checked", "second looks, clean / wrong"]  # fmt: skip
@@ -188,6 +198,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"), help="as for experiments.benchmark")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--only", nargs="*", choices=SETS, default=[], help="sets by name")
+    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES), help="of the part learning")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, help="of the part learning; one per core by default")
     parser.add_argument("--report", action="store_true", help="write the table from the results that are there")
@@ -201,7 +212,7 @@ def main() -> None:
         return
     for seed in () if given.report else range(given.seeds):
         for name in given.only or SETS:
-            learn(name, run, seed, given.processes)
+            learn(name, run, seed, [CASES[case] for case in given.cases], given.processes)
     print(learning_table(run))
 
 

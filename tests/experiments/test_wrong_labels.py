@@ -38,8 +38,8 @@ def test_cases_differ_in_answers_and_checks_alone_and_share_the_trials_of_the_be
     clean = from_scratch.CLEAN_CHECKED
     assert clean.folder("spoken_digit", run) == run.folder("spoken_digit")
     assert clean.question("spoken_digit", run, 1).same_as(usual.to_dict())
-    assert len({case.folder("spoken_digit", run) for case in from_scratch.CASES}) == 4
-    for case in from_scratch.CASES:
+    assert len({case.folder("spoken_digit", run) for case in from_scratch.CASES.values()}) == 4
+    for case in from_scratch.CASES.values():
         question = case.question("spoken_digit", run, 1)
         assert question.plan.wrong_share == case.wrong and question.config.training == usual.config.training
         assert question.config.labels.weigh == question.config.labels.second_looks == case.checked
@@ -57,12 +57,20 @@ def test_the_model_of_the_first_labels_is_copied_once(tmp_path):
     assert start_file(target, 0).read_text() == "first"
 
 
+def test_names_of_cases_are_those_of_the_command_line():
+    assert {name: str(case) for name, case in from_scratch.CASES.items()} == {name: name for name in from_scratch.CASES}
+
+
 def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path):
     run = scratch.Run(tmp_path, tmp_path, "small")
     accuracy = {
         from_scratch.CLEAN_PLAIN: (0.90, 0.94, 0.1), from_scratch.CLEAN_CHECKED: (0.91, 0.93, 0.1),
         from_scratch.WRONG_PLAIN: (0.80, 0.82), from_scratch.WRONG_CHECKED: (0.87, 0.90),
     }  # fmt: skip
+
+    def cells() -> list[str]:
+        return from_scratch.learning_table(run).splitlines()[-1].split(" | ")
+
     for case, values in accuracy.items():
         records = [
             {"strategy": "bico", "seed": seed, "round": number, "n_labels": 37, "accuracy": value * number / 3}
@@ -73,7 +81,9 @@ def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path):
         folder = case.folder("speech_commands", run)
         folder.mkdir(parents=True)
         (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": [*records, other]}))
-    row = from_scratch.learning_table(run).splitlines()[-1].split(" | ")
+    row = cells()
     assert row[:4] == ["| speech_commands", "2", "92.0", "92.0"] and row[5:7] == ["81.0", "88.5"]
     assert row[4].startswith("+0.0 [") and row[7].startswith("+11.0 [") and row[8].startswith("+3.5 [")
     assert row[-1] == "3.0 / 3.0 |"
+    (from_scratch.WRONG_PLAIN.folder("speech_commands", run) / "results.json").unlink()
+    assert [*cells()[:5], "not run", row[6], "not run", *row[8:]] == cells()
