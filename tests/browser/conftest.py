@@ -228,6 +228,21 @@ def at_rest(page: Page) -> None:
     page.wait_for_selector(f".stApp{state}", timeout=SLOW)
 
 
+STANDS_STILL = """async (element) => {
+  for (let frames = 0, last = null; frames < 20; ) {
+    await new Promise(requestAnimationFrame);
+    const top = element.getBoundingClientRect().top;
+    [frames, last] = [top === last ? frames + 1 : 0, top];
+  }
+}"""
+
+
+def stands_still(element: Locator) -> None:
+    """Wait until the element has not moved for 20 frames. What is clicked while an expander above it opens can move
+    between the press and the release of the mouse button, and is then not clicked."""
+    element.evaluate(STANDS_STILL)
+
+
 # Everything an attribute becomes from now on, for states that pass by themselves: a clip of half a second may have
 # ended before the test looks.
 REMEMBER = """([selector, attribute]) => {

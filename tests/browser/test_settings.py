@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from storage.projects.projects import get_project
-from tests.browser.conftest import at_rest, eventually
+from tests.browser.conftest import at_rest, eventually, stands_still
 
 # Fields without a button that explains them.
 WITHOUT_HELP = """card => [...card.querySelectorAll('.stSelectbox, .stNumberInput, .stCheckbox')]
@@ -22,6 +22,7 @@ def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_cha
     card = page.locator(".st-key-card-model-inputs")
     card.locator("summary").click()
     card.get_by_role("spinbutton", name="Clip length in seconds").fill("2.0")
+    stands_still(card.get_by_role("button", name="Save"))
     card.get_by_role("button", name="Save").click()
     eventually(page, lambda: get_project(store, audio.id).settings.media.get("seconds"), 2.0)
 
