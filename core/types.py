@@ -184,7 +184,7 @@ class RoundResult:
     probabilities: NDArray[np.float32]  # (n, C)
     embeddings: NDArray[np.float32]  # (n, e)
     map_points: NDArray[np.float32]  # (n, 2)
-    metrics: Mapping[str, Any]  # held-out accuracy with n, confusion counts, losses, seconds per stage
+    metrics: Mapping[str, Any]  # test accuracy with n, confusion counts, losses, seconds per stage
     notes: tuple[str, ...] = ()
 
 

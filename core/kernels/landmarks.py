@@ -34,7 +34,7 @@ def choose_landmarks(
 ) -> tuple[str, ...]:
     """Names of the landmarks for a pool: `existing` if there are any, otherwise a new draw without duplicates.
 
-    names: one per row of `inputs`, the items that may be landmarks (leave out held-out and unreadable ones).
+    names: one per row of `inputs`, the items that may be landmarks (leave out test items and unreadable ones).
     """
     if existing:
         return tuple(existing)

@@ -65,7 +65,7 @@ def train(  # noqa: PLR0913 - one call with all inputs of training
     trust: NDArray[np.floating] | None = None,
     report: Report = ignore,
 ) -> TrainedModel:
-    """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not held out.
+    """A model of `labels` (n,) (UNLABELED where there is none), using every readable row that is not a test item.
 
     With `checkpoint_dir` the state is saved there after every epoch, and a call with the same data, settings and seed
     continues from it to the same weights as an uninterrupted run. A label is drawn in proportion to its `trust` (n,)

@@ -135,7 +135,7 @@ def measure_set_aside(
 def set_aside(
     labels: NDArray[np.int64], share: float, seed: int, groups: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """(n,) rows to measure on if nothing is held out: this share of each class, at least one of each with two or more.
+    """(n,) rows to measure on if there are no test items: this share of each class, and at least one if it has two.
 
     With `groups` (n,), whole groups are set aside in random order until the share of the rows is reached; every class
     keeps at least one row. A row with a negative number is a group of its own.

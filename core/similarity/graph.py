@@ -77,7 +77,7 @@ def build_similarity_graph(
     config: SimilarityConfig,
     report: Report = ignore,
 ) -> SimilarityGraph | None:
-    """The graph of the readable items of an audio pool that are not held out; None for images, without neighbors, or
+    """The graph of the readable items of an audio pool that are not test items; None for images, without neighbors, or
     with one item.
 
     labels (n,): class positions, UNLABELED where there is none; labeled items come first when the pool is sampled.

@@ -108,7 +108,7 @@ class Item(WindowColumns, Table):
     )  # known label, hidden from annotators; for tests and simulations
     condition: Mapped[str] = mapped_column(String(12), default="ok")  # ok | missing | changed | unreadable
     condition_note: Mapped[str] = mapped_column(Text, default="")
-    test_set_id: Mapped[int | None]  # of a held-out item that people label: `test_sets.id`
+    test_set_id: Mapped[int | None]  # of a test item that people label: `test_sets.id`
     imported_at: Mapped[datetime]
     __table_args__ = (
         UniqueConstraint("project_id", "sha256", name="items_content"),
@@ -173,7 +173,7 @@ class ItemState(Table):
     __tablename__ = "item_states"
     item_id: Mapped[int] = mapped_column(ForeignKey("items.id"), primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id"))
-    waiting: Mapped[bool]  # may be served: readable, not held out unless of a test set, not skipped, labels missing
+    waiting: Mapped[bool]  # may be served: readable, no test item unless of a test set, not skipped, labels missing
     n_labels: Mapped[int] = mapped_column(Integer, default=0)  # annotators with a current label
     class_id: Mapped[int | None] = mapped_column(ForeignKey("classes.id"))  # the label that counts, as given
     decided: Mapped[bool] = mapped_column(default=False)  # class_id comes from a review decision

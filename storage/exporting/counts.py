@@ -26,7 +26,7 @@ from storage.projects import class_rows
 class ExportCounts:
     labels: int
     pseudo_labels: int  # items without a label whose prediction reaches the required confidence
-    test_items: int  # held-out items with a known label
+    test_items: int  # test items with a known label
     contested: int = 0  # items whose labels differ without a review decision, including those left out
     contested_left_out: int = 0
 

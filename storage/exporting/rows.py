@@ -3,7 +3,7 @@
 One row per item, in the order of import. `label` is the class that counts. Further columns give its annotator, time,
 round and suggestion, why that round selected the item (`storage.exporting.reasons`), the labels of other annotators
 (`other_labels`), and how many annotators gave which class (`storage.exporting.votes`). `source` is the origin of the
-label: label (an annotator), decide (a review), truth (the known label of a held-out item), pseudo (the prediction of
+label: label (an annotator), decide (a review), truth (the known label of a test item), pseudo (the prediction of
 the model, with its confidence) or none (an item without a label, on request). `flagged` is the flag of the item; `note`
 is the note of its label, else the notes on the item.
 """
@@ -360,7 +360,7 @@ def is_labeled() -> ColumnElement[bool]:
 
 
 def is_test_item() -> ColumnElement[bool]:
-    """The condition for a row with the known label of a held-out item."""
+    """The condition for a row with the known label of a test item."""
     return and_(Item.held_out, Item.truth_class_id.is_not(None))
 
 

@@ -221,7 +221,7 @@ def _conclude(seen: Preview, source: Source, rules: ClassRules | None, hints: Sp
 
 
 class SplitHints:
-    """Counts entries without a split whose folders have the names of held-out splits."""
+    """Counts entries without a split whose folders have the names of test splits."""
 
     def __init__(self) -> None:
         self._n_entries: Counter[str] = Counter()

@@ -44,13 +44,13 @@ class SplitFolders(NamedTuple):
     """Whether sibling folders are splits."""
 
     are_splits: bool = False
-    doubtful: tuple[str, ...] = ()  # named like held-out splits but beside other folders: a question for the user
+    doubtful: tuple[str, ...] = ()  # named like test splits but beside other folders: a question for the user
 
 
 def split_folders(siblings: set[str]) -> SplitFolders:
     """Whether these sibling folders are splits.
 
-    They are if all of them have names of splits and at least one is held out, or if a training and a held-out split are
+    They are if all of them have names of splits and at least one is a test split, or if a training and a test split are
     among them. A single `train`, or a `train` beside `car` and `bus`, is an ordinary folder.
     """
     words = {folder.casefold() for folder in siblings}

@@ -205,6 +205,6 @@ def first_pick_rounds(store: Store, project_id: int) -> dict[int, int]:
 
 
 def count_items(store: Store, project_id: int) -> int:
-    """All items of a project, held-out and unreadable ones included."""
+    """All items of a project, test items and unreadable ones included."""
     with store.read() as connection:
         return int(connection.execute(select(func.count()).where(Item.project_id == project_id)).scalar_one())

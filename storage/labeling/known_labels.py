@@ -26,7 +26,7 @@ class KnownLabel:
 @dataclass(frozen=True, slots=True)
 class KnownLabelCounts:
     pool: int  # items that can be selected
-    test: int  # held-out items
+    test: int  # test items
 
     @property
     def enough(self) -> bool:

@@ -30,9 +30,9 @@ WAITING = ItemFilter(state="waiting")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCounts:
-    total: int  # held-out items included
+    total: int  # test items included
     held_out: int
-    labeled: int  # items with a label, without the held-out ones
+    labeled: int  # items with a label, without test items
     waiting: int  # items that can be served now
     skipped: int
     flagged: int

@@ -5,7 +5,7 @@ Counting label  the newest `decide`; else the class that most annotators give, m
                 to the newest label
 Skipped         the newest `label`, `skip` or `decide` on the item is a `skip`
 Flagged         the newest `flag` or `unflag` is a `flag`
-Waiting         readable, not skipped, not decided, fewer current labels than the project requires, and not held out
+Waiting         readable, not skipped, not decided, fewer current labels than the project requires, and no test item
                 unless the item belongs to a test set (`storage.labeling.test_sets`). An item that a round picked for a
                 second look also waits, until it is labeled, skipped or decided after the pick.
 

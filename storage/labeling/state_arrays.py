@@ -52,7 +52,7 @@ class Tally:
     waiting: int = 0
     skipped: int = 0
     flagged: int = 0
-    labeled: Counter[int] = field(default_factory=Counter)  # class id, as given -> items that are not held out
+    labeled: Counter[int] = field(default_factory=Counter)  # class id, as given -> items that are not test items
 
     def changed(self, before: Tally, after: Tally) -> Tally:
         labeled = Counter(self.labeled)

@@ -12,7 +12,7 @@ Departures and details
   labels would cover everything. Distances are those of the last layer, which every round trains, so sigma may grow from
   one round to the next. Above `max_pairwise` labels, a seeded sample is compared.
 - Of the uncertainty measures in the paper, the margin is used.
-- The paper chooses t by the calibration error on a part of the labeled set held out from training. A round trains on
+- The paper chooses t by the calibration error on a part of the labeled set that training leaves out. A round trains on
   all labels, so the expected accuracy is instead that of the nearest other labeled item, estimated by leave-one-out on
   the last layer. It is near zero while each class has at most one label, which gives equal weights, and rises with the
   number of labels.

@@ -1,4 +1,4 @@
-"""Indexes that count held-out, unreadable, skipped and flagged items, and list items in order, without a full scan.
+"""Indexes that count test, unreadable, skipped and flagged items, and list items in order, without a full scan.
 
 SQLite uses a partial index only when the query repeats its condition word for word; queries say `skipped = 1` there.
 """
