@@ -2,7 +2,8 @@
 
 It polls the revisions of all projects several times a second. If the labels of a project have changed, it refits the
 head and replaces the project's file of predictions (`app.live.results`). It writes nothing to the store. Rounds do not
-read live predictions, so they stay reproducible.
+read live predictions, so they stay reproducible. A project that fails is tried again after a pause that doubles up to
+LONGEST_PAUSE, and at once when it changes.
 
 A project has no live predictions if its setting `live` is off, or if its newest round has more than MOST_ITEMS items.
 Test items are not used and get no live predictions.
@@ -14,7 +15,9 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("winnow.live")
 PAUSE = 0.1  # seconds between polls
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds after a failure of a project
 MOST_ITEMS = 50_000
 FEWEST_CHECKED = 20  # with fewer labels there is no cross-validation
 MOST_SUSPECTS = 500
@@ -53,25 +57,38 @@ class Followed:
     best: NDArray[np.int64]  # (n,) predicted columns of the last fit
 
 
+@dataclass(frozen=True)
+class Failure:
+    """The next attempt after a failed update of a project."""
+
+    due: float  # time by the follower's clock
+    pause: float  # seconds before it
+
+
 class Follower:
     """Keeps the live predictions of all projects of a store up to date."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.home = store, store.home
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store, self.home, self._clock = store, store.home, clock
         self._revisions: dict[int, int] = {}
+        self._failures: dict[int, Failure] = {}
         self._followed: OrderedDict[int, Followed] = OrderedDict()
 
     def look(self) -> int:
         """Refit the projects that have changed. Returns the number of fits."""
         fits = 0
         for project in list_projects(self.store):
-            if self._revisions.get(project.id) == project.revision:
+            changed, failure = self._revisions.get(project.id) != project.revision, self._failures.get(project.id)
+            if not changed and (failure is None or self._clock() < failure.due):
                 continue
             try:
                 fits += self.update(project)
+                self._failures.pop(project.id, None)
             except (WinnowError, OSError, ValueError, np.linalg.LinAlgError) as problem:
                 LOG.warning("no live predictions for project %d: %s", project.id, problem)
                 self._forget(project.id)
+                pause = FIRST_PAUSE if changed or failure is None else min(2 * failure.pause, LONGEST_PAUSE)
+                self._failures[project.id] = Failure(self._clock() + pause, pause)
             self._revisions[project.id] = project.revision
         return fits
 

@@ -8,6 +8,7 @@ import io
 import numpy as np
 import pytest
 
+from app.live import process
 from app.live.current import current_predictions, live_state
 from app.live.process import Follower
 from app.live.results import live_path, read_result
@@ -140,6 +141,33 @@ def test_wrong_labels_are_suspected_in_review_and_none_is_changed(made):
     follower.look()
     later = read_result(made.store.home, made.project_id)
     assert later is not None and later.suspects == () and later.fit.n_checked == 0, "a network has seen the labels"
+
+
+def test_a_project_that_failed_is_tried_again_later_and_at_once_when_it_changes(made, monkeypatch):
+    finish_round(made)
+    label(made, 0, 1, 2)
+    attempts, passed, read = [], [0.0], process.live_pool
+
+    def unreadable(*arguments: object) -> None:
+        attempts.append(passed[0])
+        raise OSError("the disk does not answer")
+
+    monkeypatch.setattr(process, "live_pool", unreadable)
+    follower = Follower(made.store, clock=lambda: passed[0])
+    for second in range(200):
+        passed[0] = float(second)
+        assert follower.look() == 0
+    assert attempts == [0, 2, 6, 14, 30, 62, 122, 182], "the pauses double up to a minute"
+    label(made, 3)
+    follower.look()
+    assert attempts[-2:] == [182, 199], "a change is followed at once"
+    monkeypatch.setattr(process, "live_pool", read)
+    passed[0] = 200.0
+    assert follower.look() == 0 and read_result(made.store.home, made.project_id) is None
+    passed[0] = 201.0
+    assert follower.look() == 1, "the same labels, when the disk answers again"
+    assert read_result(made.store.home, made.project_id) is not None
+    assert follower.look() == 0
 
 
 def test_a_new_round_starts_over_and_the_setting_ends_it(made):
