@@ -6,7 +6,8 @@ with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with au
     python -m experiments.ssl_table --size small --only fsdd --out DIR      one data set, minutes on two cores
     python -m experiments.ssl_table --size full --out DIR                   WRN-28-10, 30 epochs, 5 seeds: on a GPU
 
-small: the laptop network, 1,000 steps (`SMALL_STEPS`), one seed, at most 2,700 pool items. full: the `paper` preset.
+small: the laptop network, 1,000 steps (`SMALL_STEPS`), at most 2,700 pool items. full: the `paper` preset. Both have
+five seeds, one after the other; a run that is started again continues.
 Data sets: fsdd, speech_commands (with its background noise), mnist, cifar10.
 
 CIFAR-10 in the small size: few steps with few labels do not learn the features of photographs, and pseudo-labels
@@ -21,7 +22,8 @@ import dataclasses
 import hashlib
 import io
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +39,10 @@ from core.media.inputs import Inputs, prepare
 from core.rows import MemoryRowCache
 from core.runtime import Runtime
 from core.types import UNLABELED
-from experiments.record import Arguments, Record, curves, mean_and_deviation, run, say
+from experiments.record import Arguments, Parts, Record, curves, mean_and_deviation, run, say
 
 BUDGETS = (10, 30, 60)
+SEEDS = 5
 SMALL_STEPS = 1_000
 SMALL_POOL, SMALL_TEST = 2_700, 1_000
 PRETRAINED = {"cifar10": {"pretrain_steps": 2_000, "pretrained_rate_scale": 0.05, "warm_steps": SMALL_STEPS}}
@@ -147,31 +150,40 @@ def pretrained(pool: Dataset, config: TrainingConfig, seed: int) -> TrainedModel
     return TrainedModel(network=network, shape=shape, config=config)
 
 
+class Trainings:
+    """The trainings of a data set with the labels of one seed; pretraining is computed at most once."""
+
+    def __init__(self, name: str, pool: Dataset, seed: int, small: bool) -> None:
+        self.name, self.pool, self.seed, self.small = name, pool, seed, small
+        self.kept: TrainedModel | None = None
+
+    def row(self, method: str, n_labels: int) -> list[dict]:
+        """The test accuracy in %; the test items take part in nothing else."""
+        pool, config = self.pool, settings(method, self.small, self.name)
+        if config.pretrain_steps and self.kept is None:
+            self.kept = pretrained(pool, config, self.seed)
+        model = train(
+            pool.inputs, uniform_labels(pool, n_labels, self.seed), int(pool.classes.max()) + 1, config,
+            runtime=Runtime.create(self.seed), held_out=(pool.test_rows, pool.classes[pool.test_rows]),
+            warm_start=self.kept if config.pretrain_steps else None,
+        )  # fmt: skip
+        accuracy = 100 * model.metrics["held_out_accuracy"]
+        say(f"{self.name}, {n_labels} labels, seed {self.seed}, {method}: {accuracy:.1f} %")
+        return [{"data": self.name, "labels": n_labels, "method": method, "seed": self.seed,
+                 "accuracy": accuracy, "temperature": model.temperature}]  # fmt: skip
+
+
 def main(arguments: Arguments) -> Record:
-    names = arguments.only or ("fsdd", "speech_commands", "mnist", "cifar10")
-    seeds = range(1 if arguments.small else 5)
+    parts = Parts(arguments.out, {"config": dataclasses.asdict(settings("fixmatch", arguments.small))})
     rows = []
-    for name in names:
+    for name in arguments.only or ("fsdd", "speech_commands", "mnist", "cifar10"):
         pool = load(name, arguments.data, arguments.small)
-        held_out = (pool.test_rows, pool.classes[pool.test_rows])
-        for seed in seeds:
-            kept: TrainedModel | None = None
-            for n_labels in BUDGETS:
-                labels = uniform_labels(pool, n_labels, seed)
-                for method in METHODS:
-                    config = settings(method, arguments.small, name)
-                    if config.pretrain_steps and kept is None:
-                        kept = pretrained(pool, config, seed)
-                    model = train(
-                        pool.inputs, labels, int(pool.classes.max()) + 1, config,
-                        runtime=Runtime.create(seed), held_out=held_out,
-                        warm_start=kept if config.pretrain_steps else None,
-                    )  # fmt: skip
-                    accuracy = 100 * model.metrics["held_out_accuracy"]
-                    rows.append({"data": name, "labels": n_labels, "method": method, "seed": seed,
-                                 "accuracy": accuracy, "temperature": model.temperature})  # fmt: skip
-                    say(f"{name}, {n_labels} labels, seed {seed}, {method}: {accuracy:.1f} %")
-    return Record(rows, {"config": dataclasses.asdict(settings("fixmatch", arguments.small))}, claims(rows), plot(rows))
+        for seed in range(SEEDS):
+            trainings = Trainings(name, pool, seed, arguments.small)
+            for n_labels, method in product(BUDGETS, METHODS):
+                measure = partial(trainings.row, method, n_labels)
+                rows += parts.rows(f"{name}, {n_labels} labels, seed {seed}, {method}", measure)
+    return Record(rows, parts.settings, claims(rows), plot(rows), parts.earlier_seconds)
 
 
 def claims(rows: list[dict]) -> dict:
