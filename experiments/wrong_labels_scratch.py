@@ -3,7 +3,7 @@
     python -m experiments.wrong_labels_scratch --part suspects --size full --data DIR --out DIR [--seeds 10]
     python -m experiments.wrong_labels_scratch --part learning --size small --data DIR --out DIR [--seeds 3]
                                                 [--cases clean-checked clean-plain wrong-checked wrong-plain]
-    python -m experiments.wrong_labels_scratch --part PART --size SIZE --out DIR --report     from the results there
+    python -m experiments.wrong_labels_scratch --part PART --size SIZE --data DIR --out DIR --report     from the results there
 
 suspects    200 random labels of the pool, a fifth of them wrong; no network is trained. The out-of-fold predictions are
             those of a round (`core.rounds.checking`): label propagation over the similarity graph of the clips.
@@ -37,7 +37,7 @@ from app.simulation.trial_process import start_file
 from core.config import LabelsConfig
 from core.labels.trust import graph_predictor
 from core.rounds.context import Previous, StageContext
-from core.rounds.simulation import snapshot_with
+from core.rounds.simulation import Oracle, initial_rows, snapshot_with
 from core.rounds.stages import prepare_inputs
 from core.runtime import Runtime
 from core.similarity.graph import build_similarity_graph
@@ -164,6 +164,20 @@ def learned(name: str, run: scratch.Run) -> dict[Case, dict[int, dict[str, Any]]
     return found
 
 
+def wrong_labels_at_the_end(name: str, run: scratch.Run, seed: int) -> int:
+    """How many labels of the last model are wrong, of the trial with wrong answers and checks."""
+    folder, question = WRONG_CHECKED.folder(name, run), WRONG_CHECKED.question(name, run, seed)
+    data = open_study(question, folder)
+    data.store.close()
+    oracle = Oracle(data.pool, question.plan, seed)
+    oracle.label(initial_rows(data.pool, question.plan, seed))
+    row_of = {item: row for row, item in enumerate(data.pool.hashes)}
+    records = [one for one in read_results(folder / "results.json")["records"] if one["seed"] == seed]
+    for record in sorted(records, key=lambda one: int(one["round"])):
+        oracle.label(np.array([row_of[item] for item in record["picks"]], np.int64))
+    return int(((oracle.labels != UNLABELED) & (oracle.labels != data.pool.truth)).sum())
+
+
 def learning_table(run: scratch.Run) -> str:
     """Means over the seeds that all three cases without `wrong-plain` have, with 95 % t intervals; differences are
     paired by seed. `wrong-plain` is of the same seeds, or "not run"."""
@@ -185,9 +199,10 @@ def learning_table(run: scratch.Run) -> str:
             name, str(len(seeds)), means[CLEAN_PLAIN], means[CLEAN_CHECKED], lost[CLEAN_CHECKED],
             means[WRONG_PLAIN], means[WRONG_CHECKED], lost[WRONG_PLAIN], lost[WRONG_CHECKED],
             " / ".join(f"{mean:.1f}" for mean in looks),
+            ", ".join(str(wrong_labels_at_the_end(name, run, seed)) for seed in seeds),
         ])  # fmt: skip
     header = ["set", "seeds", "clean", "checked, clean", "lost by checks", "10 % wrong, plain", "10 % wrong, checked",
-              "cost, plain", "cost, checked", "second looks, clean / wrong"]  # fmt: skip
+              "cost, plain", "cost, checked", "second looks, clean / wrong", "wrong labels at the end"]  # fmt: skip
     return page.table(header, cells)
 
 

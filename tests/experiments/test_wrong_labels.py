@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 
 from app.simulation.trial_process import start_file
+from core.rounds.simulation import answers, initial_rows
+from core.rounds.simulation_plan import LabeledPool
 from core.types import UNLABELED
 from experiments import wrong_labels_scratch as from_scratch
 from experiments.benchmark import scratch
@@ -61,7 +64,35 @@ def test_names_of_cases_are_those_of_the_command_line():
     assert {name: str(case) for name, case in from_scratch.CASES.items()} == {name: name for name in from_scratch.CASES}
 
 
-def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path):
+def test_wrong_labels_at_the_end_are_those_of_the_newest_answers(tmp_path, monkeypatch):
+    truth, test = np.arange(300) % 10, np.arange(300) >= 290
+    hashes = tuple(f"item {row}" for row in range(300))
+    pool = LabeledPool(kind="audio", class_names=tuple("abcdefghij"), hashes=hashes, truth=truth, test=test)
+    study = types.SimpleNamespace(pool=pool, store=types.SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(from_scratch, "open_study", lambda question, folder: study)
+    monkeypatch.setattr(scratch, "manifest_of", lambda folder, run: tmp_path / "manifest.csv")
+    run = scratch.Run(tmp_path, tmp_path, "small")
+    plan = from_scratch.WRONG_CHECKED.question("spoken_digit", run, 5).plan
+    first, look = (answers(pool, plan, 5, number) for number in range(2))
+    start = initial_rows(pool, plan, 5)
+    new = np.setdiff1d(np.flatnonzero(~test), start)[:100]
+    again = new[first[new] != truth[new]][:2]
+    picks = [list(new), list(again), []]
+    records = [
+        {"strategy": "bico", "seed": 5, "round": number, "picks": [hashes[row] for row in rows]}
+        for number, rows in enumerate(picks)
+    ]
+    folder = from_scratch.WRONG_CHECKED.folder("spoken_digit", run)
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps({"question": {"plan": {}}, "records": records}))
+    wrong = {row for row in (*start, *new) if first[row] != truth[row]} - {
+        row for row in again if look[row] == truth[row]
+    }
+    assert from_scratch.wrong_labels_at_the_end("spoken_digit", run, 5) == len(wrong) > 3
+
+
+def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(from_scratch, "wrong_labels_at_the_end", lambda name, run, seed: 4 + seed)
     run = scratch.Run(tmp_path, tmp_path, "small")
     accuracy = {
         from_scratch.CLEAN_PLAIN: (0.90, 0.94, 0.1), from_scratch.CLEAN_CHECKED: (0.91, 0.93, 0.1),
@@ -84,6 +115,6 @@ def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path):
     row = cells()
     assert row[:4] == ["| speech_commands", "2", "92.0", "92.0"] and row[5:7] == ["81.0", "88.5"]
     assert row[4].startswith("+0.0 [") and row[7].startswith("+11.0 [") and row[8].startswith("+3.5 [")
-    assert row[-1] == "3.0 / 3.0 |"
+    assert row[-2:] == ["3.0 / 3.0", "4, 5 |"]
     (from_scratch.WRONG_PLAIN.folder("speech_commands", run) / "results.json").unlink()
     assert [*cells()[:5], "not run", row[6], "not run", *row[8:]] == cells()
