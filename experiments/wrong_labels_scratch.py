@@ -3,7 +3,7 @@
     python -m experiments.wrong_labels_scratch --part suspects --size full --data DIR --out DIR [--seeds 10]
     python -m experiments.wrong_labels_scratch --part learning --size small --data DIR --out DIR [--seeds 3]
                                                 [--cases clean-checked clean-plain wrong-checked wrong-plain]
-    python -m experiments.wrong_labels_scratch --part PART --size SIZE --data DIR --out DIR --report     from the results there
+    python -m experiments.wrong_labels_scratch --part PART --size SIZE --data DIR --out DIR --report    from the results
 
 suspects    200 random labels of the pool, a fifth of them wrong; no network is trained. The out-of-fold predictions are
             those of a round (`core.rounds.checking`): label propagation over the similarity graph of the clips.
