@@ -76,9 +76,11 @@ def work(place: Place, log: Path) -> None:
     from app.rounds import steps
     from app.worker import engine
     from app.worker.worker import Intervals, Worker
+    from core.limits import current_limits
     from storage.database.store import Store
     from storage.rounds import simulations
 
+    current_limits.cache_clear()  # the process that this one was forked from may have read other limits
     torch.set_num_threads(1)
     engine.VERSION = place.version or engine.VERSION
     logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s", force=True)
