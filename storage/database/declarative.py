@@ -6,7 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Index, Integer, text
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows automatically only for INTEGER PRIMARY KEY
@@ -30,6 +33,25 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class WholeSeconds(FunctionElement[int]):
+    """Whole seconds since 1970 of a UtcDateTime, with the fraction cut off as Python's int() does. Both databases would
+    round: SQLite from half a millisecond before the next second on."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(WholeSeconds, "sqlite")
+def _whole_seconds_of_text(element: WholeSeconds, compiler: SQLCompiler, **options: Any) -> str:
+    moment = compiler.process(element.clauses, **options)
+    return f"CAST(strftime('%s', substr({moment}, 1, 19)) AS INTEGER)"  # without the fraction: 2026-11-19 10:00:00
+
+
+@compiles(WholeSeconds, "postgresql")
+def _whole_seconds_of_timestamp(element: WholeSeconds, compiler: SQLCompiler, **options: Any) -> str:
+    return f"CAST(floor(extract(epoch FROM {compiler.process(element.clauses, **options)})) AS BIGINT)"
 
 
 class Table(DeclarativeBase):

@@ -20,10 +20,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import BigInteger, Connection, Integer, Select, cast, extract, func, select, text, type_coerce
+from sqlalchemy import Connection, Integer, Select, func, select, text, type_coerce
 
 from storage.database.access_schema import Deletion
 from storage.database.bulk import chunks
+from storage.database.declarative import WholeSeconds
 from storage.database.schema import CHANGED, Item, ItemState, LabelEvent, Project
 from storage.database.store import Store
 
@@ -263,8 +264,7 @@ def _columns() -> Select[*tuple[Any, ...]]:
         ItemState.item_id,
         func.coalesce(ItemState.class_id, NO_ID),
         func.coalesce(LabelEvent.annotator_id, NO_ID),
-        # whole seconds: PostgreSQL would round them, SQLite and Python cut them off
-        func.coalesce(cast(extract("epoch", LabelEvent.at) * 1_000_000, BigInteger) // 1_000_000, 0),
+        func.coalesce(WholeSeconds(LabelEvent.at), 0),
         ItemState.shuffle,
         *(type_coerce(column, Integer) for column in (ItemState.waiting, ItemState.skipped, ItemState.flagged)),
     ).outerjoin_from(ItemState, LabelEvent, LabelEvent.sequence == ItemState.sequence)

@@ -6,6 +6,7 @@ import dataclasses
 import sqlite3
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,16 @@ def test_the_arrays_follow_imports_tests_conditions_and_settings(store):
     made.pool.undo(annotator=made.ann)
     check(store, made.project_id)
     check(store, other.project_id)
+
+
+@pytest.mark.parametrize("microseconds", [0, 499_999, 500_000, 999_499, 999_500, 999_999])
+def test_the_time_of_a_label_is_cut_off_to_its_second(store, microseconds):
+    made = make_pool(store, 2)
+    made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
+    moment = datetime(2026, 3, 29, 23, 59, 59, microseconds, tzinfo=UTC)
+    with store.write() as connection:
+        connection.execute(update(LabelEvent).values(at=moment))
+    assert item_states(store, made.project_id).labeled_at.tolist() == [1_774_828_799, 0]
 
 
 def test_the_arrays_follow_moves_to_the_test_items_and_deletions(store):
