@@ -72,10 +72,10 @@ types: setup-dev
 check: style
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
-# The fast tests compute, so there are as many processes as cores. Of the others many wait for servers and browsers;
-# PROCESSES sets another number for them.
+# One process more than two cores: while one compiles numba's loops in a fresh clone, another waits for them. Of the other
+# tests many wait for servers and browsers; PROCESSES sets another number for them.
 fast-tests:
-	@$(PY) -m pytest -n 2 $(BY_FILE) --ignore tests/browser -m "not slow and not postgres"
+	@$(PY) -m pytest -n 3 $(BY_FILE) --ignore tests/browser -m "not slow and not postgres"
 
 # Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
 # it either way. `python -m pytest` alone never tries twice.
