@@ -43,7 +43,7 @@ def study(arguments: Arguments, n: int, penalty: float, seed: int) -> list[dict]
 
 
 def main(arguments: Arguments) -> Record:
-    n, seeds = (4000, 3) if arguments.small else (20_000, 5)
+    n, seeds = (4000, 5) if arguments.small else (20_000, 5)
     rows: list[dict] = []
     for penalty in PENALTIES:
         for seed in range(seeds):

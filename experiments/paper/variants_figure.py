@@ -107,7 +107,7 @@ def study(arguments: Arguments, proxy: str, n: int, seed: int, one_by_one_until:
 
 
 def main(arguments: Arguments) -> Record:
-    n, seeds, until = (1000, 3, 0.25) if arguments.small else (5000, 5, 0.5)
+    n, seeds, until = (1000, 5, 0.25) if arguments.small else (5000, 5, 0.5)
     rows: list[dict] = []
     for proxy in arguments.only or PROXIES:
         for seed in range(seeds):

@@ -12,7 +12,7 @@ from core.coresets.library.linear import SoftmaxProblem, one_hot
 from core.coresets.library.replay import ReplayConfig, bilevel_summary, learn_task
 from experiments.paper import multiclass_logistic, network_transfer
 from experiments.record import Arguments, Parts
-from experiments.replay import continual, split_cifar, streaming_rivals, variational_continual
+from experiments.replay import continual, split_cifar, streaming_imbalanced, streaming_rivals, variational_continual
 from experiments.replay.digit_networks import PENALTY, Convolutional, Dense, dense_ntk, dropped
 from experiments.replay.gradient_selection import gradient_cosines
 from experiments.replay.replay_memories import bilevel_choice
@@ -45,6 +45,19 @@ def test_the_memory_of_a_stream_holds_the_first_task(method):
     else:
         found = streaming_rivals.gradient_selection(tasks, learners, [0, 0], streaming_rivals.EQUAL_STEPS)
     assert found[0] > found[1] + 20
+
+
+def test_beta_of_an_imbalanced_stream_is_chosen_on_rows_that_no_stream_contains(monkeypatch, tmp_path):
+    y = np.arange(40_000) % 10
+    x = np.arange(40_000, dtype=np.float32)[:, None, None] * np.ones((1, 2, 2), np.float32)
+    monkeypatch.setattr(streaming_imbalanced, "mnist", lambda data: (x, y, x[:50] + 0.5, y[:50]))
+    learned, tuning, tests = streaming_imbalanced.stream(Arguments("small", tmp_path, tmp_path), seed=3)
+    assert np.bincount(learned[1] // 2).tolist() == [200, 200, 200, 200, 2_000]
+    assert (learned[1][:200] // 2 == 0).all() and (learned[1][-2_000:] // 2 == 4).all()
+    assert np.bincount(tuning[1] // 2).tolist() == [400] * 5
+    numbers = [set(rows[0][:, 0, 0, 0].tolist()) for rows in (learned, tuning, tests)]
+    assert len(numbers[0]) == 2_800 and len(numbers[1]) == 2_000
+    assert not numbers[0] & numbers[1] and not numbers[2] & (numbers[0] | numbers[1])
 
 
 def test_networks_trained_together_learn_as_they_do_alone():
