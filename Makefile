@@ -1,9 +1,9 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
 #   check   lint, types and the fast tests: about 3 minutes on two cores
 #   test    lint, types and all tests, browsers and PostgreSQL included: about 15 to 20 minutes
-#   PROCESSES=… sets in how many processes make test runs the tests
-#   TORCH=cpu or TORCH=cuda chooses the build of torch for run and the others, once: later commands keep it. Without it
-#   pip's own index decides
+#   PROCESSES=… sets the number of processes in which make test runs the tests
+#   TORCH=cpu or TORCH=cuda selects the build of torch for all targets; later commands keep it. Without it, the default
+#   of pip's index is used
 PYTHON ?= python3
 VENV := .venv
 TORCH ?= $(or $(patsubst $(VENV)/.torch-%,%,$(firstword $(wildcard $(VENV)/.torch-cpu $(VENV)/.torch-cuda))),default)
@@ -11,7 +11,7 @@ TORCH_CUDA ?= cu130
 PROCESSES ?= 4
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
-# Tests start hundreds of processes. Without bytecode files, each would compile the sources again.
+# Tests start hundreds of processes. Without bytecode files, each of them compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 # By file, because tests of a file share servers; in the order of tests/conftest.py, which begins with the long files.
 BY_FILE := --dist loadfile --no-loadscope-reorder
@@ -68,17 +68,17 @@ style: setup-dev
 types: setup-dev
 	@$(PY) -m mypy
 
-# Types are checked while the tests run: without its cache mypy takes half a minute on one core.
+# Types are checked while the tests run, because mypy without its cache takes half a minute on one core.
 check: style
 	@$(MAKE) --no-print-directory -j 2 types fast-tests
 
-# One process more than two cores: while one compiles numba's loops in a fresh clone, another waits for them. Of the other
-# tests many wait for servers and browsers; PROCESSES sets another number for them.
+# Three processes for two cores: in a fresh clone, one compiles numba's loops while another waits for them. The other
+# tests often wait for servers and browsers; PROCESSES sets their number of processes.
 fast-tests:
 	@$(PY) -m pytest -n 3 $(BY_FILE) --ignore tests/browser -m "not slow and not postgres"
 
-# Servers, browsers and killed processes meet a busy machine: a test that fails is tried once more, and the summary names
-# it either way. `python -m pytest` alone never tries twice.
+# Tests with servers, browsers and killed processes can fail on a busy machine. A test that fails is run once more, and
+# the summary lists it in both cases. `python -m pytest` alone does not repeat tests.
 test: style
 	@$(MAKE) --no-print-directory -j 2 types all-tests
 
