@@ -2,8 +2,8 @@
 
     average <- decay_t average + (1 - decay_t) weights,   decay_t = min(decay, (1 + t) / (10 + t)) at t = 0, 1, ...
 
-Departures and details: the decay rises in the first steps, so that a short run forgets its random start; the running
-statistics of batch normalization are averaged in the same way.
+Departures and details: the decay rises in the first steps, so that the random start has little weight after a short
+run; the running statistics of batch normalization are averaged in the same way.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ estimated by cross-validation and shrunk towards the prior:
 
 Bias: the network itself was trained on the labels of the fold that is left out; only the head was not. Embeddings of
 labeled items are therefore separated better than those of other items, and the estimate is too low. An estimate above
-the prior is evidence of overconfidence; one below it is no evidence of the opposite, and the prior is kept.
+the prior is evidence of overconfidence; one below it is not evidence of the opposite, and the prior is kept.
 
 The prior is 1, the network as it is: no value other than 1 is justified before it is measured, and it may not be
 measured on test items. `experiments.calibration_prior` measures it on pool items whose labels were not used in
@@ -41,7 +41,7 @@ Source = Literal["off", "prior", "cross-validation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A temperature and where it comes from."""
+    """A temperature and how it was determined."""
 
     temperature: float
     source: Source
@@ -49,7 +49,7 @@ class Calibration:
 
     @property
     def note(self) -> str:
-        """For people; empty where the labels determined the temperature."""
+        """A sentence for users; empty if the temperature was estimated from the labels."""
         if self.source == "off":
             return "Confidence is not calibrated: calibration is switched off in the settings."
         if self.source == "prior":
@@ -118,8 +118,8 @@ def out_of_fold_logits(
 
 
 def fold_of(positions: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(n,) the fold of each item, -1 for items that are alone in their class. The items of a class are dealt over the
-    folds in turn, so no fold holds all of them."""
+    """(n,) the fold of each item, -1 for items that are alone in their class. The items of a class are distributed
+    evenly over the folds, so no fold contains all of them."""
     folds = np.full(len(positions), -1)
     dealt = 0
     for position in np.flatnonzero(counts >= 2):

@@ -1,4 +1,4 @@
-"""Predictions for files that are not part of a pool, block by block, with nothing kept from one block to the next."""
+"""Predictions for files that are not part of a pool, block by block; no data is kept between blocks."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ variances, largest first; z (n, r), rows of length 1; W weights (C, r); y target
 Departures and details
 - There is no bias and labels are weighted by class: with a bias, classes that happen to have more labels are predicted
   more often, which costs up to 40 points while there are few labels (docs/benchmark.md).
-- Classes without labels take no part: an item unlike all labeled ones would otherwise be assigned to one of
-  these classes.
+- Classes without labels are excluded: otherwise, an item that differs from all labeled ones would be assigned to one
+  of these classes.
 - The variances of the leading C/2 components are leveled, the others are kept: a few dominant directions would
-  otherwise decide all distances (general sounds), while full whitening raises directions that no label supports
+  otherwise decide all distances (general sounds), while full whitening amplifies directions that no label supports
   (speech, photographs). In the last layer of a trained network the leading components are the classes themselves, and
   `HeadConfig.level` is off. Neighbors of label spreading are found with the leading C components leveled.
 - Alignment multiplies a class's probabilities by (equal share / predicted share)^alignment. The shares of
-  a pool with rare classes are only moved half the way.
+  a pool with rare classes are moved only halfway.
 - Above MAX_UNLABELED unlabeled rows, evenly spaced ones represent all in steps 2 and 3.
 - All steps are deterministic. Test items must not be among the rows.
 """
@@ -117,11 +117,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a fit needs of the pool's features. Made once per pool, it serves every fit on it."""
+    """The inputs of a fit that depend only on the pool's features: computed once per pool, used by every fit."""
 
     space: HeadSpace
     z: Rows  # (n, r)
-    rows: NDArray[np.int64]  # (u,) rows that may take part unlabeled
+    rows: NDArray[np.int64]  # (u,) rows that may be used without a label
     affinity: csr_matrix | None  # (n, n) of label spreading; None: labels alone
 
 
@@ -148,7 +148,7 @@ def fit_softmax(
 ) -> NDArray[np.float64]:
     """W (C, r) minimizing  sum_i w_i CE(Y_i, softmax(W z_i)) / sum_i w_i + penalty/2 |W|^2  by L-BFGS.
 
-    It ends when the value falls by less than `tolerance` of itself.
+    It stops when the relative decrease of the value is less than `tolerance`.
     """
     n_classes, r = targets.shape[1], z.shape[1]
     shares = (weights / weights.sum())[:, None]

@@ -44,7 +44,7 @@ def save_model(model: TrainedModel, path: Path) -> None:
 
 
 def load_model(path: Path, runtime: Runtime) -> TrainedModel:
-    """The model as it was saved, on the runtime's device. InvalidInput where the file holds something else."""
+    """The saved model, on the runtime's device. InvalidInput if the file does not contain a model of this version."""
     tensors, description = read_tensors(Path(path))
     try:
         shape = NetworkShape(**description["shape"])

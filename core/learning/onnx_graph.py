@@ -5,7 +5,7 @@
     outputs probabilities (B, n_classes) = softmax(logits / temperature), logits (B, n_classes), embedding (B, width)
 
 The graph is built node by node with the package `onnx`, which is small; torch's own exporter would add onnxscript, and
-its result depends on the version of torch. It holds operators of opset 18 and no control flow; the batch size is free.
+its result depends on the version of torch. It has operators of opset 18 and no control flow; any batch size is valid.
 
 Departures and details: the short-time Fourier transform is the operator STFT. The same transform as a convolution with
 a windowed DFT basis would add 17 MB of weights to a network of 0.3 MB at the default window of 2,048 samples.

@@ -30,7 +30,7 @@ RESOLUTION = 10  # of the trust in a label
 
 
 def by_trust(trust: NDArray[np.floating] | None, n_labels: int) -> NDArray[np.int64]:
-    """Positions of labels, each in proportion to its trust (m,) in steps of 1 / RESOLUTION; each once without."""
+    """Positions of labels, repeated in proportion to `trust` (m,) in steps of 1 / RESOLUTION; each once if None."""
     if trust is None or (trust >= 1).all():
         return np.arange(n_labels)
     return np.repeat(np.arange(n_labels), np.maximum(np.rint(RESOLUTION * trust), 1).astype(np.int64))

@@ -19,7 +19,7 @@ DESCRIPTION = "winnow"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Atomic and durable: after a crash `path` holds the old content or the new one."""
+    """Atomic and durable: after a crash, `path` has the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     on_host = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with temporary_path(path) as temporary:

@@ -40,7 +40,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def nothing_to_learn(labels: NDArray[np.int64], n_classes: int) -> str | None:
-    """Why these labels (n,) cannot train a model, or None when they can. Until then, selection uses its cold start."""
+    """The reason why no model can be trained on labels (n,), or None. Until then, selection uses its cold start."""
     found = np.unique(labels[labels != UNLABELED])
     if n_classes < 2:
         return "A model needs at least two classes. Add a class."
@@ -72,7 +72,7 @@ def train(  # noqa: PLR0913 - one call with all inputs of training
     among those of its class (`core.labels.trust`). The labels of `held_out` are read for the reported
     accuracy alone: neither the weights nor the temperature depend on them. Processes that torchrun started and that
     have joined (`core.learning.distributed.join`) call it with the same arguments and share every batch. TrainingFailed
-    when there is nothing to learn from or the loss stops being a number.
+    if no model can be trained on the labels or the loss is not finite.
     """
     if reason := nothing_to_learn(labels, n_classes):
         raise TrainingFailed(reason)
@@ -113,7 +113,7 @@ def refine(  # noqa: PLR0913 - one call with all inputs of refinement
     """The trained model after `config.refine_steps` more steps on given targets of the pool (distillation).
 
     It uses the rows, the bank of views and the optimizer of `train`, from a learning rate of `config.refine_rate`; the
-    runtime has a seed of its own. Checkpoints, `trust`, `held_out` and errors as in `train`.
+    runtime has a separate seed. Checkpoints, `trust`, `held_out` and errors as in `train`.
     """
     rows = _usable_rows(inputs, labels, held_out)
     config = dataclasses.replace(
@@ -137,8 +137,8 @@ def refine(  # noqa: PLR0913 - one call with all inputs of refinement
 
 
 def bank_size(config: TrainingConfig, n_rows: int) -> int:
-    """Views per clip to compute: `bank_views`, halved while half still covers what the steps will draw of an item, so
-    that large pools do not compute views that no step uses."""
+    """Views per clip to compute: `bank_views`, halved while half is still enough for the draws of an item in all steps,
+    so that large pools do not compute views that no step uses."""
     if not config.steps:
         return config.bank_views
     drawn_per_item = 2 * config.steps * config.unlabeled_batch / n_rows
@@ -183,7 +183,7 @@ def _training_data(  # noqa: PLR0913
 
 
 def label_notes(inputs: Inputs, labels: NDArray[np.int64], n_classes: int, rows: NDArray[np.int64]) -> tuple[str, ...]:
-    """Notes for people about the items that cannot be read, and the classes with few or no labels."""
+    """Notes for users about the items that cannot be read, and the classes with few or no labels."""
     counts = np.bincount(labels[rows][labels[rows] != UNLABELED], minlength=n_classes)
     notes = list(inputs.notes)
     if missing := int((counts == 0).sum()):
@@ -297,8 +297,8 @@ class _Run:
             write_tensors(self.path, self.learner.tensors(), description)
 
     def finished(self, shape: NetworkShape, notes: tuple[str, ...]) -> TrainedModel:
-        """The averaged network with its temperature, which the training labels determine. Test labels are read for the
-        reported accuracy alone."""
+        """The averaged network with its temperature, which is estimated from the training labels. Test labels are used
+        only for the reported accuracy."""
         learner = self.learner
         network = learner.average.eval()
         metrics = dict(self.history[-1]) if self.history else {}

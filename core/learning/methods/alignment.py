@@ -24,7 +24,7 @@ DECAY = 0.99  # of the moving average, per batch
 def class_prior(
     labels: NDArray[np.int64], n_classes: int, align: Literal["auto", "uniform", "off"] = "auto"
 ) -> NDArray[np.float32]:
-    """(n_classes,) class prior estimated from labels (n,); uniform when they do not contradict it."""
+    """(n_classes,) class prior estimated from labels (n,); uniform unless they contradict it."""
     uniform = np.full(n_classes, 1 / n_classes, np.float32)
     if align != "auto" or n_classes < 2 or len(labels) < n_classes:
         return uniform

@@ -8,7 +8,7 @@
 Symbols: X_hat, U_hat augmented labeled and unlabeled inputs; K = n_augmentations; T = sharpening; alpha = mix_alpha.
 
 Departures and details: `config.batch_norm` decides which batches set the statistics of batch normalization.
-"interleaved" is the authors' code: K + 1 passes of equal batches that hold labeled and unlabeled examples in equal
+"interleaved" is the authors' code: K + 1 passes of equal batches with labeled and unlabeled examples in equal
 shares; only the first updates the running statistics. "joint" is one pass over everything. The pass that computes label
 guesses (the paper's term) updates nothing.
 """
@@ -67,7 +67,7 @@ def mixed_batch(step: Step) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def interleaved_order(n: int, n_batches: int) -> Tensor:
-    """(n,) positions, every n_batches-th first: cut into equal batches, each holds its share of every source."""
+    """(n,) positions, every n_batches-th first: each of n_batches equal batches has an equal share of every source."""
     return torch.cat([torch.arange(start, n, n_batches) for start in range(n_batches)])
 
 

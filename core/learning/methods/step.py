@@ -53,14 +53,14 @@ class Step:
     """The input of one training step."""
 
     network: Callable[[Tensor], Tensor]  # logits, in training mode
-    layers: nn.Module  # the same network, for what concerns its layers
+    layers: nn.Module  # the same network, for access to its layers
     labeled: Batch
     targets: Tensor  # (b, n_classes) one-hot, this process's part
     unlabeled: Batch
     config: TrainingConfig
-    fraction: float  # of the training done, in [0, 1)
+    fraction: float  # of the training that is done, in [0, 1)
     prior: Tensor  # (n_classes,) estimated share of each class in the pool
-    state: dict[str, Tensor]  # what the method keeps between steps; saved in checkpoints
+    state: dict[str, Tensor]  # state of the method between steps; saved in checkpoints
     rng: np.random.Generator
     world: World
     given_targets: Tensor | None = None  # (b_u, n_classes) of the unlabeled batch, this process's part

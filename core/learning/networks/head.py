@@ -31,7 +31,7 @@ class HeadNetwork(Network):
 
 
 def network_of(head: Head) -> HeadNetwork:
-    """The network that computes what the head computes."""
+    """The head as a network with the same logits."""
     (n_features, n_dimensions), n_classes = head.space.components.shape, len(head.weights)
     network = HeadNetwork(n_features, n_dimensions, n_classes)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Descriptions of pictures by small patches that a pool has often, found without labels (Coates, Lee and Ng, 2011).
+"""Descriptions of pictures by patches that are frequent in a pool, found without labels (Coates, Lee and Ng, 2011).
 
     z   = V (c(p) - m),   c(p) = (p - mean of p) / sqrt(variance of p + CONTRAST)
     f_k = max(0, mean_j |z - z_j| - |z - z_k|)
@@ -9,7 +9,7 @@ variances); z_k the centers of k-means over z, the kinds of patches; f (kinds,);
 picture. Mean and deviation are those of the pool's descriptions.
 
 Departures and details: sums are means over the patches of a quarter. Pictures above LARGEST pixels are reduced to it.
-Everything is found on the rows given to `fit_patches`; test items must not be among them.
+Everything is computed from the rows given to `fit_patches`; test items must not be among them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def fit_patches(inputs: Inputs, rows: NDArray[np.int64], n_kinds: int, runtime: 
 
 
 def k_means(z: Tensor, centers: Tensor) -> Tensor:
-    """Centers (k, d) after TURNS turns of Lloyd's algorithm on z (n, d); one without items stays where it is."""
+    """Centers (k, d) after TURNS turns of Lloyd's algorithm on z (n, d); one without items does not move."""
     for _ in range(TURNS):
         nearest = (centers.square().sum(1) - 2 * z @ centers.T).argmin(1)
         sums = torch.zeros_like(centers).index_add_(0, nearest, z)
