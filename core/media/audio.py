@@ -45,7 +45,7 @@ def decode_audio(data: bytes, limits: Limits | None = None, channel: int = 0) ->
     `channel` 1 is the first one. With 0, and where the file has fewer channels, it is the mean of all channels.
     """
     limits = limits or current_limits()
-    mono = bytearray()  # grows with the samples that are there; the frame count of a header is never trusted
+    mono = bytearray()  # grows with the samples that are read; the frame count of a header is never trusted
     with open_audio(data, limits) as source:
         rate, n_frames = int(source.file.samplerate), 0
         for block in source.blocks():
@@ -69,7 +69,7 @@ def _mono(block: NDArray[np.float32], channel: int) -> NDArray[np.float32]:
 
 @contextmanager
 def open_audio(data: bytes, limits: Limits) -> Iterator[AudioSource]:
-    """The file with its header read and checked. Whatever its decoder raises becomes InvalidInput."""
+    """The file with its header read and checked. Errors of its decoder are raised as InvalidInput."""
     if audio_type(data) is None:
         raise InvalidInput("Not a WAV, FLAC, OGG, MP3 or AIFF file by its first bytes.")
     try:
@@ -92,7 +92,7 @@ class AudioSource:
     most_frames: int
 
     def blocks(self) -> Iterator[NDArray[np.float32]]:
-        """(frames, channels) each, until the decoder gives no more."""
+        """Blocks (frames, channels) up to the end of the file, or until more than `most_frames` were read."""
         n_frames, size = 0, max(1, BLOCK_SAMPLES // self.file.channels)
         while n_frames <= self.most_frames and len(block := self.file.read(size, dtype="float32", always_2d=True)):
             n_frames += len(block)
@@ -133,7 +133,7 @@ def at_rate(samples: NDArray[np.float32], rate: int, config: MediaConfig) -> NDA
 
 
 def _part(samples: NDArray[np.float32], start: int | None, config: MediaConfig) -> NDArray[np.float32]:
-    """(T,) of the samples from `start` on, or from where the settings say, padded and scaled."""
+    """(T,) of the samples from `start` on, by default from `clip_start`, padded and scaled."""
     length = clip_length(config)
     if len(samples) > length:
         begin = clip_start(samples, config) if start is None else start

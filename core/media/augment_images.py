@@ -73,8 +73,8 @@ def mask_rectangle(pictures: Tensor, draws: Tensor, widest: float = 0.4) -> Tens
 
 
 def crop_and_jitter(pictures: Tensor, draws: Tensor, flip: bool) -> Tensor:
-    """The varied augmentation of images with values in [0, 1]; draws (B, 11) in [0, 1). Colors stay as they
-    are with probability 0.2, and turn to gray with probability 0.2."""
+    """The varied augmentation of images with values in [0, 1]; draws (B, 11) in [0, 1). Colors are
+    unchanged with probability 0.2, and gray with probability 0.2."""
     area, ratio = 0.2 + 0.8 * draws[:, 0], torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
     height, width = (area / ratio).sqrt().clamp_max(1), (area * ratio).sqrt().clamp_max(1)
     theta = torch.zeros(len(pictures), 2, 3, device=pictures.device)

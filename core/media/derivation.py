@@ -1,4 +1,4 @@
-"""Media settings that fit a pool, by stated rules from what import measured. No torch, no decoding.
+"""Media settings for a pool, derived by fixed rules from the measurements of the import. No torch, no decoding.
 
 Clips      length      the 95th percentile of the durations, rounded up to 0.1 s, from MIN_SECONDS to MAX_SECONDS
            rate        16 kHz with mel bins up to 8 kHz; where half of the clips have a rate above 48 kHz (ultrasound),
@@ -8,7 +8,7 @@ Clips      length      the 95th percentile of the durations, rounded up to 0.1 s
            windows     longer clips are predicted from up to MAX_WINDOWS windows
 Pictures   size        32 x 32: larger inputs were not more accurate at equal time (`experiments.whole_items`)
            fit         the center square where 95 % of the pictures are at most twice as long as wide, and their median
-                       area is above 32 x 32 pixels; longer ones are kept whole: both sides scaled on their own
+                       area is above 32 x 32 pixels; longer ones are kept whole: each side is scaled separately
            patches     PATCHES kinds, where the center square is used: they describe photographs in refinement
 
 An empty pool, or one without measures, has the defaults.

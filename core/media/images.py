@@ -2,7 +2,7 @@
 
 Formats are an allow-list, and the number of pixels is checked before anything is decoded (`core.limits`). Deep pictures
 become 8 bits, colors sRGB by their ICC profile, and transparent parts white with `plain`. The display uses it too:
-people and the model see the same picture. `picture_notes` states in sentences what of a file that changes.
+people and the model see the same picture. `picture_notes` describes what these steps change in a file.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def to_srgb(image: Image.Image) -> Image.Image:
 
 
 def srgb_transform(mode: str, profile: bytes | None) -> ImageCms.ImageCmsTransform | None:
-    """What converts colors of this profile to sRGB; None for sRGB, and for a profile that does not fit the mode or
+    """The transform of colors of this profile to sRGB; None for sRGB, and for a profile that does not fit the mode or
     cannot be read."""
     if profile is None or _is_srgb(profile) or len(profile) > MOST_PROFILE_BYTES or mode not in PROFILED:
         return None
@@ -100,7 +100,7 @@ def plain(image: Image.Image) -> Image.Image:
 
 
 def picture_notes(data: bytes, limits: Limits | None = None) -> list[str]:
-    """Sentences on what is not shown, to people or the model, as the file has it. Only the header is read."""
+    """Sentences on how the picture shown to people and the model differs from the file. Only the header is read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = open_image(data, limits or current_limits())
@@ -128,7 +128,7 @@ def picture_notes(data: bytes, limits: Limits | None = None) -> list[str]:
 
 
 def _is_srgb(profile: bytes | None) -> bool:
-    """Whether a color profile is missing or calls itself sRGB."""
+    """Whether a color profile is missing or is named sRGB."""
     return not profile or b"sRGB" in profile or "sRGB".encode("utf-16-be") in profile
 
 
@@ -138,8 +138,8 @@ def to_picture(image: Image.Image, config: MediaConfig) -> NDArray[np.uint8]:
 
 
 def fit_picture(image: Image.Image, size: tuple[int, int], fit: str, channels: int) -> NDArray[np.uint8]:
-    """(H, W, C) of this (height, width). "stretch" scales both sides on their own; "crop" keeps the aspect and cuts
-    what is over at the longer side, evenly at both ends; "fit" keeps the aspect and the whole picture, and fills the
+    """(H, W, C) of this (height, width). "stretch" scales each side separately; "crop" keeps the aspect and cuts
+    the longer side, evenly at both ends; "fit" keeps the aspect and the whole picture, and fills the
     borders with its mean color."""
     height, width = size
     image = image.convert("L" if channels == 1 else "RGB")

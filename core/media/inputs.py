@@ -27,7 +27,7 @@ ADDED_LATER = {
     "image_width": 0,
     "clip_from": "loudest",
     "audio_channel": 0,
-}  # these values are left out of keys: older rows stay valid
+}  # keys do not contain these values, so that older rows stay valid
 AUDIO_SETTINGS = (*AUDIO_CLIP_SETTINGS, "n_fft", "hop", "n_mels", "f_min", "f_max", "floor")
 STATISTICS_SAMPLE = 4_096
 CLIPS_AT_ONCE = 32  # fits into a CPU's cache
@@ -40,14 +40,14 @@ class Inputs:
     kind: MediaKind
     config: MediaConfig
     clean: Rows  # (n, H, W, C) float32, normalized: the kernel's input and the learner's clean view
-    sources: Rows  # what augmentation starts from: clips (n, T) float16, or pictures (n, H, W, C) uint8
+    sources: Rows  # the input of augmentation: clips (n, T) float16, or pictures (n, H, W, C) uint8
     mean: NDArray[np.float32]  # (C,) of pictures in [0, 1]; 0 for audio
     scale: NDArray[np.float32]  # (C,)
     names: tuple[str, ...]  # (n,) the name each row is cached under: the content hash, or a mark of a missing item
     readable: NDArray[np.bool_]  # (n,)
     notes: tuple[str, ...]
     cache: RowCache
-    key: str  # settings and statistics: a cache key for whatever depends on `clean` alone
+    key: str  # settings and statistics: a cache key for values that depend on `clean` alone
     windows: Windows | None = None  # of clips that are longer than an input, for predictions
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)  # of every view made of these items
     encoder: str = ""  # identity of the encoder whose features `clean` is, as (n, 1, 1, d); empty: inputs of a network

@@ -1,9 +1,9 @@
-"""The one place that imports torchaudio.
+"""The only module that imports torchaudio.
 
-torchaudio's wheel carries a compiled library (forced alignment, room impulse responses) that is linked against one
+torchaudio's wheel contains a compiled library (forced alignment, room impulse responses) that is linked against one
 version of CUDA. With a CPU-only torch it cannot be loaded, and with a torch for another version of CUDA torchaudio
 refuses it: `import torchaudio` fails in both cases. Winnow does not use the library, so a stub replaces
-`torchaudio._extension`, whatever torch was built for. A torchaudio that was imported before stays as it is.
+`torchaudio._extension` for every build of torch. A torchaudio that was imported before is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _refuse_alignment(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a function that needs the compiled library by one that raises a clear error."""
+    """Replace a function that needs the compiled library with one that raises a clear error."""
 
     def refused(*args: object, **kwargs: object) -> None:
         raise RuntimeError(

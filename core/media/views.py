@@ -36,7 +36,7 @@ def item_draws(name: str, n_views: int, n_draws: int, seed: int) -> NDArray[np.f
 
 def augmentation_key(config: AugmentationConfig) -> str:
     """Names the settings of the waveform's augmentation; empty for the defaults, so that older rows stay valid. The
-    warp is applied to views later and is no part of it."""
+    warp is applied to views later and is not part of it."""
     plain = AugmentationConfig()
     views_only = replace(config, light_warp=plain.light_warp, strong_warp=plain.strong_warp)
     return "" if views_only == plain else f"-{hashlib.sha256(to_json(views_only).encode()).hexdigest()[:16]}"

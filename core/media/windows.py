@@ -1,9 +1,9 @@
 """Several windows of clips that are longer than a network input, for predictions.
 
-A clip of L seconds, longer than the `seconds` of an input, is scored on n evenly spaced windows that cover it from its
-start to its end where n is large enough: n = ceil(longest / seconds), at most `predict_windows`, equal for all clips of
-a pool. Its probabilities are the mean over the windows. Training, the kernel and the similarity graph use the one part
-of it that `clip_from` names.
+A clip of L seconds, longer than the `seconds` of an input, is predicted from n evenly spaced windows that cover it from
+its start to its end if n is large enough: n = ceil(longest / seconds), at most `predict_windows`, equal for all clips
+of a pool. Its probabilities are the mean over the windows. Training, the kernel and the similarity graph use the one
+part of it that `clip_from` names.
 
 A clip's length is read from its header. A header that states too much gives equal windows, and one that states too
 little gives one window: a wrong header never stops a round.
@@ -27,7 +27,7 @@ from core.media.mel import log_mel
 from core.types import MediaReader, Report, RowCache, Rows
 
 VERSION = 1
-TOLERANCE_SECONDS = 1e-3  # longer by less than this is not longer
+TOLERANCE_SECONDS = 1e-3  # clips that exceed an input by less than this are not longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Windows:
     pictures: Rows  # (m, n_windows, H, W, 1) float16
 
     def of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Positions (k,) in `rows`, some rows of the pool, of those with windows, and their windows (k, n, H, W, 1)."""
+        """The positions (k,) in `rows` of clips that have windows, and their windows (k, n, H, W, 1)."""
         places = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
         found = np.flatnonzero(self.rows[places] == rows)
         if len(found) == 0:
@@ -71,7 +71,7 @@ def find_windows(
 
 
 class _Chosen:
-    """Some rows of `Rows`."""
+    """A selection of rows of `Rows`."""
 
     def __init__(self, rows: Rows, chosen: NDArray[np.int64]) -> None:
         self.rows, self.chosen = rows, chosen
