@@ -1,7 +1,7 @@
 """Selection of measurements from which sparse signals can be recovered (Borsos et al., 2021, eq. 13).
 
-A dictionary of n possible linear measurements a_i of signals u_j in R^d; taking a subset, each signal is recovered from
-the measured values alone, and the worst recovery counts:
+Given n possible linear measurements a_i of signals u_j in R^d, a subset is selected. Each signal is recovered from the
+selected measurements alone, and the objective is the worst recovery:
 
     inner, for every signal j   z_j*(w) = argmin_z  1/2 sum_i w_i (a_i^T z - a_i^T u_j)^2 + penalty * R(z)
     R        L2: |z|^2 / 2      L1: sum_k sqrt(z_k^2 + smoothing^2), twice differentiable and |z|_1 in the limit
@@ -9,7 +9,7 @@ the measured values alone, and the worst recovery counts:
 
 The Hessian is one d x d block per signal, A^T diag(w) A + penalty * R''(z_j), so everything is a batch of small dense
 solves. With L1 the inner problem is solved by majorization: R is bounded by a quadratic with curvature
-1 / sqrt(z_k^2 + smoothing^2) at the present z, whose minimum has a closed form, until z converges.
+1 / sqrt(z_k^2 + smoothing^2) at the current z, whose minimum has a closed form, until z converges.
 
 Symbols: A measurements (n, d); U signals (J, d); Z recovered (J, d); w (n,); t = sharpness.
 """

@@ -10,8 +10,8 @@ scaled Neumann series  alpha * sum_{j < T} (I - alpha H)^j b  with alpha just be
 
 Every construction of this package (weighted, variants, regularized, joint, streaming, replay) uses a
 `BilevelProblem`: three methods, for any model. `ModelProblem` here is the general one, by automatic differentiation;
-`linear.SoftmaxProblem`, `mixtures.MixtureProblem` and `dictionary.RecoveryProblem` are closed forms. The product's own
-path, unweighted and tuned for kernel features, is `bilevel.py`.
+`linear.SoftmaxProblem`, `mixtures.MixtureProblem` and `dictionary.RecoveryProblem` are closed forms. Rounds use
+`bilevel.py`, which is unweighted and optimized for kernel features.
 
 Symbols: n rows; w weights (n,), theta parameters, flat (p,); s = 1, or 1 / (number of rows with weight) when `mean`.
 """
@@ -30,7 +30,7 @@ from core.coresets.solvers import Operator, Solved, conjugate_gradient
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """The result of the inner solver. `parameters` are opaque to everything but the problem."""
+    """The result of the inner solver. Only the problem interprets `parameters`."""
 
     parameters: Any
     converged: bool
@@ -138,9 +138,9 @@ class ModelProblem:
     n: int
     row_losses: RowLosses
     outer_loss: Callable[[Tensor], Tensor]  # theta -> ()
-    initial: Tensor  # theta (p,) to start from when there is no earlier solution
+    initial: Tensor  # theta (p,), the start if there is no earlier solution
     penalty: float = 0.0  # of the default regularizer penalty/2 |theta|^2
-    regularizer: Callable[[Tensor], Tensor] | None = None  # in its place
+    regularizer: Callable[[Tensor], Tensor] | None = None  # replaces the default regularizer
     mean: bool = False
     inverse: InverseConfig = InverseConfig()
     solver_tolerance: float = 1e-8  # on the largest entry of the inner gradient
@@ -218,7 +218,7 @@ Predict = Callable[[Tensor, Tensor], Tensor]
 
 
 def flat_model(model: torch.nn.Module) -> tuple[Predict, Tensor]:
-    """A torch module as a function of one flat parameter vector, with its present parameters. Buffers stay."""
+    """A torch module as a function of one flat parameter vector, with its current parameters. Buffers do not change."""
     named = {name: value.detach() for name, value in model.named_parameters()}
     sizes = [value.numel() for value in named.values()]
 

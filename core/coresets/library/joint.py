@@ -1,9 +1,9 @@
 """One coreset for several models (Borsos et al., 2021, eq. 11).
 
     sum          min over w   sum_k a_k G_k(w):  the models share the rows and weights, each has its own parameters
-    alternating  models take turns: the next row is the argmax of the influence on the current model
+    alternating  the next row is the argmax of the influence on the current model; models alternate
 
-`JointProblem` is a `BilevelProblem`, so every construction works on it; `alternate` is the cheaper way, one model
+`JointProblem` is a `BilevelProblem`, so every construction works on it; `alternate` is cheaper, because one model is
 trained per step.
 """
 

@@ -156,7 +156,7 @@ class MixtureProblem:
         return Mixture(pi.log(), means, covariances)
 
     def objective(self, weights: Tensor, mixture: Mixture) -> float:
-        """f(theta, weights): what EM lowers; for choosing among several starts."""
+        """f(theta, weights), which EM minimizes; for the choice between several starts."""
         return float(self._inner_loss(weights)(mixture.flat()))
 
     def _inner_loss(self, weights: Tensor) -> Loss:

@@ -117,12 +117,12 @@ def _finish(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedConfig:
-    """Algorithm 2 with its own constants. With `size`, beta doubles whenever the number of rows above the cut has not
-    fallen for `patience` iterations, until at most `size` are left (the paper's rule for reaching a size m)."""
+    """Algorithm 2 with the constants of the paper. With `size`, beta doubles whenever the number of rows above the cut
+    has not fallen for `patience` iterations, until at most `size` are left (the paper's rule for reaching a size m)."""
 
     iterations: int  # T
     beta: float = 1e-7
-    learning_rate: float = 1e-3  # of the weights; the paper names none
+    learning_rate: float = 1e-3  # of the weights; the paper states none
     epsilon: float = 1e-8
     cut: float = 1e-4
     size: int | None = None

@@ -1,8 +1,8 @@
 """Continual learning with a replay memory of coresets (Borsos et al., 2021, Section 4.2).
 
-Tasks arrive one after another and are not available again. After each, a summary of it joins a memory of fixed
-capacity, in which all tasks have equal slots; earlier summaries shrink to their first rows (every method orders its
-rows, best first). While a task is learned, every earlier slot is replayed in every step:
+Tasks arrive one after another and are not available again. After each, a summary of it is added to a memory of
+fixed capacity, in which all tasks have equal slots; earlier summaries shrink to their first rows (every method orders
+its rows, best first). While a task is learned, every earlier slot is replayed in every step:
 
     loss = mean over the batch of CE + beta * sum over slots of (mean over the slot's rows of w_i CE_i)
 
@@ -103,7 +103,7 @@ def learn_task(
 
 
 def evidence_of(model: torch.nn.Module, inputs: Tensor, labels: Tensor, seed: int) -> Evidence:
-    """The input of the baselines. The model has `embed(inputs)` for its last layer."""
+    """The input of the baselines. `model.embed(inputs)` must return the input of the last layer."""
     model.eval()
     with torch.no_grad():
         embeddings = model.embed(inputs)  # type: ignore[operator]
@@ -130,7 +130,7 @@ def bilevel_summary(
     `targets` (n, C) have a column for every class of the learner, also for those that are not among
     these rows: with the columns of a task alone the border between its classes determines the result, while a memory
     has to separate them from the classes of other tasks too. `outer_weights` (n,) are the numbers of rows that each
-    represents (streams). The first row has the largest influence on a model without data.
+    represents (streams). The first row has the largest influence on a model without training data.
     """
     problem = SoftmaxProblem(
         features=kernel_factor(kernel),

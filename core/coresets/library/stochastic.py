@@ -1,15 +1,15 @@
 """Implicit gradients of networks whose Hessian and gradients need minibatches (Borsos et al., 2021, Section 5.2.3).
 
-    v      = alpha sum_{j < T} (I - alpha H_j)^j grad g,    H_j: the inner Hessian on one minibatch, drawn anew
+    v      = alpha sum_{j < T} (I - alpha H_j)^j grad g,    H_j: the inner Hessian on a new minibatch for each j
     score  = s * grad l_i^T v  for every row, in minibatches
 
 The three costs of Table 8 are the three methods: the outer gradient, the Neumann series, the row derivatives. Memory is
-that of one minibatch and four vectors of parameters, whatever the number of rows. Every term of the series is unbiased:
+that of one minibatch and four vectors of parameters, for any number of rows. Every term of the series is unbiased:
 the expectation of a product of independent factors is the product of their expectations.
 
-Training is the caller's: `train(weights) -> theta` may use any schedule, augmentation or batch normalization. The paper
-trains from scratch after every batch of rows. `sgd` is a plain one. Normalization layers are in evaluation mode when
-influences are taken, so that a row's loss does not depend on the rest of its minibatch.
+The caller provides the training: `train(weights) -> theta` may use any schedule, augmentation or batch normalization.
+The paper trains from scratch after every batch of rows. `sgd` is a plain implementation. Normalization layers are in
+evaluation mode when influences are taken, so that a row's loss does not depend on the rest of its minibatch.
 
 Symbols: theta flat parameters (p,); alpha = `scale`, below 2 / lambda_max of H for the series to converge; T = `terms`.
 """
@@ -61,7 +61,7 @@ class NetworkProblem:
         return len(self.inputs)
 
     def solve(self, weights: Tensor, start: Tensor | None = None) -> Inner:
-        """The caller's training; its end cannot be checked, so it counts as converged when it is finite."""
+        """The caller's training. Its convergence cannot be checked, so a finite result counts as converged."""
         theta = self.train(weights)
         self.model.eval()
         return Inner(theta, bool(torch.isfinite(theta).all()))

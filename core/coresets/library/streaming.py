@@ -1,7 +1,7 @@
 """Bounded summaries of a stream: merge-reduce over slots (Borsos et al., Algorithm 3), reservoir, balanced reservoir.
 
 Merge-reduce: every batch of the stream is reduced to a slot of `slot_size` rows that represents 1 batch and is
-appended. When there is one slot too many, two neighbors are merged and reduced to one that represents the sum:
+appended. If there is one slot too many, two neighbors are merged and reduced to one that represents the sum:
 
     the two newest    when the slot before the new one represents fewer batches than the one before it, or s = 1
     else              the first two neighbors that represent equally many (`rule="printed"`, the algorithm's
@@ -9,7 +9,7 @@ appended. When there is one slot too many, two neighbors are merged and reduced 
 
 so the numbers of batches never increase along the buffer. Up to 3 slots the rules agree: the numbers after 1, 2, 3 ...
 7 batches are 1 | 1 1 | 1 1 1 | 2 1 1 | 2 2 1 | 2 2 2 | 4 2 1 (Fig. 13). From 4 slots on, "printed" merges old slots
-early, so that one slot comes to represent most of the stream, and "fewest" keeps the numbers close to each other.
+early, so that one slot represents most of the stream after a while; "fewest" keeps the numbers close to each other.
 
 `reduce` is any selection that respects row weights; for bilevel coresets the weights enter the outer loss. Rows are
 identities of the caller's choice (int64): this module does not access data.

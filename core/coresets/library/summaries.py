@@ -57,7 +57,7 @@ def uniform(evidence: Evidence, size: int) -> RowArray:
 
 
 def k_means(x: FloatArray, size: int, seed: int) -> RowArray:
-    """The rows that k-means++ draws as centers, in that order; filled up at random where fewer rows differ."""
+    """The rows that k-means++ draws as centers, in that order; if fewer rows are distinct, the others are random."""
     rows = list(dict.fromkeys(int(row) for row in kmeans_plusplus(x, size, random_state=seed)[1]))
     rest = np.setdiff1d(np.arange(len(x)), rows)
     filled = np.random.default_rng(seed).permutation(rest)[: size - len(rows)]

@@ -1,16 +1,16 @@
 """Unweighted coresets: forward one by one, forward in batches, exchange in batches, elimination in batches.
 
-All rank rows by their influence -dG/dw_i at the present set (Borsos et al., 2021, Section 3.5.2 and Fig. 3):
+All rank rows by their influence -dG/dw_i at the current set (Borsos et al., 2021, Section 3.5.2 and Fig. 3):
 
     forward      add the `batch` rows outside the set with the largest influence, train again
     exchange     from a set of the final size: `batch` rows with the largest influence are added and the `batch` with
-                 the smallest removed. As printed (`accept="every"`) for a number of rounds, whatever the outer loss
-                 does; or (`accept="better"`) kept only when the outer loss falls, otherwise with half as many
+                 the smallest removed. As printed (`accept="every"`): for a number of rounds, also if the outer loss
+                 rises. `accept="better"`: kept only if the outer loss falls, otherwise repeated with half as many
     elimination  from all rows: the `batch` rows with the smallest influence are removed, train again
 
-A row is in with weight 1 or out with weight 0. Influence is a first-order estimate: for one added row it is nearly
-exact, for a batch it ignores that similar rows repeat each other, which is what separates one by one from batches at
-small sizes.
+A row in the set has weight 1, any other row has weight 0. Influence is a first-order estimate: for one added row it is
+nearly exact, for a batch it ignores that similar rows repeat each other, which is what separates one by one from
+batches at small sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Subset:
 
 
 class _Trainer:
-    """Trains on sets of rows, each from the last solution, and counts what did not converge."""
+    """Trains on sets of rows, each from the last solution, and counts the solves that did not converge."""
 
     def __init__(self, problem: BilevelProblem) -> None:
         self.problem = problem
@@ -66,7 +66,7 @@ class _Trainer:
 def forward(
     problem: BilevelProblem, size: int, *, start: Sequence[int], batch: int = 1, report: Report = ignore
 ) -> Subset:
-    """Grow `start` (at least one row, they come first) to `size` rows, `batch` at a time."""
+    """Grow `start` (at least one row) to `size` rows, `batch` at a time. The start rows are first in the result."""
     _check(problem, size, batch)
     if not start:
         raise InvalidInput("Forward selection needs at least one start row, so that there is a model to improve.")

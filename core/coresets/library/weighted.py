@@ -1,13 +1,13 @@
 """Weighted coresets by generalized matching pursuit over the cone of weights (Borsos et al., 2021, Algorithm 1).
 
     repeat until |S| = m
-        w_S <- argmin G(w) over w >= 0 supported on S        (corrective step: projected gradient, from the present w)
+        w_S <- argmin G(w) over w >= 0 supported on S        (corrective step: projected gradient, from the current w)
         S   <- S + argmax_k -dG/dw_k                          (Proposition 1: the row of the largest influence)
 
 G(w) = g(theta*(w)) is the outer loss after training on the weighted rows; its gradient is the implicit one.
 
 Departures and details: step lengths of the projected gradient are those of Barzilai and Borwein with backtracking, so a
-corrective step never raises G. An added row starts at the mean of the present weights, when that is no worse than
+corrective step never raises G. An added row starts at the mean of the current weights, if that is no worse than
 weight 0. Losses averaged over the rows with weight make G discontinuous where a weight leaves 0, which can end the
 search: use summed losses, with `rescale` for their total. `project` may be another convex set than w >= 0 (the simplex
 makes this fully corrective Frank-Wolfe). With a `shortlist` above 1 the first-order estimate for the most influential
@@ -36,7 +36,7 @@ def nonnegative(weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coreset:
-    """Rows in the order chosen, their weights, and the outer loss on the way."""
+    """Rows in the order chosen, their weights, and the outer loss after each correction."""
 
     rows: Tensor  # (m,) int64
     weights: Tensor  # (m,)
@@ -52,16 +52,16 @@ class Coreset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PursuitConfig:
-    """`corrections` projected-gradient steps after each row that joins; `initial_weight` is that of the start rows."""
+    """`corrections` projected-gradient steps after each added row; `initial_weight` is that of the start rows."""
 
     size: int
     corrections: int = 10
     initial_weight: float = 1.0
-    first_step: float = 1.0  # length of the very first move, as a share of the largest weight
-    shortlist: int = 1  # how many of the most influential candidates are tried; the one that lowers G most joins
-    batch: int = 1  # how many rows join between two corrections
+    first_step: float = 1.0  # length of the first step, as a share of the largest weight
+    shortlist: int = 1  # number of most influential candidates that are tried; the one that lowers G most is added
+    batch: int = 1  # number of rows that are added between two corrections
     project: Projection = nonnegative
-    rescale: bool = False  # joining rows take weight from the others, corrections first scale all; for summed losses
+    rescale: bool = False  # added rows reduce the weight of the others, corrections first scale all; for summed losses
     relative: bool = False  # steps in proportion to the weights (a diagonal metric; for the cone w >= 0 only)
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class _Search:
     def join(self, point: _Point, rows: list[int], group: list[int]) -> _Point:
         """`group` is added at the mean weight of `rows`, halved until the outer loss does not rise, at most 4 times.
 
-        With `rescale`, the total stays what it was where that is better.
+        With `rescale`, the total weight is kept if that does not raise the outer loss.
         """
         weight = float(point.weights[rows].mean())
         if self.config.rescale:
