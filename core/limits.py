@@ -83,6 +83,16 @@ def length_problem(n_frames: int, sample_rate: int, channels: int, limits: Limit
     return None
 
 
+def size_problem(n_bytes: int, limits: Limits) -> str | None:
+    """Why a file of this size is refused if it is not cut into windows, as a sentence; None if it is accepted."""
+    if n_bytes > limits.max_file_bytes:
+        return (
+            f"It has {n_bytes:,} bytes; the limit is {limits.max_file_bytes:,} (max_file_bytes). Recordings that are "
+            "cut into windows (--windows) can be larger."
+        )
+    return None
+
+
 def recording_problem(n_frames: int, sample_rate: int, limits: Limits) -> str | None:
     """Why a recording of `n_frames` cannot be cut into windows, as a sentence; None if it can be."""
     if n_frames > limits.max_recording_seconds * sample_rate:

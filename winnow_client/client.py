@@ -12,6 +12,7 @@ import io
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,11 +137,12 @@ class ProjectClient:
 
         With `window_seconds`, longer recordings are cut into items of this length, one every `hop_seconds`.
         """
-        opened = [Path(path) for path in paths]
-        files = [("files", (path.name, path.read_bytes())) for path in opened]
         given = {"labels": labels, "window_seconds": window_seconds, "hop_seconds": hop_seconds}
         data = {name: value for name, value in given.items() if value is not None}
-        job = self._connection.post(f"{self._path}/items", files=files, data=data)
+        with ExitStack() as opened:  # files are sent as they are read: a recording may be larger than the memory
+            streams = [opened.enter_context(Path(path).open("rb")) for path in paths]
+            files = [("files", (Path(stream.name).name, stream)) for stream in streams]
+            job = self._connection.post(f"{self._path}/items", files=files, data=data)
         return self.wait_for_job(record(Job, job), wait_seconds)
 
     def add_embeddings(

@@ -79,7 +79,7 @@ def run(store: Store, request: Request, report: Report) -> Outcome:
 def preview_import(store: Store, request: PreviewRequest, report: Report) -> Preview:
     """Determine what an import of the source would do. Nothing is written."""
     options = request.options
-    source = open_source(Path(request.source), options.limits, locator(store), options.reading)
+    source = open_source(Path(request.source), options.source_limits(), locator(store), options.reading)
     try:
         project = _project(store, request.project)
         rules = ClassRules({}, options.classes)
@@ -109,7 +109,7 @@ def preview_as_dict(found: Preview) -> dict[str, Any]:
 def import_media(store: Store, request: ImportRequest, report: Report) -> tuple[str, ImportReport]:
     """Import the source. Returns the name of the project and a report; a cancelled import reports what it imported."""
     options = request.options
-    source = open_source(Path(request.source), options.limits, locator(store), options.reading)
+    source = open_source(Path(request.source), options.source_limits(), locator(store), options.reading)
     try:
         project = _project(store, request.project)
         if project is None:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +75,13 @@ class ImportOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.test_share <= 0.9:
             raise InvalidInput(f"A share of {self.test_share:g} test items was requested; use 0 to 0.9.")
+
+    def source_limits(self) -> Limits:
+        """The limits for opening the source: an archive may contain recordings if they are cut into windows."""
+        if self.windows is None:
+            return self.limits
+        most = max(self.limits.max_file_bytes, self.limits.max_recording_bytes)
+        return replace(self.limits, max_file_bytes=most)
 
 
 def locator(store: Store) -> Callable[[str], Place | None]:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from core.limits import MIB, Limits
+from core.limits import MIB, Limits, size_problem
 from storage.importing.folder_names import FolderMeaning, FolderNames, is_media_name
 from storage.importing.reading import Findings, ReadingOptions
 from storage.importing.sources import CellPlace, Entry, PackedPlace, Place
@@ -145,8 +145,8 @@ def why_refused(entry: ZipEntry, limits: Limits) -> str:
         return "It is a symbolic link; links are not followed."
     if kind not in (0, stat.S_IFREG):
         return "It is not a regular file (a device, pipe or folder)."
-    if entry.size > limits.max_file_bytes:
-        return f"It unpacks to {entry.size:,} bytes; the limit is {limits.max_file_bytes:,} (max_file_bytes)."
+    if problem := size_problem(entry.size, limits):
+        return problem
     if entry.size > MIB and entry.size > limits.max_zip_ratio * max(entry.packed, 1):
         ratio = entry.size / max(entry.packed, 1)
         return f"It unpacks to {ratio:,.0f} times its size; the limit is {limits.max_zip_ratio:g} (max_zip_ratio)."

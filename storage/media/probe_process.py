@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from core.limits import Limits
+from core.limits import Limits, size_problem
 from storage.media.packs import SMALL_BYTES, Altered, PackWriter
 from storage.media.probe import Content, Measures, Refused, examine, examine_recording
 from storage.media.types import HEAD_BYTES, identify
@@ -103,10 +103,11 @@ class Examiner:
         media_type = identify(data[:HEAD_BYTES], lambda offset, n: data[offset : offset + n])
         return media_type is not None and media_type.startswith("audio/")
 
-    def _most_bytes(self) -> tuple[int, str]:
-        if self._is_recording or self._window_seconds:
-            return self.limits.max_recording_bytes, "max_recording_bytes"
-        return self.limits.max_file_bytes, "max_file_bytes"
+    def _size_problem(self, n_bytes: int) -> str | None:
+        if not (self._is_recording or self._window_seconds):
+            return size_problem(n_bytes, self.limits)
+        most = self.limits.max_recording_bytes
+        return f"It has {n_bytes:,} bytes; the limit is {most:,} (max_recording_bytes)." if n_bytes > most else None
 
     def _kept(self, sha256: str, before: Callable[[], None]) -> list[Any]:
         try:
@@ -126,9 +127,8 @@ class Examiner:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise Refused("It is not a regular file.")
-            most, name = self._most_bytes()
-            if status.st_size > most:
-                raise Refused(f"It has {status.st_size:,} bytes; the limit is {most:,} ({name}).")
+            if too_large := self._size_problem(status.st_size):
+                raise Refused(too_large)
             if status.st_size <= SMALL:
                 return self._small(descriptor, path, mode, before, status)
             return self._large(descriptor, path, mode, before, status)

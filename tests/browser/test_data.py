@@ -13,6 +13,7 @@ import soundfile
 from playwright.sync_api import Locator, Page, expect
 
 from app.jobs import jobs
+from storage.labeling.groups import groups_on_both_sides
 from storage.labeling.pool import Pool
 from storage.projects.classes import list_classes
 from storage.projects.projects import create_project, get_project
@@ -246,6 +247,24 @@ def test_a_kaggle_folder_is_mapped_before_it_is_imported(open_browser, store, tm
     counts = Pool(store, project.id).counts()
     assert (counts.held_out, counts.labeled) == (1, 2)
     assert [row.name for row in list_classes(store, project.id)] == ["cat", "dog"]
+
+
+def test_the_column_of_the_groups_can_be_chosen(open_browser, store, tmp_path):
+    """No column is called group. Items of one owner are on both sides of the split, which is reported."""
+    rows = ["file,label,split,owner", "img0.png,cat,train,Ann", "img1.png,dog,train,Ben", "img2.png,cat,test,Ann"]
+    files = {f"img{n}.png": made_media.picture(seed=n) for n in range(3)} | {"rows.csv": "\n".join(rows).encode()}
+    root = made_media.write_files(tmp_path / "owners", files)
+    project = create_project(store, f"Owners {next(_numbers)}", "image")
+    page = open_browser(project).tab("data")
+    on_server(page, root)
+    expect(page.get_by_role("button", name="Import 3 files")).to_be_visible(timeout=30_000)
+    at_rest(page)
+    choose(page, page.get_by_role("combobox", name="Group column"), "owner")
+    expect(page.get_by_role("button", name="Import 3 files")).to_have_count(0)
+    at_rest(page)
+    page.get_by_role("button", name="Preview import").click()
+    page.get_by_role("button", name="Import 3 files").click(timeout=30_000)
+    eventually(page, lambda: groups_on_both_sides(store, project.id), ["Ann"])
 
 
 def test_the_preview_asks_whether_a_lone_folder_is_a_class(open_browser, store, tmp_path):

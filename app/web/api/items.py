@@ -107,13 +107,13 @@ def add_items(
         len(set(names)) == len(names),
         f"{count(len(names) - len(set(names)), 'file has', 'files have')} the same name as another file.",
     )
-    upload = uuid.uuid4().hex
+    upload, limits = uuid.uuid4().hex, limits_from()
+    most = limits.max_file_bytes if windows is None else limits.max_recording_bytes
     for file, name in zip(files, names, strict=True):
-        most = limits_from().max_file_bytes
         require((file.size or 0) <= most, f"{name[:80]} has {file.size or 0:,} bytes; the limit is {most:,}.")
         uploads.add_file(upload, file.file, name)
     source = uploads.finish_upload(upload)
-    options = ImportOptions(labels=labels, classes="add", skip_problems=True, limits=limits_from(), windows=windows)
+    options = ImportOptions(labels=labels, classes="add", skip_problems=True, limits=limits, windows=windows)
     request = ImportRequest(source=str(source), project=row.name, options=options)
     home = resources.locations().home
     return shown_job(jobs.start(home, f"Import into {row.name}", request, row.id, uses=source))

@@ -67,7 +67,7 @@ async def receive(request: Request) -> Response:
     target = upload_path(upload)
     target.parent.mkdir(parents=True, exist_ok=True)
     alone = request.headers.get("x-winnow-alone") == "yes"
-    most = limits.max_zip_bytes if alone else limits.max_file_bytes
+    most = limits.max_zip_bytes if alone else max(limits.max_file_bytes, limits.max_recording_bytes)
     room = limits.max_zip_bytes - await run_in_threadpool(_received, target)
     try:
         with NamedTemporaryFile(dir=target.parent, prefix="part-", delete=True) as part:

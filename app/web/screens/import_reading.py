@@ -24,6 +24,12 @@ FOLDER_WORDS: dict[FolderUse, str] = {"auto": "Automatic", "classes": "Class nam
 SPLIT_WORDS: dict[SplitUse, str] = {"auto": "Automatic", "take": "Splits", "ignore": "Ordinary folders"}
 VALIDATION_WORDS: dict[ValidationUse, str] = {"hold-out": "Hold out", "pool": "Put into the pool"}
 AUTOMATIC = "Automatic"
+COLUMNS = {
+    "path": "The table's column with the path.",
+    "label": "The table's column with the label.",
+    "split": "The table's column with the split.",
+    "group": "The table's column with the group, such as a speaker or a patient. Random splits keep groups together.",
+}
 SHOWN_WARNINGS = 10
 WINDOWS_HELP = (
     "Sounds that are longer than a window are cut into windows, which are labeled one by one. The file is stored once."
@@ -148,11 +154,10 @@ def _columns(reading: ReadingOptions, project_id: int, found: Mapping[str, Any])
         theme.muted(f"First rows of {visible(found['tables'][0])}")
         st.dataframe(found["first_rows"], hide_index=True)
     chosen: dict[str, Any] = {}
-    for place, what in zip(st.columns(3), ("path", "label", "split"), strict=True):
+    for place, (what, help_text) in zip((*st.columns(2), *st.columns(2)), COLUMNS.items(), strict=True):
         taken = found["columns"].get(what)
         names = {"": f"{AUTOMATIC} ({taken})" if taken else AUTOMATIC} | {name: name for name in found["column_names"]}
         with place:
-            help_text = f"The table's column with the {what}."
             key = f"{what}-column-{project_id}-{found['tables'][0]}"
             if st.session_state.get(key, "") not in names:
                 del st.session_state[key]

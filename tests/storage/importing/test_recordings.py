@@ -240,6 +240,8 @@ def test_limits_of_recordings_and_their_windows(sqlite_store, night, tmp_path):
     assert take(sqlite_store, night, tmp_path / "in", limits=limits).imported == 3, "limits of clips do not apply"
     refused = take(sqlite_store, night, tmp_path / "in", None, limits=Limits(max_seconds=1.5)).refused
     assert "Import it with windows" in refused[0][1]
+    refused = take(sqlite_store, night, tmp_path / "in", None, limits=limits).refused
+    assert "48,044 bytes; the limit is 20,000 (max_file_bytes)" in refused[0][1] and "--windows" in refused[0][1]
 
 
 def test_long_clips_are_imported_with_the_suggestion_to_cut_them(sqlite_store, night, tmp_path):

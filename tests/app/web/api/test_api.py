@@ -334,7 +334,10 @@ def check_windows(call, project, store) -> None:
 
     path, recording = f"/projects/{project.id}", wav(5, n_samples=20_000)  # 2.5 s
     body, kind = form({"night.wav": recording}, window_seconds="1", hop_seconds="0.5")
-    job = follow(call, project, call("POST", f"{path}/items", body, content_type=kind).json())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("WINNOW_MAX_FILE_BYTES", str(len(recording) - 1))  # of a file that is not cut
+        assert call("POST", f"{path}/items", form({"night.wav": recording})[0], content_type=kind).status == 422
+        job = follow(call, project, call("POST", f"{path}/items", body, content_type=kind).json())
     assert job["status"] == "finished" and job["result"]["imported"] == 4, job
     found = call("GET", f"{path}/items?search=night.wav").json()["items"]
     assert [one["first_frame"] for one in found] == [0, 4_000, 8_000, 12_000]

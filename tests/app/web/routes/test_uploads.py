@@ -11,12 +11,17 @@ from urllib.parse import quote
 import pytest
 from starlette.applications import Starlette
 
+from app.jobs.operations import import_media, preview_import
+from app.jobs.requests import ImportRequest, PreviewRequest
 from app.web import resources, tickets
 from app.web.routes import uploads as upload_routes
 from app.web.routes.uploads import upload_path
+from core.limits import limits_from
+from core.types import ignore
 from storage.importing.open import open_source
 from storage.importing.run import ImportOptions, locator, run_import
 from storage.labeling.pool import Pool
+from storage.media.windows import WindowOptions
 from storage.projects.annotators import annotator_named
 from storage.projects.projects import create_project
 from tests.app.asgi_client import Answer, ask
@@ -114,6 +119,7 @@ def test_a_zip_alone_is_kept_byte_by_byte(put, done, tmp_path):
 def test_sizes_are_bounded_file_by_file_and_together(put, done, page_store, monkeypatch):
     """What is over a limit is said with the limit, and leaves nothing behind."""
     monkeypatch.setenv("WINNOW_MAX_FILE_BYTES", "1000")
+    monkeypatch.setenv("WINNOW_MAX_RECORDING_BYTES", "1000")
     monkeypatch.setenv("WINNOW_MAX_ZIP_BYTES", "2500")
     answer = put("big.wav", b"x" * 1001)
     assert answer.status == 413 and "1,000 bytes" in answer.json()["error"]
@@ -123,6 +129,29 @@ def test_sizes_are_bounded_file_by_file_and_together(put, done, page_store, monk
     assert done().status == 200
     with zipfile.ZipFile(upload_path(UPLOAD)) as packed:
         assert packed.namelist() == ["0.wav", "1.wav"]
+
+
+def test_a_recording_above_the_limit_of_clips_can_be_uploaded_and_cut(put, done, page_store, monkeypatch):
+    """Whether the import cuts it is not known during the upload. A file that it does not cut is refused then."""
+    recording = wav(1, n_samples=40_000)  # 5 s
+    monkeypatch.setenv("WINNOW_MAX_FILE_BYTES", str(len(recording) - 1))
+    assert put("night.wav", recording).status == 200
+    assert done().status == 200
+    whole, cut = (
+        ImportOptions(limits=limits_from()),
+        ImportOptions(limits=limits_from(), windows=WindowOptions(seconds=1)),
+    )
+    project = create_project(page_store, "Night", "audio")
+    for options, expected in ((whole, 0), (cut, 5)):
+        request = ImportRequest(source=str(upload_path(UPLOAD)), project=project.name, options=options)
+        seen = preview_import(
+            page_store, PreviewRequest(source=request.source, project="Night", options=options), ignore
+        )
+        _, report = import_media(page_store, request, ignore)
+        assert report.imported == expected
+        assert [verdict.problem for verdict in seen.problems] == [reason for _, reason in report.refused]
+        if not expected:
+            assert "max_file_bytes" in seen.problems[0].problem and "(--windows)" in seen.problems[0].problem
 
 
 def test_uploads_that_were_never_imported_are_removed(put, done, page_store):
