@@ -1,9 +1,9 @@
 """Strategies with simulated annotators: accuracy by number of labels on Spoken Digit, Speech Commands, MNIST.
 
-    python -m experiments.active_learning --dataset fsdd --size small --out DIR             the CPU's `laptop` preset
-    python -m experiments.active_learning --dataset fsdd --size full --out DIR              the `paper` preset, on a GPU
-    python -m experiments.active_learning --split speaker --speaker theo --out DIR          test clips of one speaker
-    python -m experiments.active_learning --only bico --seeds 0 --out DIR                   a part
+    python -m experiments.active_learning --dataset fsdd --size small --out DIR             the `laptop` preset, on a
+    CPU python -m experiments.active_learning --dataset fsdd --size full --out DIR              the `paper` preset, on a
+    GPU python -m experiments.active_learning --split speaker --speaker theo --out DIR          test clips of one
+    speaker python -m experiments.active_learning --only bico --seeds 0 --out DIR                   a part of the trials
     python -m experiments.active_learning --merge PART PART --out DIR                       parts of separate folders
     python -m experiments.active_learning --wrong 0.1 --rare nine=0.02 --missing four …     robustness
 
@@ -50,23 +50,23 @@ GOALS = {"40": 0.98, "70": 0.995}  # for bico on a CPU
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m experiments.active_learning")
     made.add_argument("--dataset", choices=list(ADDRESSES), default="fsdd")
-    made.add_argument("--split", choices=["official", "speaker"], default="official", help="of fsdd")
-    made.add_argument("--speaker", default="", help="with --split speaker: the one whose clips are the test part")
+    made.add_argument("--split", choices=["official", "speaker"], default="official", help="split of fsdd")
+    made.add_argument("--speaker", default="", help="with --split speaker: the speaker whose clips are the test part")
     made.add_argument("--size", choices=list(PRESETS), default="small")
     made.add_argument("--out", type=Path, help="default: results/active_learning/DATASET-SIZE")
     made.add_argument("--data", type=Path, default=DATA)
-    made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="these strategies; else all five")
-    made.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="these seeds; default 0 1 2")
+    made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="strategies to run; default: all five")
+    made.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="seeds to run; default: 0 1 2")
     made.add_argument("--start", type=int, default=10)
     made.add_argument("--batch", type=int, default=10)
     made.add_argument("--rounds", type=int, default=6)
-    made.add_argument("--preset", choices=["auto", "laptop", "paper", "smoke"], help="instead of the size's")
+    made.add_argument("--preset", choices=["auto", "laptop", "paper", "smoke"], help="default: that of the size")
     made.add_argument("--set", nargs="*", action="extend", default=[], metavar="SECTION.FIELD=VALUE")
     made.add_argument("--wrong", type=float, default=0.0, help="share of wrong answers")
     made.add_argument("--rare", default="", metavar="CLASS=SHARE", help="make a class rare in the pool")
     made.add_argument("--missing", default="", metavar="CLASS", help="a class without initial labels")
     made.add_argument("--cold", action="store_true", help="every round trains from scratch")
-    made.add_argument("--processes", type=int, help="trials at one time; else one for each core")
+    made.add_argument("--processes", type=int, help="trials at the same time; default: one for each core")
     made.add_argument("--cache", type=Path, help="folder for inputs and kernel features, to share between runs")
     made.add_argument("--merge", nargs="*", type=Path, default=[], metavar="PART", help="only merge parts")
     return made
@@ -106,7 +106,7 @@ def question(given: argparse.Namespace, out: Path) -> Question:
 
 
 class ProgressLines:
-    """Progress as lines: every new record, and a heartbeat in between."""
+    """Prints a line for every new record, and a heartbeat in between."""
 
     def __init__(self) -> None:
         self.done, self.last = -1, 0.0
@@ -118,7 +118,7 @@ class ProgressLines:
 
 
 def claims(summary: Mapping[str, Any], dataset: str) -> dict[str, Any]:
-    """The order at each number of labels, bico's lead, and the paper's numbers where it has some."""
+    """The order at each number of labels, bico's lead, and the paper's numbers if it has any."""
     accuracy: Mapping[str, Mapping[str, float]] = summary["accuracy"]
     found: dict[str, Any] = {}
     for labels in sorted({labels for row in accuracy.values() for labels in row}, key=int):
@@ -137,7 +137,7 @@ def claims(summary: Mapping[str, Any], dataset: str) -> dict[str, Any]:
 
 
 def name_of(given: argparse.Namespace) -> str:
-    """The default folder of the results; every speaker has one of its own."""
+    """The default folder of the results; every speaker has a separate one."""
     speaker = f"-speaker-{given.speaker}" if given.split == "speaker" else ""
     return f"{given.dataset}{speaker}-{given.size}"
 

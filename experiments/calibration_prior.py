@@ -1,4 +1,4 @@
-"""The prior temperature of `core.learning.calibration`, measured on the pool side: no test part is opened.
+"""The prior temperature of `core.learning.calibration`, measured on pool items: no file of a test part is read.
 
     python -m experiments.calibration_prior --size small --only fsdd --out DIR
 
@@ -32,7 +32,7 @@ SMALL_POOL, SMALL_STEPS = 900, 700
 
 
 def pool_side(folder: Path, small: bool) -> Dataset:
-    """The pool of a data set, evenly thinned in the small size. The files of its test part are not opened."""
+    """The pool of a data set; the small size takes evenly spaced items. The files of its test part are not read."""
     return sound(folder, small, pool_only=True, most=SMALL_POOL if small else None)
 
 

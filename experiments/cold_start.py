@@ -1,7 +1,7 @@
 """The first batch, before any label: the number of classes among ten picks.
 
-For each of 20 seeds a random half of the Free Spoken Digit pool, the kernel features of its clips, and ten picks by
-every strategy that can work from features alone. The result is the number of distinct digits among the ten;
+For each of 20 seeds, every strategy that works from features alone picks ten clips from a random half of the Free
+Spoken Digit pool, by the kernel features of the clips. The result is the number of distinct digits among the ten;
 `bico` uses its cold start, Bayesian V-optimal design. The uniform draw is the baseline.
 
     python -m experiments.cold_start --size small|full --out DIR

@@ -1,4 +1,4 @@
-"""How often the interval of a drawn test set contains the accuracy of the whole pool.
+"""Measures how often the interval of a drawn test set contains the accuracy of the whole pool.
 
 python -m experiments.interval_coverage [--draws 500]
 Items     for each accuracy and size of the test set: the share of draws whose 95 % Wilson interval contains the
@@ -6,7 +6,7 @@ Items     for each accuracy and size of the test set: the share of draws whose 9
           different difficulty.
 Groups    test sets of 200 items from whole groups, of 24 equal, 60 and 200 uneven groups whose accuracies differ (the
           correlation of two items of a group is `correlation`): the interval over groups, and for comparison the one
-          that takes the items as independent.
+          that treats the items as independent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Label propagation alone, with uniform labels and the `laptop` preset: its settings, and its effect.
 
     python -m experiments.label_propagation --only settings --out DIR                    the pool alone
-    python -m experiments.label_propagation --only effect --size full --out DIR          the test clips, too
+    python -m experiments.label_propagation --only effect --size full --out DIR          also the test clips
 
 settings   Spoken Digit and Speech Commands, without their test clips: accuracy on the unlabeled clips of the pool for
            several numbers of neighbors and reaches, after one training per seed. The presets use the best pair.
 effect     With the presets' settings: the share of an item's nearest clips that have its class, their distance as a
            share of the pool's typical distance, and the accuracy of the model's predictions and of the propagated ones,
-           on the test clips (new items beside the graph) and on the unlabeled clips of the pool.
+           on the test clips (new items outside of the graph) and on the unlabeled clips of the pool.
 
 small: 40 labels, two seeds. full: 10, 40 and 70 labels, three seeds.
 """
@@ -36,7 +36,7 @@ NEIGHBORS, REACHES = (5, 10, 20), (0.4, 0.55, 0.7, 0.85, 1.0)
 
 
 def about(pool: Dataset, graph: SimilarityGraph) -> dict[str, float]:
-    """How often neighbors share a class, and how near they are."""
+    """The share of neighbors with the same class, and the distances of neighbors."""
     classes = pool.classes[graph.rows]
     return {
         "same_class": float((classes[graph.neighbors] == classes[:, None]).mean()),

@@ -1,6 +1,6 @@
 """Public labeled data sets in the form that `python -m app simulate` reads: a manifest `path,label,split`.
 
-Where a folder comes without a manifest, as the public downloads do, it is written from the set's own split:
+If a folder has no manifest, like the public downloads, one is written from the set's own split:
 
 fsdd             recordings/{digit}_{speaker}_{index}.wav; index 0 to 4 is the test split
 speech_commands  one folder for each word; testing_list.txt names the test clips, validation_list.txt is left out
@@ -37,7 +37,9 @@ def manifest(name: str, data: Path, out: Path, small: bool) -> Path:
     """The manifest of the data set in the folder `data`; pictures made of arrays are kept in `out`."""
     folder = data / name
     if not folder.is_dir():
-        raise NotFound(f"{folder} is not there. Unpack {ADDRESSES[name]} into it, or name another folder with --data.")
+        raise NotFound(
+            f"{folder} does not exist. Unpack {ADDRESSES[name]} into it, or name another folder with --data."
+        )
     if name == "mnist":
         return _pictures(folder / "mnist.npz", out / ("mnist" if small else "mnist-full"), small)
     found = folder / "manifest.csv"
@@ -51,7 +53,7 @@ def manifest_by_speaker(data: Path, out: Path, speaker: str) -> Path:
     """The manifest of fsdd with `speaker` as the test split, beside copies of the recordings in `out`."""
     folder = data / "fsdd" / "recordings"
     if not folder.is_dir():
-        raise NotFound(f"{folder} is not there. Unpack {ADDRESSES['fsdd']}, or name another folder with --data.")
+        raise NotFound(f"{folder} does not exist. Unpack {ADDRESSES['fsdd']}, or name another folder with --data.")
     files = sorted(folder.glob("*.wav"))
     speakers = sorted({path.stem.split("_")[1] for path in files})
     if speaker not in speakers:
@@ -71,7 +73,7 @@ def manifest_by_speaker(data: Path, out: Path, speaker: str) -> Path:
 
 
 def noise_folder(name: str, data: Path) -> str:
-    """The data set's own background noise, if it has some."""
+    """The folder of the data set's background noise, if it has one."""
     folder = data / name / "_background_noise_"
     return str(folder.resolve()) if folder.is_dir() else ""
 

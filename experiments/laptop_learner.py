@@ -3,8 +3,9 @@
     python -m experiments.laptop_learner --size full --out DIR
 
 Predictions average over the clean clip and the preset's views, as in a round; `clean` is the accuracy without views.
-small: one seed. full: three seeds, and MixMatch at 40 labels with as many steps as fit the same time (`MIXMATCH_STEPS`
-of the preset's; its step costs 1.8 times FixMatch's, see benchmarks.learning). `--only 1` runs the one seed named.
+small: one seed. full: three seeds, and MixMatch at 40 labels with as many steps as fit into the same time
+(`MIXMATCH_STEPS` of the preset's; its step costs 1.8 times FixMatch's, see benchmarks.learning). `--only 1` runs only
+seed 1.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Arguments:
 
 @dataclass
 class Record:
-    """Rows of a table (one dict each), the settings behind them, the claims they support, and a plot."""
+    """Rows of a table (one dict each), their settings, the claims that they support, and a plot."""
 
     rows: list[dict[str, Any]]
     settings: dict[str, Any]
@@ -55,8 +55,8 @@ Rows = list[dict[str, Any]]
 class Parts:
     """The parts of an experiment, each measured once.
 
-    DIR/parts.jsonl gets a line for every part when it ends. A run that is started again reads them and measures the
-    rest. Parts that were measured with other settings are measured again.
+    DIR/parts.jsonl gets a line for every part when it ends. A run that is started again reads these lines and measures
+    only the other parts. Parts that were measured with other settings are measured again.
     """
 
     def __init__(self, out: Path, settings: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def run(name: str, main: Callable[[Arguments], Record]) -> None:
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--out", type=Path, default=Path("results") / name)
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--only", nargs="*", default=[], help="parts of the experiment by name; all when left out")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the experiment by name; default: all")
     given = parser.parse_args()
     arguments = Arguments(given.size, given.out, given.data, tuple(given.only))
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def run(name: str, main: Callable[[Arguments], Record]) -> None:
 
 
 def save_plot(figure: go.Figure, out: Path) -> str:
-    """plot.html always; plot.png where a browser for it is installed."""
+    """Write plot.html, and plot.png if a browser for it is installed."""
     figure.write_html(out / "plot.html", include_plotlyjs="cdn")
     try:
         figure.write_image(out / "plot.png", width=900, height=520, scale=2)

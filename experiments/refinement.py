@@ -2,7 +2,7 @@
 
     python -m experiments.refinement --part tune --data DIR --out DIR
 
-No test clip of Spoken Digit and Speech Commands takes part. A quarter of the pool, drawn once per class, stands in for
+No test clip of Spoken Digit and Speech Commands is used. A quarter of the pool, drawn once per class, stands in for
 them; it is in no batch, no graph and no target. Labels are drawn uniformly, at least one per class. For each data set,
 number of labels and seed, the stages of a round run up to "propagate" with the `laptop` preset; every variant of
 refinement then starts from the same weights. A variant is named after the targets of its turns: the propagated

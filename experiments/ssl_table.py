@@ -1,4 +1,4 @@
-"""Semi-supervised learning with few labels: the shape of the paper's table, on sound and on images.
+"""Semi-supervised learning with few labels: a smaller version of the paper's table, on sound and on images.
 
 Test accuracy at 10, 30 and 60 uniformly drawn labels (at least one per class) of: supervised training without and
 with augmentation, MixMatch, and FixMatch. Claim: without augmentation < with augmentation < semi-supervised.
@@ -64,8 +64,8 @@ class Dataset:
 
 
 def sound(folder: Path, small: bool, pool_only: bool = False, most: int | None = None) -> Dataset:
-    """Clips of a manifest (`path,label,split`); the data set's own background noise where it has one. With `pool_only`
-    the files of the test part are not opened; `most`: that many of the clips, evenly spaced."""
+    """Clips of a manifest (`path,label,split`), with the background noise of the data set if it has any. With
+    `pool_only`, the files of the test part are not read. `most`: at most this number of clips, evenly spaced."""
     with (folder / "manifest.csv").open(newline="") as lines:
         listed = [row for row in csv.DictReader(lines) if not (pool_only and row["split"] == "test")]
     if most is not None and len(listed) > most:
@@ -158,7 +158,7 @@ class Trainings:
         self.kept: TrainedModel | None = None
 
     def row(self, method: str, n_labels: int) -> list[dict]:
-        """The test accuracy in %; the test items take part in nothing else."""
+        """The test accuracy in %; the test items are used for nothing else."""
         pool, config = self.pool, settings(method, self.small, self.name)
         if config.pretrain_steps and self.kept is None:
             self.kept = pretrained(pool, config, self.seed)

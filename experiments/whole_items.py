@@ -1,20 +1,21 @@
-"""Whole items against the first version's inputs: the `laptop` learner on five-second sounds and on photographs.
+"""Whole items compared with the inputs of the first version: the `laptop` learner on five-second sounds and on
+photographs.
 
-    python -m experiments.whole_items --part tune --dataset sounds --out DIR       which resolution wins at equal time
+    python -m experiments.whole_items --part tune --dataset sounds --out DIR       resolutions compared at equal time
     python -m experiments.whole_items --part test --dataset sounds --out DIR       derived inputs against usual ones
 
 Usual inputs are 1 s or 32x32 pixels; derived ones follow `core.media.derivation` from the pool's own measures. Where
 they describe photographs by patches, the network is refined on these as in a round; steps of refinement are a third of
 those of training.
 
-tune   Only the pool's part of the manifest is opened. A quarter of it, drawn once per class, is for evaluation;
+tune   Only the pool's part of the manifest is used. A quarter of it, drawn once per class, is for evaluation;
        training uses the rest. Every resolution trains for the same CPU time as the usual one does in `--steps` steps:
        its own number of steps follows from the measured time of a step. With `--equal-steps`, all have `--steps`.
 test   Training uses the pool, evaluation the test part. Usual and derived inputs get the same labels, steps and seeds.
        The paired difference has a 95 % interval by Student's t over the seeds.
 
 Labels are drawn uniformly with at least one per class; larger budgets contain the smaller ones. Accuracy is inductive:
-the network alone, on items that take part in nothing else. An interrupted run continues when started again: every
+the network alone, on items that are used for nothing else. An interrupted run continues when started again: every
 result is a line of DIR/results.jsonl.
 """
 
@@ -71,8 +72,7 @@ def resolutions(derived: MediaConfig, kind: str) -> dict[str, MediaConfig]:
 
 
 def part_of(pool: LabeledPool, part: str) -> LabeledPool:
-    """test: the pool as it is. tune: the pool's part alone, with a quarter of every class as the part for
-    evaluation."""
+    """test: the manifest unchanged. tune: only its pool, with a quarter of every class for evaluation."""
     if part == "test":
         return pool
     rows = np.flatnonzero(~pool.test)
@@ -113,7 +113,8 @@ class Study:
         return {"accuracy": 100 * float(right.mean()), "n": len(right), "steps": training.steps, "cpu_seconds": cpu}
 
     def step_seconds(self, n_labels: int) -> float:
-        """CPU seconds of a training step: the difference of two short trainings, so that the bank is left out."""
+        """CPU seconds of a training step: the difference of two short trainings, so that the cost of the bank is not
+        included."""
         laptop, spent = preset("laptop").training, []
         for steps in (TIMED_STEPS, 2 * TIMED_STEPS):
             training = dataclasses.replace(with_steps(laptop, steps), calibrate=False)
@@ -123,7 +124,7 @@ class Study:
 
 
 class Results:
-    """Results as lines of a file; a case that is there already is not run again."""
+    """Results as lines of a file; a case that has a line is not run again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -168,10 +169,10 @@ def main() -> int:
     parser.add_argument("--dataset", choices=list(BUDGETS), default="sounds")
     parser.add_argument("--part", choices=["tune", "test"], default="test")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--steps", type=int, default=preset("laptop").training.steps, help="of the usual inputs")
-    parser.add_argument("--equal-steps", action="store_true", help="of the tune part: instead of equal time")
+    parser.add_argument("--steps", type=int, default=preset("laptop").training.steps, help="steps of the usual inputs")
+    parser.add_argument("--equal-steps", action="store_true", help="part tune: equal steps instead of equal time")
     parser.add_argument("--labels", nargs="*", type=int, default=[], help="numbers of labels, in this order")
-    parser.add_argument("--only", nargs="*", default=[], help="resolutions of the tune part")
+    parser.add_argument("--only", nargs="*", default=[], help="resolutions of the part tune")
     parser.add_argument("--out", type=Path, default=Path("results") / "whole_items")
     parser.add_argument("--data", type=Path, default=DATA)
     given = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Makes the clips of the sample project *Spoken digits*: ten digits, eighteen synthetic voices, four takes each.
+"""Generates the clips of the sample project *Spoken digits*: ten digits, eighteen synthetic voices, four takes each.
 
     python -m sample_data.generate_spoken_digits [--out sample_data/spoken_digits]
 
 Every voice is an espeak-ng accent with a variant of the voice, a pitch and a speed; every take changes speed and pitch
-a little and adds its own background (hiss, hum, babble of the same synthesizer, or rumble). All of it follows from the
-seed, so the same version of the synthesizer gives the same samples.
+a little and adds a different background (hiss, hum, babble of the same synthesizer, or rumble). Everything is
+determined by the seed, so the same version of the synthesizer gives the same samples.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Synthesizer:
             raise RuntimeError("espeak-ng could not be started.")
         self._pieces: list[bytes] = []
         kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
-        self._callback = kind(self._receive)  # kept: the library holds only a pointer to it
+        self._callback = kind(self._receive)  # kept, because the library stores only a pointer to it
         self._library.espeak_SetSynthCallback(self._callback)
 
     def _receive(self, samples: ctypes._Pointer[ctypes.c_short], n_samples: int, events: int | None) -> int:
@@ -85,7 +85,7 @@ class Synthesizer:
         return 0
 
     def _seed(self, seed: int) -> None:
-        """Breath is made of noise: without this, breathy voices differ from run to run."""
+        """Seed the synthesizer's noise: without this, breathy voices differ between runs."""
         if hasattr(self._library, "espeak_ng_SetRandSeed"):
             self._library.espeak_ng_SetRandSeed(ctypes.c_long(seed))
         ctypes.CDLL(None).srand(seed)
@@ -173,7 +173,7 @@ def flac(samples: NDArray[np.int16]) -> bytes:
 
 
 def generate(out: Path) -> int:
-    """Write all clips below `out`, in one go: the synthesizer carries state from word to word. Returns the bytes."""
+    """Write all clips below `out` in one run, because the synthesizer keeps state between words. Returns the bytes."""
     synthesizer = Synthesizer()
     babble = make_babble(synthesizer)
     n_bytes = 0

@@ -9,12 +9,13 @@ small: pools of at most 1,000 items. full: all items. Parts:
 
 curves      1, 2, 3, 4, 7 and 10 labels per class, every strategy on every set and on long-tailed versions of three
 goals       bico and uniform at the label counts of the goals (`goals`)
-approaches  an encoder, training from scratch and `auto` on whole pools (`approaches`). It takes hours: only if named
-scratch     five strategies on three sets with training from scratch (`scratch`). It takes hours, at size small about
-            one, where trainings also have fewer steps: only if named
+approaches  an encoder, training from scratch and `auto` on whole pools (`approaches`). It takes hours and runs only if
+            it is named
+scratch     five strategies on three sets with training from scratch (`scratch`). It takes hours and runs only if it is
+            named. At size small, trainings have fewer steps, and it takes about one hour
 
-One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from what is there. A
-part without trials leaves its section of the page as it is.
+One file per trial is kept in OUT/trials; results.json, benchmark.md and its figure are written from these files. The
+section of a part without trials does not change.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def run_all(given: argparse.Namespace) -> None:
 
 
 def collected(given: argparse.Namespace, kind: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of all trials with a file, and what is known about their sets."""
+    """The rows of all trials with a file; and by set, its sizes, its number of classes and its ceiling."""
     folder = given.out / "trials" / given.size / kind
     rows = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     about = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.about"))}
@@ -118,16 +119,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--encoders", type=Path, default=Path("encoders"), help="folder of encoder folders")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=["curves", "goals"])
-    parser.add_argument("--only", nargs="*", default=[], help="sets by name; all when left out")
-    parser.add_argument("--approaches", nargs="*", choices=approaches.ORDER, default=[], help="all when left out")
+    parser.add_argument("--only", nargs="*", default=[], help="names of sets; default: all")
+    parser.add_argument("--approaches", nargs="*", choices=approaches.ORDER, default=[], help="default: all")
     parser.add_argument("--strategies", nargs="*", default=list(STRATEGIES))
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=FOLDER=ENCODER", help="a set of your own")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--processes", type=int, help="of approaches and scratch; one per core by default")
+    parser.add_argument("--processes", type=int, help="of the parts approaches and scratch; default: one per core")
     parser.add_argument(
         "--page", type=Path, default=None, help="folder for benchmark.md and its figure; OUT by default"
     )
-    parser.add_argument("--report", action="store_true", help="write the page from the trials that are there")
+    parser.add_argument("--report", action="store_true", help="write the page from the existing trials")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if not given.report:

@@ -1,8 +1,8 @@
 """Both approaches to a model from the same first labels: an encoder with a head, training from scratch, and `auto`.
 
 A run is `python -m app simulate` with bico and batches of ten; training from scratch takes a minute or two a round.
-Answers are counted, not labeled items: a second look is an answer too. Results are kept in OUT/simulations and an
-interrupted run goes on where it stopped.
+Answers are counted, not labeled items: a second look is also an answer. Results are kept in OUT/simulations, and an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def folder_of(out: Path, comparison: Comparison, approach: str) -> Path:
 def run_approaches(
     places: sets.Places, seeds: int, only: list[str], processes: int | None, named: Sequence[str] = ()
 ) -> None:
-    """Run the simulations that have no results yet; the cheap approaches first. `named`: these approaches alone."""
+    """Run the simulations that have no results yet; the cheap approaches first. `named`: only these approaches."""
     os.environ["WINNOW_HOME"] = str(places.out / "home")  # where `auto` finds the built-in encoder
     known = sets.known_sources(places.data, places.out)
     for comparison in COMPARISONS:
@@ -73,7 +73,7 @@ def run_approaches(
 
 
 def _encoder_of(source: sets.Source, places: sets.Places) -> str:
-    """The encoder of a set as the command line names it."""
+    """The encoder of a set, in the form of the command line."""
     encoder = sets.find_encoder(source.encoder, places.encoders, places.out)
     return encoder.name if encoder.name in BUILT_IN else str(encoder.folder)
 
@@ -95,7 +95,7 @@ def approach_rows(out: Path) -> list[list[str]]:
 
 
 def _cells(records: list[dict[str, Any]], measure: str, shown: tuple[int, ...]) -> tuple[str, int]:
-    """The cells of a measure, and the seeds they are of; "" where no seed has it at all shown counts."""
+    """The cells of a measure, and their seeds; "" if no seed has the measure at all counts that are shown."""
     by_seed: dict[int, dict[int, float]] = {}
     for record in records:
         if record.get(measure) is not None:

@@ -3,8 +3,9 @@
     python -m experiments.benchmark.cold_start --data DIR --encoders DIR --out DIR [--size small|full] [--only SET ...]
                                                [--strategies NAME ...] [--batch N]
 
-For each of 20 seeds a random half of the pool, and ten picks by every strategy that works from features alone. Classes
-are read only to count them; test items take no part. Small: pools of at most 1,000 items before they are halved.
+For each of 20 seeds, every strategy that works from features alone picks ten items from a random half of the pool.
+Classes are read only to count them; test items are not used. Small: pools of at most 1,000 items before they are
+halved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The goals of Winnow with an encoder: bico and uniform at stated numbers of labels, from the same first labels.
 
-The first count of a set is the start that all strategies share: one label per class, filled up with uniform ones. It
-shows the head alone. Intervals are t intervals over seeds; those of the difference are paired by seed.
+The first count of a set is the start that all strategies share: one label per class, plus uniform ones up to the count.
+It shows the head alone. Intervals are t intervals over seeds; those of the difference are paired by seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.benchmark.statistics import Interval, Values
 
 @dataclass(frozen=True)
 class Goal:
-    """The numbers of labels of a trial, and the accuracy in percent to be reached at some of them (None: shown)."""
+    """The numbers of labels of a trial; `asked`: those shown in the table, with the goal in percent (None: no goal)."""
 
     counts: tuple[int, ...]
     asked: dict[int, float | None]

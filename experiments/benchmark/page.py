@@ -1,6 +1,6 @@
 """benchmark.md and curves.svg from the rows of trials.
 
-Words that do not depend on numbers are in `docs/benchmark.md`. What stands between the markers of a section is
+Text that does not depend on results is in `docs/benchmark.md`. The text between the markers of a section is
 replaced, if there are trials for it.
 """
 
@@ -21,7 +21,7 @@ FIRST = 3  # labels per class from which the summary counts
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the page is made of."""
+    """The data of the page."""
 
     curve: list[dict[str, Any]]
     about: dict[str, Any]
@@ -31,8 +31,8 @@ class Inputs:
 
 
 def write(inputs: Inputs, others: dict[str, str], folder: Path) -> dict[str, Any]:
-    """Write the page and its figure; the summary. `others` are the texts of sections by name, "" where there are no
-    results."""
+    """Write the page and its figure; return the summary. `others` are the texts of sections by name, "" where there are
+    no results."""
     full = [row for row in inputs.curve if len(row["accuracy"]) == len(inputs.per_class)]
     strategies = tuple(s for s in inputs.strategies if any(row["strategy"] == s for row in full))
     results = Results(full, strategies, inputs.per_class)
@@ -64,7 +64,8 @@ def curve_section(results: Results, inputs: Inputs) -> str:
 
 
 def with_section(text: str, name: str, section: str) -> str:
-    """The page with the text between the markers of `name` replaced; a page without them gets them at its end."""
+    """The page with the text between the markers of `name` replaced; if the page has none, they are added at its
+    end."""
     begin, end = BEGIN.format(name), END.format(name)
     head, found, rest = text.partition(begin)
     after = rest.partition(end)[2] if found else "\n"

@@ -1,7 +1,7 @@
-"""One trial: the same first labels for every strategy, a head fitted on all labels so far, a batch, its labels, again.
+"""One trial: first labels that all strategies share; then repeatedly a head fitted on all labels, a batch, its labels.
 
-The accuracy is that of the delivered head on test items, which take part in nothing else: neither in the principal
-components, nor in the neighbor graph, nor among the unlabeled items of the fit.
+The accuracy is that of the fitted head on test items. They are used for nothing else: not for the principal
+components, the neighbor graph, or the unlabeled items of the fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SELECTION = SelectionConfig(proxy="head", uncertainty_power=1.0)
 
 @dataclass(frozen=True)
 class Pool:
-    """A set with what every trial on it shares."""
+    """A set with the values that all trials on it share."""
 
     data: FeatureSet
     prepared: Prepared
@@ -50,7 +50,7 @@ class Pool:
 
 
 def first_labels(classes: NDArray[np.int64], n_labels: int, seed: int) -> NDArray[np.int64]:
-    """Rows of one random item per class, filled up to `n_labels` with random items."""
+    """Rows of one random item per class, and of random other items up to `n_labels`."""
     rng = np.random.default_rng((seed, 1))
     rows = [int(rng.choice(np.flatnonzero(classes == position))) for position in range(int(classes.max()) + 1)]
     rest = rng.permutation(np.setdiff1d(np.arange(len(classes)), rows))

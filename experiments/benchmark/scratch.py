@@ -3,10 +3,10 @@
     small   a third of the preset's steps, on pools of about 1,000 items (seeded, stratified) and all test items
     full    the preset's steps, on whole pools (the first 2,700 training pictures of MNIST)
 
-A run is `python -m app simulate` without an encoder. A training takes a minute or two on a CPU at size `full`, so the
-sets, the strategies and the seeds are few, and the counts end at 4 labels per class. All strategies of a seed share the
-first labels and the model that they give. Seeds run one after the other, so that an interrupted run has complete seeds;
-results are kept in OUT/scratch/SIZE, and a run that was interrupted continues.
+A run is `python -m app simulate` without an encoder. A training takes a minute or two on a CPU at size `full`, so there
+are few sets, strategies and seeds, and the counts end at 4 labels per class. All strategies of a seed share the first
+labels and the model trained on them. Seeds run one after the other, so that an interrupted run has complete seeds;
+results are kept in OUT/scratch/SIZE, and an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Run:
 
 def config_of(folder: str, data: Path, steps: int = 0) -> RoundConfig:
     """The `laptop` preset, with this number of steps if it is not 0, and refinement in proportion. Clips have the
-    background noise of their set, where it has some."""
+    background noise of their set, if it has any."""
     config = preset("laptop")
     channels = 1 if folder == "mnist" else config.media.channels
     media = dataclasses.replace(config.media, noise_folder=noise_folder(folder, data), channels=channels)
@@ -111,7 +111,7 @@ def question(name: str, run: Run, seed: int) -> Question:
 
 
 def run_scratch(run: Run, only: list[str], n_seeds: int, processes: int | None) -> None:
-    """Run what has no results yet: the first seed of every set, then the second, and so on."""
+    """Run all simulations that have no results yet: the first seed of every set, then the second, and so on."""
     for seed in range(n_seeds):
         for name in SETS:
             if not only or name in only:
@@ -122,7 +122,7 @@ def run_scratch(run: Run, only: list[str], n_seeds: int, processes: int | None) 
 def rows_of(name: str, records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row for each trial that has reached the last count, as `experiments.benchmark.statistics` reads them.
 
-    Answers are counted: a second look at a label is an answer like a new label.
+    The numbers of labels count answers: a second look at a label is also an answer.
     """
     trials: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = {}
     for record in records:
@@ -141,7 +141,7 @@ def rows_of(name: str, records: Iterable[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def scratch_section(out: Path, size: str) -> str:
-    """The tables of the page; "" without a seed that all strategies have finished."""
+    """The tables of the page; "" if there is no seed that all strategies have finished."""
     rows = []
     for name in SETS:
         file = out / "scratch" / size / name / "results.json"

@@ -2,7 +2,7 @@
 
 A set is a folder with `manifest.csv`. Rows of the splits "pool" and "train" are the pool, those of "test" the test
 items. Sets that come as arrays (cifar10, mnist, digits) are written as PNG files with a manifest first. Every item
-is encoded once by `core.encoders`; features are kept in OUT/features and an interrupted run resumes where it stopped.
+is encoded once by `core.encoders`; features are kept in OUT/features, and an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def load(source: Source, places: Places) -> FeatureSet:
     if source.name in ("cifar10", "mnist", "digits"):
         write_pictures(source, data)
     if not (source.folder / "manifest.csv").exists():
-        raise NotFound(f"{source.folder / 'manifest.csv'} is not there. Name the folder of your data with --data.")
+        raise NotFound(f"{source.folder / 'manifest.csv'} does not exist. Name the folder of your data with --data.")
     rows = _rows(source, places)
     features = _encoded(
         source, [source.folder / row["path"] for row in rows], find_encoder(source.encoder, encoders, out), out
@@ -144,7 +144,7 @@ def _rows(source: Source, places: Places) -> list[dict[str, str]]:
 
 
 def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> NDArray[np.float32]:
-    """(n, d) features of the files; blocks are saved on the way."""
+    """(n, d) features of the files; each block is saved when it is complete."""
     folder = out / "features"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{source.name}-{len(paths)}-{encoder.identity[:16]}.npy"
@@ -167,7 +167,7 @@ def _encoded(source: Source, paths: list[Path], encoder: Encoder, out: Path) -> 
 
 def picture_vectors(source: Source, places: Places) -> NDArray[np.float32] | None:
     """(n, d) gradient histograms of the pool of a set of pictures, at the size that a network from scratch would use;
-    None for sets of sounds. `load` has made the files."""
+    None for sets of sounds. `load` must have written the files."""
     if source.encoder != "efficientnet-lite0":
         return None
     files = {str(number): source.folder / row["path"] for number, row in enumerate(_rows(source, places))
@@ -177,7 +177,8 @@ def picture_vectors(source: Source, places: Places) -> NDArray[np.float32] | Non
 
 
 def long_tailed(full: FeatureSet, seed: int = 0, ratio: float = 0.1) -> FeatureSet:
-    """A version whose class sizes fall geometrically, in a seeded order, to `ratio` of the largest. Test items stay."""
+    """A version whose class sizes fall geometrically, in a seeded order, to `ratio` of the largest. Test items do not
+    change."""
     rng = np.random.default_rng(seed)
     order, most = rng.permutation(full.n_classes), np.bincount(full.classes).min()
     kept = []

@@ -1,4 +1,4 @@
-"""What the benchmark reports: means, ranks, paired differences with bootstrap intervals, wins and losses.
+"""The statistics of the benchmark: means, ranks, paired differences with bootstrap intervals, wins and losses.
 
 A result is accuracy[set, strategy] (seeds, counts). Differences are paired by seed: all strategies of a seed share the
 first labels. The bootstrap draws sets with replacement and, within a set, seeds with replacement.

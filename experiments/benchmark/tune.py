@@ -1,4 +1,4 @@
-"""Descriptions of an encoder, compared on the pool's side alone.
+"""Descriptions of an encoder, compared on pool items alone.
 
     python -m experiments.benchmark.tune --data DIR --encoders DIR --out DIR [--only SET ...] [--seeds N]
                                          [--variants margin=0,shifts=1 margin=8000,shifts=3 ...]
@@ -33,7 +33,7 @@ PER_CLASS = (1, 2, 3, 4, 7)
 
 
 def tune_split(full: FeatureSet, seed: int) -> FeatureSet:
-    """A random quarter of the pool in the place of the test items, and the rest as the pool."""
+    """A random quarter of the pool in place of the test items, and the rest as the pool."""
     order = np.random.default_rng((seed, 77)).permutation(len(full.classes))
     rest, pool = np.sort(order[: len(order) // 4]), np.sort(order[len(order) // 4 :])
     return FeatureSet(

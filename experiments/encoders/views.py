@@ -1,11 +1,11 @@
-"""Whether augmented views of labeled items, encoded like the items, help the head: on the pool side alone.
+"""Measures whether augmented views of labeled items, encoded like the items, improve the head, on pool items alone.
 
     python -m experiments.encoders.views --data DATA --encoders FOLDER [--items 600] [--seeds 5] [--views 4]
 
 Pictures (flowers, EfficientNet-lite0) are cropped to 60 to 100 % of their area and mirrored; clips (Speech Commands,
-Moonshine-tiny) are shifted, scaled and mixed with noise. Views join the labeled rows of the fit with the label of their
-item, so that every item counts the same. The head is fitted on 70 % of the items and measured on the rest of the pool,
-with and without views, on the same labels. No test item is read.
+Moonshine-tiny) are shifted, scaled and mixed with noise. Views are added to the labeled rows of the fit with the label
+of their item, so that every item has the same weight. The head is fitted on 70 % of the items and measured on the rest
+of the pool, with and without views, on the same labels. No test item is read.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 As printed: standardized features, an L2 penalty of 0.01 |W|^2, ten random start rows, 100 conjugate-gradient steps at
 most, k-means++ seeding, sensitivity over the grid k in {5, 10, 25}, R in {0.1, 1, 10, 100}. The best of the grid is
-chosen by the loss on the training rows (the paper does not say by what). Hilbert coresets by Frank-Wolfe and GIGA have
-500 random features of the weighted Fisher information; the paper could not tune them above uniform and does not show
-them. `--only phishing` takes the sets named.
+chosen by the loss on the training rows (the paper does not state its criterion). Hilbert coresets by Frank-Wolfe and
+GIGA have 500 random features of the weighted Fisher information; the paper could not tune them above uniform and does
+not show them. `--only phishing` runs only the named sets.
 
 Claim of the paper: weighted coresets of at most 2 % and unweighted ones of at most 4 % of the data reach the accuracy
 of all data. Every method trains the same model, mean weighted cross-entropy + penalty/2 |W|^2, on its rows and weights
@@ -165,7 +165,7 @@ def study(name: str, arguments: Arguments, parts: Parts, rows: list[dict]) -> di
 
 
 def keep_best_sensitivity(rows: list[dict], name: str) -> None:
-    """Replace the grid by its best setting at each share, by the mean loss on the training rows."""
+    """Replace the grid with its best setting at each share, chosen by the mean loss on the training rows."""
     grid = [row for row in rows if row["data"] == name and row["method"].startswith("sensitivity ")]
     for share in SHARES:
         here = [row for row in grid if row["share"] == share]

@@ -9,10 +9,12 @@ the measurements a_j with weight by
 
 and the outer loss is the smoothed supremum over digits of |G(z*) - x|^2 / |x|^2. The dictionary is the Haar basis.
 Rivals: measurements with independent normal entries, random wavelets, and the wavelets with the largest mean absolute
-product with the digits (approximate greedy as printed). G was not trained on the digits that select and measure.
+product with the digits (approximate greedy as printed). G is not trained on the digits that are used for the selection
+and the measurement.
 
-The small size: 16 x 16 pixels (256 wavelets), 6 latent dimensions, 24 digits to select with, 60 to measure. The full
-size: 32 x 32 (the digits with a border; 1,024 wavelets, the paper has 784), 20 latent dimensions, 100 and 500 digits.
+The small size: 16 x 16 pixels (256 wavelets), 6 latent dimensions, 24 digits for selection, 60 for measurement. The
+full size: 32 x 32 (the digits with a border; 1,024 wavelets, the paper has 784), 20 latent dimensions, 100 and 500
+digits.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def study(n: int, sizes: list[int], seed: int, corrections: int, steps: int) -> 
             weights = torch.zeros(n, dtype=torch.float64)
             weights[drawn] = torch.tensor(values * n / values.sum())
             record("sensitivity", size, weights)
-    # without weights the chosen rows count for themselves, so the prior of the selection is that of so many rows
+    # without weights each chosen row counts once, so the prior of the selection is that of this number of rows
     own_prior = MixturePrior(PRIOR_SHARE * sizes[-1], PRIOR_SCALE)
     unweighted = MixtureProblem(
         x=x, initial=fit, prior=own_prior, max_steps=500, tolerance=1e-6, outer_prior=True, warm=False

@@ -69,7 +69,7 @@ def problem(features: Tensor, labels: Tensor) -> SoftmaxProblem:
 
 
 def most_influential(model: SoftmaxProblem) -> int:
-    """The row with the largest influence on a model without data."""
+    """The row with the largest influence on a model without training data."""
     untrained = torch.zeros(10, model.features.shape[1], dtype=torch.float64)
     return int(model.influence(untrained, torch.zeros(model.n_rows)).scores.argmax())
 

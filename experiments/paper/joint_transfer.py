@@ -39,7 +39,7 @@ def third(seed: int) -> nn.Module:
 
 
 def load(arguments: Arguments, n: int, seed: int):
-    """Digits at 14 x 14: n to choose from, 2,000 to test."""
+    """Digits at 14 x 14: n for the selection, 2,000 for the test."""
     x, y, xt, yt = mnist(arguments.data)
     chosen = rows_per_class(y, n // 10, seed)
     pooled = [avg_pool2d(torch.tensor(a)[:, None].double(), 2) for a in (x[chosen], xt[:2000])]

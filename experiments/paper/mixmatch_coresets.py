@@ -10,10 +10,10 @@ chosen clip, soft pseudo-labels without temperature, penalty 1e-4, batches of 10
 scratch. Augmentation is as printed, with the noise recordings of Speech Commands. The first ten labels are the
 same for all strategies of a seed. The small size has three seeds and the full size the paper's six.
 
-Departures of the small size: the small ResNet in place of WRN-28-10; 1,000 steps of 32 labeled and 32 unlabeled clips;
-learning rate 2e-3; 16 augmented waveforms of each clip, made once, instead of fresh ones in every step.
+Departures of the small size: the small ResNet instead of WRN-28-10; 1,000 steps of 32 labeled and 32 unlabeled clips;
+learning rate 2e-3; 16 augmented waveforms of each clip, computed once, instead of new ones in every step.
 
-An interrupted run continues when it is started again. Seeds run in order, so that what is finished is comparable.
+An interrupted run continues when it is started again. Seeds run in order, so that finished results are comparable.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--size", choices=list(SEEDS), default="small")
     made.add_argument("--out", type=Path, help="default: results/mixmatch_coresets/SIZE")
     made.add_argument("--data", type=Path, default=DATA)
-    made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="these strategies; else all six")
-    made.add_argument("--seeds", nargs="*", type=int, help="these seeds; else those of the size")
+    made.add_argument("--only", nargs="*", default=[], metavar="STRATEGY", help="strategies to run; default: all six")
+    made.add_argument("--seeds", nargs="*", type=int, help="seeds to run; default: those of the size")
     made.add_argument("--rounds", type=int, default=6)
     made.add_argument("--set", nargs="*", action="extend", default=[], metavar="SECTION.FIELD=VALUE")
-    made.add_argument("--processes", type=int, help="trials at one time; else one for each core")
+    made.add_argument("--processes", type=int, help="trials at the same time; default: one for each core")
     made.add_argument("--cache", type=Path, help="folder for inputs and kernel features, to share between runs")
-    made.add_argument("--table", action="store_true", help="only the table of what is there")
+    made.add_argument("--table", action="store_true", help="only the table of the results so far")
     return made
 
 
@@ -91,7 +91,7 @@ def question(given: argparse.Namespace, out: Path) -> Question:
 
 
 def in_order(asked: Question) -> list[Question]:
-    """One question for each seed, so that all strategies of a seed end before the next seed begins."""
+    """One simulation for each seed, so that all strategies of a seed end before the next seed begins."""
     return [dataclasses.replace(asked, seeds=(seed,)) for seed in asked.seeds]
 
 

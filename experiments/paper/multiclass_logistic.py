@@ -73,7 +73,7 @@ def study(name: str, arguments: Arguments, seed: int) -> list[dict]:
     n = 2000 if arguments.small else (10_000 if name == "mnist" else 4_000)
     Z, y, Zt, yt = features_of(name, arguments, n, seed)
     problem = SoftmaxProblem(features=Z, targets=one_hot(y, 10), penalty=PENALTY[name], mean=True, tolerance=1e-4)
-    summed = replace(problem, mean=False)  # weights that sum to 1 keep the scale of the loss while rows leave
+    summed = replace(problem, mean=False)  # weights that sum to 1 keep the scale of the loss while rows are dropped
     rows: list[dict] = []
 
     def record(method: str, size: int, weights: torch.Tensor) -> None:

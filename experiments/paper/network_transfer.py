@@ -7,11 +7,11 @@ series, the network trained from scratch after every batch (`core.coresets.libra
 k-center on the last layer of the network trained on all rows, and forgetting events of that training. Each set then
 trains a plain convolutional network (VGG's pattern) and one of depthwise separable convolutions (MobileNet's pattern),
 and, for comparison, the wide ResNet again, from another start. `outer` is the mean loss over all training rows, which
-the bilevel coreset is to minimize for the network that chose it.
+is the objective of the bilevel coreset for the network that was used to choose it.
 
 The small size: 1,000 pictures at 16 x 16, a coreset of 460 (the paper's share of 46 %) from 100 random rows in batches
-of 60, WRN-10-1, networks of 10 to 40 thousand parameters, 150 steps of SGD, no augmentation. The full size: the 4,000
-pictures there are at 32 x 32, WRN-16-4, batches of 250 and 3,000 steps.
+of 60, WRN-10-1, networks of 10 to 40 thousand parameters, 150 steps of SGD, no augmentation. The full size: all 4,000
+pictures at 32 x 32, WRN-16-4, batches of 250 and 3,000 steps.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def load(arguments: Arguments, n: int, seed: int) -> tuple[Tensor, ...]:
 
 
 def forgetting_order(model: nn.Module, x: Tensor, y: Tensor, config: Sgd) -> np.ndarray:
-    """SGD over epochs of all rows, with events counted at every visit."""
+    """Rows by forgetting events, counted at every visit of a row during SGD over epochs of all rows."""
     events, generator = ForgettingEvents(len(y)), torch.Generator().manual_seed(config.seed)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=config.learning_rate, momentum=config.momentum, nesterov=True,

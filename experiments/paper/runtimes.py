@@ -1,9 +1,9 @@
-"""Where the time goes (Table 8), as ratios on one thread.
+"""Runtimes of the parts of the method (Table 8), as ratios on one thread.
 
 Left: coresets of 100 and 400 out of 1,000 pictures with tangent-kernel proxies, q = 512; right: one implicit gradient
 of a wide ResNet without a proxy, by the stochastic Neumann series of 100 terms. The paper measures kernels and
-networks on a GPU and selection on a CPU; here all is on a CPU, so only ratios within one column are comparable.
-The small size has WRN-16-1 and 512 pictures on the right side, the full size WRN-16-4 and 4,000.
+networks on a GPU and selection on a CPU; here everything runs on a CPU, so only ratios within one column are
+comparable. The small size has WRN-16-1 and 512 pictures on the right side, the full size WRN-16-4 and 4,000.
 """
 
 from __future__ import annotations

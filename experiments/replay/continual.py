@@ -5,8 +5,8 @@ Bilevel coresets (neural tangent kernel proxy) against every baseline of the pap
 (split) per task with one beta or the better of two; the full size is the paper's: 400 epochs, the convolutional network
 on split, a wider grid of beta. Both have five seeds. `--only` takes names of methods.
 
-The better beta of a method is that of the mean accuracy over seeds on rows of the training file that no task has. The
-paper tunes it on the test rows.
+The better beta of a method is the one with the higher mean accuracy over seeds on rows of the training file that no
+task has. The paper tunes it on the test rows.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def permuted(arguments: Arguments, n_test: int, per_task: int = PER_TASK, *, tun
 def split(arguments: Arguments, n_test: int, per_task: int = PER_TASK, *, tuning: bool = False) -> list[Task]:
     """Five tasks of two digits each, one output for all ten.
 
-    With `tuning`, the same tasks with rows of the training file that no task learns in place of the test rows.
+    With `tuning`, the same tasks with rows of the training file that no task trains on instead of the test rows.
     """
     x, y, xt, yt = pictures(arguments)
     generator = np.random.default_rng(0)

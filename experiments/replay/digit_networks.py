@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from core.kernels.networks import fnn, scnn
 from core.kernels.ntk import kernel
 
-PENALTY = 2e-3  # of the kernel proxy: 1e-3 |W|^2 in the authors' code, here PENALTY / 2 |W|^2; the paper names none
+PENALTY = 2e-3  # of the kernel proxy: 1e-3 |W|^2 in the authors' code, here PENALTY / 2 |W|^2; the paper states none
 
 
 def dropped(x: Tensor, p: float) -> Tensor:

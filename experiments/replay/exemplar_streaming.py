@@ -42,8 +42,8 @@ class ExemplarStreaming:
 
 
 def merge_closest(centers: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """One center less: the two with the smallest distance become their weighted mean, which comes first. A lone center
-    is dropped, because the new row has to take its place."""
+    """Reduce the centers by one: the two with the smallest distance become their weighted mean, which comes first. A
+    single center is dropped, because the new row replaces it."""
     if len(centers) == 1:
         return centers[:0], counts[:0]
     flat = centers.flatten(1)

@@ -1,7 +1,7 @@
 """Forgetting events (Toneva et al., 2019): how often a row is misclassified after it was classified correctly.
 
-`ForgettingEvents` sees the predictions of a row each time it is in a minibatch. Rows that were never learned come first
-in `order`, as in the paper, then those that were forgotten most often; ties are in random order.
+`ForgettingEvents` records the predictions of a row each time it is in a minibatch. Rows that were never learned come
+first in `order`, as in the paper, then those that were forgotten most often; ties are in random order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForgettingEvents:
         self.learned = torch.zeros(self.n_rows, dtype=torch.bool)
 
     def see(self, rows: Tensor, correct: Tensor) -> None:
-        """The rows (k,) of one minibatch and whether each is predicted correctly, before the step is taken."""
+        """Record the rows (k,) of one minibatch and whether each is predicted correctly, before the step is taken."""
         self.times[rows] += (self.right[rows] & ~correct).long()
         self.right[rows] = correct
         self.learned[rows] |= correct

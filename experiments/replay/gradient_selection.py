@@ -8,7 +8,7 @@ While there is room, the row is added with its score. In a full memory a row wit
 angle to all compared ones) challenges the row i, drawn with probability C_i / sum C, and replaces it with probability
 C_i / (C_i + c). The first row has no row to compare with; its score is 1.1, as in the authors' code.
 
-Gradients are of all parameters of the model as it is when the rows arrive. Those of the memory are computed once for
+Gradients are of all parameters of the model at the time when the rows arrive. Those of the memory are computed once for
 all rows of a call, which the algorithm does row by row with the same model.
 """
 

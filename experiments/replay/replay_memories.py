@@ -4,14 +4,14 @@
 
 Continual learning trains task by task with a memory of 50, 100 or 200. Streams deliver the same tasks one after the
 other in batches of 125; the memory is a reservoir, or merge-reduce with bilevel coresets in ten slots, and 40 gradient
-steps follow each batch. "train on the memory" trains once, at the end of the stream, on what merge-reduce kept. The two
-slots that represent the fewest batches are merged; with the rule as printed, 80 of 100 rows are of the last task.
+steps follow each batch. "train on the memory" trains once, at the end of the stream, on the rows of merge-reduce. The
+two slots that represent the fewest batches are merged; with the rule as printed, 80 of 100 rows are of the last task.
 Proxies are the tangent kernel and the RBF kernel exp(-5e-4 |x - y|^2).
 
 The small size trains a dense network on pictures of 14 x 14 with the better of beta 1 and 10, five seeds and 50 epochs
 a task; the full size the paper's convolutional network, 400 epochs, the grid of beta, and permuted MNIST as a stream
-too. Bilevel coresets depend on neither the seed nor the network, so each is computed once. The better beta is found on
-rows of the training file that no task learns.
+too. Bilevel coresets depend on neither the seed nor the network, so each is computed once. The better beta is chosen on
+rows of the training file that no task trains on.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def continual(tasks: list[Task], choices: list[Choice], learners: list[Learner],
 
 
 def bilevel_choice(kernel: Kernel) -> Choice:
-    """The choice of every task, kept: a smaller summary of the same rows is its beginning."""
+    """The cached choice of every task: a smaller summary of the same rows is its first part."""
     orders: dict[int, np.ndarray] = {}
 
     def choose(model, x, y, size):
@@ -104,7 +104,7 @@ def constant(choice: Choice) -> Callable[[int], Choice]:
 def stream_memory(
     tasks: list[Task], size: int, kernel: Kernel | None, seed: int, rule: Rule = "fewest"
 ) -> list[np.ndarray]:
-    """The rows in memory when each batch arrives and after the last; a reservoir where there is no kernel."""
+    """The rows in memory when each batch arrives and after the last; a reservoir if there is no kernel."""
     x, y = torch.cat([t[0] for t in tasks]), torch.cat([t[1] for t in tasks])
     targets = one_hot(y, 10)
 
@@ -145,7 +145,7 @@ def remember(one: Learner, x: torch.Tensor, y: torch.Tensor, held: np.ndarray) -
 
 
 def learn_memory(tasks: list[Task], kept: list[np.ndarray], learners: list[Learner], epochs: int) -> list[float]:
-    """The same for training on the memory at the end alone, once."""
+    """The same for one training on the memory at the end of the stream."""
     x, y = torch.cat([t[0] for t in tasks]), torch.cat([t[1] for t in tasks])
     learn_together(learners, x[kept[-1]], y[kept[-1]], ReplayConfig(beta=0.0, epochs=epochs))
     return [mean_accuracy(one.network, tasks) for one in learners]

@@ -4,7 +4,7 @@
 
 Five tasks of two classes each, one output for all ten, the protocol of `continual`. Bilevel coresets have the tangent
 kernel of the network without dropout and pooling. The data has 4,000 training pictures, so a task has about 790 rows
-in place of the paper's 1,000, and 1,000 test pictures in place of 10,000.
+instead of the paper's 1,000, and 1,000 test pictures instead of 10,000.
 
 The small size averages 2 x 2 pixels (16 x 16), halves the network (16 and 32 channels, 64 units), trains 20 epochs a
 task with beta = 10, and compares six rows of the table; the full size is the paper's network and schedule, the grid
@@ -41,7 +41,7 @@ PAPER = {
 
 
 def load(arguments: Arguments) -> list[Task]:
-    """Two classes after the other; at most 1,000 rows a task."""
+    """Tasks of two classes each, in the order of the classes; at most 1,000 rows per task."""
     x, y, xt, yt = (torch.tensor(part) for part in cifar10(arguments.data))
     if arguments.small:
         x, xt = avg_pool2d(x, 2), avg_pool2d(xt, 2)

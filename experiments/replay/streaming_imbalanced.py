@@ -5,7 +5,7 @@
 Batches of 125 arrive once; the network learns each with the memory replayed, then the memory is updated: reservoir,
 class-balanced reservoir, or merge-reduce with bilevel coresets (one slot). The paper: 80.6, 89.7 and 92.4. The small
 size trains a dense network with the better of beta 10 and 100, or, with `--only convolutional`, the paper's network
-with the same two. The full size trains the paper's network with the paper's grid of beta. The better beta is found on
+with the same two. The full size trains the paper's network with the paper's grid of beta. The better beta is chosen on
 rows of the training file that no stream contains: 400 of each pair of digits. Five seeds, one after the other; a run
 that is started again continues.
 """

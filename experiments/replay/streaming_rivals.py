@@ -4,13 +4,14 @@
 
 The stream and the learner are those of `replay_memories`: five pairs of digits one after the other, a memory of 100,
 40 gradient steps for every 125 rows. Gradient-based selection (Aljundi et al.) receives batches of 10, as in the
-paper; it sees the gradients of the present network. It is measured with 3 steps for a batch, about as many for a row
-as every other method has, and with 40, which may be what the paper does. Exemplar streaming (Hayes et al.) keeps ten
+paper; it uses the gradients of the current network. It is measured with 3 steps per batch, about as many per row as
+every other method has, and with 40, which may be the paper's setting. Exemplar streaming (Hayes et al.) keeps ten
 centers of every class in pixel space. The paper: neither is above the reservoir's 90.72 on split MNIST; bilevel
 coresets have 92.51.
 
 The small size trains a dense network on pictures of 14 x 14 with the better of beta 1 and 10; the full size the paper's
-convolutional network and its grid of beta. The better beta is found on rows of the training file that no task learns.
+convolutional network and its grid of beta. The better beta is chosen on rows of the training file that no task trains
+on.
 """
 
 from __future__ import annotations

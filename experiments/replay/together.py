@@ -1,8 +1,9 @@
 """Several dense networks that learn the same task at the same time, each with its own weights, rows and memory.
 
-Nothing is shared but the calls: a step of one such network takes longer in calls than in arithmetic. The sum of the
-losses has each network's own gradient in its part of the stacked weights, and Adam is elementwise, so every network
-learns as it does alone (`core.coresets.library.replay.learn_task`), up to rounding and the draws of dropout.
+The networks share only the calls: in a step of one such network, calls take more time than arithmetic. The gradient of
+the sum of the losses in the weights of a network is that of its own loss, and Adam is elementwise. Every network
+therefore learns as in a separate training (`core.coresets.library.replay.learn_task`), up to rounding and the draws of
+dropout.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class DenseStack:
         return torch.baddbmm(self.biases[-1], x, self.weights[-1])
 
     def give_back(self) -> None:
-        """The weights as those of the networks."""
+        """Copy the weights back into the networks."""
         with torch.no_grad():
             for position, layers in enumerate(self.layers):
                 for level, own in enumerate(layers):

@@ -2,7 +2,7 @@
 
     python -m experiments.replay.variational_continual [--only split permuted] [--size small|full] --out DIR
 
-A dense network with independent normal weights. Task t: 20 of its rows are put aside as its coreset C_t; the
+A dense network with independent normal weights. Task t: 20 of its rows are set aside as its coreset C_t; the
 posterior q_t is fitted to the other rows with q_{t-1} as prior (mean loss + KL(q_t | q_{t-1}) / n). For predictions,
 a copy of q_t is fitted to the coresets of all tasks so far with q_t as prior; the copy is not passed on. Coresets:
 bilevel with the tangent kernel and with the RBF kernel (Table 10), uniform, k-center on the pixels; "without
@@ -13,7 +13,7 @@ Means start at a network trained by maximum likelihood on the first task, varian
 draws of the weights; predictions average the probabilities of ten. The full size is the paper's network, 256 units a
 layer, 120 epochs and all rows of a task; the small size pictures of 14 x 14, 100 units, 30 epochs and 1,000 rows a
 task. Its learning rate and its steps on the coresets are the best of `SCHEDULES` for uniform coresets, with two other
-seeds, on rows of the training file that no task learns.
+seeds, on rows of the training file that no task trains on.
 
 The networks of all seeds are trained at the same time: their weights have a first dimension k, and the loss is the
 sum over networks.
@@ -43,7 +43,7 @@ PER_TASK, DRAWS, LOG_VARIANCE = 20, 10, -6.0
 METHODS = ("without coresets", "uniform", "k-center", "bilevel", "bilevel RBF")
 SCHEDULES = [{"rate": rate, "coreset_epochs": epochs} for rate in (1e-3, 1e-2) for epochs in (100, 1000)]
 TUNING_SEEDS = (100, 101)
-SEEDS = {"split": 20, "permuted": 5}  # on split MNIST one network differs much from the next
+SEEDS = {"split": 20, "permuted": 5}  # on split MNIST, results vary much between networks
 PAPER = {
     "split, k-center": 65.71, "split, uniform": 80.06, "split, bilevel": 84.62, "split, bilevel RBF": 82.21,
     "permuted, k-center": 85.33, "permuted, uniform": 84.96, "permuted, bilevel": 86.11, "permuted, bilevel RBF": 86.16,
@@ -60,7 +60,7 @@ class NormalLayer(nn.Module):
         self.log_variance = nn.Parameter(torch.full_like(self.mean, LOG_VARIANCE))
 
     def forward(self, x: Tensor, sample: bool = True) -> Tensor:
-        """The output for weights drawn anew for every row: its mean and variance are known, so it is drawn itself."""
+        """The output for new weights in every row. Its mean and variance are known, so the output is drawn directly."""
         mean = torch.baddbmm(self.mean[:, -1:], x, self.mean[:, :-1])
         if not sample:
             return mean
@@ -122,14 +122,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Data:
-    """What k networks learn: rows (k, n) of x and y, their own for each."""
+    """The training data of k networks: separate rows (k, n) of x and y for each."""
 
     x: Tensor
     y: Tensor
     rows: Tensor
 
     def batches(self, schedule: Schedule) -> Iterator[tuple[Tensor, Tensor]]:
-        """(k, b, inputs) and (k, b), shuffled anew in every epoch."""
+        """(k, b, inputs) and (k, b), in a new random order in every epoch."""
         for _ in range(schedule.epochs):
             orders = torch.stack([own[torch.randperm(len(own))] for own in self.rows])
             for rows in orders.split(schedule.batch, 1):
@@ -233,7 +233,7 @@ def study(name: str, method: str, tasks: list[Task], scale: dict) -> list[dict]:
 
 
 def schedules(name: str, others: list[Task], scale: dict) -> list[dict]:
-    """The accuracy of uniform coresets with every schedule, where the tasks measure on rows for tuning."""
+    """The accuracy of uniform coresets with every schedule, measured on the tasks' rows for tuning."""
     coresets = [chosen_rows("uniform", others, name, seed) for seed in TUNING_SEEDS]
     return [one | {"tuning": float(np.mean(learn(others, coresets, scale | one, TUNING_SEEDS)))} for one in SCHEDULES]
 
