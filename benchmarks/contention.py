@@ -5,7 +5,7 @@
 Last line: one JSON object. `n_errors` counts errors that reached a caller, mainly "database is locked" (promised: 0),
 `p99_seconds` is the 99th percentile of a write (promised: below `bound_seconds`, which is 5 s or, on a busy machine,
 300 times the duration of a single write), `lost_labels` the acknowledged labels that are not in
-the store afterwards (promised: 0). The exit status is an error when a promise does not hold. The test suite
+the store afterwards (promised: 0). The exit status is an error if a promise is not kept. The test suite
 runs the same load for six seconds.
 """
 

@@ -1,18 +1,18 @@
-"""Random faults over a running system while simulated annotators label and rounds run, for five minutes.
+"""Injects random faults into a running system while simulated annotators label and rounds run, for five minutes.
 
     .venv/bin/python -m benchmarks.drills [--seconds 300] [--seed 0] [--database sqlite|postgresql] [--out FILE]
         [--annotators 4] [--pause 0.2] [--between 0.5 3]
 
 Faults: the worker, the page server and PostgreSQL are killed with SIGKILL, the worker is paused, the disk is full for
-seconds (a small file system of the drill's own; needs root), connections and uploads are cut, bytes of artifacts and
+some seconds (a small separate file system; needs root), connections and uploads are cut, bytes of artifacts and
 caches are flipped, the clock jumps by up to ten years. The seed and the fault log are printed.
 
 Last line: one JSON object. `acknowledged` counts the events that the server acknowledged as stored, `lost` those that
-are not in the store as they were sent, `doubled` those that are there twice or that nobody sent (promised: 0 and 0).
-`inconsistencies` (promised: none) are sentences: a damaged database, projections that differ from the events, events
-that were refused or stored in another order, answers that are internal errors, acknowledged uploads with other bytes,
-no round that finishes after the faults. SIGTERM ends the faults early. The exit status is an error when a promise does
-not hold. The test suite runs thirty seconds.
+are not in the store as they were sent, `doubled` those that are stored twice or that nobody sent (promised: 0 and 0).
+`inconsistencies` (promised: none) describes in sentences: a damaged database, projections that differ from the events,
+events that were refused or stored in another order, answers that are internal errors, acknowledged uploads with other
+bytes, no round that finishes after the faults. SIGTERM ends the faults early. The exit status is an error if a promise
+is not kept. The test suite runs this for thirty seconds.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.drills.drill import Options, run_drill
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
+    parser.add_argument("--seed", type=int, default=None, help="default: a random seed, which is printed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--annotators", type=int, default=Options.n_annotators)
-    parser.add_argument("--pause", type=float, default=Options.pause, help="mean seconds between two actions of one")
+    parser.add_argument("--pause", type=float, default=Options.pause, help="mean seconds between actions")
     parser.add_argument("--between", type=float, nargs=2, default=Options.between_faults, help="seconds between faults")
     parser.add_argument("--out", type=Path, default=None, help="also write the JSON, with the fault log, to this file")
     parser.add_argument("--logs", type=Path, default=None, help="keep the logs of the processes in this folder")

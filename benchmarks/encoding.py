@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.encoding [--items 400] [--encoder FOLDER]
 
-Both get prepared windows (pictures of random bytes, or noise) and give features; the encoder's process also receives
+Both get prepared windows (pictures of random bytes, or noise) and return features; the encoder's process also receives
 and sends them, checks that they are finite, and pools windows. CPU time is that of all processes. Last line: one JSON
-object; `ratio` is items per CPU second over those of the bare loop in the same run, the median of three alternated runs
-each (at least 0.8 is promised).
+object; `ratio` is items per CPU second divided by those of the bare loop in the same run, the median of three
+alternating runs each (at least 0.8 is promised).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RUNS = 3
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that have ended."""
+    """CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -73,7 +73,7 @@ def bare_loop(encoder: Encoder, items: list[np.ndarray]) -> float:
 
 
 def own_process(encoder: Encoder, items: list[np.ndarray]) -> float:
-    """CPU seconds of the encoder's process and this one, without those of starting it."""
+    """CPU seconds of the encoder's process and this one, without those of its start."""
 
     def timed(part: list[np.ndarray]) -> float:
         began = cpu_seconds()

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.exporting [--rows 100000]
 
-Last line: one JSON object; `jsonl_rss_growth_mb` and `parquet_rss_growth_mb` are how much the peak memory of a process
-that exports all rows lies above that of one that exports 5,000 (under 150 is promised), `rows_per_second` the speed.
+Last line: one JSON object; `jsonl_rss_growth_mb` and `parquet_rss_growth_mb` are the difference in peak memory between
+a process that exports all rows and one that exports 5,000 (under 150 is promised), `rows_per_second` the speed.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
 Last line: one JSON object; `import_over_read_hash` is the ratio of wall times (at most 3 is promised), with files in
 the page cache both times. An import uses several processes, the reference one: on a busy machine use
 `import_cpu_over_read_hash`, the ratio of CPU times of all processes together, of which two free cores do half each.
-`copy_over_read_hash` is a plain copy of the same files in one process to files of their own (read, hash, write under
+`copy_over_read_hash` is a plain copy of the same files in one process to separate files (read, hash, write under
 another name, rename, one sync at the end), like an import that does not pack small files; `import_over_copy` compares
 with it. On ext4, creating a file can cost ten times as much right after thousands were deleted nearby, by an earlier
 run for instance, so these two vary. `again_over_read_hash` is a second import of the same folder, which compares all
-bytes with those that are there, `link_over_read_hash` one that leaves the files where they are, and
-`link_rss_growth_mb` how much memory that needed more than an import of a tenth.
+bytes with the stored ones, `link_over_read_hash` one that links the files without copying them, and
+`link_rss_growth_mb` the additional memory of such an import compared with one of a tenth of the files.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def plain_copy(folder: Path, target: Path) -> tuple[float, float]:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -91,7 +91,8 @@ def timed_import(home: Path, folder: Path, name: str, options: ImportOptions) ->
 
 
 def peak_of_import(home: Path, folder: Path) -> float:
-    """Peak memory in MB of a separate process that imports `folder` as links (VmHWM: it starts afresh there)."""
+    """Peak memory in MB of a separate process that imports `folder` as links (VmHWM, which starts at 0 in a new
+    process)."""
     code = (
         "import sys; from pathlib import Path; from benchmarks.importing import ImportOptions, timed_import; "
         "timed_import(Path(sys.argv[1]), Path(sys.argv[2]), 'x', ImportOptions(labels='hidden', storage='link')); "
@@ -105,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--milliseconds", type=int, default=500)
-    parser.add_argument("--folder", type=Path, help="where to write; else the system's temporary folder")
+    parser.add_argument("--folder", type=Path, help="folder to write to; default: the system's temporary folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="winnow-importing-", dir=arguments.folder) as scratch:
         root = Path(scratch)

@@ -3,8 +3,8 @@
     python -m benchmarks.kernels [--out FILE] [--quick]
 
 Both sides compute the tangent kernel of the same random 32x32x1 float32 images on one thread, both are warmed up (our
-loops compiled, theirs compiled by jit) and count CPU time; the best of several repeats counts, as the machine may be
-busy. Threads are compared in wall time, short runs of one and two threads taking turns, and the best of each counts.
+loops compiled, theirs compiled by jit) and count CPU time; the best of several repeats is used, because the machine may
+be busy. Threads are compared in wall time; short runs of one and two threads alternate, and the best of each is used.
 neural-tangents is installed in a separate environment, `.venv-bench`, created at first use.
 """
 
@@ -75,7 +75,7 @@ print(json.dumps({"rates": rates, "values": values}))
 
 
 def environment() -> Path:
-    """The python that has neural-tangents; its environment is created when missing."""
+    """The Python interpreter that has neural-tangents; its environment is created if it is missing."""
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)
@@ -136,7 +136,7 @@ def our_rates(repeats: int) -> dict[str, Any]:
 
 
 def threads_ratio(repeats: int) -> float:
-    """Best wall time of one thread over the best of two; short runs take turns, so that load affects both equally."""
+    """Best wall time of one thread over the best of two; short runs alternate, so that load affects both equally."""
     import numpy as np
 
     from core.kernels import networks
@@ -155,7 +155,7 @@ def threads_ratio(repeats: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="also write the result here")
+    parser.add_argument("--out", type=Path, help="also write the result to this file")
     parser.add_argument("--quick", action="store_true", help="two repeats instead of seven")
     arguments = parser.parse_args()
     repeats = 2 if arguments.quick else 7

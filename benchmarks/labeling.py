@@ -4,7 +4,7 @@
 
 key_to_next_ms   from the key press to the frame that shows the next card (its media decoded and in the page), over 50
                  keys while labels are being saved
-landed_of_10     ten keys at a fixed distance, each for the item on screen: the number stored on the right item
+landed_of_10     ten keys at a fixed interval, each for the item on screen: the number stored on the right item
 first_card_ms    from opening the address to the first card with its media
 
 The last line printed is one JSON object.
@@ -82,7 +82,7 @@ def key_to_next(page: Page, keys: list[str], n: int) -> list[float]:
 
 
 def landed(page: Page, pool: Pool, annotator: int, keys: list[str], gap: int) -> int:
-    """Ten keys `gap` ms apart: labels that are stored on the item shown when the key was pressed, with its class."""
+    """Of ten keys `gap` ms apart, the number whose class is stored on the item that was shown at the key press."""
     page.wait_for_function(f"() => Number(({SCREEN}).dataset.ahead) >= {len(keys)}")
     wait_for_card(page)
     known = len(pool.recent(annotator, 10_000))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.learning [--steps 30] [--clips 300]
 
-Synthetic clips, the laptop preset, one thread; CPU time, as the machine may be busy. The share is the time inside the
-feed's augmented batches and MixMatch's mixing over the time of whole steps. `step_ratio` is a method's step over
-FixMatch's, which gives the number of steps of equal time.
+Synthetic clips, the laptop preset, one thread; CPU time, because the machine may be busy. The share is the time inside
+the feed's augmented batches and MixMatch's mixing over the time of whole steps. `step_ratio` is the time of a method's
+step divided by that of FixMatch; it gives the number of steps of equal time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long after a label the predictions follow.
+"""The time from a label to predictions that include it.
 
 python -m benchmarks.live [--items 10000] [--dimensions 1280] [--labels 60]
 A store with a finished round of an encoder whose features are ten overlapping clusters, and the process of the live
-predictions. A label is given about every second, as a person would; the time runs from the moment its event is stored
-until the predictions that include it can be read by a page. The last line is JSON with `label_to_guess_ms_p90`.
+predictions. A label is given about every second, like a person; the time is measured from the moment its event is
+stored until a page can read the predictions that include it. The last line is JSON with `label_to_guess_ms_p90`.
 """
 
 from __future__ import annotations

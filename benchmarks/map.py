@@ -2,14 +2,14 @@
 
     python -m benchmarks.map [--items 60000]
 
-drawn            points on the screen; beyond 50,000 items a stated sample. More than 3,000 items are needed
+drawn            points on the screen; above 50,000 items a sample, which the page states. Needs more than 3,000 items
 draw_seconds     from opening the address until points and picks are drawn
 lasso_seconds    from releasing the mouse until the server has computed the items in the area
 selected         items in the area: all, not only those drawn
 largest_message  bytes of the largest message the page sent (the server closes the connection beyond 50 MB)
 disconnects      how often the WebSocket was closed meanwhile
 
-Seconds depend on the machine; the rest does not. The last line printed is one JSON object.
+Seconds depend on the machine; the other values do not. The last line printed is one JSON object.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Whole requests of the Label, Grid and Map screens on a large pool, measured in CPU time.
 
-`make_pool` writes a store once and keeps it: items without files, one label for every tenth item, flags, skips, notes
-and labels of a second annotator for one in a thousand, a finished round with probabilities (n, 10), embeddings (n, 64),
-a map and ten picks. `measure` runs in a process of its own, so that its peak memory is that of a page process. Each
-repetition stores one label first, so every other request is the first one after a label. `warm_start` is what a server
-does in the background when it starts; `cold_*` is the first request of its kind in the process, after that. The map is
-measured as far as the JSON that the browser gets.
+`make_pool` writes a store once for several runs: items without files, one label for every tenth item, flags, skips,
+notes and labels of a second annotator for one in a thousand, a finished round with probabilities (n, 10), embeddings
+(n, 64), a map and ten picks. `measure` runs in a separate process, so that its peak memory is that of a page process.
+Each repetition stores one label first, so every other request is the first one after a label. `warm_start` is what a
+server does in the background when it starts; `cold_*` is the first request of its kind in the process, after that. For
+the map, the time up to the JSON for the browser is measured.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from storage.rounds.log import RoundLog
 
 CLASSES, DIMENSIONS, PICKS, EVERY = 10, 64, 10, 10
 CHUNK = 50_000
-RARE = 1_000  # of so many items, one is flagged, one skipped, one noted, and one has labels of two annotators
+RARE = 1_000  # of this number of items, one is flagged, one skipped, one noted, and one has labels of two annotators
 FLAGGED, SKIPPED, NOTED, SHARED = 3, 5, 7, 10  # which ones
 
 
 def make_pool(home: Path, n_items: int) -> None:
-    """Write a store with one project of `n_items` items into `home`, unless a complete one is there."""
+    """Write a store with one project of `n_items` items into `home`, unless there is a complete one."""
     if (home / "complete").exists():
         return
     shutil.rmtree(home, ignore_errors=True)
@@ -124,7 +124,7 @@ def _state(one: int, project: int, classes: list[int], sha256: str) -> tuple[Any
 
 
 def _finish_round(store: Store, project: int) -> None:
-    """A finished round whose embeddings are clusters in a space of few dimensions, as trained networks give them."""
+    """A finished round whose embeddings are clusters in a space of few dimensions, like those of trained networks."""
     log = RoundLog(store, project)
     row = log.request(RoundConfig())
     log.start(row.id)
@@ -270,7 +270,7 @@ class Requests:
         }
 
     def warm_start(self) -> float:
-        """CPU milliseconds of reading ahead, as the server does when it starts."""
+        """CPU milliseconds of the loading that the server does in the background when it starts."""
         from app.web.warm_start import read_last_labeled
 
         start = time.process_time()

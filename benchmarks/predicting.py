@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.predicting [--files 4000]
 
-The bare loop reads, decodes and predicts blocks of the same files and keeps nothing. Last line: one JSON object;
-`ratio` is files per second of `predict` over those of the bare loop in the same run, the median of three alternated
-runs each (at least 0.8 is promised); `rss_growth_mb` is the peak memory of a process that predicts all files above that
-of one that predicts four blocks of them.
+The bare loop reads, decodes and predicts blocks of the same files and stores nothing. Last line: one JSON object;
+`ratio` is files per second of `predict` divided by those of the bare loop in the same run, the median of three
+alternating runs each (at least 0.8 is promised); `rss_growth_mb` is the difference in peak memory between a process
+that predicts all files and one that predicts four blocks of them.
 """
 
 from __future__ import annotations

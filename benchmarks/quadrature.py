@@ -2,7 +2,7 @@
 
     python -m benchmarks.quadrature [--data DIR] [--items 300] [--rows 30]
 
-On 300 random clips of Spoken Digit and 300 pictures of CIFAR-10: the error of the 300 entries of items with themselves
+On 300 random clips of Spoken Digit and 300 pictures of CIFAR-10: the error of the 300 diagonal entries
 and of a block of pairs. Prints one JSON object as its last line.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--items", type=int, default=300)
-    parser.add_argument("--rows", type=int, default=30, help="items of the block; 250: all but 50 of 300")
+    parser.add_argument("--rows", type=int, default=30, help="items of the block; at most 250")
     given = parser.parse_args()
     made = {"spoken_digit": clips(given.data, given.items), "cifar10": pictures(given.data, given.items)}
     print(json.dumps({name: compare(x, given.rows) for name, x in made.items()}))

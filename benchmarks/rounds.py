@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.rounds [--data FOLDER] [--labels 40] [--threads 2]
 
-FOLDER holds manifest.csv (path,label,split), by default the spoken digits of a data folder beside the checkout. The
-first round also prepares inputs, computes the bank of views and the kernel features; the second, ten labels later,
+FOLDER contains manifest.csv (path,label,split); the default is the spoken digits of a data folder beside the checkout.
+The first round also prepares inputs, computes the bank of views and the kernel features; the second, ten labels later,
 reads them from the cache. Both train from scratch.
 
     .venv/bin/python -m benchmarks.rounds --compare-inputs [--items 300] [--steps 100] [--data FOLDER]
@@ -15,7 +15,7 @@ stage "train" contains the bank of augmented views, made once per item; a round 
     .venv/bin/python -m benchmarks.rounds --encoder efficientnet-lite0|FOLDER --data FOLDER
 
 measures rounds of the preset `encoder`: the first encodes the pool, the next reads its features. On 3,000 encoded items
-the next round takes at most 10 s on two idle cores, of that selection at most 3 s.
+the next round takes at most 10 s on two idle cores, including at most 3 s for the selection.
 
 Last line: one JSON object with `first_seconds` and `next_seconds`
 (wall, whole rounds), their stages, and CPU seconds: on a busy machine CPU time is more meaningful than wall time.
@@ -70,14 +70,14 @@ def read_pool(folder: Path) -> tuple[LabeledPool, dict[str, Path]]:
 
 
 def limited(pool: LabeledPool, n_items: int) -> LabeledPool:
-    """Every k-th item, so that all classes and both splits stay."""
+    """Every k-th item, so that all classes and both splits remain."""
     rows = np.unique(np.linspace(0, len(pool.hashes) - 1, min(n_items, len(pool.hashes))).round().astype(np.int64))
     hashes = tuple(pool.hashes[row] for row in rows)
     return dataclasses.replace(pool, hashes=hashes, truth=pool.truth[rows], test=pool.test[rows])
 
 
 def pool_measures(pool: LabeledPool, files: dict[str, Path]) -> PoolMeasures:
-    """What import would measure of the pool's items, test items left out."""
+    """The measurements that an import would make of the pool's items, without test items."""
     paths = [files[name] for name, test in zip(pool.hashes, pool.test, strict=True) if not test]
     if pool.kind == "audio":
         found = [soundfile.info(path) for path in paths]
@@ -93,7 +93,7 @@ def pool_measures(pool: LabeledPool, files: dict[str, Path]) -> PoolMeasures:
 
 
 def with_steps(training: TrainingConfig, steps: int) -> TrainingConfig:
-    """Settings with this number of steps, and as many for refinement as their ratio was."""
+    """Settings with this number of steps, and a proportional number of steps for refinement."""
     refine_steps = max(round(training.refine_steps * steps / training.steps), 1)
     return dataclasses.replace(training, steps=steps, refine_steps=refine_steps)
 

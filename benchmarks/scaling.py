@@ -5,7 +5,7 @@
 Measured on one thread, in CPU seconds: snapshot, prepare, predict and kernel features per item, the similarity graph
 per clip, a training step, the map of 10,000 points, placing one more item on it, and a batch of ten chosen by `bico`
 among `--candidates` items. Ratios are to one training step of the laptop preset in the same run. Totals for larger
-pools are computed from these and marked so. The last line is one JSON object.
+pools are computed from these and marked as computed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def pictures(n: int) -> dict[str, bytes]:
 
 
 def snapshot_seconds(n: int) -> float:
-    """Of a store with n items, by `Pool.snapshot`."""
+    """CPU seconds of `Pool.snapshot` on a store with n items."""
     with tempfile.TemporaryDirectory() as folder, Store.open(home=Path(folder)) as store:
         project = projects.create_project(store, "large", "image", ["a", "b"])
         common = {"project_id": project.id, "media_type": "image/png", "n_bytes": 1, "imported_at": now()}
@@ -94,7 +94,7 @@ def learning(inputs: Inputs, n_steps: int, runtime: Runtime) -> tuple[float, flo
 
 
 def features_seconds(inputs: Inputs, n_landmarks: int) -> float:
-    """Per item, for `scnn` and so many landmarks."""
+    """CPU seconds per item, for `scnn` and this number of landmarks."""
     images = inputs.clean.take(np.arange(len(inputs)))
     nystrom = fit(images[: min(n_landmarks, 128)], by_name("scnn"))
     nystrom.transform(images[:8])
@@ -103,7 +103,7 @@ def features_seconds(inputs: Inputs, n_landmarks: int) -> float:
 
 
 def map_seconds() -> tuple[float, float]:
-    """Of 10,000 points laid out, and of placing one more item beside its neighbors."""
+    """CPU seconds of the layout of 10,000 points, and of placing one more item beside its neighbors."""
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(10, 64))[rng.integers(10, size=MAP_POINTS)] * 3).astype(np.float32)
     vectors += rng.normal(size=vectors.shape).astype(np.float32)
@@ -115,7 +115,7 @@ def map_seconds() -> tuple[float, float]:
 
 
 def propagate_seconds(n: int) -> float:
-    """Per clip of 32 frames, of the similarity graph of n clips: each is warped with its 200 nearest candidates."""
+    """CPU seconds of the similarity graph, per clip of 32 frames: each of n clips is warped with 200 candidates."""
     rng = np.random.default_rng(0)
     clips = ArrayRows(rng.normal(size=(n, 32, 32, 1)).astype(np.float32))
     nearest_clips(clips, np.arange(250), 10)  # loads the compiled comparison
@@ -123,7 +123,7 @@ def propagate_seconds(n: int) -> float:
 
 
 def select_seconds(n: int, q: int) -> tuple[float, int]:
-    """A batch of ten by `bico` among n candidates with q features, and the number of picks."""
+    """CPU seconds of a batch of ten by `bico` among n candidates with q features, and the number of picks."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(n, q)).astype(np.float32) / np.sqrt(q)
     logits = features[:, :10] * 20

@@ -35,7 +35,7 @@ from tests.browser.conftest import CHROMIUM_FLAGS, Server
 from tests.browser.screens import READY
 
 PAINT = "() => performance.getEntriesByName('first-contentful-paint').map((entry) => entry.startTime)[0]"
-PROJECTS = {"Map": HANDWRITTEN, "Grid": HANDWRITTEN}  # the larger one where many items are drawn
+PROJECTS = {"Map": HANDWRITTEN, "Grid": HANDWRITTEN}  # has more items than the other one
 
 
 def prepare(store: Store, name: str) -> ProjectRow:

@@ -26,11 +26,11 @@ from core.coresets.bilevel import greedy
 
 ADAM_STEPS, CG_STEPS = 7_500, 100
 BLOCK = 10_000
-REPEATS = 5  # of ours, of which the median counts
+REPEATS = 5  # of our implementation; the median is used
 
 
 def reference_seconds(rows: torch.Tensor, targets: torch.Tensor, golden: dict[str, Any], steps: int) -> float:
-    """CPU seconds of one pick by the reference schedule on the given inner rows, extrapolated from `steps` steps."""
+    """CPU seconds of one pick by the reference schedule for these inner rows, extrapolated from `steps` steps."""
     pool, pool_targets = torch.from_numpy(golden["pool_features"]), torch.from_numpy(golden["pool_targets"])
     model = torch.nn.Linear(rows.shape[1], targets.shape[1])
     parameters = list(model.parameters())

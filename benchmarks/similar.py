@@ -1,8 +1,8 @@
-"""How long *more like this* takes.
+"""The time of *more like this*.
 
 python -m benchmarks.similar [--items 100000] [--dimensions 1280] [--repeats 20]
-The features of a round lie in a memory-mapped file, as in a store. The first search computes the lengths of the rows
-and is reported apart. The last line is JSON with `similar_ms_median` and `similar_ms_p90`.
+The features of a round are in a memory-mapped file, as in a store. The first search computes the lengths of the rows
+and is reported separately. The last line is JSON with `similar_ms_median` and `similar_ms_p90`.
 """
 
 from __future__ import annotations

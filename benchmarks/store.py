@@ -4,7 +4,7 @@ items.
     python -m benchmarks.store [--items 1000000] [--repeats 200]
 
 Medians of CPU-and-wall time per call on a SQLite file and, where a server is installed, on PostgreSQL. Each number is
-measured in turns on the small and the large project of the same store, so that load affects both equally.
+measured alternately on the small and the large project of the same store, so that load affects both equally.
 `*_growth` = median at the large size / median at the small size; at most 2 is promised. `several_*` is a project
 with two labels per item whose annotator has already labeled the first tenth of the queue.
 

@@ -63,7 +63,7 @@ def one_pass_seconds(request: SelectionRequest) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--threads", type=int, default=2, help="1 gives CPU times that other work disturbs less")
+    parser.add_argument("--threads", type=int, default=2, help="1: CPU times are less affected by other processes")
     parser.add_argument("--only", nargs="*", default=None)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
