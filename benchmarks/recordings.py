@@ -6,8 +6,8 @@ Last line: one JSON object. `<format>_last_over_first` is the ratio of CPU times
 the first one (median of 21; the files were hashed before): at most 1.5 is promised for FLAC, WAV and RF64. OGG and
 MP3 are measured on a quarter of the length: OGG searches its pages, MP3 is decoded from its start, so the ratio grows
 with the length. `<format>_ms` is the last window in milliseconds. RF64 is a sparse file of more than 4 GB with samples
-at both ends; `rf64_hash_s` is the additional cost of the first read in a process. `rss_growth_mb` is the additional memory
-for 328 windows of all files compared with the first one of each.
+at both ends; `rf64_hash_s` is the additional cost of the first read in a process. `rss_growth_mb` is the additional
+memory for 328 windows of all files compared with the first one of each.
 """
 
 from __future__ import annotations
