@@ -46,7 +46,7 @@ def ask(app: Any, method: str, address: str, body: Any = None, headers: dict[str
 
 
 def _alone(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it in a thread of its own: the browser tests' event loop may live in this one."""
+    """Run it in a separate thread, because the event loop of the browser tests may run in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 
@@ -71,7 +71,7 @@ async def _run(app: Any, scope: dict[str, Any], data: bytes) -> Answer:
 
 
 def connect(app: Any, path: str, headers: dict[str, str]) -> list[str]:
-    """Open a WebSocket; gives the kinds of messages the app sent until it waits or ends."""
+    """Open a WebSocket; return the kinds of messages that the app sent until it waited for a message or ended."""
     scope = {
         "type": "websocket",
         "asgi": {"version": "3.0"},

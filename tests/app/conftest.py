@@ -43,7 +43,7 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 
 @pytest.fixture
 def page_store(request: pytest.FixtureRequest, sqlite_home, monkeypatch) -> Iterator[Store]:
-    """`resources` on a store in a temporary folder, as the page server would have it on loopback.
+    """`resources` on a store in a temporary folder, as in a page server on loopback.
 
     `BOTH_DATABASES` of `tests.app.web.api.callers` as a mark of a test or a module runs it on PostgreSQL too."""
     monkeypatch.setenv("WINNOW_HOME", str(sqlite_home))
@@ -52,7 +52,7 @@ def page_store(request: pytest.FixtureRequest, sqlite_home, monkeypatch) -> Iter
     on_postgres = getattr(request, "param", "sqlite") == "postgresql"
     if on_postgres:
         shared = request.getfixturevalue("shared_postgres_url")
-        # Caches of this process are by the address, and ids begin at 1 in every test: each test has an address.
+        # Caches of this process use the address as key, and ids start at 1 in every test: each has its own address.
         monkeypatch.setenv("WINNOW_DATABASE_URL", f"{shared}&application_name=test-{uuid.uuid4().hex}")
     for cached in CACHED:
         cached.cache_clear()
@@ -86,7 +86,7 @@ def post(routes, page_store) -> Callable[..., Answer]:
 
 @pytest.fixture
 def get(routes, page_store) -> Callable[..., Answer]:
-    """`get(path)` with the session cookie of someone who has a name here."""
+    """`get(path)` with the session cookie of a known annotator."""
 
     def fetch(path: str, **headers: str) -> Answer:
         who = annotator_named(page_store, "Ana")

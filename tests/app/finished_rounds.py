@@ -17,7 +17,7 @@ COLUMNS = 6  # of the grid
 
 
 def place(k: int) -> tuple[float, float]:
-    """Where the k-th item lies on the map."""
+    """The position of the k-th item on the map."""
     return float(k % COLUMNS), float(k // COLUMNS)
 
 
@@ -70,7 +70,7 @@ def finish_round(
 
 
 def ask_again(store: Store, project_id: int, item_id: int) -> RoundRow:
-    """A finished round that asks for a second look at the label of one item."""
+    """A finished round that requests a second look at the label of one item."""
     log = RoundLog(store, project_id)
     row = log.request(RoundConfig())
     looks = (PickReason(order=1, score=1.0, second_look=True, trust=0.1, influence=-0.2),)

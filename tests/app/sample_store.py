@@ -57,7 +57,7 @@ def picture(seed: int, size: int = 96) -> bytes:
 
 
 def add_items(store: Store, project: ProjectRow, contents: Sequence[tuple[str, bytes]]) -> list[int]:
-    """Put bytes under names into the project, as an import would."""
+    """Add bytes under names to the project, like an import."""
     rows = []
     for name, data in contents:
         sound = project.kind == "audio"
@@ -89,7 +89,8 @@ def add_items(store: Store, project: ProjectRow, contents: Sequence[tuple[str, b
 def audio_project(
     store: Store, name: str = "Spoken digits", n: int = 40, *, seed: int | None = None, **settings: object
 ) -> ProjectRow:
-    """Projects have different clips unless `seed` is given: what is drawn for one project then serves the others."""
+    """Projects have different clips unless `seed` is given; with it, drawings for one project are reused for the
+    others."""
     made = create_project(store, name, "audio", DIGITS, settings=ProjectSettings(**settings), guidelines=GUIDELINES)
     first = made.id * 1000 if seed is None else seed
     add_items(store, made, [(f"clip_{i:03d}.wav", clip(first + i)) for i in range(n)])
@@ -109,7 +110,7 @@ GUIDELINES = "Write down what is said.\nIf two digits are heard, take the first.
 
 
 def finish_round(store: Store, project: ProjectRow, n_picks: int = 10, seed: int = 0) -> list[int]:
-    """A finished round with predictions for every item; gives the picks in order."""
+    """Store a finished round with predictions for every item; return the picks in order."""
     pool, log = Pool(store, project.id), RoundLog(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)

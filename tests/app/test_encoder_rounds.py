@@ -160,7 +160,7 @@ def test_a_bad_folder_is_refused_and_nothing_is_kept(store, tmp_path, capsys):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """What huggingface_hub asks for of one small repository."""
+    """The responses to huggingface_hub's requests for one small repository."""
 
     commit = "a" * 40
     files: dict[str, bytes]
@@ -194,7 +194,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Import, display and rounds give the same answer about a file, and people and the model see the same picture."""
+"""Import, display and rounds accept and refuse the same files, and people and the model see the same picture."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def cmyk() -> bytes:
 
 
 def on_its_side() -> bytes:
-    """Stored 40 wide and 30 high with a bright upper half; to be turned clockwise: a bright right half."""
+    """Stored 40 wide and 30 high with a bright upper half, with a clockwise orientation: shown with a bright right
+    half."""
     pixels = np.zeros((30, 40), np.uint8)
     pixels[:15] = 255
     exif = Image.Exif()

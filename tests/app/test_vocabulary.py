@@ -1,8 +1,8 @@
-"""Messages use the terms of docs/glossary.md: no retired word is left in a sentence that people read.
+"""Messages use the terms of docs/glossary.md: no message to users contains a retired word.
 
-Read from the sources: string literals with a space, without docstrings (which `python -m app --help` shows, so those of
-`app/cli/main.py` count), and the texts of the widgets. Docstrings and comments have a list of their own: idioms and
-metaphors that have a usual technical term.
+The messages are the string literals of the sources with a space, and the texts of the widgets. Docstrings are included
+only for `app/cli/main.py`, because `python -m app --help` shows them. Docstrings and comments have a separate list:
+idioms and metaphors that have a usual technical term.
 """
 
 from __future__ import annotations

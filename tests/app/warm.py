@@ -1,4 +1,4 @@
-"""Imported by the fork server of `worker_processes`: loads what a round loads, once, on one thread."""
+"""Imported by the fork server of `worker_processes`: loads the libraries of a round once, on one thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch.set_num_threads(1)
 
 
 def warm_up() -> None:
-    """One tiny round, so that torch's and numba's first-time work is done before workers are forked."""
+    """Run one tiny round, so that torch and numba are initialized before workers are forked."""
     from core.rounds.pipeline import run_round
     from core.rows import MemoryRowCache
     from core.runtime import Runtime

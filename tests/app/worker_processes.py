@@ -27,7 +27,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
 def start_fork_server() -> None:
-    """With one thread for arithmetic: a process must not be forked while others compute in it."""
+    """With one thread for arithmetic: a process must not be forked while other threads compute in it."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ |= ONE_THREAD
     try:
@@ -38,7 +38,7 @@ def start_fork_server() -> None:
 
 
 def quick_config(**selection: Any) -> RoundConfig:
-    """Everything a round does, in as little arithmetic as it takes. The map shows the main directions."""
+    """All stages of a round with as little computation as possible. The map shows the principal components."""
     return RoundConfig(
         preset="smoke",
         media=MediaConfig(image_size=8, channels=3),
@@ -57,17 +57,17 @@ class Place:
     url: str | None = None
     artifacts: str | None = None
     slow: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds before and after its work
-    gates: Mapping[str, Path] = field(default_factory=dict)  # stage -> file that must be there before its work
-    records_gate: Path | None = None  # file that must be there before any record of a simulation after the first
+    gates: Mapping[str, Path] = field(default_factory=dict)  # stage -> file that must exist before its work
+    records_gate: Path | None = None  # file that must exist before any record of a simulation after the first
     unit_rows: int | None = None
-    stale_seconds: float = 30.0  # a killed process is noticed at once, and a slow one is not taken for dead
+    stale_seconds: float = 30.0  # a killed process is detected at once, and a slow one does not count as dead
     memory_bytes: int | None = None  # beyond what the process has when it first selects, with all threads running
     environment: Mapping[str, str] = field(default_factory=dict)
     version: str | None = None  # of the engine's workflows; None: that of this program
 
 
 def work(place: Place, log: Path) -> None:
-    """What the process runs; ends by a signal."""
+    """The main function of the process; it ends by a signal."""
     os.environ |= {**ONE_THREAD, **place.environment}
     if place.unit_rows:
         os.environ["WINNOW_UNIT_ROWS"] = str(place.unit_rows)
@@ -93,7 +93,7 @@ def work(place: Place, log: Path) -> None:
     store = Store.open(place.url, place.home)
     if place.artifacts:
         store.artifacts_address = place.artifacts
-    # An idle worker that polls ten times a second takes a tenth of a core, which the others need.
+    # An idle worker that polls ten times a second uses a tenth of a core, which other processes need.
     intervals = Intervals(loop=0.2, heartbeat=0.2, queues=0.2, stale=place.stale_seconds)
     worker = Worker(store, intervals, device="cpu")
     if place.memory_bytes:
@@ -132,7 +132,7 @@ def lingering(function: Callable[..., Any], seconds: float, gate: Path | None) -
 
 
 def held(function: Callable[..., Any], gate: Path) -> Callable[..., Any]:
-    """The first call goes through at once, later ones when the gate is there."""
+    """The first call is not held; later ones wait until the gate exists."""
     calls = iter(range(1_000_000))
 
     def hold(*args: Any) -> Any:
@@ -156,7 +156,7 @@ class WorkerProcess:
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
-        """-9, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         if self.process.is_alive():
             self.signal(signal.SIGKILL)
         self.process.join(120)
@@ -168,7 +168,7 @@ class WorkerProcess:
 
 
 class Crew:
-    """Workers of one test; none of them outlives it."""
+    """Workers of one test, which end with it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.workers = folder, list[WorkerProcess]()
@@ -193,7 +193,7 @@ def crew_in(folder: Path) -> Iterator[Crew]:
 
 
 def until(holds: Callable[[], Any], seconds: float = 120.0, what: str = "it") -> Any:
-    """Wait until `holds()` gives something true, and return that."""
+    """Wait until `holds()` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := holds():

@@ -235,7 +235,7 @@ def test_an_unexpected_error_is_a_sentence_too(home, monkeypatch, capsys, proble
 
 
 def test_a_round_is_requested_and_followed_until_it_ends(sounds, home, monkeypatch, capsys):
-    """The test does what a worker would do: nothing else happens between the request and following it."""
+    """The test takes the role of the worker: nothing else happens between the request and following it."""
     assert main(["round", "animals", "--no-wait", "--json"]) == 0
     asked = result(capsys)
     assert (asked["round"], asked["status"]) == (1, "requested")

@@ -51,7 +51,7 @@ def wait_for(holds, seconds: float = 180.0) -> None:
 
 @pytest.fixture
 def made_run(sqlite_store, monkeypatch):
-    """A run whose server only answers health checks and whose worker only sleeps."""
+    """A run whose server only responds to health checks and whose worker only sleeps."""
     port = free_port()
     monkeypatch.setattr(server_command, "command", lambda host, port: [sys.executable, "-c", SERVER, str(port)])
     place = Locations(home=sqlite_store.home, database_url=sqlite_store.url, artifacts="", port=port)
@@ -131,7 +131,7 @@ def test_a_service_that_ignores_sigterm_is_killed(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_real_app_starts_with_its_sample_projects_and_ends_on_ctrl_c(tmp_path):
-    """`make run` without the installation: the address in one line, and nothing left afterwards."""
+    """`make run` without the installation: the address in one line, and no process remains afterwards."""
     port = free_port()
     environment = os.environ | {"WINNOW_HOME": str(tmp_path / "home"), "WINNOW_PORT": str(port)}
     for name in ("WINNOW_DATABASE_URL", "WINNOW_ARTIFACTS", "WINNOW_HOST", "WINNOW_TOKEN"):

@@ -40,7 +40,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that jobs run in; they do nothing, and go on doing it until they are killed."""
+    """The processes of the jobs; they do nothing until they are killed."""
     made: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
@@ -67,7 +67,7 @@ def wait_for(holds: Callable[[], bool], otherwise: str) -> None:
 
 
 def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(home, tmp_path):
-    """The project named like the number of another is the one that is exported."""
+    """A project whose name is the number of another project is exported, and not that other project."""
     with Store.open(home=home) as store:
         create_project(store, "2", "audio", ["x"])
         create_project(store, "-p <b>two</b>", "audio", ["dog"])
@@ -203,7 +203,7 @@ OLD_FILES = [
 
 @pytest.mark.parametrize(("files", "status", "result", "error"), OLD_FILES)
 def test_jobs_of_the_version_before_are_read(home, files, status, result, error):
-    """Their folders have a command line instead of a request, and an exit code instead of a message."""
+    """Their folders have a command line in place of a request, and an exit code in place of a message."""
     job = json.dumps(OLD_JOB | {"id": "0123456789ab"}).encode()
     write_files(home / "jobs" / "0123456789ab", files | {"job.json": job, "lock": b""})
     [view] = jobs.list_jobs(home, 1)
@@ -213,7 +213,7 @@ def test_jobs_of_the_version_before_are_read(home, files, status, result, error)
 
 
 def test_a_killed_process_is_reported_as_lost_and_a_paused_one_is_not(home, started):
-    """The lock of the kernel decides, so every process that reads the job sees the same at once."""
+    """The kernel's lock determines the state, so every process that reads the job sees the same state at once."""
     job = jobs.start(home, "Export", ExportRequest(project_id=1, target=str(home / "x.zip")))
     os.kill(started[0].pid, signal.SIGSTOP)
     view = jobs.find_job(home, job.id)

@@ -1,4 +1,4 @@
-"""The folder of an exported model: it runs without Winnow and torch, and describes what it came from."""
+"""The folder of an exported model: it runs without Winnow and torch, and describes its origin."""
 
 from __future__ import annotations
 

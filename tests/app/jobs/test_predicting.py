@@ -53,7 +53,7 @@ def shapes(made_shapes, home, monkeypatch) -> Iterator[Drawn]:
 
 @pytest.fixture
 def files(tmp_path) -> Path:
-    """New pictures in nested folders, among them one that is damaged, and a file of another kind."""
+    """New pictures in nested folders, one of them damaged, and a file of another kind."""
     folder = tmp_path / "files"
     for number in range(N_FILES):
         path = folder / f"part {number % 2}" / f"{number:02d}.png"

@@ -35,7 +35,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def shapes(home) -> Drawn:
-    """30 labeled pictures and 12 held out."""
+    """30 labeled pictures and 12 test items."""
     with Store.open(home=home) as store:
         drawn = draw_project(store, 45, n_held_out=12)
         drawn.label(drawn.item_ids[12:42])
@@ -43,7 +43,7 @@ def shapes(home) -> Drawn:
 
 
 def finish_round_with_a_model(drawn: Drawn) -> None:
-    """What a round leaves that a summary reads: its settings and its network."""
+    """Store the outputs of a round that a summary reads: its settings and its network."""
     store, log = drawn.store, RoundLog(drawn.store, drawn.project_id)
     project = get_project(store, drawn.project_id)
     row = log.request(round_config(project.settings, project.kind))

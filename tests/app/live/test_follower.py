@@ -119,7 +119,7 @@ def test_test_labels_change_nothing(made):
 
 
 def test_wrong_labels_are_suspected_in_review_and_none_is_changed(made):
-    """Only where features do not depend on labels; a label that someone has decided is not listed again."""
+    """Only if features do not depend on labels; a label with a decision is not listed again."""
     finish_round(made, settings={"encoder": {"name": "efficientnet-lite0", "identity": "0" * 64}})
     label(made, *range(30))
     wrong = {made.items[31]: 0, made.items[35]: 0, made.items[39]: 1}  # classes 1, 2 and 0

@@ -1,4 +1,4 @@
-"""The live head follows labels as the head of a round on the same labels would."""
+"""The live head gives the predictions of a round's head on the same labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: messages arrive in order, errors keep their type, and no process stays behind."""
+"""Child processes: messages arrive in order, errors keep their type, and no process remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes train one model: what a machine with several GPUs does, here on the CPU."""
+"""Several processes train one model, as on a machine with several GPUs, here on the CPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_cancelling_ends_all_training_processes(tmp_path):
 
 
 def test_the_error_of_a_training_process_reaches_the_worker():
-    """With its type and its sentence, whatever else the processes print."""
+    """With its type and its message, regardless of other output of the processes."""
     line = encode(error_message(TrainingFailed("The loss was not a number.")))
     code = f"print('a library prints this'); print({line!r}); raise SystemExit(1)"
     with (

@@ -26,7 +26,7 @@ UNITS = ((0, 5), (5, 9))
 
 
 class Engine:
-    """In place of the engine and the worker: steps run at once, units are recorded."""
+    """Replaces the engine and the worker: steps run immediately, units are recorded."""
 
     def __init__(self, store: Any, project_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log, self.monkeypatch = RoundLog(store, project_id), monkeypatch
@@ -223,7 +223,7 @@ def test_waiting_rounds_are_enqueued_once_and_orphans_end(engine, monkeypatch):
     assert engine.enqueued == [round_] and engine.status() == "requested"
     workflows.enqueue_waiting(store)
     assert engine.status() == "failed" and "stopped from outside" in engine.log.get(engine.round_id).error
-    workflows.enqueue_waiting(store)  # nothing waits: the engine is not asked
+    workflows.enqueue_waiting(store)  # nothing waits: the engine is not queried
     assert len(engine.asked_for) == 3
     asked = comparisons.request(store, engine.round_id, ["badge"])
     workflows.enqueue_waiting(store)

@@ -1,4 +1,4 @@
-"""A worker process outlives encoders that fail: its round ends with a sentence, and the next round runs."""
+"""A worker process survives encoders that fail: its round ends with a message, and the next round runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.core.media.samples import tone, wav
 
 @pytest.fixture
 def five_seconds(sqlite_store, tmp_path):
-    """A project with clips of 5 s and one of 8 s, and a test clip of 60 s that decides nothing."""
+    """A project with clips of 5 s and one of 8 s, and a test clip of 60 s, which the settings do not depend on."""
     folder = tmp_path / "clips"
     folder.mkdir()
     for k in range(30):

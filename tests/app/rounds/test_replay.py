@@ -1,4 +1,4 @@
-"""A replay starts from the pool of its original, whatever happened to the project since."""
+"""A replay starts from the pool of its original, regardless of later changes to the project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.app.real_rounds import import_clips, quick_settings, run_round_here
 
 
 def pool_of(store: Store, row: RoundRow) -> PoolSnapshot:
-    """What the round starts from."""
+    """The pool at the start of the round."""
     of = StoredRound(store, row, {}, ignore)
     result = steps.perform(SNAPSHOT, of)
     return StoredRound(store, row, {SNAPSHOT: result.to_dict()}, ignore).start.snapshot

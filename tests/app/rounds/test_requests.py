@@ -23,7 +23,7 @@ from tests.round_pools import Drawn, draw_project
 
 
 def finish(drawn: Drawn, item_ids: list[int], config: RoundConfig | None = None, encoded: int = 0, **metrics) -> int:
-    """A finished round with these picks, without having run one."""
+    """A finished round with these picks, written without running it."""
     log = RoundLog(drawn.store, drawn.project_id)
     row = log.request(config or quick_config())
     log.start(row.id)

@@ -24,7 +24,7 @@ RATE = 8_000
 
 
 def tones(n_seconds: int) -> np.ndarray:
-    """Seconds of a low and of a high tone in turn, with noise."""
+    """A low and a high tone that alternate every second, with noise."""
     time = np.arange(n_seconds * RATE) / RATE
     hertz = np.where(time.astype(int) % 2 == 0, 400, 2_000)
     return 0.3 * np.sin(2 * np.pi * hertz * time) + 0.01 * np.random.default_rng(0).standard_normal(len(time))

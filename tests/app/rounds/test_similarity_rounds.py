@@ -80,7 +80,7 @@ def asked(project) -> tuple[Store, RoundRow]:
 
 
 def through(store: Store, row: RoundRow, steps: tuple[str, ...], results: dict | None = None) -> dict:
-    """The results of these steps, each from what the steps before stored."""
+    """The results of these steps; each reads what the previous steps stored."""
     results = {} if results is None else results
     for step in steps:
         found = perform(step, StoredRound(store, row, results, ignore))
@@ -135,7 +135,7 @@ def test_a_round_stores_and_exports_the_refined_network_and_a_replay_gives_the_s
 
 
 def test_a_step_that_lost_its_worker_refines_to_the_same_network(project):
-    """From what the steps before stored, in another object: as another worker would."""
+    """From the stored results of the previous steps, in another object, like another worker."""
     store, row = ask(project, refining_config(steps=60))
     before = through(store, row, STEPS[: STEPS.index("refine")])
 

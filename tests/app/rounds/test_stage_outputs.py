@@ -1,4 +1,4 @@
-"""The codec: what a stage gives is what the next one gets, through files and JSON."""
+"""The codec: the output of a stage reaches the next one unchanged, through files and JSON."""
 
 from __future__ import annotations
 

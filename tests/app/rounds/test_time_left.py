@@ -43,8 +43,8 @@ def row(stage: str, done: int, total: int, seconds: float, note: str = "") -> Pr
 
 def simulated(seed: int, load: float = 1.0, slower: float = 1.0) -> tuple[list[ProgressRow], dict[str, float]]:
     """Rows as a worker writes them, once a second, and when each step ended. A unit takes a random time around its
-    mean; the first units of a phase take three times as long; about once a minute all stops for some seconds; from
-    a random moment on, the machine is slower by `load`; all of the time, by `slower`."""
+    mean; the first units of a phase take three times as long; about once a minute everything stops for some seconds;
+    from a random moment on, the machine is slower by the factor `load`; all of the time, by the factor `slower`."""
     rng = np.random.default_rng(seed)
     rows, ends, clock, written = [row(START, 1, 1, 0.0, "w")], {}, 0.2, 0.0
     turn = rng.uniform(20, 200)
@@ -67,7 +67,7 @@ def simulated(seed: int, load: float = 1.0, slower: float = 1.0) -> tuple[list[P
 
 
 def followed(rows: Sequence[ProgressRow], expected: Expected, every: float = 1.0) -> list[tuple[float, TimeLeft]]:
-    """The time left every second, or every so many, from the rows until then."""
+    """The time left at every second, or at every n-th second, from the rows up to then."""
     times = [(one.at - BEGIN).total_seconds() for one in rows]
     shown, upto = [], 0
     for second in np.arange(0.0, times[-1], every):
@@ -96,7 +96,7 @@ def second_half_errors(shown: Sequence[tuple[float, TimeLeft]], ends: dict[str, 
 
 
 def rises(shown: Sequence[tuple[float, TimeLeft]]) -> list[tuple[str, float, float]]:
-    """(step, before, after) where the stage's time left rose by more than a small correction."""
+    """(step, before, after) for each rise of the stage's time left by more than a small correction."""
     found = []
     for (_, a), (_, b) in pairwise(shown):
         if a.step == b.step and a.stage_seconds is not None and b.stage_seconds is not None:
@@ -106,7 +106,7 @@ def rises(shown: Sequence[tuple[float, TimeLeft]]) -> list[tuple[str, float, flo
     return found
 
 
-RULE = Expected(dict.fromkeys(NAMES, 10.0))  # wrong for every step, as a rule for another machine is
+RULE = Expected(dict.fromkeys(NAMES, 10.0))  # wrong for every step, like a rule for another machine
 
 
 @pytest.mark.slow
@@ -124,14 +124,14 @@ def test_on_a_simulated_clock_the_error_is_small_and_the_time_left_does_not_jump
 
 
 def comparable(past: Sequence[ProgressRow]) -> Expected:
-    """What a finished round lets the next one expect, if that computes all of it again."""
+    """The estimate that a finished round gives for the next one, if that computes everything again."""
     steps = {step.name: step for step in steps_of(past)}
     phases = {name: step.phases for name, step in steps.items()}
     return Expected({name: step.seconds for name, step in steps.items()}, True, phases)
 
 
 def round_errors(shown: Sequence[tuple[float, TimeLeft]], ends: dict[str, float]) -> dict[str, list[float]]:
-    """As `second_half_errors`, of the time left of the whole round."""
+    """Like `second_half_errors`, for the time left of the whole round."""
     whole = [(at, dataclasses.replace(left, stage_seconds=left.round_seconds)) for at, left in shown]
     total, before, errors = max(ends.values()), 0.0, {}
     for step, end in ends.items():
@@ -143,7 +143,7 @@ def round_errors(shown: Sequence[tuple[float, TimeLeft]], ends: dict[str, float]
 
 
 def round_rises(shown: Sequence[tuple[float, TimeLeft]]) -> list[tuple[str, float, float]]:
-    """As `rises`, of the time left of the whole round."""
+    """Like `rises`, for the time left of the whole round."""
     return rises([(at, TimeLeft("", stage_seconds=left.round_seconds)) for at, left in shown])
 
 
@@ -161,7 +161,7 @@ def test_with_a_comparable_round_the_whole_round_is_estimated_from_its_phases():
 
 @pytest.mark.slow
 def test_the_whole_round_is_known_on_a_machine_that_is_seven_times_slower_than_before():
-    """From its first long stage on, at the speed of the stage that runs."""
+    """From its first long stage on, by the speed of the running stage."""
     rows, ends = simulated(2, slower=7.0)
     shown = followed(rows, comparable(simulated(100)[0]), every=4.0)
     errors = round_errors(shown, ends)
@@ -183,7 +183,7 @@ def test_the_whole_round_is_known_again_after_the_machine_has_become_slower(seed
 
 @pytest.mark.slow(2)
 def test_without_a_comparable_round_the_whole_round_is_stated_once_its_speed_is_measured():
-    """Here every step takes seven times what the rule expects, give or take a third."""
+    """Here every step takes about seven times the expected time, with a random deviation of a third."""
     rng = np.random.default_rng(52)
     rule = Expected({name: step.seconds * rng.lognormal(0, 0.3) for name, step in steps_by_name(100).items()})
     rows, ends = simulated(2, slower=7.0)
@@ -246,7 +246,7 @@ def test_without_new_rows_the_time_left_falls_by_one_unit_at_most():
 
 
 def recorded(name: str) -> list[ProgressRow]:
-    """A round of the laptop preset on two cores. The machine was also used by others, at times heavily."""
+    """A round of the laptop preset on two cores. The machine had other load, at times heavy load."""
     rows = json.loads(RECORDED.read_text())[name]
     return [row(stage, done, total, seconds, note) for seconds, stage, done, total, note in rows]
 
@@ -310,7 +310,7 @@ def test_on_a_recorded_round_the_whole_is_known_though_the_machine_was_slower_th
 
 
 def stated_errors(shown: Sequence[tuple[float, TimeLeft]], ends: dict[str, float]) -> dict[str, list[float]]:
-    """As `second_half_errors`, where a number is stated in steps of STATED_SECONDS or more."""
+    """Like `second_half_errors`, for stated numbers in steps of STATED_SECONDS or more."""
     begins = dict(zip(ends, [0.0, *ends.values()], strict=False))
     stated = {(at, left.step) for at, left in shown if left.stage_seconds is not None and not left.is_short}
     kept = [(at, left) for at, left in shown if (at, left.step) in stated]

@@ -42,7 +42,7 @@ def first(made_round) -> RoundRow:
 
 
 def finished_round(project: tuple[Store, int]) -> tuple[Store, RoundRow]:
-    """A round that trains from the previous model where there is one and reads kernel features and the last map."""
+    """A round that trains from the previous model if there is one and reads kernel features and the last map."""
     config = tones.config_of(proxy="kernel")
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, warm_steps=2))
     store, row = tones.ask(project, config)

@@ -64,7 +64,7 @@ def picks_of(drawn: Drawn, round_id: int) -> list[int]:
 
 
 def begun(worker: WorkerProcess, stage: str, round_id: int | None = None) -> None:
-    """Of that round; of any round if none is named."""
+    """The stages that have begun, of the named round or of any round."""
     line = f": {stage} begins" if round_id is None else f"round {round_id}: {stage} begins"
     until(lambda: worker.lines(line), TIMEOUT_SECONDS, f"the beginning of {stage}")
 
@@ -130,7 +130,8 @@ def states(worker: WorkerProcess) -> set[str]:
 
 
 def pause(worker: WorkerProcess, drawn: Drawn) -> None:
-    """Between two writes: a process that is stopped inside one holds a SQLite file for everybody, whatever it runs."""
+    """Pause between two writes: a process that is stopped during a write keeps the SQLite file locked for all
+    others."""
 
     home = drawn.store.home
 
@@ -163,7 +164,7 @@ def stages_of_living(drawn: Drawn) -> list[str]:
 
 
 def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew, tmp_path):
-    """SIGSTOP ... SIGCONT, as a laptop that sleeps."""
+    """SIGSTOP ... SIGCONT, like a laptop that sleeps."""
     asked, gate = ask(drawn), tmp_path / "gate"
     sleeper = crew.start(place(drawn, gates={"train": gate}, stale_seconds=1.5))
     begun(sleeper, "train")
@@ -233,7 +234,7 @@ def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_w
 
 
 def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_sentence(drawn, crew, tmp_path):
-    """As when the operating system kills a process that uses too much memory."""
+    """Like a process that the operating system kills because it uses too much memory."""
     asked = ask(drawn)
     for _ in range(5):
         worker = crew.start(place(drawn, gates={"prepare": tmp_path / "never there"}))

@@ -1,4 +1,4 @@
-"""The experiment of record: its data, its question and its claims, without its hours."""
+"""The experiment of record: its data, its settings and its claims, without the long computation."""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ def question(data: Path, **changes) -> Question:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_simulation_resumes_from_its_records(data, tmp_path):
-    """kill -9 after the first record: its processes go with it; the next run computes the rest, seeds in parallel, and
-    its last line is JSON; a third run computes nothing. (That trials go on to the same end: tests/core.)"""
+    """kill -9 after the first record: its processes end with it; the next run computes the rest, seeds in parallel, and
+    its last line is JSON; a third run computes nothing. (tests/core checks that resumed trials have the same
+    result.)"""
     out = tmp_path / "out"
     options = [
         "--strategy=margin", "--strategy=uniform", "--start=3", "--batch=2", "--rounds=1", "--seeds=2",
@@ -118,8 +119,8 @@ def is_running(pid: int) -> bool:
 
 
 def test_parts_that_run_side_by_side_share_one_file(data, tmp_path):
-    """Two runs that each do a part write into one folder; neither loses what the other wrote. Parts in folders of
-    their own are merged."""
+    """Two runs that each compute a part write into one folder; neither loses the other's results. Parts in separate
+    folders are merged."""
     one = ResultsFile(tmp_path / "both", question(data, strategies=("bico",)))
     other = ResultsFile(tmp_path / "both", question(data, strategies=("uniform",), seeds=(1,)))
     one.add(RECORDS[0])
@@ -212,7 +213,8 @@ def test_results_of_another_question_are_not_overwritten(data, tmp_path):
 
 
 def test_more_rounds_continue_a_shorter_run(data, tmp_path):
-    """The last round of the shorter run is made again, because it chose nothing; fewer rounds take what is there."""
+    """The last round of the shorter run is repeated, because it chose nothing; a run with fewer rounds uses the
+    results."""
     short = ResultsFile(tmp_path, question(data, strategies=("bico",), plan=Plan(start=3, batch=2, rounds=2)))
     short.write(RECORDS[:3])
     assert short.of_trial("bico", 0) == RECORDS[:3]

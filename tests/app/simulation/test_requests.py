@@ -38,7 +38,7 @@ def with_truth(drawn: Drawn) -> ProjectRow:
 
 
 def fill(store: Store, simulation_id: int, n: int) -> None:
-    """Records as a worker writes them."""
+    """Write records like a worker."""
     question = simulation_requests.question_of(rows.get(store, simulation_id))
     rows.begin(store, simulation_id, rows.get(store, simulation_id).attempt, question.to_dict()["config"], "pool")
     records = [

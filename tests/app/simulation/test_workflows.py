@@ -65,7 +65,7 @@ def undisturbed(store: Store, simulation_id: int, folder: Path) -> list[RoundRec
 
 
 def computed(crew) -> Counter[str]:
-    """How often each record was computed, by what workers logged."""
+    """How often each record was computed, according to the logs of the workers."""
     return Counter(line.split(": ", 1)[1] for line in crew.lines(" is there"))
 
 

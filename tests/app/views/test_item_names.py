@@ -1,4 +1,4 @@
-"""File names that tell the class are not shown: on the map, in Review and in the table of picks."""
+"""File names that reveal the class are not shown on the map, in Review and in the table of picks."""
 
 from __future__ import annotations
 

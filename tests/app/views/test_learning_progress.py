@@ -169,7 +169,7 @@ def test_an_area_holds_the_points_inside_its_polygon():
 
 @pytest.mark.parametrize("n_labeled", [0, 100, 150_000, 199_000, 200_000])
 def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks(n_labeled):
-    """What is drawn is bounded; areas are resolved on all items."""
+    """The number of drawn points is bounded; areas are resolved on all items."""
     label = np.full(200_000, -1)
     label[:n_labeled] = 1
     drawn = map_layers.drawn_rows(label, np.array([199_999, 7]), 200_000)
@@ -185,7 +185,7 @@ def test_a_huge_map_draws_a_stated_sample_that_keeps_labels_and_picks(n_labeled)
 
 
 def test_names_cannot_become_markup_on_a_chart(sqlite_store):
-    """Plotly reads a little HTML in texts."""
+    """Plotly interprets some HTML in texts."""
     made = make_pool(sqlite_store, 2, name="<a href='http://x'>")
     round_id = finished(made, [0, 1], picks=[0])
     found = map_layers.map_layers(made.store, made.project_id, round_id)

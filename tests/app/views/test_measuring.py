@@ -1,4 +1,4 @@
-"""The accuracy on test items of one's own: the same items for every round, and an honest forecast."""
+"""The accuracy on drawn test items: the same items for every round, and a forecast with valid intervals."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def curve(labels, errors, n=400, seed=0):
 
 
 def test_the_effective_size_of_groups_has_students_quantile_for_their_number():
-    """Three groups of four, each all right or all wrong: by hand from the formulas of the docstring, with the quantile
-    of scipy.stats."""
+    """Three groups of four, each all right or all wrong: computed by hand from the formulas of the docstring, with the
+    quantile of scipy.stats."""
     groups, correct = np.repeat([7, 8, 9], 4), np.repeat([True, True, False], 4)
     p, k = 2 / 3, 3.0
     variance = k / (k - 1) * (2 * (4 - 4 * p) ** 2 + (4 * p) ** 2) / 12**2

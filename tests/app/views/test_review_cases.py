@@ -1,4 +1,4 @@
-"""What Review shows: labels that differ between annotators, and labels that a model trained without them
+"""The cases in Review: labels that differ between annotators, and labels that a model trained without them
 contradicts."""
 
 from __future__ import annotations

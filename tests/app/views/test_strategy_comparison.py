@@ -1,4 +1,4 @@
-"""What strategies would pick, compared: overlap, classes and distances against values computed by hand."""
+"""The comparison of strategies: overlap, classes and distances of their picks against values computed by hand."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_number_of_a_pick_avoids_labeled_items():
 
 
 def test_picks_lie_above_the_points_of_a_large_map(finished):
-    """Plotly draws WebGL above shapes, so the rings must be drawn by WebGL where the points are."""
+    """Plotly draws WebGL above shapes, so the rings must be drawn by WebGL if the points are."""
     _, row, _ = finished
     large = dataclasses.replace(layers(5_000, row), drawn=np.arange(5_000), names=dict.fromkeys(range(5000), "x"))
     for found, kind in ((layers(100, row), "scatter"), (large, "scattergl")):

@@ -1,4 +1,4 @@
-"""The grid's orders: equal to sorting all waiting items anew, after every label, for every page."""
+"""The grid's orders equal a new sort of all waiting items, after every label, for every page."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_page_is_found_across_blocks(share, head):
         assert page(order, wanted, limit, offset=offset).tolist() == meant[offset : offset + limit]
     for k in (0, 3, 19, len(meant) // 2, len(meant) - 1):
         assert page(order, wanted, 7, after=meant[k]).tolist() == meant[k + 1 : k + 8]
-    for place in (5, 30, 2_000):  # the last tile may match no more when the next page is asked for
+    for place in (5, 30, 2_000):  # the last tile may no longer match when the next page is requested
         wanted[complete[place]] = False
         following = [one for one in complete[place:] if wanted[one]]
         assert page(order, wanted, 3, after=complete[place]).tolist() == following[:3]

@@ -1,4 +1,4 @@
-"""What Train warns about, against cases made by hand."""
+"""The warnings on Train, for cases made by hand."""
 
 from __future__ import annotations
 

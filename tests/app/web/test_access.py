@@ -1,4 +1,4 @@
-"""The gate in front of everything: host, origin, token, session."""
+"""The checks of every request: host, origin, token, session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_loopback_is_open_without_a_token_and_everything_else_requires_one():
 
 @pytest.mark.parametrize("path", ["/", "/label", "/media/x.png", "/api/session", "/_stcore/upload_file/a/b"])
 def test_beyond_loopback_nothing_is_served_without_the_token(path):
-    """Pages, media, API and uploads alike; only the health check of the launcher answers."""
+    """Pages, media, API and uploads; only the health check of the supervisor is served."""
     for headers in ({}, {"cookie": f"{ACCESS_COOKIE}=guess"}, {"authorization": "Bearer wrong"}):
         answer = ask(OPEN, "GET", f"http://lab.example:8501{path}", None, headers)
         assert answer.status == 401 and b"inside" not in answer.body
@@ -106,7 +106,7 @@ def test_more_host_names_can_be_allowed_for_a_proxy():
 
 
 def test_streamlits_own_media_route_needs_a_session_even_on_loopback():
-    """Streamlit serves /media without a check of its own."""
+    """Streamlit itself serves /media without a check."""
     assert ask(LOCAL, "GET", "/media/x.png").status == 401
     ticket = tickets.issue(KEY, 7, 60)
     assert ask(LOCAL, "GET", "/media/x.png", None, {"cookie": f"{SESSION_COOKIE}={ticket}"}).body == b"inside"

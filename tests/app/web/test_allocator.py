@@ -1,4 +1,4 @@
-"""The page process has few heaps, however many threads allocate memory at once."""
+"""The page process has few heaps, regardless of the number of threads that allocate memory at once."""
 
 from __future__ import annotations
 

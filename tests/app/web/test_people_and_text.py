@@ -1,4 +1,4 @@
-"""Names: who may sign in, what is shown of them, and that nothing in them is read as markup."""
+"""Names: who may sign in, how names are shown, and that nothing in them is interpreted as markup."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_direction_marks_controls_and_breaks_are_visible():
 
 
 def test_a_failing_page_shows_a_number_and_the_log_has_the_cause(monkeypatch, caplog):
-    """The page shows no stack trace; the number on it finds the trace in the log."""
+    """The page shows no stack trace, but a number that identifies the trace in the log."""
     said: list[str] = []
     monkeypatch.setattr(server.st, "error", said.append)
     with caplog.at_level(logging.ERROR):
@@ -131,7 +131,7 @@ WIDGETS = {
 
 
 def test_every_setting_has_one_sentence():
-    """The help of a widget, or `**` that brings it. A control without a visible name needs none."""
+    """The help of a widget, or `**` that contains it. A control without a visible name needs none."""
     bare = []
     for path in (ROOT / "app" / "web" / "screens").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Texts of the screens that are computed by functions: each is checked for every case that people can meet."""
+"""Texts of the screens that are computed by functions: each is checked for every possible case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM ends the page server, also while a drawing takes long."""
+"""SIGTERM ends the page server, even during a long drawing."""
 
 from __future__ import annotations
 

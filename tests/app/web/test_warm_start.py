@@ -47,7 +47,7 @@ def test_a_store_without_labels_or_with_a_damaged_round_starts(sqlite_store):
     assert not thread.is_alive()
 
 
-# Names are read with pyarrow, which imports pandas in the middle of a request. Here that import stands still until a
+# Names are read with pyarrow, which imports pandas in the middle of a request. Here that import is held until a
 # figure is drawn.
 DRAW_DURING_IMPORT = """
 import sys, threading

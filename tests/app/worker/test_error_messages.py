@@ -1,4 +1,4 @@
-"""Errors of background work become a sentence that a person can act on."""
+"""Errors of background work become messages that say what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watched folders end to end: complete files, each once, refusals reported once, whenever a process is killed."""
+"""Watched folders end to end: complete files, each once, refusals reported once, also if a process is killed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ with Store.open() as store:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kill_9_in_the_middle_and_a_restart_double_and_lose_nothing(store, project, folder, home):
-    """60 files, a server killed while it takes them in: every file is one item, every item once in the buffer."""
+    """60 files, a server killed while it imports them: every file is one item, every item once in the buffer."""
     watches.start(store, project, folder, WatchOptions(buffer_size=100))
     for i in range(60):
         (folder / f"{i}.png").write_bytes(picture(i % 3, i))
@@ -215,8 +215,8 @@ def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, c
 
 @pytest.mark.slow
 def test_a_worker_serves_the_watch_and_a_slow_writer_is_waited_for(store, project, folder, monkeypatch):
-    """The thread beside a worker's rounds: a file that keeps growing is imported once, complete. The settling time runs
-    by a clock of the test: no part of the file stays unchanged for long enough, however slow the machine."""
+    """The thread beside a worker's rounds: a file that keeps growing is imported once, complete. The settling time is
+    measured by a clock of the test, so no part of the file stays unchanged for long enough, even on a slow machine."""
     data, clock = picture(0, 0), [0.0]
     monkeypatch.setattr(watch_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
     watches.start(store, project, folder)

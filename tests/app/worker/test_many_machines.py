@@ -36,8 +36,8 @@ def undisturbed_picks(tmp_path: Path) -> list[int]:
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgres_url, tmp_path):
-    """PostgreSQL, two workers, one killed with -9 in the middle: the same picks, nothing computed twice beyond the unit
-    that was lost, and labels keep flowing."""
+    """PostgreSQL, two workers, one killed with -9 in the middle: the same picks, nothing computed twice except the lost
+    unit, and labels can be given meanwhile."""
     expected = undisturbed_picks(tmp_path)
     shared = str(tmp_path / "artifacts")
     home = tmp_path / "home"
@@ -54,7 +54,7 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
         until(lambda: here.lines("-features-") and there.lines("-features-"), TIMEOUT_SECONDS, "both at work")
         there.kill()
         killed = time.monotonic()
-        while time.monotonic() - killed < 1.0:  # labels keep flowing
+        while time.monotonic() - killed < 1.0:  # labels can be given meanwhile
             drawn.label([drawn.item_ids[20]])
             time.sleep(0.05)
         gate.touch()
@@ -75,7 +75,7 @@ def test_two_machines_share_a_round_lose_one_and_end_with_the_same_picks(postgre
 
 @pytest.fixture
 def s3(monkeypatch):
-    """An S3 server on loopback with one bucket, and the environment that finds it."""
+    """An S3 server on loopback with one bucket, and the environment variables for it."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
@@ -100,7 +100,7 @@ def s3(monkeypatch):
 
 @pytest.mark.slow
 def test_a_round_works_with_artifacts_in_an_object_store(s3, tmp_path):
-    """Through a local cache, so that arrays stay memory-mapped; a machine that holds nothing reads them all."""
+    """Through a local cache, so that arrays stay memory-mapped; a machine without local copies reads all of them."""
     expected = undisturbed_picks(tmp_path)
     address = f"s3://winnow/{uuid.uuid4().hex}"
     home = tmp_path / "home"

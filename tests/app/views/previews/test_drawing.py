@@ -1,4 +1,4 @@
-"""Drawings against independent oracles: pure tones, scipy's STFT, a clip read in one piece."""
+"""Drawings compared with independent references: pure tones, scipy's STFT, a clip read in one piece."""
 
 from __future__ import annotations
 

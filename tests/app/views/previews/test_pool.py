@@ -1,4 +1,4 @@
-"""Drawing in limited child processes: a hostile file costs one child for a bounded time, and nothing else."""
+"""Drawing in limited child processes: a hostile file affects only one child, for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest labeled items: the exact answer on small pools, nearly always the exact one on large ones."""
+"""The nearest labeled items: exact on small pools, nearly always exact on large ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.pools import make_pool
 
 
 def exact(embeddings: NDArray[np.float32], labeled: NDArray[np.bool_], row: int, limit: int) -> list[int]:
-    """The plain answer: all distances, sorted."""
+    """The reference: all distances, sorted."""
     rows = np.flatnonzero(labeled)
     rows = rows[rows != row]
     distances = np.linalg.norm(embeddings[rows] - embeddings[row], axis=1)
@@ -36,7 +36,7 @@ def test_the_result_is_exact_on_small_pools(n, e, share):
 
 @pytest.mark.slow
 def test_large_pools_have_a_recall_of_at_least_95_percent():
-    """Embeddings as a classifier gives them: classes, a few directions within them, and noise."""
+    """Embeddings like those of a classifier: classes, a few directions within them, and noise."""
     rng = np.random.default_rng(0)
     n, e = 40_000, 128
     centers, mixing = rng.normal(size=(10, e)) * 2, rng.normal(size=(24, e)) / 2

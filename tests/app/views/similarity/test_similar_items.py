@@ -1,4 +1,4 @@
-"""More like this: exact cosine order, against a plain computation."""
+"""*More like this*: exact cosine order, compared with a direct computation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_mapped_file_gives_the_order_of_the_array(tmp_path, monkeypatch, kept_
 
 
 def test_a_large_round_is_searched_by_an_index_that_finds_nearly_all(monkeypatch):
-    """Clusters in 16 of 48 dimensions, as networks give them: against a comparison with all rows."""
+    """Clusters in 16 of 48 dimensions, like those of networks; the reference is a comparison with all rows."""
     rng = np.random.default_rng(7)
     n, mixing = 30_000, rng.normal(size=(16, 48))
     features = 2 * rng.normal(size=(10, 48))[rng.integers(0, 10, n)] + 0.5 * rng.normal(size=(n, 16)) @ mixing

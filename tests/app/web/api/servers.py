@@ -1,4 +1,4 @@
-"""The API on a port of its own, in a thread of the test's process."""
+"""The API on a separate port, in a thread of the test process."""
 
 from __future__ import annotations
 

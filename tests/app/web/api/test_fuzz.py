@@ -1,4 +1,4 @@
-"""Schemathesis against the running API: no server error, and no answer that its own description does not allow."""
+"""Schemathesis against the running API: no server error, and no response that its OpenAPI document does not allow."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def address(page_store, monkeypatch) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def checks() -> list[Any]:
-    """What every answer is checked for. Schemathesis is imported here, because its import takes two seconds, and every
-    test process would pay for it when it collects this file."""
+    """The checks of every response. Schemathesis is imported here, because its import takes two seconds, and otherwise
+    every test process would import it when it collects this file."""
     from schemathesis import checks
     from schemathesis.specs.openapi import checks as openapi
 

@@ -1,4 +1,4 @@
-"""Members over the API and the client: owners give and remove roles, and own what they create where people sign in."""
+"""Members over the API and the client: owners give and remove roles, and own what they create if sign-in is used."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_project_of_a_token_belongs_to_its_person_where_people_sign_in(page_st
 
 
 def test_an_import_that_creates_a_project_makes_its_person_the_owner(page_store, tmp_path, monkeypatch):
-    """The process of a job acts for the person who started it."""
+    """The process of a job has the rights of the person who started it."""
     olga = annotator_named(page_store, "Olga").id
     (tmp_path / "birds").mkdir()
     (tmp_path / "birds" / "one.wav").write_bytes(sample_store.clip(1))
@@ -72,7 +72,7 @@ def test_an_import_that_creates_a_project_makes_its_person_the_owner(page_store,
 
 
 def run_here(folder: Path) -> SimpleNamespace:
-    """The job without a process of its own."""
+    """Run the job without a separate process."""
     with acting_as(None):
         assert process.main(folder, os.open(folder / "job.json", os.O_RDONLY)) == 0
     return SimpleNamespace(wait=lambda: 0)

@@ -1,4 +1,4 @@
-"""The widgets' routes: verdicts for every event, cards under leases, nobody else's data."""
+"""The widgets' routes: a verdict for every event, cards under leases, no data of other annotators."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_unknown_and_absurd_projects_are_not_found(post, project):
 
 
 def test_a_requests_origin_must_be_our_own_page(post, project):
-    """A ticket alone is not enough for another page, nor another host name."""
+    """A ticket alone is not sufficient for another page or another host name."""
     path = f"/api/projects/{project.id}/state"
     assert post(path, origin="http://127.0.0.1").status == 200
     assert post(path, origin="http://evil.example").status == 403

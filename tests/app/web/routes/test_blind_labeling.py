@@ -1,4 +1,4 @@
-"""Nobody is shown a label as a suggestion of the model, and with several labels per item people label independently."""
+"""No label is shown as a suggestion of the model, and with several labels per item annotators label independently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.app import sample_store
 
 
 def finish_round(store, project, picks=(), confidence=0.6) -> None:
-    """A finished round as the pipeline stores it: one-hot on labeled rows, class 1 with `confidence` elsewhere."""
+    """A finished round in the form of the pipeline: one-hot on labeled rows, class 1 with `confidence` elsewhere."""
     log, pool = RoundLog(store, project.id), Pool(store, project.id)
     row = log.request(RoundConfig())
     log.start(row.id)

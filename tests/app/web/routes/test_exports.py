@@ -1,4 +1,4 @@
-"""Finished exports: for people with a session, by names we made, as files and nothing else."""
+"""Finished exports: only with a session, only by generated names, only as files."""
 
 from __future__ import annotations
 

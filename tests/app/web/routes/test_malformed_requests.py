@@ -1,4 +1,4 @@
-"""Malformed requests get a sentence and never a server error; an invalid event is refused alone, and it is logged."""
+"""Malformed requests get a message and no server error; an invalid event is refused alone, and it is logged."""
 
 from __future__ import annotations
 

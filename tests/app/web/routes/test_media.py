@@ -1,4 +1,4 @@
-"""Media: only with a session, only the named bytes, never as something a browser would run."""
+"""Media: only with a session, only the named bytes, never in a form that a browser would execute."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_missing_or_changed_file_is_reported_and_other_bytes_are_never_sent(ge
 def test_requesting_a_missing_or_changed_file_marks_its_item_until_the_right_bytes_are_back(
     get, clip, page_store, part
 ):
-    """Also where the picture was drawn and kept before; the queue skips the item, its labels stay."""
+    """Also if the picture was drawn and cached before; the queue skips the item, its labels are kept."""
     pool = Pool(page_store, clip.project_id)
     path = page_store.media.path(clip.sha256)
     data = path.read_bytes()
@@ -201,7 +201,7 @@ def test_requesting_a_missing_or_changed_file_marks_its_item_until_the_right_byt
 
 
 def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
-    """Damaged files on the way out."""
+    """Damaged files that are requested."""
     project = sample_store.create_project(page_store, "Broken", "image", ["a"])
     broken = sample_store.picture(1)[:200]
     [item] = sample_store.add_items(page_store, project, [("half.png", broken)])
@@ -211,7 +211,7 @@ def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_stor
 
 
 def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
-    """The oracle is the input that a round prepares; other settings have another address and another drawing."""
+    """The reference is the input that a round prepares; other settings have another address and another drawing."""
     project = get_project(page_store, clip.project_id)
     config = media_settings.of_project(page_store, project).config
     answer = get(model_path(clip, config))

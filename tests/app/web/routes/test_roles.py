@@ -1,4 +1,4 @@
-"""The browser's routes check roles: a closed project is not there for others, and a viewer cannot label."""
+"""The browser's routes check roles: others cannot find a closed project, and a viewer cannot label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads: only with a ticket, bounded, straight into an archive whose names never become paths."""
+"""Uploads: only with a ticket, bounded, written into an archive whose names never become paths."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_uploads_without_a_usable_name_are_refused(put, done, page_store):
 
 
 def test_files_lie_under_their_own_names_in_one_archive_and_hostile_ones_stay_names(put, done, page_store):
-    """Through the import, nothing is written elsewhere; what can be taken keeps its name."""
+    """The import writes nothing elsewhere; accepted files keep their names."""
     for number, name in enumerate(HOSTILE):
         assert put(name, wav(number)).json() == {"bytes": len(wav(number))}
     assert put("page.wav", b"<html>" * 9).status == 200
@@ -117,7 +117,7 @@ def test_a_zip_alone_is_kept_byte_by_byte(put, done, tmp_path):
 
 
 def test_sizes_are_bounded_file_by_file_and_together(put, done, page_store, monkeypatch):
-    """What is over a limit is said with the limit, and leaves nothing behind."""
+    """The message for a file above a limit states the limit, and no file remains."""
     monkeypatch.setenv("WINNOW_MAX_FILE_BYTES", "1000")
     monkeypatch.setenv("WINNOW_MAX_RECORDING_BYTES", "1000")
     monkeypatch.setenv("WINNOW_MAX_ZIP_BYTES", "2500")
@@ -167,7 +167,7 @@ def test_uploads_that_were_never_imported_are_removed(put, done, page_store):
 
 
 def restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed server forgets."""
+    """Clear the state that a killed server loses."""
     monkeypatch.setattr(upload_routes, "_growing", {})
 
 
