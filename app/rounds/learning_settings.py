@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.rounds import media_settings
-from app.rounds.requests import next_config, round_config
+from app.rounds.requests import PLAIN, next_config, round_config
 from app.rounds.timing import estimates
 from app.simulation.settings import apply_changes, parse_changes
 from core.config import RoundConfig, require
@@ -24,7 +24,6 @@ from storage.projects import projects
 from storage.projects.projects import ProjectRow
 
 FIELDS = {"selection.strategy": "strategy", "selection.batch_size": "batch_size", "kernel.network": "kernel_network"}
-PLAIN = ("preset", "seed")  # fields without a section
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def value_of(config: RoundConfig, name: str) -> Any:
 
 def change(store: Store, project: ProjectRow, changes: Sequence[str] | Mapping[str, Any]) -> ProjectRow:
     """Store changes, as `name=value` texts or as a mapping, for all future rounds. All are checked first."""
-    values = dict(changes) if isinstance(changes, Mapping) else _parse(changes)
+    values = dict(changes) if isinstance(changes, Mapping) else parse(changes)
     media = {name.removeprefix("media."): value for name, value in values.items() if name.startswith("media.")}
     fields = {FIELDS.get(name, name): value for name, value in values.items() if name in FIELDS or name in PLAIN}
     others = {name: value for name, value in values.items() if "." in name and name not in FIELDS}
@@ -173,7 +172,8 @@ def change(store: Store, project: ProjectRow, changes: Sequence[str] | Mapping[s
     return media_settings.change(store, project, media) if media else project
 
 
-def _parse(changes: Sequence[str]) -> dict[str, Any]:
+def parse(changes: Sequence[str]) -> dict[str, Any]:
+    """`name=value` texts as values by name, with `PLAIN` settings."""
     plain = [change for change in changes if change.partition("=")[0].strip() in PLAIN]
     found = parse_changes([change for change in changes if change not in plain])
     for change in plain:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from core.config import MediaConfig, from_dict
+from core.config import MediaConfig, from_dict, require
 from core.media.derivation import derive_media, with_length
 from core.types import MediaKind, PoolMeasures
 from storage.database.store import Store
@@ -24,7 +24,7 @@ from storage.projects.projects import ProjectRow
 from storage.rounds.log import RoundLog
 
 Origin = Literal["stored", "pool", "preset"]
-NOTICEABLE = 1.1  # a distortion is visible if one side is scaled by this factor more than the other
+NOTICEABLE = 1.1  # factor: one side of a picture scaled more than the other, or frequencies above the mel band
 SHOWN: dict[MediaKind, tuple[str, ...]] = {
     "audio": (
         "seconds",
@@ -75,9 +75,15 @@ def fix(store: Store, project_id: int) -> ProjectRow:
 
 def change(store: Store, project: ProjectRow, values: Mapping[str, Any]) -> ProjectRow:
     """Replace some of the current media settings. Hop and window are computed from the clip length, rate and number of
-    mel bins unless `values` contains them."""
+    mel bins unless `values` contains them. Refuses frequencies that the sample rate does not have."""
     before = of_project(store, project).config
     config = from_dict(MediaConfig, dataclasses.asdict(before) | dict(values))
+    if "f_max" in values:
+        require(
+            config.f_max <= config.sample_rate / 2,
+            f"Frequencies up to {config.f_max:,.0f} Hz need a sample rate of {2 * config.f_max:,.0f} Hz or more "
+            f"(media.sample_rate); it is {config.sample_rate:,} Hz.",
+        )
     if {"seconds", "sample_rate", "n_mels"} & set(values) and not {"hop", "n_fft"} & set(values):
         config = with_length(config, config.seconds)
     return projects.change_settings(store, project.id, {"media": dataclasses.asdict(config)})
@@ -100,11 +106,19 @@ def _lost_of_clips(config: MediaConfig, measures: PoolMeasures) -> str:
         return "No clip has been measured yet."
     n_long = int((measures.seconds > config.seconds + 1e-3).sum())
     if n_long == 0:
-        return f"Nothing is cut: all {n:,} clips are at most {length} long."
+        return f"Nothing is cut: all {n:,} clips are at most {length} long.{_lost_frequencies(config, measures)}"
     part = {"loudest": f"loudest {length}", "center": f"middle {length}", "start": f"first {length}"}[config.clip_from]
     many = f"{n_long:,} of {n:,} clips are" if n_long != 1 else f"1 of {n:,} clips is"
     windows = f" Predictions use up to {config.predict_windows} windows of each." if config.predict_windows > 1 else ""
-    return f"{many} longer than {length}: the model learns from their {part}.{windows}"
+    return f"{many} longer than {length}: the model learns from their {part}.{windows}" + _lost_frequencies(
+        config, measures
+    )
+
+
+def _lost_frequencies(config: MediaConfig, measures: PoolMeasures) -> str:
+    n = int((measures.sample_rates > NOTICEABLE * 2 * config.f_top).sum())
+    clips = "1 clip has" if n == 1 else f"{n:,} clips have"
+    return f" Frequencies above {config.f_top:,.0f} Hz are left out; {clips} a sample rate for them." if n else ""
 
 
 def _lost_of_pictures(config: MediaConfig, measures: PoolMeasures) -> str:

@@ -31,6 +31,7 @@ from storage.rounds.log import FINISHED, START, ProgressRow, RoundLog, RoundRow,
 from storage.rounds.workers import WorkerRow
 
 MOST_PROGRESS = 5_000  # progress records that a view reads
+PLAIN = ("preset", "seed")  # settings without a section
 
 
 def round_config(settings: ProjectSettings, kind: MediaKind) -> RoundConfig:
@@ -65,15 +66,22 @@ def request_round(
 ) -> RoundRow:
     """Request the next round of a project, or return the one that already waits or runs.
 
-    `changes` are settings for this round only. The first round of a project stores media settings derived from its
-    pool. If the project watches a folder, the round selects from the current candidate buffer, which is stored with the
-    round, so a replay selects from the same items.
+    `changes` are settings by name for this round only, such as "training.method" or "preset". The first round of a
+    project stores media settings derived from its pool. If the project watches a folder, the round selects from the
+    current candidate buffer, which is stored with the round, so a replay selects from the same items.
     """
     if config is None:
         project = media_settings.fix(store, project_id)
-        config = apply_changes(round_config(project.settings, project.kind), changes or {})
+        config = _changed_config(project, changes or {})
     constraint = dict(constraint or {}) | _candidates(store, project_id)
     return RoundLog(store, project_id).request(config, by=by, constraint=constraint)
+
+
+def _changed_config(project: ProjectRow, changes: Mapping[str, Any]) -> RoundConfig:
+    plain = {name: value for name, value in changes.items() if name in PLAIN}
+    settings = from_dict(ProjectSettings, dataclasses.asdict(project.settings) | plain) if plain else project.settings
+    others = {name: value for name, value in changes.items() if name not in plain}
+    return apply_changes(round_config(settings, project.kind), others)
 
 
 def _candidates(store: Store, project_id: int) -> dict[str, Any]:

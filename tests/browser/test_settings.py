@@ -20,6 +20,8 @@ def test_items_are_shown_as_the_network_gets_them_and_the_clip_length_can_be_cha
     page.wait_for_function(LOADED)
     assert page.locator(".winnow-inputs figure").count() == 6
     card = page.locator(".st-key-card-model-inputs")
+    expect(card).to_contain_text("frames of 32 mel bins")
+    expect(card).to_contain_text("Left: the spectrogram of the whole clip. Right: what the network receives.")
     card.locator("summary").click()
     card.get_by_role("spinbutton", name="Clip length in seconds").fill("2.0")
     stands_still(card.get_by_role("button", name="Save"))

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from app.cli.output import print_note, progress_bar, show
+from app.rounds import learning_settings
 from app.rounds.requests import RoundView, request_round, view
-from app.simulation.settings import parse_changes
 from core.types import Progress
 from storage.database.store import Store
 from storage.rounds.log import RoundLog, RoundRow
@@ -19,7 +19,7 @@ NO_WORKER_SECONDS = 10.0  # time after which a missing worker is reported
 def request(store: Store, project_id: int, settings: Sequence[str]) -> RoundRow:
     """Request the next round with the given settings. If a round waits or runs already, it keeps its settings, and a
     note is printed."""
-    changes = parse_changes(settings)
+    changes = learning_settings.parse(settings)
     newest = RoundLog(store, project_id).latest()
     row = request_round(store, project_id, changes=changes)
     if changes and newest is not None and newest.id == row.id:

@@ -10,7 +10,7 @@ import pytest
 from app.cli.main import main
 from app.rounds import learning_settings, media_settings
 from app.rounds import requests as round_requests
-from core.config import MediaConfig, RoundConfig, from_json, preset, to_json
+from core.config import MediaConfig, RoundConfig, from_dict, from_json, preset, to_json
 from core.errors import InvalidInput
 from core.rounds.approach.presets import resolve_preset
 from core.runtime import Runtime
@@ -49,6 +49,21 @@ def test_the_first_request_stores_settings_that_fit_the_pool(five_seconds):
     assert json.loads(to_json(row.config.media)) == stored
     sentence = media_settings.what_is_lost("audio", row.config.media, pool_measures(store, project_id))
     assert sentence.startswith("1 of 31 clips is longer than 5 s: the model learns from their loudest 5 s.")
+
+
+def test_frequencies_that_are_lost_are_named_and_can_be_kept(five_seconds):
+    """The rate of the clips is 2 kHz."""
+    store, project_id = five_seconds
+    project, measures = projects.get_project(store, project_id), pool_measures(store, project_id)
+    derived = media_settings.of_project(store, project).config
+    assert "Frequencies" not in media_settings.what_is_lost("audio", derived, measures)
+    low = media_settings.change(store, project, {"f_max": 500.0}).settings.media
+    sentence = media_settings.what_is_lost("audio", from_dict(MediaConfig, low), measures)
+    assert sentence.endswith(" Frequencies above 500 Hz are left out; 31 clips have a sample rate for them.")
+    with pytest.raises(InvalidInput, match=r"up to 12,000 Hz need a sample rate of 24,000 Hz or more .* it is 16,000"):
+        media_settings.change(store, project, {"f_max": 12_000.0})
+    high = media_settings.change(store, project, {"f_max": 12_000.0, "sample_rate": 24_000}).settings.media
+    assert from_dict(MediaConfig, high).f_top == 12_000 and high["hop"] * 63 > 24_000 * 5 > high["hop"] * 62
 
 
 def test_a_project_with_rounds_keeps_the_settings_they_had(five_seconds):
@@ -150,3 +165,18 @@ def test_the_command_line_shows_and_changes_settings(five_seconds, capsys, monke
     assert RoundLog(store, 1).latest().config.kernel.network == "fnn"
     assert main(["round", "clips", "--no-wait", "--set", "kernel.network=huge"]) == 1
     assert "There is no kernel called 'huge'" in capsys.readouterr().err
+
+
+def test_the_preset_of_one_round_can_be_set_beside_other_settings(five_seconds, capsys, monkeypatch):
+    store, project_id = five_seconds
+    monkeypatch.setenv("WINNOW_HOME", str(store.home))
+    assert main(["round", "clips", "--no-wait", "--set", "preset=huge"]) == 1
+    assert "'auto', 'encoder', 'paper', 'laptop', 'smoke'" in capsys.readouterr().err
+    assert RoundLog(store, project_id).latest() is None
+    changes = ["--set", "preset=paper", "--set", "seed=4", "--set", "training.method=fixmatch"]
+    assert main(["round", "clips", "--no-wait", *changes]) == 0
+    config = RoundLog(store, project_id).latest().config
+    expected = preset("paper", seed=4)
+    assert (config.seed, config.kernel.network, config.training.method) == (4, expected.kernel.network, "fixmatch")
+    assert config.training.network == expected.training.network == "wrn-28-10"
+    assert projects.get_project(store, project_id).settings.preset == "auto"

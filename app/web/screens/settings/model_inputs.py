@@ -27,6 +27,10 @@ ORIGINS = {
     "pool": "derived from the pool; stored by the first round",
     "preset": "as in the rounds so far",
 }
+LEGEND = {
+    "audio": "Left: the spectrogram of the whole clip. Right: what the network receives.",
+    "image": "Left: the picture. Right: what the network receives.",
+}
 PARTS = {"loudest": "The loudest part", "center": "The middle", "start": "The start"}
 FITS = {
     "stretch": "Stretch to the size",
@@ -39,16 +43,22 @@ def section(project: ProjectRow) -> None:
     """The card on Data."""
     media = media_settings.of_project(resources.store(), project)
     measures, item_ids = _pool(project.id, project.revision)
-    height, width, channels = media.config.input_shape(project.kind)
-    shape = f"{width} x {height}" + (" in color" if channels == 3 else "")
-    theme.heading("What the model sees", f"{shape}, {ORIGINS[media.origin]}")
+    theme.heading("What the model sees", f"{_shape(project, media.config)}, {ORIGINS[media.origin]}")
     if not item_ids:
         theme.muted("Import items to see them as the model does.")
         return
+    theme.muted(LEGEND[project.kind])
     _items(project, media.config, item_ids)
     theme.muted(media_settings.what_is_lost(project.kind, media.config, measures))
     with st.expander("Change"):
         _form(project, media)
+
+
+def _shape(project: ProjectRow, config: MediaConfig) -> str:
+    height, width, channels = config.input_shape(project.kind)
+    if project.kind == "audio":
+        return f"{width} frames of {height} mel bins"
+    return f"{width} x {height} pixels" + (" in color" if channels == 3 else " in gray")
 
 
 @st.cache_data(show_spinner=False, max_entries=8)
@@ -131,11 +141,13 @@ def _audio_fields(config: MediaConfig) -> dict[str, Any]:
         windows = st.number_input(
             "Windows for predictions", 1, 64, config.predict_windows, help="Longer clips are scored on several windows."
         )
+        rate_help = "Clips are resampled to this rate. Frequencies above half of it are lost."
+        rate = st.number_input("Sample rate in Hz", 1_000, 192_000, config.sample_rate, 1_000, help=rate_help)
         help_text = "Higher frequencies are left out. 0: half of the sample rate."
         f_max = st.number_input("Highest frequency in Hz", 0.0, 96_000.0, config.f_max, 500.0, help=help_text)
     return {
         "seconds": float(seconds), "n_mels": int(n_mels), "f_min": float(f_min), "clip_from": part,
-        "predict_windows": int(windows), "f_max": float(f_max), "audio_channel": int(channel),
+        "predict_windows": int(windows), "sample_rate": int(rate), "f_max": float(f_max), "audio_channel": int(channel),
     }  # fmt: skip
 
 
