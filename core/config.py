@@ -119,8 +119,9 @@ class SelectionConfig:
     penalty: float = 1e-4
     n_views: int = 16  # augmented views of each labeled or chosen item in the inner problem (the paper: 100)
     max_candidates: int = 100_000  # with more unlabeled items, a seeded sample represents the pool
-    proxy: Literal["kernel", "embedding", "similarity", "head"] = "kernel"  # similarity: graph diffusion, or
-    # the kernel without a graph; head: the head on frozen features, with the expected loss as objective
+    # similarity: graph diffusion, or the kernel without a graph; head: the model's last layer, with the expected loss
+    # as objective; similarity-head: graph diffusion, or the head without a graph
+    proxy: Literal["kernel", "embedding", "similarity", "head", "similarity-head"] = "kernel"
     uncertainty_power: float = 0.0  # bico: an item's weight in the outer loss is (1 - margin) to this power
     max_pairwise: int = 8_192  # largest matrix of all pairs; larger pools are sampled (prob_cover, herding, typiclust)
     near_duplicate: float = (
@@ -342,6 +343,6 @@ def preset(name: Preset, device_type: str = "cpu", seed: int = 0) -> RoundConfig
         seed=seed,
         preset="laptop",
         training=TrainingConfig(predict_views=4, refine_steps=700),  # chosen without test clips: docs/reproduction.md
-        selection=SelectionConfig(proxy="similarity", uncertainty_power=1.0),
+        selection=SelectionConfig(proxy="similarity-head", uncertainty_power=1.0),  # chosen likewise: docs/benchmark.md
         similarity=SimilarityConfig(neighbors=10, reach=0.85),  # chosen without test clips: docs/reproduction.md
     )

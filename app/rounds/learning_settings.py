@@ -75,8 +75,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "selection.proxy",
         "Proxy",
-        "How items are compared when a batch is picked: by kernel, last layer of the model, or similarity of clips.",
-        ("kernel", "embedding", "similarity", "head"),
+        "How items are compared when a batch is picked: by kernel, last layer of the model (embedding, head), or "
+        "similarity of clips. similarity-head: clips by similarity, pictures by head.",
+        ("kernel", "embedding", "similarity", "head", "similarity-head"),
     ),
     Setting("kernel.network", "Kernel", "How the kernel compares two items.", tuple(KERNEL_NETWORKS)),
     Setting(

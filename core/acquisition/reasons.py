@@ -67,7 +67,7 @@ def outer_path(request: SelectionRequest, config: SelectionConfig, rows: RowArra
     """(m + 1,) outer loss of the proxy along the batch, on at most OUTER_ROWS unlabeled rows; None without a model."""
     if is_cold(request) or request.n_classes < 2:
         return None
-    if config.proxy == "head":
+    if bico.proxy_of(request, config) == "head":
         return np.array(bico.head_path(request, config, rows))
     features = bico.proxy_features(request, config)
     if features.shape[1] == 0:

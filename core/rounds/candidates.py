@@ -98,14 +98,17 @@ def why_no_model(context: StageContext, inputs: Inputs) -> str | None:
 def features_are_read(context: StageContext, inputs: Inputs) -> bool:
     """Whether the selection of this round reads kernel features.
 
-    Rounds with an encoder do not. Other rounds do not either if the proxy is the similarity graph, the graph contains
-    every candidate, and there is a model: the proxy then reads diffusion features, distances are those of the
-    embeddings, and near-duplicates are found on the inputs.
+    Rounds with an encoder do not. Other rounds do not either if there is a model and the proxy is the similarity graph
+    that contains every candidate, or the head in its place: the proxy then reads diffusion features or embeddings,
+    distances are those of the embeddings, and near-duplicates are found on the inputs.
     """
     if inputs.encoder:
         return False  # the features of the encoder are those of the proxy
-    if context.config.selection.proxy != "similarity" or why_no_model(context, inputs) is not None:
+    proxy = context.config.selection.proxy
+    if proxy not in ("similarity", "similarity-head") or why_no_model(context, inputs) is not None:
         return True
+    if proxy == "similarity-head":
+        return False
     if not context.config.similarity.neighbors or inputs.kind != "audio":
         return True
     snapshot = context.snapshot

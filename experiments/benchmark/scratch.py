@@ -100,13 +100,14 @@ def small_version(whole: Path, target: Path, most: int) -> Path:
 
 
 def question(name: str, run: Run, seed: int) -> Question:
-    """The simulation of one set with one seed."""
+    """The simulation of one set with one seed. A set that is not in SETS has the name of its folder."""
+    folder = SETS.get(name, name)
     return Question(
-        data=str(manifest_of(SETS[name], run).resolve()),
+        data=str(manifest_of(folder, run).resolve()),
         strategies=STRATEGIES,
         seeds=(seed,),
         plan=Plan(start=N_CLASSES, batch=N_CLASSES, rounds=len(PER_CLASS) - 1),
-        config=config_of(SETS[name], run.data, SIZES[run.size].steps),
+        config=config_of(folder, run.data, SIZES[run.size].steps),
     )
 
 

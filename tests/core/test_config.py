@@ -59,7 +59,8 @@ def test_a_laptop_round_stored_by_version_0_1_keeps_the_settings_it_had():
     stored = from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text())
     similarity = SimilarityConfig(neighbors=10, reach=0.7)
     training = dataclasses.replace(preset("laptop").training, refine_steps=0)  # and networks were not refined
-    now = dataclasses.replace(preset("laptop"), training=training)
+    selection = dataclasses.replace(preset("laptop").selection, proxy="similarity")  # pictures had the kernel
+    now = dataclasses.replace(preset("laptop"), training=training, selection=selection)
     assert stored == dataclasses.replace(now, labels=unchecked, similarity=similarity)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.benchmark import approaches, goals, page, scratch, sets
+from experiments.benchmark import approaches, goals, page, scratch, scratch_tune, sets
 from experiments.benchmark.protocol import Pool, first_labels, run_trial
 from experiments.benchmark.sets import FeatureSet, long_tailed, sampled
 from experiments.benchmark.statistics import Results
@@ -222,6 +222,27 @@ def test_the_small_size_from_scratch_has_fewer_steps_and_a_sample_of_the_pool_wi
     assert sum(row["split"] == "test" for row in small) == 50 and len(full) == 2_050
     assert (usual.steps, quick.steps) == (2_100, 700) and quick.refine_steps == round(usual.refine_steps / 3)
     assert quick.learning_rate == usual.learning_rate
+
+
+def test_variants_from_scratch_are_tuned_on_the_pool_without_its_test_items(tmp_path):
+    rows = [
+        {"path": f"{split}/{label}{number}.wav", "label": label, "split": split}
+        for label in "ab" for number in range(40) for split in ("pool", "test")
+    ]  # fmt: skip
+    small = tmp_path / "small" / "manifest.csv"
+    for row in rows:
+        (small.parent / row["path"]).parent.mkdir(parents=True, exist_ok=True)
+        (small.parent / row["path"]).write_text(row["path"])
+    with small.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, ["path", "label", "split"])
+        writer.writeheader()
+        writer.writerows(rows)
+    with scratch_tune.tune_manifest(small, tmp_path / "tune").open(newline="") as lines:
+        found = list(csv.DictReader(lines))
+    assert sorted(row["path"] for row in found) == sorted(row["path"] for row in rows if row["split"] == "pool")
+    assert all((tmp_path / "tune" / row["path"]).read_text() == row["path"] for row in found)
+    for label in "ab":
+        assert sum(row["label"] == label and row["split"] == "test" for row in found) == 10
 
 
 def test_pictures_of_arrays_become_files_with_a_manifest(tmp_path):

@@ -206,7 +206,8 @@ def _by_rule(config: RoundConfig, n_items: int, kind: MediaKind) -> dict[str, fl
     if has_graph or described:
         seconds["refine"] = described + config.training.refine_steps * per_step * REFINE_STEP
     seconds["propagate"] = _graph_seconds(n_items, width) if has_graph else 0.0
-    if not (has_graph and config.selection.proxy == "similarity"):  # else no stage reads kernel features
+    needs_no_kernel = ("similarity", "similarity-head") if has_graph else ("similarity-head",)
+    if config.selection.proxy not in needs_no_kernel:  # else no stage reads kernel features
         seconds["features"] = candidates * n_landmarks * per_entry
     seconds["select"] = picks * n_landmarks * (candidates * PER_PICK_AND_ENTRY + 2 * n_views * per_entry)
     return seconds

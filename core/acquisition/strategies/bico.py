@@ -17,11 +17,12 @@ Departures and details
 - `config.proxy = "embedding"` replaces kernel features by the last layer, scaled to a mean square length of 1.
   "similarity" replaces them by diffusion features of the similarity graph (`core.similarity.diffusion`) if there is
   one, without views: a label then extends over its cluster, and the batch covers the clusters that matter most.
-- `config.proxy = "head"`: the model is a softmax head on frozen features, so the proxy is the model itself. With its
-  own predictions as labels, P - Y vanishes, and so does the implicit gradient. The objective is therefore the expected
-  loss to second order: the Hessian of the head's loss does not depend on the unknown label, so neither does the
-  decrease of the posterior variance of the logits. With one curvature for all classes and items, this is weighted
-  V-optimal design (`core.coresets.design`) with the labeled items given:
+  "similarity-head" is "similarity" with a graph and "head" without one; without a model it is "kernel".
+- `config.proxy = "head"`: the proxy is the model's own last layer, a softmax head on the features of an encoder or of
+  the trained network. With its own predictions as labels, P - Y vanishes, and so does the implicit gradient. The
+  objective is therefore the expected loss to second order: the Hessian of the head's loss does not depend on the
+  unknown label, so neither does the decrease of the posterior variance of the logits. With one curvature for all
+  classes and items, this is weighted V-optimal design (`core.coresets.design`) with the labeled items given:
 
       minimize  sum_i u_i z_i^T Sigma z_i / sum_i u_i,   u_i = (1 - margin_i)^uncertainty_power,  0 on labeled rows
 
@@ -72,16 +73,22 @@ NEIGHBORS, GRAPH_FEATURES = 10, 128  # of the graph
 HEAD_ROWS = 5_000  # neighbors cost rows^2, diffusion features rows * q^2
 
 
-def uses_kernel(request: SelectionRequest, config: SelectionConfig) -> bool:
-    """Whether the proxy uses kernel features: by choice, or because these items have no similarity graph."""
-    return config.proxy == "kernel" or (config.proxy == "similarity" and request.similarity_features is None)
+def proxy_of(request: SelectionRequest, config: SelectionConfig) -> str:
+    """The proxy that is used for these items: "kernel", "embedding", "similarity" or "head"."""
+    has_graph = request.similarity_features is not None
+    if config.proxy == "similarity":
+        return "similarity" if has_graph else "kernel"
+    if config.proxy == "similarity-head":
+        return "similarity" if has_graph else ("head" if request.has_model else "kernel")
+    return config.proxy
 
 
 def proxy_features(request: SelectionRequest, config: SelectionConfig) -> NDArray[np.float32]:
     """(n, q) features of the proxy model."""
-    if config.proxy == "similarity" and request.similarity_features is not None:
+    proxy = proxy_of(request, config)
+    if proxy == "similarity" and request.similarity_features is not None:
         return DIFFUSION_LENGTH * request.similarity_features()
-    if uses_kernel(request, config) or request.embeddings.shape[1] == 0:
+    if proxy == "kernel" or request.embeddings.shape[1] == 0:
         return request.features
     scaled: NDArray[np.float32] = request.embeddings / np.sqrt(np.square(request.embeddings).sum(1).mean() + 1e-12)
     return scaled
@@ -127,7 +134,7 @@ def inner_rows(
     request: SelectionRequest, config: SelectionConfig, features: NDArray[np.float32], row: int
 ) -> NDArray[np.float32]:
     """(A, q) an item's rows in the inner problem: its first `config.n_views` views, or its own features."""
-    if request.view_features is None or not uses_kernel(request, config) or config.n_views == 0:
+    if request.view_features is None or proxy_of(request, config) != "kernel" or config.n_views == 0:
         return features[row : row + 1]
     return request.view_features(row)[: config.n_views]
 
@@ -167,13 +174,14 @@ def outer_problem(
 
 
 def select(request: SelectionRequest, config: SelectionConfig, report: Report = ignore) -> Selection:
-    if config.proxy == "head" and not request.labeled.any() and bool(head_vectors(request).any()):
+    proxy = proxy_of(request, config)
+    if proxy == "head" and not request.labeled.any() and bool(head_vectors(request).any()):
         return typical_batch(request, config, report)
     if is_cold(request):
         return design_batch(request, config, "No model yet", report)
     if request.n_classes < 2:
         return design_batch(request, config, "There is only one class", report)
-    if config.proxy == "head":
+    if proxy == "head":
         return head_batch(request, config, report)
     features = proxy_features(request, config)
     rows, notes = outer_rows(request, config.max_candidates)
@@ -259,12 +267,10 @@ def typical_batch(request: SelectionRequest, config: SelectionConfig, report: Re
 
 def design_batch(request: SelectionRequest, config: SelectionConfig, why: str, report: Report) -> Selection:
     """A batch by Bayesian V-optimal design on the kernel features; labeled rows are already part of the design."""
-    most = HEAD_ROWS if config.proxy == "head" else COLD_ROWS
-    rows, notes = outer_rows(request, min(config.max_candidates, most))
-    if config.proxy == "head":  # centered already
-        Z = on_device(head_features(request, rows))
-    else:
-        Z = centered_unit(on_device(request.features[rows]))
+    with_head = proxy_of(request, config) == "head"
+    rows, notes = outer_rows(request, min(config.max_candidates, HEAD_ROWS if with_head else COLD_ROWS))
+    own = on_device(head_features(request, rows) if with_head else request.features[rows])
+    Z = own if with_head else centered_unit(own)  # the former are centered already
     if Z.shape[1] == 0 or not bool(Z.any()):
         Z = torch.ones(len(rows), 1, device=Z.device)
     found = design.greedy(

@@ -93,6 +93,19 @@ def test_uncertain_regions_are_preferred(request_of):
     assert not sure[rows].any()
 
 
+def test_without_a_graph_the_proxy_of_the_laptop_is_the_head_and_with_one_the_graph(request_of, cold_request_of):
+    request, cold, laptop = request_of(), cold_request_of(), replace(HEAD, proxy="similarity-head")
+    for own, proxy in ((request, "head"), (with_graph(request), "similarity"), (cold, "kernel")):
+        assert bico.proxy_of(own, laptop) == proxy
+        expected, found = (select(own, replace(HEAD, proxy=name)) for name in (proxy, "similarity-head"))
+        np.testing.assert_array_equal(found.item_ids, expected.item_ids)
+        assert found.reasons == expected.reasons and found.notes == expected.notes
+    stored = replace(HEAD, proxy="similarity")  # rounds of earlier versions
+    np.testing.assert_array_equal(
+        select(request, stored).item_ids, select(request, replace(HEAD, proxy="kernel")).item_ids
+    )
+
+
 def test_other_strategies_have_the_variance_as_outer_loss(request_of):
     reasons = select(request_of(), replace(HEAD, strategy="uniform")).reasons
     assert all(reason.outer_after < reason.outer_before for reason in reasons)

@@ -121,6 +121,24 @@ def test_pictures_have_no_similarity_graph_and_keep_their_kernel_features():
     assert "features" in run(snapshot, media, config).metrics["seconds"]
 
 
+def test_pictures_are_selected_by_the_head_without_kernel_features_once_there_is_a_model():
+    snapshot, media = pool(MANY)
+    config = quick_config(proxy="similarity-head", uncertainty_power=1.0, near_duplicate=0.0)
+    found, head = (run(snapshot, media, changed) for changed in (config, with_proxy(config, "head")))
+    assert "features" not in found.metrics["seconds"] and "features" in head.metrics["seconds"]
+    np.testing.assert_array_equal(found.selection.item_ids, head.selection.item_ids)
+    unlabeled = dataclasses.replace(
+        snapshot, labels=np.full(len(snapshot.labels), UNLABELED), eligible=~snapshot.held_out
+    )
+    first, kernel = (run(unlabeled, media, changed) for changed in (config, with_proxy(config, "kernel")))
+    assert "features" in first.metrics["seconds"]
+    np.testing.assert_array_equal(first.selection.item_ids, kernel.selection.item_ids)
+
+
+def with_proxy(config, proxy):
+    return dataclasses.replace(config, selection=dataclasses.replace(config.selection, proxy=proxy))
+
+
 def test_only_training_loads_the_previous_model():
     snapshot, media = pool(MANY)
     loaded: list[str] = []

@@ -141,7 +141,7 @@ def test_settings_that_were_changed_hold_for_both_approaches(encoder):
     for approach in (approaches.encoder, approaches.scratch):
         selection = approach.selection
         assert (selection.uncertainty_power, selection.strategy, approach.head.penalty) == (3.0, "margin", 0.5)
-    assert (approaches.encoder.selection.proxy, approaches.scratch.selection.proxy) == ("head", "similarity")
+    assert (approaches.encoder.selection.proxy, approaches.scratch.selection.proxy) == ("head", "similarity-head")
 
 
 def test_a_simulation_decides_by_the_same_code_and_continues_where_it_stopped(encoder, media, tmp_path):
