@@ -24,7 +24,7 @@ from storage.database import store as store_module
 from storage.database.store import Store
 from tests.postgres_server import Server, empty_tables, find_binaries, running_server
 
-gc.disable()  # until all tests are collected: searches for reference cycles are a fifth of the time that imports take
+gc.disable()  # until all tests are collected: garbage collection takes a fifth of the time of the imports
 
 # One thread for arithmetic in each test process, unless set otherwise. Test processes share the cores with each other
 # and with the servers they start, and OpenMP threads that wait for a busy core spin: on two busy cores, one file of
@@ -33,26 +33,26 @@ gc.disable()  # until all tests are collected: searches for reference cycles are
 for variable, value in (("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "PASSIVE")):
     os.environ.setdefault(variable, value)
 
-# Temporary files in memory, where there is room for them, unless TMPDIR is set: stores sync every write to the disk,
-# and tests make thousands of them. That writes are synced is tested by system calls and by killed processes.
+# Temporary files are in memory if there is room, unless TMPDIR is set: stores sync every write to the disk, and tests
+# make thousands of writes. Tests of system calls and of killed processes check that writes are synced.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 6 * 2**30
 if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 ROOT = Path(__file__).parents[1]
 
-# Rough seconds of a test with this mark; `slow(60)` says its own. Other tests: 0.1.
+# Approximate seconds of a test with this mark; `slow(60)` states another number. Other tests: 0.1.
 SECONDS = {"browser": 5.0, "slow": 5.0, "postgres": 1.0}
 
-# No example fails for having taken long: machines that test are busy. Fixtures are emptied by the tests themselves.
+# Examples of Hypothesis have no deadline, because test machines are busy. The tests reset their fixtures themselves.
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("unhurried", deadline=None, suppress_health_check=UNHURRIED)
 settings.load_profile("unhurried")
 
 
 def share_compiled_statements() -> None:
-    """SQLite engines of a test process share one dialect and with it their compiled statements. SQLAlchemy keeps these
-    for each engine, every test has engines of its own, and compiling is a third of the time of a small test."""
+    """Let the SQLite engines of a test process share one dialect with its compiled statements. SQLAlchemy keeps these
+    per engine, every test has its own engines, and compiling takes a third of the time of a small test."""
     create, first_engine = store_module.create_engine, dict[str, Engine]()
 
     def create_sharing(url: str, **options: Any) -> Engine:
@@ -69,8 +69,8 @@ share_compiled_statements()
 
 
 class CopiedMigrations:
-    """A test process migrates one empty SQLite store, and copies it where another empty one would be migrated: the
-    steps are a third of the time of a test that opens a store of its own. Tests of the database migrate each one."""
+    """Migrates one empty SQLite store per test process and copies it for other empty stores: the migrations take a
+    third of the time of a test that opens its own store. Tests of the database migrate each store."""
 
     copies = True  # set before each test
 
@@ -121,7 +121,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # when all marks are set
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first: the processes of a parallel run, which get one file at a time, end together."""
+    """Put long files first, so that the processes of a parallel run, which get one file at a time, end together."""
     seconds: Counter[Path] = Counter()
     for item in items:
         marks = [(*mark.args, SECONDS[mark.name])[0] for mark in item.iter_markers() if mark.name in SECONDS]
@@ -130,14 +130,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and collected tests live until the end: without this, every search for reference cycles visits them."""
+    """Freeze modules and collected tests, which live until the end, so that garbage collection does not visit them."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def missing(what: str) -> None:
-    """A newcomer's machine skips with a reason; the complete run (CI=true) fails."""
+    """Skip the test with a reason, or fail if the run must be complete (CI=true)."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
@@ -145,7 +145,7 @@ def missing(what: str) -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """On a busy machine threads wait for each other far longer than they work on so little."""
+    """Use one thread: on a busy machine, threads wait for each other much longer than these small computations take."""
     import torch
 
     before = torch.get_num_threads()

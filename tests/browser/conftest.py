@@ -1,4 +1,4 @@
-"""A real server on a free loopback port, a real Chromium, and a person who labels."""
+"""A real server on a free loopback port, a real Chromium, and an annotator."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Server:
 
 @contextmanager
 def running_worker(server: Server) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker as users start it, on the server's home. It serves every project it finds there."""
+    """A worker as users start it, on the server's home. It serves every project in it."""
     values = environment("127.0.0.1", server.port, server.home) | {"OMP_NUM_THREADS": "1"}
     with (server.home / "worker.log").open("ab") as log:
         process = subprocess.Popen(
@@ -119,7 +119,7 @@ def server(home: Path, store: Store) -> Iterator[Server]:
 
 
 def own_server(folder: Path) -> Iterator[Server]:
-    """A home of its own: a worker serves every project it finds, and other tests leave theirs behind."""
+    """A server with a separate home: a worker serves all projects of a home, also those of other tests."""
     home = folder / "home"
     home.mkdir()
     Store.open(home=home).close()
@@ -154,7 +154,7 @@ class AnnotatorBrowser:
     project: ProjectRow
     person: AnnotatorRow
     context: BrowserContext
-    outside: list[str] = field(default_factory=list)  # requests that left for another host
+    outside: list[str] = field(default_factory=list)  # requests to another host
     listener: Callable[[Any], None] = lambda request: None
 
     @property
@@ -187,14 +187,14 @@ class AnnotatorBrowser:
 
 
 def open_anchor(context: BrowserContext, server: Server) -> None:
-    """A small page that stays open, and with it the process of the context's tabs. In a new process, everything that
-    Streamlit loads is parsed and compiled anew: Map took 3.0 s of CPU time instead of 1.7 s, Train 3.8 s instead of
-    2.4 s."""
+    """Open a small page that keeps the process of the context's tabs alive. In a new process, everything that Streamlit
+    loads is parsed and compiled again: Map took 3.0 s of CPU time instead of 1.7 s, Train 3.8 s instead of 2.4 s."""
     context.new_page().goto(server.url + HEALTH_PATH)
 
 
 def choose(page: Page, field: Locator, option: str) -> None:
-    """A list that is drawn anew while it is open closes, so it is opened again until the option can be clicked."""
+    """Choose an option. A list closes if it is drawn again while it is open, so it is opened until the click
+    succeeds."""
     wanted = page.get_by_role("option", name=option, exact=True)
     for attempt in range(10):
         expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
@@ -223,7 +223,8 @@ AHEAD_READY = """() => {
 
 
 def at_rest(page: Page) -> None:
-    """No script runs and what it drew is there. Wait for an effect of the click before: a run starts a moment later."""
+    """Wait until no script runs and its output is drawn. Wait for an effect of a click first: a run starts with a
+    delay."""
     state = "[data-test-script-state='notRunning'][data-test-connection-state='CONNECTED']"
     page.wait_for_selector(f".stApp{state}", timeout=SLOW)
 
@@ -238,8 +239,8 @@ STANDS_STILL = """async (element) => {
 
 
 def stands_still(element: Locator) -> None:
-    """Wait until the element has not moved for 20 frames. What is clicked while an expander above it opens can move
-    between the press and the release of the mouse button, and is then not clicked."""
+    """Wait until the element has not moved for 20 frames. While an expander above it opens, an element can move between
+    the press and the release of the mouse button, and is then not clicked."""
     element.evaluate(STANDS_STILL)
 
 
@@ -266,15 +267,16 @@ REMEMBER = """([selector, attribute]) => {
 
 
 def remember(page: Page, selector: str, attribute: str) -> Callable[[], list[str]]:
-    """A function that returns the values which `attribute` of a matching element has taken since, without repeats."""
+    """A function that returns the values that `attribute` of a matching element has had since then, without repeats."""
     page.evaluate(REMEMBER, [selector, attribute])
     return lambda: page.evaluate("() => window.remembered")
 
 
 def eventually(page: Page, read: Callable[[], Any], expected: object) -> None:
-    """What `read` gives becomes `expected`, however long the page, the server or a worker takes within SLOW.
+    """Wait up to SLOW until `read` returns `expected`.
 
-    A read that finds nothing to read (the plot is being replaced, an item is not stored yet) is tried again."""
+    A read that fails because there is nothing to read yet (a plot is being replaced, an item is not stored) is
+    retried."""
     end, found = time.monotonic() + SLOW / 1000, object()
     while True:
         try:
@@ -288,7 +290,7 @@ def eventually(page: Page, read: Callable[[], Any], expected: object) -> None:
 
 
 def serious(page: Page) -> list[str]:
-    """What axe-core finds that keeps someone out: missing names, too little contrast, keyboard traps."""
+    """The serious findings of axe-core: missing names, insufficient contrast, keyboard traps."""
     found = Axe().run(page).response["violations"]
     return [f"{v['id']}: {[n['target'] for n in v['nodes']]}" for v in found if v["impact"] in ("serious", "critical")]
 
@@ -299,13 +301,14 @@ def current_item(page: Page) -> int:
 
 
 def saved(page: Page, timeout: float = SLOW) -> None:
-    """All that was done is stored. A key counts as unsaved before `press` returns, a tap or an adopted label later."""
+    """Wait until all actions are stored. A key counts as unsaved before `press` returns, a tap or an adopted label
+    later."""
     page.wait_for_selector(".saved[data-state='saved']", timeout=timeout)
 
 
 @pytest.fixture(scope="session")
 def contexts(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
-    """Browser contexts that tests use one after the other, so that Streamlit's own scripts are loaded once."""
+    """Browser contexts that tests use one after the other, so that Streamlit's scripts are loaded once."""
     kept: dict[str, list[BrowserContext]] = {}
     yield kept
     for context in [context for same in kept.values() for context in same]:
@@ -315,7 +318,7 @@ def contexts(chromium: Browser) -> Iterator[dict[str, list[BrowserContext]]]:
 @pytest.fixture
 def lend_context(chromium: Browser, contexts: dict[str, list[BrowserContext]]) -> Iterator[Any]:
     """`lend_context(server, **options)` gives a browser context without cookies and without tabs until the test ends.
-    The next test gets it again: what a page keeps in the browser's own storage stays there."""
+    The next test gets the same context: what a page keeps in the browser's storage stays there."""
     taken: list[BrowserContext] = []
 
     def lend(server: Server, **options: Any) -> BrowserContext:

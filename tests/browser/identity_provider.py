@@ -1,7 +1,7 @@
 """A small OpenID Connect provider on loopback: discovery, authorization with PKCE, signed ID tokens, keys, logout.
 
-It knows no passwords: whoever opens the authorization page picks one of `PEOPLE`. Everything else is checked as a real
-provider does, so that what signs in here would sign in elsewhere.
+It has no passwords: a visitor of the authorization page picks one of `PEOPLE`. Everything else is checked as by a real
+provider, so that a sign-in that works here also works with a real provider.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         self._json({"access_token": secrets.token_hex(), "token_type": "Bearer", "expires_in": 600, "id_token": token})
 
     def _problem(self, asked: dict[str, str], grant: dict[str, str] | None) -> str:
-        """Why no token is given; empty when one is."""
+        """The reason why no token is given; empty if one is given."""
         basic = self.headers.get("authorization", "").removeprefix("Basic ")
         credentials = (
             base64.b64decode(basic).decode() if basic else f"{asked.get('client_id')}:{asked.get('client_secret')}"
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A project of a million items, made inside the database, and what every screen should show of it, by formulas.
 
-Item n has the id n. Files exist for the picks and for `FAR` alone. The remainder of n modulo 1,000 decides what else
-it is:
+Item n has the id n. Files exist only for the picks and for `FAR`. The remainder of n modulo 1,000 determines its other
+properties:
 
     3 flagged · 5 skipped · 7 test item · 10 labeled by Ana, one second after the labeled item before it
 """

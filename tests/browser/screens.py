@@ -1,4 +1,4 @@
-"""Every screen and what is on it when it is ready, for tests and benchmarks that walk through all of them."""
+"""Every screen with an element that shows that it is ready, for tests and benchmarks of all screens."""
 
 READY = {
     "Label": ".screen[data-view='card'] .frame img",

@@ -1,4 +1,4 @@
-"""The real server against strangers: no session, foreign origins, absurd addresses, a page that fails."""
+"""The real server with unauthorized requests: no session, foreign origins, invalid addresses, a page that fails."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_websocket_from_another_page_is_refused(server, origin):
 
 
 def test_absurd_addresses_show_the_app_and_no_stack_trace(open_browser, audio):
-    """Values in the address that are no identifiers are passed over."""
+    """Values in the address that are not identifiers are ignored."""
     user = open_browser(audio)
     page = user.context.new_page()
     for query in ("project=99999999999999999999999&page=-1", "project=../../etc/passwd&project=%00&x=NaN"):
@@ -62,7 +62,7 @@ def test_absurd_addresses_show_the_app_and_no_stack_trace(open_browser, audio):
 
 
 def test_a_page_that_fails_shows_a_number_and_others_go_on(open_browser, audio, images, store):
-    """A damaged round breaks one project's Train screen; labeling and other sessions do not notice."""
+    """A damaged round breaks one project's Train screen; labeling and other sessions are not affected."""
     row = RoundLog(store, audio.id).request(RoundConfig())
     with store.write() as connection:
         connection.execute(update(Round).where(Round.id == row.id).values(status="failed", config="{damaged"))
@@ -80,7 +80,7 @@ def test_a_page_that_fails_shows_a_number_and_others_go_on(open_browser, audio, 
 
 
 def test_a_screen_opened_by_its_address_loads_its_pictures_when_the_session_begins(server, lend_context, images):
-    """The page asks for pictures when it is drawn, which may be before the cookie of the session is there."""
+    """The page requests pictures when it is drawn, which may be before the session cookie is set."""
     page = lend_context(server).new_page()
     page.goto(f"{server.url}/label", wait_until="domcontentloaded")
     expect(page.get_by_text("Who is labeling?")).to_be_visible()

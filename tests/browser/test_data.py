@@ -1,4 +1,4 @@
-"""Data in a real browser: a project from nothing, files previewed before they are imported, changing classes."""
+"""Data in a real browser: a new project, files previewed before they are imported, changes of classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wav(name: str, number: int) -> dict[str, object]:
 
 
 def upload(page: Page, files: Any) -> None:
-    """Into the drop zone of the project whose name is on screen, as soon as it takes files."""
+    """Upload files to the drop zone of the project on screen, as soon as it accepts files."""
     at_rest(page)
     page.wait_for_selector(".drop[data-ready='yes']")
     page.locator("input.files").first.set_input_files(files)
@@ -107,7 +107,7 @@ def test_an_import_shows_its_progress_and_can_be_cancelled(open_browser, store, 
     start = page.get_by_role("button", name=f"Import {N_MANY:,} files")
     expect(start).to_be_enabled()
     card, home = page.locator(".st-key-card-jobs-import"), user.server.home
-    with store.write():  # someone else writes: however fast the machine, the import is not done before it is stopped
+    with store.write():  # another process writes, so that the import does not finish before it is stopped
         start.click()
         expect(card.get_by_role("progressbar")).to_be_visible()
         card.get_by_role("button", name="Cancel").click()

@@ -133,7 +133,7 @@ FOCUSED = """() => {
 
 @pytest.fixture(scope="module")
 def busy(store: Store) -> ProjectRow:
-    """Something on every screen: two rounds, labels of two people who disagree, a waiting batch, hidden labels."""
+    """A project with content for every screen: two rounds, labels that differ, a waiting batch, hidden labels."""
     project = sample_store.audio_project(store, LONG, 16, labels_per_item=2)
     pool, known = Pool(store, project.id), list_classes(store, project.id)
     finish_round(store, project, [0, 1, 2], accuracy=0.6)
@@ -151,7 +151,7 @@ def busy(store: Store) -> ProjectRow:
 
 @pytest.fixture(scope="module")
 def tour(server: Server, store: Store, chromium: Browser, busy: ProjectRow) -> Iterator[Page]:
-    """One page; the tests walk from screen to screen as people do."""
+    """One page, on which the tests go from screen to screen, like users."""
     context = chromium.new_context(viewport=DESK)
     context.set_default_timeout(SLOW)
     sign_in(context, server, annotator_named(store, "Ana Koller"))
@@ -163,14 +163,14 @@ def tour(server: Server, store: Store, chromium: Browser, busy: ProjectRow) -> I
 
 
 def switch_theme(page: Page, scheme: str) -> None:
-    """As when the system changes from day to night."""
+    """Switch the color scheme of the system between light and dark."""
     page.emulate_media(color_scheme=scheme)
     color = "app => getComputedStyle(app).backgroundColor"
     eventually(page, lambda: page.locator(".stApp").evaluate(color), BACKGROUND[scheme])
 
 
 def fits(page: Page) -> None:
-    """In the window as it is now; plots follow a new size of it a moment later."""
+    """Wait until the screen fits the current window; plots adapt to a new size with a delay."""
     eventually(page, lambda: page.evaluate(OVERFLOW), 0)
     eventually(page, lambda: page.evaluate(CROWDED), {"wide": [], "over": []})
     eventually(page, lambda: page.evaluate(CUT), [])
@@ -216,7 +216,7 @@ def test_the_question_for_a_name_fits_and_has_no_serious_findings(server, lend_c
 
 
 def test_the_page_process_stays_small_and_never_loads_torch(server: Server):
-    """After all screens were on it."""
+    """Measured after all screens were opened."""
     process = Path("/proc") / str(server.process.pid)
     if not process.exists():
         pytest.skip("needs /proc to look into the server")

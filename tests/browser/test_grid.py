@@ -1,4 +1,4 @@
-"""Many at once: select with mouse and keys, one key labels them all, one undo takes them back."""
+"""Labeling many items at once: select with mouse and keys, one key labels all of them, one undo reverts it."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_labeled_item_is_relabeled_in_place_and_undo_restores_it(open_browser,
 
 
 def test_double_click_and_e_preview_large_and_space_selects(open_browser, mixed):
-    """In the preview, arrows go on, a class key labels what is shown, and the item opens on Label."""
+    """In the preview, arrow keys show other items, a class key labels the shown item, and the item opens on Label."""
     project, _ = mixed
     user = open_browser(project)
     page = user.grid_tab()

@@ -1,4 +1,4 @@
-"""Names that people type or files carry are shown as they are; nothing in them runs, styles or fetches."""
+"""Names of people, files and projects are shown literally; nothing in them runs, styles or fetches."""
 
 from __future__ import annotations
 

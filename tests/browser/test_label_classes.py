@@ -1,4 +1,4 @@
-"""Projects with 40 and 200 classes: names in full, everything in reach, filtered by typing."""
+"""Projects with 40 and 200 classes: full names, everything reachable, filtered by typing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def made(store, n: int, kind: str = "image", grouped: bool = False) -> ProjectRo
 
 
 def inside(page: Page, selector: str) -> None:
-    """The element lies within the window."""
+    """Whether the element is within the window."""
     box, size = page.locator(selector).bounding_box(), page.viewport_size
     assert box["y"] >= 0 and box["y"] + box["height"] <= size["height"] + 1, (selector, box, size)
 

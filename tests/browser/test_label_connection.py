@@ -1,4 +1,4 @@
-"""Nothing shown as saved is ever lost, and nothing is counted twice, when connections, tabs, browsers or servers go."""
+"""No label shown as saved is lost or counted twice when connections, tabs, browsers or servers fail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.browser.conftest import (
 
 
 def test_a_cut_connection_loses_and_doubles_nothing(open_browser, audio):
-    """Labels go on while the line is cut, are shown as unsaved, and arrive once when it is back."""
+    """Labeling continues without a connection; labels are shown as unsaved, and arrive once when it is restored."""
     user = open_browser(audio)
     page = user.label_tab()
     page.keyboard.press("1")
@@ -50,7 +50,7 @@ def test_a_cut_connection_loses_and_doubles_nothing(open_browser, audio):
 
 
 def test_an_answer_that_never_arrives_makes_the_retry_harmless(open_browser, audio):
-    """The server stored the labels but its answer got lost; the same events come again."""
+    """The server stored the labels, but its response was lost; the same events are sent again."""
     user = open_browser(audio)
     page = user.label_tab()
     lost = []
@@ -86,7 +86,7 @@ def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(open_browser, audio):
 
 
 def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(open_browser, audio, server, tmp_path):
-    """With a browser profile on disk, as people have it."""
+    """With a browser profile on disk, like that of a user."""
     require_chromium()
     user = open_browser(audio, "Profile Person")
     cookies = user.context.cookies()
@@ -116,7 +116,7 @@ def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(open_browser, au
 
 @pytest.mark.timeout(600)
 def test_a_server_restart_under_an_open_tab_loses_nothing(open_browser, audio, store, home):
-    """Killed with -9 while labels are under way; the tab goes on and everything arrives once."""
+    """Killed with -9 while labels are being sent; the tab continues and everything arrives once."""
     own = Server(home).start()
     try:
         user = open_browser(audio, "Restart Person")
@@ -161,7 +161,7 @@ def test_two_tabs_of_one_person_work_on_different_items_and_undo_their_own(open_
 
 
 def test_two_people_never_get_the_same_item(open_browser, store):
-    """With fewer items than two tabs would hold, each item goes to one of them."""
+    """With fewer items than two tabs would lease, each item is leased by one of them."""
     project = sample_store.audio_project(store, "Two people", 16)
     ana, ben = open_browser(project, "Ana Koller"), open_browser(project, "Ben Ott")
     one, two = ana.label_tab(), ben.label_tab()
@@ -237,7 +237,7 @@ def test_labels_in_an_archived_project_or_of_a_removed_person_are_refused_with_a
 
 
 def test_labels_wait_for_the_next_sign_in_when_a_ticket_has_run_out(open_browser, audio):
-    """Refused tickets keep the labels in the browser; with a valid one they arrive."""
+    """Labels stay in the browser while tickets are refused; with a valid ticket they arrive."""
     user = open_browser(audio)
     page = user.label_tab()
     page.route("**/labels", lambda route: route.fulfill(status=401, json={"error": "You are signed out."}))

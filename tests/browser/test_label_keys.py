@@ -1,4 +1,4 @@
-"""One key = one label on the item that was on screen, however fast the keys and however slow the network."""
+"""One key gives one label on the item on screen, even with fast keys and a slow network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.projects.projects import ProjectSettings, create_project
 from tests.app import sample_store
 from tests.browser.conftest import current_item, saved, wait_for_card
 
-# What Enter and the mouse do at the same moment: on a busy machine two calls in a row may lie far apart.
+# Enter and a click at the same moment: on a busy machine, two successive calls may be far apart in time.
 AT_ONCE = """button => {
   const now = performance.now(), clock = performance.now;
   performance.now = () => now;
@@ -72,7 +72,7 @@ def test_real_key_presses_land_one_by_one_and_a_held_key_labels_one_item(open_br
 
 
 def test_a_double_click_and_enter_with_a_click_give_one_label(open_browser, audio):
-    """Two inputs for the same card within one moment count once."""
+    """Two inputs for the same card at the same moment count once."""
     user = open_browser(audio)
     page = user.label_tab()
     button = page.locator(".class").nth(2)
@@ -87,7 +87,7 @@ def test_a_double_click_and_enter_with_a_click_give_one_label(open_browser, audi
 
 
 def test_typing_a_note_sets_no_label(open_browser, audio):
-    """Digits and letters typed into a field are text only."""
+    """Digits and letters typed into a field are only text."""
     user = open_browser(audio)
     page = user.label_tab()
     item = current_item(page)
@@ -102,7 +102,7 @@ def test_typing_a_note_sets_no_label(open_browser, audio):
 
 
 def test_a_key_pressed_in_the_moment_a_note_is_closed_counts(open_browser, audio):
-    """Before the browser has drawn the next frame, and taken the focus away from the field."""
+    """Before the browser has drawn the next frame and removed the focus from the field."""
     user = open_browser(audio)
     page = user.label_tab()
     for part in (".cancel", ".save"):
@@ -201,7 +201,8 @@ def test_skips_and_flags_can_be_undone_and_the_time_to_decide_is_measured(open_b
 
 
 def test_a_stored_class_key_that_is_also_a_command_never_labels(open_browser, store):
-    """Earlier versions stored such keys. What is shown is what is bound: S skips, and the class has another key."""
+    """Earlier versions stored such keys. The keys that are shown are those that work: S skips, the class has
+    another."""
     names = ["stop", "yes", *(f"class {k}" for k in range(12))]
     project = create_project(store, "Letters", "audio", names, settings=ProjectSettings())
     sample_store.add_items(store, project, [(f"{i}.wav", sample_store.clip(80_000 + i)) for i in range(6)])
@@ -220,7 +221,7 @@ def test_a_stored_class_key_that_is_also_a_command_never_labels(open_browser, st
 
 
 def test_enter_accepts_a_shown_suggestion_and_nothing_else(open_browser, store):
-    """Held down it counts once; without a suggestion it says so and labels nothing."""
+    """Held down it counts once; without a suggestion, a message says so and nothing is labeled."""
     project = sample_store.audio_project(store, "Accepting", 12, suggestions="show")
     user = open_browser(project)
     page = user.label_tab()

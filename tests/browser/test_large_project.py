@@ -1,6 +1,7 @@
 """Map and Grid of a million items in a real browser: what is drawn, found, hovered, selected, and how much is loaded.
 
-What the pages should show is computed with numpy from the formulas of `large_project`. Times are in `benchmarks/`.
+The expected content of the pages is computed with numpy from the formulas of `large_project`. `benchmarks/` measures
+times.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PIXELS = """(places) => {
 
 @pytest.fixture(scope="module")
 def million(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, ProjectRow, Store]]:
-    """A server of its own: what it keeps of a million items in memory would stay with the tests of other files."""
+    """A separate server, because its memory for a million items would otherwise remain for the tests of other files."""
     home = tmp_path_factory.mktemp("million")
     with Store.open(home=home) as store:
         project = large.fill(store)
@@ -65,7 +66,7 @@ def tab(million: tuple[Server, ProjectRow, Store], chromium: Browser) -> Iterato
 
 
 def open_map(million: tuple[Server, ProjectRow, Store], page: Page) -> None:
-    """The map, unless the page shows it already."""
+    """Open the map, unless the page already shows it."""
     server, project, _ = million
     if "/map?" not in page.url:
         page.goto(f"{server.url}/map?project={project.id}", wait_until="domcontentloaded")
@@ -73,7 +74,7 @@ def open_map(million: tuple[Server, ProjectRow, Store], page: Page) -> None:
 
 
 def answer_for_pictures(page: Page) -> None:
-    """The test answers for the small pictures of tiles: most items have no file, and would count as missing."""
+    """The test serves the pictures of tiles, because most items have no file and would count as missing."""
     page.route("**/thumb.png*", lambda route: route.fulfill(body=sample_store.picture(0), content_type="image/png"))
 
 
@@ -96,7 +97,7 @@ def waiting() -> NDArray[np.bool_]:
 
 
 def pixels(page: Page, places: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Where places of the map lie on the page, once the plot has its size."""
+    """The positions of map coordinates on the page, once the plot has its size."""
     at_rest(page)
     before = None
     while True:
@@ -130,7 +131,7 @@ def test_a_map_of_a_million_items_shows_a_stated_sample_over_the_density_of_all(
 
 
 def check_density(density: dict[str, Any], points: NDArray[np.float32]) -> None:
-    """Every item is counted once, in the cell where it lies."""
+    """Every item is counted once, in its cell."""
     shown = np.expm1(np.nan_to_num(np.array(density["z"], np.float64)))  # empty cells have no color
     assert round(shown.sum()) == large.N
     edges = []
@@ -142,7 +143,7 @@ def check_density(density: dict[str, Any], points: NDArray[np.float32]) -> None:
 
 
 def check_picture(page: Page) -> None:
-    """What the screen shows: every group is darker than the free places between groups."""
+    """On the screen, every group is darker than the empty areas between groups."""
     middles = large.centers()
     free = middles[:4] + large.APART / 2
     spots = pixels(page, np.vstack([middles, free]))
@@ -154,7 +155,7 @@ def check_picture(page: Page) -> None:
 
 @pytest.mark.slow(5)
 def test_points_of_a_large_map_are_hovered_opened_searched_and_selected_with_all_items_below_them(million, tab):
-    """A file name that tells a class is hidden, and the name of a class is shown as it is."""
+    """A file name that reveals a class is hidden, and the name of a class is shown literally."""
     page = tab
     open_map(million, page)
     pick = large.PICKS[1]
@@ -210,7 +211,7 @@ def draw_around(page: Page, middle: NDArray[np.float64]) -> None:
 
 @dataclass
 class Traffic:
-    """The pages of tiles that the page gets, and the pictures it asks for."""
+    """Records the pages of tiles that the browser gets, and the pictures that it requests."""
 
     pages: list[Response] = field(default_factory=list)
     n_tiles: int = 0
@@ -224,7 +225,7 @@ class Traffic:
         self.n_pictures += "/thumb.png" in request.url
 
     def taken(self) -> list[list[int]]:
-        """The items of each answer since the last call. An answer is small, however many items match."""
+        """The items of each response since the last call. A response is small for any number of matching items."""
         found = [[tile["item_id"] for tile in response.json()["tiles"]] for response in self.pages]
         assert all(len(response.body()) < MOST_BYTES for response in self.pages)
         self.pages.clear()

@@ -1,4 +1,4 @@
-"""What people see: texts, no overlap at desktop and phone size, contrast and names for everything."""
+"""The appearance of the screens: texts, no overlap at desktop and phone size, contrast, names of controls."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_card_shows_the_progress_and_why_the_item_is_shown(open_browser, aud
 
 
 def test_a_hidden_suggestion_is_nowhere_on_the_screen_and_stored_as_hidden(open_browser, store):
-    """What was shown is stored, and the suggestion belongs to the item on screen."""
+    """Whether it was shown is stored, and the suggestion belongs to the item on screen."""
     project = sample_store.audio_project(store, "Hidden guesses", 14, suggestions="random", hidden_share=1.0)
     sample_store.finish_round(store, project)
     user = open_browser(project)

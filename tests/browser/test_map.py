@@ -65,13 +65,14 @@ def drawn(page: Page) -> dict[str, list[dict[str, Any]]]:
 
 
 def colors(page: Page) -> dict[int, str]:
-    """item -> color, as it is drawn now."""
+    """item -> its current color."""
     traces = drawn(page)
     return {point["id"]: point["color"] for name in ("not labeled", "labeled") for point in traces[name]}
 
 
 def choose_coloring(page: Page, coloring: str, legend: str) -> None:
-    """The legend says `legend` then. Two colorings may share a legend: what is drawn is waited for besides."""
+    """Choose a coloring and wait for the title `legend`. Two colorings may share it, so tests also wait for the
+    colors."""
     page.get_by_role("radio", name=coloring, exact=True).click()
     expect(page.locator(".winnow-legend")).to_contain_text(legend)
 
@@ -84,7 +85,7 @@ def places(page: Page, *traces: str) -> dict[tuple[int, str], float]:
 
 
 def settled(page: Page, *traces: str) -> dict[tuple[int, str], float]:
-    """Where the points lie once the plot has its size: it is drawn again when its column gets its width."""
+    """The positions of the points once the plot has its size: it is drawn again when its column gets its width."""
     at_rest(page)
     page.evaluate("() => document.fonts.ready.then(() => 0)")
     before = places(page, *traces)
@@ -96,7 +97,7 @@ def settled(page: Page, *traces: str) -> dict[tuple[int, str], float]:
 
 
 def spot(page: Page, item_id: int) -> tuple[float, float]:
-    """Where an item is drawn, in pixels of the page."""
+    """The position of an item, in pixels of the page."""
     found = settled(page)
     return found[item_id, "x"], found[item_id, "y"]
 
@@ -174,7 +175,7 @@ def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over
 
 
 def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(mapped):
-    """Picks, labels and colors are right after any change: no stale picture."""
+    """Picks, labels and colors are right after any change."""
     user, page, items = mapped
     page.mouse.move(*spot(page, items[21]))
     expect(page.locator(".hoverlayer .hovertext")).to_contain_text("predicted one, 80 %")
@@ -208,7 +209,7 @@ def test_a_point_opens_its_item_and_a_label_given_there_is_on_the_map_at_once(ma
 
 
 def test_an_area_drawn_with_the_mouse_goes_to_the_queue_the_next_batch_and_the_grid(mapped, store):
-    """What is inside is decided on the server, from the drawn line."""
+    """The server computes the items in the area from the drawn line."""
     user, page, items = mapped
     open_items = [items[COLUMNS + 1], items[COLUMNS + 2]]  # the row also holds items 6 to 11; 9 is labeled
     page.get_by_text("Draw areas", exact=True).click()
@@ -287,7 +288,7 @@ def test_a_point_shows_its_picture_and_is_found_by_search_and_keyboard(mapped, s
 
 
 def test_a_point_of_the_map_and_a_card_open_the_grid_by_similarity(mapped, store):
-    """The grid names the item, without the file name where that tells the class."""
+    """The grid names the item, without the file name if that reveals the class."""
     user, page, items = mapped
     with store.write() as connection:
         connection.execute(update(Item).where(Item.id == items[20]).values(name="take 3, seven.wav"))

@@ -1,4 +1,4 @@
-"""Long recordings in a real browser: cut at import, shown on a strip, heard with what comes before and after."""
+"""Long recordings in a real browser: cut at import, shown on a strip, played with the seconds before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two people, a disagreement, a decision, and the file that holds it: Review and Export in a real browser."""
+"""Two people, a disagreement, a decision, and the exported file: Review and Export in a real browser."""
 
 from __future__ import annotations
 

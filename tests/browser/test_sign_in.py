@@ -38,7 +38,7 @@ def provider() -> Iterator[Provider]:
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[tuple[Server, Store]]:
-    """A Winnow that asks this provider who people are; its secrets lie in a home folder of their own."""
+    """A server with sign-in by this provider; its secrets are in a separate home folder."""
     home, user, port = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("user"), free_port()
     (user / ".streamlit").mkdir()
     provider.redirect_uris.add(f"http://127.0.0.1:{port}/oauth2callback")
@@ -61,7 +61,7 @@ def entering(context: BrowserContext, server: Server, person: str) -> Page:
 
 
 def statuses(context: BrowserContext, server: Server, item: object, ticket: str = "") -> list[int]:
-    """What the media and API routes answer to this browser's cookies."""
+    """The status codes of the media and API routes for this browser's cookies."""
     seen = [context.request.get(server.url + media_path(item, "file")).status]
     seen.append(context.request.get(server.url + "/media/abc.png").status)
     headers = {"Origin": server.url} | ({"X-Winnow-Ticket": ticket} if ticket else {})

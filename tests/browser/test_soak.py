@@ -1,4 +1,4 @@
-"""Many people for a long time, in small: what the page server keeps does not grow with what they do."""
+"""A small load test: the memory of the page server does not grow with the number of labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.projects.classes import list_classes
 from tests.browser.conftest import Server
 
 SESSIONS = 20
-GROWTH_MB = 24  # for 4,000 labels after the first 1,000; an eight-hour run of 100,000 labels is left to operators
+GROWTH_MB = 24  # for 4,000 labels after the first 1,000; operators can do an eight-hour run of 100,000 labels
 
 
 def resident_mb(server: Server) -> float:
@@ -45,7 +45,7 @@ def label_a_while(server: Server, project: int, items: list[int], classes: list[
 
 
 def test_memory_does_not_grow_with_the_labels_people_give(server, store, audio):
-    """20 sessions, 5,000 labels in all; an eight-hour run is left to those who operate it."""
+    """20 sessions, 5,000 labels in all; operators can do an eight-hour run."""
     items = [item.id for item in Pool(store, audio.id).items(limit=20)]
     classes = [row.id for row in list_classes(store, audio.id)]
     key = tickets.signing_key(server.home)

@@ -1,4 +1,4 @@
-"""The first minutes: the overview of all projects, the tour, what Label says during an import, and zoom."""
+"""The first minutes: the overview of all projects, the tour, the message on Label during an import, and zoom."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kept(start: Server) -> Iterator[Store]:
 
 @contextmanager
 def importing(home: Path, project_id: int, done: int, total: int) -> Iterator[None]:
-    """An import as its process shows it: a folder whose lock is held, and its newest message."""
+    """A running import in the form of its files: a folder whose lock is held, and its newest message."""
     folder = JobFolder(home / "jobs" / f"import-{project_id}")
     folder.path.mkdir(parents=True)
     job = Job(id=f"import-{project_id}", title="Import into a project", project_id=project_id, started_at=1.0)

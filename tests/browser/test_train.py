@@ -25,7 +25,7 @@ NOTE = "Encoder chosen: 28 of 40 (70 %), 15 of 40 from scratch; both cross-valid
 
 
 def a_second_each(store: Store, round_id: int, done: int) -> None:
-    """Change the times of the progress of a round as if each training step up to `done` had taken a second."""
+    """Change the times of the progress of a round so that each training step up to `done` takes one second."""
     with store.write() as connection:
         for step in (10, 20, 40, 60, 70):
             rows = update(RoundProgress).where(RoundProgress.round_id == round_id, RoundProgress.done == step)
@@ -35,7 +35,7 @@ def a_second_each(store: Store, round_id: int, done: int) -> None:
 
 
 def seconds_left(page: Page) -> int:
-    """Of the stage, as the page says; a large number while it says something else."""
+    """The seconds left of the stage, as shown on the page; a large number if none is shown."""
     found = re.search(r"about (\d+) s left", page.locator(".winnow-time-left span").first.inner_text())
     return int(found[1]) if found else 10**6
 
@@ -166,7 +166,7 @@ def test_finished_rounds_show_their_effect_and_can_be_opened_replayed_and_compar
 
 
 def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images, store):
-    """The table that a comparison leaves; `tests/app/test_encoder_rounds.py` runs one."""
+    """The stored table of a comparison; `tests/app/test_encoder_rounds.py` runs one."""
     row = {"seconds": 4.2, "problem": "", "n": 40}
     rows = [
         {"name": "efficientnet-lite0", "title": "EfficientNet-lite0", "identity": "a" * 64, "right": 28, "low": 0.55,
@@ -244,7 +244,7 @@ def test_warnings_name_the_round_of_the_charts_and_fit_the_labels_given_since(op
     assert none.startswith("Round 1 had no label for outwear. Do not trust its predictions for a class without labels.")
     assert few == "Round 1: only one or two labels for bags, up to 5 for other classes. Label more of them."
 
-    # Labels that arrive change what is so now, not what the round had.
+    # Labels that arrive change the current counts, not those of the round.
     label(2, 2)
     label(1, 4)
     page.get_by_role("button", name="Start round").click()

@@ -1,4 +1,4 @@
-"""Watching a folder in a real browser: start it, see what arrived and what was refused, stop it."""
+"""Watching a folder in a real browser: start it, see the imported and the refused files, stop it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.app.sample_store import picture
 
 @pytest.fixture
 def watcher(store):
-    """What a worker runs beside its rounds."""
+    """The folder watcher that a worker runs beside its rounds."""
     thread = WatchThread(store, seconds=0.2)
     thread.watcher = FolderWatcher(store, settle_seconds=0.2)
     thread.start()
@@ -24,7 +24,7 @@ def watcher(store):
 
 
 def arrive(path: Path, whole: bytes) -> None:
-    """At once: a file half written for longer than the watcher's settle_seconds would be taken for a broken one."""
+    """Add a complete file: one half written for longer than the watcher's settle_seconds would count as damaged."""
     draft = path.parent.with_name(f"{path.parent.name}-draft")
     draft.write_bytes(whole)
     draft.replace(path)

@@ -57,7 +57,7 @@ def worker(server: Server) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """60 clips to label and 20 to test on, in class folders, with one file that is no clip."""
+    """60 clips to label and 20 test clips, in class folders, and one file that is not a clip."""
     rows = list(csv.DictReader((SAMPLES / "manifest.csv").read_text().splitlines()))
     target = tmp_path / "digits.zip"
     with zipfile.ZipFile(target, "w") as packed:
@@ -78,7 +78,7 @@ def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def label_the_truth(page: Page, store: Store, project_id: int, n: int) -> list[int]:
-    """Press the key of each card's true class; gives the items in order."""
+    """Press the key of each card's true class; return the items in order."""
     keys = {row.id: row.key for row in list_classes(store, project_id)}
     seen = []
     for _ in range(n):
@@ -107,7 +107,7 @@ def test_from_an_empty_folder_to_a_labeled_set(open_browser, audio, store, serve
     page = user.tab("data")
     page.set_default_timeout(90_000)
 
-    # A new project, files uploaded, looked through, imported.
+    # A new project; files are uploaded, previewed and imported.
     page.get_by_role("button", name="New project").click()
     page.get_by_placeholder("Garden birds").fill("Digits from a zip")
     page.get_by_placeholder("One per line").fill("\n".join(str(digit) for digit in range(10)))
@@ -130,7 +130,7 @@ def test_from_an_empty_folder_to_a_labeled_set(open_browser, audio, store, serve
     settings = get_project(store, project.id).settings
     update_project(store, project.id, settings=dataclasses.replace(settings, preset="smoke"))
 
-    # Ten labels by keyboard; the round starts by itself and is watched.
+    # Ten labels by keyboard; the round starts automatically and is followed.
     page.goto(f"{server.url}/?project={project.id}")
     wait_for_card(page)
     first = label_the_truth(page, store, project.id, 10)

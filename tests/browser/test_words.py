@@ -51,8 +51,8 @@ def retired_words(page: Page) -> list[str]:
 
 @pytest.fixture
 def busy(store, audio):
-    """Something on every screen: two rounds, labels of two annotators who disagree, a class with signs that Markdown
-    and HTML escape, a simulation that runs."""
+    """A project with content for every screen: two rounds, labels of two annotators who disagree, a class with
+    characters that Markdown and HTML escape, a running simulation."""
     pool, known = Pool(store, audio.id), list_classes(store, audio.id)
     rename_class(store, audio.id, known[-1].id, QUOTED)
     finish_round(store, audio, [0, 1, 2], accuracy=0.6)
