@@ -1,4 +1,4 @@
-"""A graph with known clusters, for tests of what builds on it: points in the plane, similar where they are near."""
+"""A graph with known clusters, for tests of methods that use it: points in the plane, similar if they are near."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     with fake_cuda() as device:
         tensor = torch.zeros(3, device=device)   # fake, on cuda:0
 
-A CPU-only torch has no device guard for cuda, which even fake tensors need; it is lent the guard of the meta device for
-the time of the test. Its autograd engine cannot walk backward on a device the build lacks, so there `backward` only
-gives every parameter a gradient of its own shape and device; a CUDA build walks the graph.
+A CPU-only torch has no device guard for cuda, which even fake tensors need; during the test, the guard of the meta
+device is used. Its autograd engine cannot run backward on a device that the build lacks, so there `backward` only
+gives every parameter a gradient of its own shape and device; a CUDA build traverses the graph.
 """
 
 from __future__ import annotations

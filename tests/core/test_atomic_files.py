@@ -1,4 +1,4 @@
-"""A file is seen complete or not at all, and nothing temporary stays behind."""
+"""A file is visible complete or not at all, and no temporary file remains."""
 
 from __future__ import annotations
 

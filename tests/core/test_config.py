@@ -1,4 +1,4 @@
-"""Settings: the same after a trip through JSON, refused by name when they make no sense."""
+"""Settings: unchanged by a round trip through JSON, and refused by name if they are invalid."""
 
 from __future__ import annotations
 

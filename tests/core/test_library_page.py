@@ -1,4 +1,4 @@
-"""The examples of docs/library.md run as they stand, each on its own."""
+"""The examples of docs/library.md run unchanged, each independently of the others."""
 
 from __future__ import annotations
 

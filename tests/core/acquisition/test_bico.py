@@ -1,4 +1,4 @@
-"""What bico hands to the bilevel search: the proxy's features, the inner and outer rows, candidates and reasons."""
+"""The inputs of bico's bilevel search: the proxy's features, the inner and outer rows, candidates; and the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.coresets import bilevel
 
 @pytest.fixture(autouse=True)
 def _one_thread(one_thread):
-    """The arithmetic is small."""
+    """One thread, because the computations are small."""
 
 
 def test_embeddings_are_divided_by_the_root_of_their_mean_square_length(request_of):

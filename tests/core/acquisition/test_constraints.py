@@ -30,7 +30,7 @@ def test_a_share_for_a_region_is_rounded_up_and_capped_by_what_is_there(request_
 
 
 def test_the_second_part_of_a_batch_takes_the_first_into_account(request_of):
-    """A batch that is spent in two parts of one region is the batch that is spent at once."""
+    """A batch that is selected in two parts of one region equals the batch that is selected at once."""
     request = request_of()
     for strategy in ("bico", "k_center", "max_herding"):
         config = SelectionConfig(strategy=strategy, near_duplicate=0.0, n_views=3)

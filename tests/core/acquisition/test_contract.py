@@ -1,4 +1,4 @@
-"""The contract that every strategy keeps by being listed in the registry."""
+"""The contract of every strategy that is listed in the registry."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_before_the_first_model_every_strategy_has_a_batch(strategy: str, cold_r
 
 @every_strategy
 def test_labels_without_a_model_still_give_a_batch(strategy: str, cold_request_of):
-    """Labels were given, no round has run yet."""
+    """Labels were given, but no round has run yet."""
     request = cold_request_of(n_labeled=3)
     assert_valid(request, select(request, config_of(strategy)))
 

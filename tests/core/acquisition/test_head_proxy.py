@@ -24,7 +24,7 @@ def with_graph(request: SelectionRequest) -> SelectionRequest:
 
 
 def test_the_score_is_the_mean_decrease_of_the_error_over_possible_labels_when_the_model_is_retrained(request_of):
-    """Monte Carlo: parameters from the prior, noisy labels, and a model fitted anew with and without the candidate."""
+    """Monte Carlo: parameters from the prior, noisy labels, and a model fitted with and without the candidate."""
     request = with_graph(request_of(n=40, n_labeled=4, batch_size=1))
     rows = np.arange(len(request.item_ids))
     z = head_features(request, rows).astype(np.float64)

@@ -73,7 +73,7 @@ def test_clips_that_are_no_windows_are_not_affected(request_of):
 
 
 def test_hours_of_silence_give_picks_that_lie_apart(request_of):
-    """All inputs are equal, so near-duplicates cannot be avoided; neighbors still are."""
+    """All inputs are equal, so near-duplicates cannot be avoided, but neighbors are."""
     request = request_of()
     same = np.zeros_like(request.features)
     request = replace(

@@ -1,4 +1,4 @@
-"""What the greedy bilevel search records beside its picks: ranks, progress, equal rows, tolerances and refusals."""
+"""The records of the greedy bilevel search beside its picks: ranks, progress, equal rows, tolerances and refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.coresets.test_bilevel import problem
 
 @pytest.fixture(autouse=True)
 def _one_thread(one_thread):
-    """The arithmetic is small."""
+    """One thread, because the computations are small."""
 
 
 @pytest.mark.parametrize("seed", range(4))

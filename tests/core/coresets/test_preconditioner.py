@@ -13,7 +13,7 @@ from core.coresets.solvers import conjugate_gradient
 
 @pytest.fixture(autouse=True)
 def _one_thread(one_thread):
-    """The arithmetic is small."""
+    """One thread, because the computations are small."""
 
 
 def problem(n: int, r: int, n_classes: int, decay: float = 0.8, seed: int = 0):

@@ -1,4 +1,4 @@
-"""The basis of the inner problem's rows: what is in it, its axes, and when there is none."""
+"""The basis of the inner problem's rows: its directions, its axes, and when there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.coresets.span import InnerProblem, new_directions
 
 @pytest.fixture(autouse=True)
 def _one_thread(one_thread):
-    """The arithmetic is small."""
+    """One thread, because the computations are small."""
 
 
 def problem(n: int, d: int, decay: float, seed: int = 0, dtype: torch.dtype = torch.float64):
@@ -37,7 +37,7 @@ def test_new_directions_are_orthonormal_and_outside_the_basis():
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-3])
 def test_new_directions_of_nearly_equal_rows_are_orthonormal(scale: float, noise: float):
-    """One hundred views of an item that differ by little or by nothing."""
+    """One hundred views of an item that differ little or not at all."""
     draw = torch.Generator().manual_seed(0)
     basis = torch.linalg.qr(torch.randn(60, 4, generator=draw))[0].T
     rows = scale * (torch.randn(60, generator=draw) + noise * torch.randn(100, 60, generator=draw))

@@ -1,4 +1,4 @@
-"""An encoder is run on probe items in a process with limits before it is used; what is wrong with it is named."""
+"""An encoder is run on probe items in a process with limits before it is used; the message names each problem."""
 
 from __future__ import annotations
 

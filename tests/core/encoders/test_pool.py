@@ -60,7 +60,7 @@ def test_features_are_those_of_the_network_and_only_new_items_are_encoded(tmp_pa
 
 
 def test_items_without_features_are_named_and_left_out(tmp_path):
-    """One that is not a number, one that is no audio, and one whose bytes are missing, which is tried again."""
+    """One whose features are not numbers, one that is not audio, and one whose bytes are missing, which is retried."""
     encoder = open_encoder(tiny.write(tmp_path / "tiny", tiny.root_of_mean()))
     media, cache = Media(wav(0.25), wav(-0.25), b"not audio", wav(1.0)), MemoryRowCache()
     gone = media.content.pop(media.hashes[3])

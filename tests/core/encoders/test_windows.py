@@ -1,4 +1,4 @@
-"""Items become windows: stretches that cover a clip, crops of a picture; their vectors become one."""
+"""Items are cut into windows, which cover a clip, or crops of a picture; their vectors are pooled into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nyström features: exact at full rank, computed once, with landmarks that last."""
+"""Nyström features: exact at full rank, computed once, with landmarks that are kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def all_of(rows: Any) -> np.ndarray:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each transform was asked for."""
+    """The number of rows of each call of transform."""
     counts: list[int] = []
     original = Nystrom.transform
 
@@ -231,7 +231,7 @@ def test_the_factorization_reports_while_it_runs_and_can_be_cancelled(monkeypatc
 
 
 def test_another_device_takes_the_torch_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The meta device stands for a GPU: what matters is that kernels are asked of it, in float32."""
+    """The meta device replaces a GPU: the test checks that kernels are computed on it, in float32."""
     asked: list[tuple[str, torch.dtype]] = []
 
     def on_meta(x1: torch.Tensor, x2: torch.Tensor | None, *rest: Any, **named: Any) -> torch.Tensor:

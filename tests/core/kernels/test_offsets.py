@@ -95,7 +95,7 @@ def test_the_quadrature_is_within_one_percent_on_clips_and_the_paths_agree() -> 
 
 
 def test_the_quadrature_is_within_one_percent_on_smooth_and_rough_pictures() -> None:
-    """Random fields with spectra that fall as those of photographs do, each with itself, with others and shifted."""
+    """Random fields whose spectra fall like those of photographs, each with itself, with others and shifted."""
     draw = np.random.default_rng(0)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(36), np.fft.fftfreq(36), indexing="ij")) + 1 / 36
     spectrum = np.fft.fft2(draw.standard_normal((3, 36, 36))) / frequency ** np.array([1.0, 1.5, 2.0])[:, None, None]

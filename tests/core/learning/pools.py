@@ -1,4 +1,4 @@
-"""Small pools that can be learned in seconds: pictures of four patterns with noise, and clips of four tones."""
+"""Small pools on which a model trains in seconds: pictures of four patterns with noise, and clips of four tones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clip_pool(n: int = 24, seed: int = 0) -> tuple[Inputs, np.ndarray]:
 
 
 def some_labels(classes: np.ndarray, per_class: int) -> np.ndarray:
-    """UNLABELED but for the first `per_class` rows of each class."""
+    """UNLABELED except for the first `per_class` rows of each class."""
     labels = np.full(len(classes), -1, np.int64)
     for c in np.unique(classes):
         rows = np.flatnonzero(classes == c)[:per_class]

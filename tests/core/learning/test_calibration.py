@@ -47,7 +47,7 @@ def test_out_of_fold_logits_are_those_of_heads_that_did_not_see_the_item():
 
 
 def test_a_network_that_fits_labels_of_overlapping_classes_is_softened():
-    """Embeddings that hardly tell the classes apart, and logits that are certain: the estimate is above the prior."""
+    """Embeddings that hardly separate the classes, and confident logits: the estimate is above the prior."""
     x, labels = noisy_items(120, 4.0)
     found = calibrate(x, confident(labels), labels)
     assert found.source == "cross-validation" and found.n_labels == 120
@@ -55,7 +55,7 @@ def test_a_network_that_fits_labels_of_overlapping_classes_is_softened():
 
 
 def test_an_estimate_below_the_prior_is_no_evidence():
-    """Separated embeddings would allow any sharpness; the labels shaped them, so the prior stays."""
+    """Separated embeddings would allow any sharpness, but the labels shaped them, so the prior is kept."""
     x, labels = noisy_items(120, 0.05)
     found = calibrate(x, confident(labels), labels)
     assert (found.temperature, found.source) == (PRIOR_TEMPERATURE, "cross-validation")

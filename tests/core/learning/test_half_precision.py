@@ -1,5 +1,5 @@
-"""float16 as cards without bfloat16 compute it, emulated on the CPU: the front end, the losses and the statistics of
-batch normalization stay finite and close to float32."""
+"""float16, as on GPUs without bfloat16, emulated on the CPU: the front end, the losses and the statistics of batch
+normalization stay finite and close to float32."""
 
 from __future__ import annotations
 

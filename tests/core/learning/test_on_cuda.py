@@ -85,7 +85,8 @@ def test_prediction_runs_on_the_device(monkeypatch):
 
 @pytest.mark.slow
 def test_between_steps_the_host_waits_for_the_device_a_few_times_per_epoch(monkeypatch):
-    """Steps themselves wait for nothing (the test below); here they are empty, and all other waits are counted."""
+    """Steps have no synchronization (the test below); here they are empty, and all other synchronizations are
+    counted."""
     inputs, classes = picture_pool(n=40)
     waits: list[str] = []
     for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "nonzero"):
@@ -103,7 +104,7 @@ def test_between_steps_the_host_waits_for_the_device_a_few_times_per_epoch(monke
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_no_operation_of_a_step_reads_a_value_back(method):
-    """Fake tensors have no values: reading one back would raise, so a step that passes waits for nothing."""
+    """Fake tensors have no values: reading one back would raise, so a step that passes has no synchronization."""
     inputs, classes = picture_pool(n=20)
     with fake_cuda() as device:
         learner = learner_on(device, inputs, classes, replace(SMALL, method=method))

@@ -1,4 +1,4 @@
-"""Two processes that share every batch end where one ends, and a run that is killed ends where an unkilled one does."""
+"""Two processes that share every batch give the result of one, and a killed run gives the result of an unkilled one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ METHODS = ("fixmatch", "mixmatch", "fixmatch, warmed up")
 
 
 def shared_problem(method: str) -> dict:
-    """What both sides of the comparison train on."""
+    """The problem that both sides of the comparison train on."""
     inputs, classes = clip_pool()
     more = {"warmed up": {"pretrain_steps": 3}}
     name, _, extra = method.partition(", ")
@@ -105,14 +105,14 @@ def test_a_batch_that_cannot_be_shared_is_refused():
 
 
 def train_here(folder: str) -> None:
-    """The run of the test below, in a process of its own."""
+    """The run of the test below, in a separate process."""
     torch.set_num_threads(1)
     inputs, classes = picture_pool()
     config = dataclasses.replace(SMALL, steps=100)
     labels = some_labels(classes, 2)
 
     def stay(progress: Progress) -> None:
-        if progress.done >= 60:  # it never ends by itself, however late the kill comes
+        if progress.done >= 60:  # it does not end before it is killed
             time.sleep(600)
 
     train(inputs, labels, N_CLASSES, config, runtime=CPU, checkpoint_dir=Path(folder), report=stay)

@@ -1,4 +1,4 @@
-"""Large pools: memory stays bounded, and no more is prepared than training will see."""
+"""Large pools: memory stays bounded, and no more is prepared than training uses."""
 
 from __future__ import annotations
 

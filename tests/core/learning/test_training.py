@@ -1,4 +1,4 @@
-"""Training learns, is reproducible, reports what is wrong, and can be stopped and warm-started."""
+"""Training learns, is reproducible, reports problems, and can be stopped and warm-started."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_one_example_of_a_class_all_labeled_and_missing_classes_train_with_a_not
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_with_its_cause(tmp_path):
-    """And what was saved before stays readable."""
+    """The earlier saved model stays readable."""
     config = dataclasses.replace(SMALL, learning_rate=1e18, method="supervised", warmup_steps=0, steps=60)
     with pytest.raises(TrainingFailed, match=r"not a number.*learning rate 1e\+18.*previous model stays"):
         train(POOL, some_labels(CLASSES, 2), N_CLASSES, config, runtime=CPU, checkpoint_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""Clips that are longer than an input are scored on several windows, whose probabilities are averaged."""
+"""Clips that are longer than an input are predicted from several windows, whose probabilities are averaged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prepared(files, config):
 
 @pytest.mark.parametrize("n_views", [0, 2])
 def test_a_long_clip_has_the_mean_over_its_windows(model, n_views):
-    """The oracle: the same windows as clips of their own, each predicted alone."""
+    """The reference: the same windows as separate clips, each predicted alone."""
     samples = clips()
     inputs = prepared([wav(x) for x in samples], SEVERAL)
     assert inputs.windows is not None and inputs.windows.rows.tolist() == [1, 3]

@@ -1,4 +1,4 @@
-"""ICC profiles written by hand: three primaries and one exponent, as cameras and displays have them."""
+"""ICC profiles written by hand: three primaries and one exponent, like those of cameras and displays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audio: decided by content, capped, and brought to one length."""
+"""Audio: the type is determined by content, sizes are limited, and clips get one length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_stereo_becomes_the_mean_of_its_channels():
 
 @pytest.mark.parametrize("magic", [b"MATLAB 5.0 MAT-file", b".snd\0\0\0\x18", b"Creative Voice File\x1a", b"\x7fELF"])
 def test_other_formats_are_refused_by_their_first_bytes(magic):
-    """What libsndfile could open is refused before it sees it."""
+    """Formats that libsndfile could open are refused before libsndfile is called."""
     with pytest.raises(InvalidInput, match="first bytes"):
         decode_audio(magic + bytes(200))
 

@@ -1,4 +1,4 @@
-"""Colors are those that the ICC profile of a picture means, for people, the model and an exported model alike."""
+"""Colors follow the ICC profile of a picture, for people, the model and an exported model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Media settings that follow from a pool's measures."""
+"""Media settings that are derived from the measurements of a pool."""
 
 from __future__ import annotations
 

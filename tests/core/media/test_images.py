@@ -1,4 +1,4 @@
-"""Images: an allow-list, a cap on pixels, upright, and of one size."""
+"""Images: an allow-list of formats, a limit on pixels, upright, one size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool becomes inputs: once per item, and without letting a bad item stop the others."""
+"""The inputs of a pool are computed once per item, and a damaged item does not stop the others."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_more_views_begin_with_the_same_ones_and_the_bank_is_made_once(clips):
 
 
 def test_held_out_pictures_do_not_enter_the_normalization():
-    """The pool's inputs are the same whatever the held-out pictures show."""
+    """The pool's inputs do not depend on the held-out pictures."""
     generator = np.random.default_rng(0)
     pool = [png(generator.integers(60, 120, (32, 32, 3)).astype(np.uint8)) for _ in range(4)]
     white, black = (png(np.full((32, 32, 3), level, np.uint8)) for level in (255, 0))

@@ -1,4 +1,4 @@
-"""The numpy spectrogram of drawings against the one the network is given."""
+"""The numpy spectrogram of drawings compared with the input of the network."""
 
 from __future__ import annotations
 

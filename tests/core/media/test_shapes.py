@@ -1,4 +1,4 @@
-"""Inputs of any shape: long clips and wide pictures go through decoding, augmentation, kernels and networks."""
+"""Inputs of any shape: long clips and wide pictures in decoding, augmentation, kernels and networks."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_rows_that_older_versions_cached_keep_their_names():
 
 @pytest.mark.parametrize(("where", "first"), [("start", 0), ("center", 8_000), ("loudest", 16_000)])
 def test_a_long_clip_is_cut_where_the_settings_say(where, first):
-    samples = np.linspace(0.01, 0.5, 32_000, dtype=np.float32)  # grows, so the last second is the loudest
+    samples = np.linspace(0.01, 0.5, 32_000, dtype=np.float32)  # the amplitude grows, so the last second is the loudest
     clip = to_clip(samples, 16_000, MediaConfig(clip_from=where))
     part = samples[first : first + 16_000]
     np.testing.assert_allclose(clip, part / part.max(), atol=1e-6)

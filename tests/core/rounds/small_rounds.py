@@ -21,7 +21,7 @@ CLASSES = ("bars", "blobs", "checks")
 
 
 def pool(labels: dict[int, int], n: int = 40, held_out: int = 0, **changes) -> tuple[PoolSnapshot, dict[str, bytes]]:
-    """`labels`: row -> class position. The first `held_out` rows are held out with their truth."""
+    """`labels`: row -> class position. The first `held_out` rows are test items with their labels."""
     data = [picture(row % 3, row) for row in range(n)]
     hashes = tuple(hashlib.sha256(one).hexdigest() for one in data)
     given = np.full(n, UNLABELED)
@@ -56,7 +56,7 @@ MANY = {row: row % 3 for row in range(9, 18)}
 
 
 def clips(held_out_truth: int = 0) -> tuple[PoolSnapshot, dict[str, bytes]]:
-    """24 tones of three pitches, one of each labeled, the last three held out; their truth may be shifted."""
+    """24 tones of three pitches, one of each labeled, the last three test items; their labels may be shifted."""
     rng = np.random.default_rng(0)
     data = [wav(tone(300 * (1 + 2 * (row % 3)) * rng.uniform(0.97, 1.03), seconds=0.2)) for row in range(24)]
     rows, out = np.arange(24), np.arange(24) >= 21

@@ -1,4 +1,4 @@
-"""The map: faithful, repeatable, and steady from one round to the next."""
+"""The map: it keeps neighborhoods, is reproducible, and is stable from one round to the next."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_points_do_not_jump_from_one_round_to_the_next():
     assert step < 0.05 * np.ptp(first, axis=0).max()
     assert step < 0.2 * np.median(np.linalg.norm(fresh - first, axis=1))
     assert trustworthiness(moved, steady, n_neighbors=10) > 0.9
-    assert np.isfinite(steady).all()  # the ten new items have found a place among their neighbors
+    assert np.isfinite(steady).all()  # the ten new items are placed among their neighbors
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A round with an encoder: features instead of spectrograms, a head as the model, and no test item in either."""
+"""A round with an encoder: features instead of spectrograms, a head as the model, no test item used for either."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_stored_model_predicts_what_the_round_predicted(encoder, media, tmp_
 
 
 def test_a_round_picks_what_the_benchmark_of_frozen_features_picks(encoder, media):
-    """The benchmark's request has the head's own graph; that of a round is made of the same features."""
+    """The benchmark's request has the head's graph; that of a round is computed from the same features."""
     taken, settings, runtime = snapshot(media, 6), config(encoder, batch_size=5), Runtime.create(0)
     round_ = run_round(taken, settings, read=media, cache=MemoryRowCache(), runtime=runtime, encoder=encoder)
     context = StageContext(

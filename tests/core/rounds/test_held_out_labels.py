@@ -1,5 +1,6 @@
-"""Labels of test items report and steer nothing: models, predictions, picks and maps are equal bit for bit when these
-labels are shuffled or removed, for all presets, all strategies and both kinds of media; so are trials and summaries."""
+"""Labels of test items affect nothing but the reported accuracy: models, predictions, picks and maps are equal bit for
+bit if these labels are shuffled or removed, for all presets, all strategies and both kinds of media; so are trials and
+summaries."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def snapshot(kind: MediaKind, hashes: tuple[str, ...], test_labels: np.ndarray) 
 
 
 def reduced(name: str, strategy: str = "bico", steps: int = 2) -> RoundConfig:
-    """A preset with its own method, proxy, views and graph, and as little arithmetic as possible."""
+    """A preset with its own method, proxy, views and graph, and as little computation as possible."""
     config = preset(name)  # type: ignore[arg-type]
     training = dataclasses.replace(
         config.training,
@@ -113,7 +114,7 @@ def context_of(taken: PoolSnapshot, media: Media, config: RoundConfig, cache: Me
 
 
 def outputs_of(taken: PoolSnapshot, media: Media, config: RoundConfig, cache: MemoryRowCache) -> dict[str, Any]:
-    """Everything a round decides, by name; and its metrics, which report."""
+    """All outputs of a round, by name; and its metrics."""
     context = context_of(taken, media, config, cache)
     outputs = Outputs()
     seconds = run_timed(STAGES, context, outputs)
@@ -163,7 +164,7 @@ def test_a_round_of_any_preset_does_not_depend_on_test_labels(kind, name):
     assert found["true"]["model"].calibration == ("off" if name == "paper" else "cross-validation")
     assert found["true"]["metrics"]["n_held_out"] == N_TEST and "accuracy" not in found["removed"]["metrics"]
     assert found["true"]["metrics"]["accuracy_measure"] == "inductive"
-    if name == "laptop":  # the report, and only it, follows the labels
+    if name == "laptop":  # only the report depends on the labels
         assert found["partly removed"]["metrics"]["n_held_out"] == N_TEST - 7
         assert found["true"]["metrics"]["confusion"] != found["of one class"]["metrics"]["confusion"]
 

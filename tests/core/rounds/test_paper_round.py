@@ -1,7 +1,7 @@
 """One round of the paper's method on a tiny pool of clips: MixMatch, tangent-kernel coresets, augmented views.
 
-The picks are compared with a computation of its own: kernel entries in float64 by the plain torch path, features by an
-eigendecomposition, the inner problem by dense Newton steps, the implicit gradient by a dense solve.
+The picks are compared with an independent computation: kernel entries in float64 by the plain torch path, features by
+an eigendecomposition, the inner problem by dense Newton steps, the implicit gradient by a dense solve.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_the_round_uses_the_noise_recordings_and_the_printed_augmentation(tmp_pa
     snapshot, media = pool()
     (tmp_path / "hum.wav").write_bytes(wav(tone(50, seconds=3.0)))
     chosen = {}
-    cache = MemoryRowCache()  # shared: the features of views made with other settings must not be found in it
+    cache = MemoryRowCache()  # shared: features of views with other settings must not be read from it
     for name, config in {"generated": paper_config(), "recorded": paper_config(str(tmp_path))}.items():
         result = run_round(snapshot, config, read=media.__getitem__, cache=cache, runtime=Runtime.create(0, "cpu"))
         chosen[name] = [reason.outer_before for reason in result.selection.reasons]

@@ -1,4 +1,4 @@
-"""One round as a pure function: what it promises with much, little and nothing to learn from."""
+"""One round as a pure function: its guarantees with many labels, few labels and none."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_before_there_is_anything_to_learn_the_batch_covers_the_pool_and_says_wh
     assert any(says in note for note in result.notes)
     assert result.metrics["has_model"] is False and "accuracy" not in result.metrics
     kinds = (result.selection.item_ids // 10) % 3
-    assert len(set(kinds.tolist())) >= 2  # it spreads over what there is to see
+    assert len(set(kinds.tolist())) >= 2  # the picks are spread over the pool
     assert np.isfinite(result.map_points).all()
 
 
@@ -138,7 +138,7 @@ def test_a_pool_in_which_nothing_can_be_read_fails_with_a_sentence():
 
 
 def test_a_loss_that_is_not_a_number_stops_the_round_with_a_sentence():
-    """An exception of its own class, in place of a model with broken weights."""
+    """A specific exception is raised, and no model with broken weights is returned."""
     snapshot, media = pool(MANY)
     config = quick_config()
     wild = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=1e30, steps=40))
@@ -157,7 +157,7 @@ def test_identical_items_make_a_kernel_of_rank_one_and_still_a_batch():
 
 
 def test_a_large_pool_is_chosen_from_by_a_stated_sample():
-    """The rule in small; benchmarks/scaling.py runs 100,000 items."""
+    """The rule on a small pool; benchmarks/scaling.py runs 100,000 items."""
     snapshot, media = pool(MANY, n=130)
     result = run(snapshot, media, quick_config(max_candidates=100))
     assert any("Picked from 100 of 121 unlabeled items" in note for note in result.notes)
@@ -165,7 +165,7 @@ def test_a_large_pool_is_chosen_from_by_a_stated_sample():
 
 
 def test_cancelling_stops_every_stage():
-    """`report` raises, and nothing swallows it."""
+    """`report` raises, and the exception reaches the caller."""
     snapshot, media = pool(MANY)
     seen: list[str] = []
     run(snapshot, media, report=lambda progress: seen.append(progress.stage))

@@ -1,4 +1,4 @@
-"""The stage "refine": when it runs, what its targets are, and that its network is the one that a round delivers."""
+"""The stage "refine": when it runs, what its targets are, and that its network is the output of the round."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_refined_network_predicts_and_is_measured():
 
 
 def test_refinement_moves_the_network_towards_the_propagated_labels():
-    """Eight steps teach the network next to nothing; the graph of the tones knows the classes."""
+    """With eight steps the network learns almost nothing; the graph of the tones separates the classes."""
     snapshot, media = clips()
     config = refining(steps=60)
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, refine_rate=3e-3))
@@ -115,7 +115,7 @@ def test_refinement_moves_the_network_towards_the_propagated_labels():
 
 
 def test_photographs_are_refined_on_targets_by_patches():
-    """No graph is built, test items are in nothing, and the refined network predicts."""
+    """No graph is built, test items are not used, and the refined network predicts."""
     snapshot, media = pool(MANY, held_out=6)
     config = refining(proxy="kernel")
     config = dataclasses.replace(config, media=dataclasses.replace(quick_config().media, patches=16))

@@ -49,7 +49,7 @@ def trial(strategy: str = "uniform", plan: Plan | None = None, seed: int = 3, **
 
 
 class CountingCache(MemoryRowCache):
-    """Remembers how often each row was computed."""
+    """Counts how often each row was computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,8 +144,8 @@ def test_strategies_of_one_seed_start_from_the_same_model():
 
 @pytest.mark.slow
 def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
-    """Three strategies of a seed train the initial labels once; no row of the cache is made twice, nor any file read
-    twice; and sharing changes no result."""
+    """Three strategies of a seed train on the initial labels once; no row of the cache is computed twice, no file is
+    read twice, and sharing changes no result."""
     trained, read, cache = [], Counter(), CountingCache()
     train = round_model.train
 
@@ -177,7 +177,7 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
 
 
 def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
-    """The stages are those that a worker runs too; each training starts from the model of the round before."""
+    """The stages are those that a worker also runs; each training starts from the model of the previous round."""
     given, made = [], []
     train = round_model.train
 
@@ -217,7 +217,7 @@ def test_a_trial_whose_model_is_lost_starts_over(tmp_path):
 
 @pytest.mark.slow
 def test_a_record_lost_on_the_way_to_the_disk_is_made_again(tmp_path):
-    """Killed after a model was kept and before its record was: the round is repeated from the model before it."""
+    """Killed after a model was stored and before its record was: the round is repeated from the previous model."""
     whole = list(trial("margin", folder=tmp_path).run())
     again = list(trial("margin", folder=tmp_path).run(whole[:2]))
     assert without_times(again) == without_times(whole[2:])

@@ -32,7 +32,7 @@ def test_labels_propagate_over_similar_clips_and_the_labels_of_test_items_change
     similar = dataclasses.replace(plain, similarity=SimilarityConfig(neighbors=3))
     own, found = run(snapshot, media, plain), run(snapshot, media, similar)
     with_propagation = found.metrics["accuracy_with_propagation"]
-    assert with_propagation == 1.0 > found.metrics["accuracy"]  # eight steps teach a network next to nothing
+    assert with_propagation == 1.0 > found.metrics["accuracy"]  # with eight steps a network learns almost nothing
     assert found.metrics["accuracy"] == own.metrics["accuracy"] and "accuracy_with_propagation" not in own.metrics
     assert (found.probabilities.argmax(1) == np.arange(24) % 3)[:21].mean() > 0.9
     np.testing.assert_array_equal(found.probabilities[21:], own.probabilities[21:])  # test items are not in the graph
@@ -60,7 +60,7 @@ def test_before_the_first_label_nothing_is_propagated():
 @pytest.mark.parametrize("strategy", ["bico", "margin", "k_center", "badge"])
 def test_a_round_that_reads_no_kernel_features_computes_none(strategy, monkeypatch):
     """The picks are those of a round that has the features. Near-duplicates, which are found on the inputs instead, are
-    left out of the comparison: only equal items count."""
+    excluded from the comparison: only equal items count."""
     snapshot, media = clips()
     config = similar_clips(strategy=strategy, near_duplicate=0.0)
     context, outputs = context_of(snapshot, media, config), Outputs()

@@ -1,4 +1,4 @@
-"""The buffer of a stream: bounded, balanced, deterministic, and what rounds see of it."""
+"""The buffer of a stream: bounded, balanced, deterministic, and the candidates that rounds get from it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_equal_items_and_one_item_are_reduced_without_a_fault():
 
 
 def test_the_feature_extractor_gives_features_whose_products_are_the_kernel():
-    """On as many landmarks as items the Nyström features are exact: their products are the kernel's own values."""
+    """With as many landmarks as items, Nyström features are exact: their products are the values of the kernel."""
     from core.kernels.networks import by_name
     from core.kernels.ntk import kernel
     from core.media.inputs import prepare

@@ -1,4 +1,4 @@
-"""Summaries of labeled sets: chosen well, weighted, measured on rows that had no part in the choice."""
+"""Summaries of labeled sets: better than random, weighted, measured on rows that were not used in the selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient histograms against a loop over pixels, and what they are meant to ignore."""
+"""Gradient histograms against a loop over pixels, and the changes to which they are invariant."""
 
 from __future__ import annotations
 

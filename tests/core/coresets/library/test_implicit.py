@@ -1,4 +1,4 @@
-"""The implicit gradient against finite differences and dense solves, by either way of applying the inverse Hessian."""
+"""The implicit gradient against finite differences and dense solves, with both methods for the inverse Hessian."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_influence_is_minus_the_derivative_of_the_outer_loss_for_a_network(metho
 
 
 def test_a_row_without_weight_has_the_influence_of_joining():
-    """Proposition 1: the scores of rows outside the set are the one-sided derivatives of letting them in."""
+    """Proposition 1: the scores of rows outside the set are the one-sided derivatives with respect to their weights."""
     problem = network_problem(mean=False)
     weights = torch.zeros(8, dtype=torch.float64)
     weights[:5] = 1.0

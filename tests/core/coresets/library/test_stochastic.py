@@ -107,5 +107,5 @@ def test_a_coreset_of_a_wide_resnet_grows_in_batches_without_a_full_gradient():
     common = np.flatnonzero(y == 0)[:4].tolist()
     subset = forward(problem, 8, start=common, batch=2)
     assert len(set(subset.rows.tolist())) == 8
-    assert y[subset.rows[4:6]].tolist() == [1, 1]  # a model that knows one class gains most from the other
+    assert y[subset.rows[4:6]].tolist() == [1, 1]  # a model trained on one class improves most with the other
     assert subset.outer[8] < subset.outer[4]

@@ -1,4 +1,4 @@
-"""Unweighted constructions, their order against each other, and joint problems."""
+"""Unweighted constructions, compared with each other, and joint problems."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_alternating_selection_uses_the_models_in_turn(problem):
 
 
 def test_a_joint_coreset_serves_both_models_better_than_the_other_models_coreset():
-    """Two models that see different halves of the features: each alone ignores what the other needs."""
+    """Two models that use different halves of the features: a coreset for one ignores the features of the other."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(80) % 4
     left = (labels // 2)[:, None] * 3.0 + torch.randn(80, 3, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The warm-up without labels: its loss by hand, its place in training, on every device."""
+"""Pretraining without labels: its loss by hand, its place in training, on every device."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_step_stays_on_the_device():
 
 
 def test_pretrained_layers_train_at_their_share_of_the_rate():
-    """A share of 0 leaves them as the warm-up left them; the head learns all the same."""
+    """A share of 0 leaves them as pretraining left them; the head is trained nevertheless."""
     config = dataclasses.replace(CONFIG, pretrained_rate_scale=0.0, ema_decay=0.0)
     warmed = fresh_network(SHAPE, CPU).train()
     simclr.pretrain(warmed, open_feed(POOL, CPU.device, config.bank_views), np.arange(len(CLASSES)), config, CPU)

@@ -98,7 +98,7 @@ def test_progressive_validation_counts_only_predictions_that_came_before_the_lab
     )  # fmt: skip
     assert progressive_validation(now, [before, later], "e") == counted(0, 1, both=1, n=2)
     old = snapshot([0] * 5 + [1] * 5)
-    assert progressive_validation(old, [before], "e") == Tally()  # less than a quarter of the present labels
+    assert progressive_validation(old, [before], "e") == Tally()  # less than a quarter of the current labels
 
 
 def test_cross_validation_predicts_each_label_by_a_head_that_was_fitted_without_it():
