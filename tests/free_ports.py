@@ -9,7 +9,7 @@ BELOW_OUTGOING = range(20_000, 32_000)  # the kernel takes ports of outgoing con
 
 
 def free_port() -> int:
-    """One on loopback that nobody listens on, and that no outgoing connection gets before the server starts."""
+    """A free port on loopback that no outgoing connection can get before the server starts."""
     for port in random.SystemRandom().sample(BELOW_OUTGOING, 200):
         with socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

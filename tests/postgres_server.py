@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test run's own: fresh, in a temporary folder, reached over a unix socket there."""
+"""A PostgreSQL server for the test run: new, in a temporary folder, reached over a Unix socket in that folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_binaries() -> Path | None:
 
 
 def as_ordinary_user(folder: Path) -> list[str]:
-    """The server refuses to run as root: then it runs as `postgres` (or `nobody`), who gets the folder."""
+    """The server refuses to run as root. In that case it runs as `postgres` (or `nobody`), who gets the folder."""
     if os.getuid() != 0:
         return []
     name = next(user for user in ("postgres", "nobody") if _exists(user))
@@ -39,7 +39,7 @@ def as_ordinary_user(folder: Path) -> list[str]:
 
 
 def dying_with_us(prefix: list[str]) -> list[str]:
-    """The kernel ends the server when this process ends, also when that is killed and cannot clean up."""
+    """Let the kernel end the server when this process ends, also if this process is killed and cannot clean up."""
     if shutil.which("setpriv") is None:
         return prefix
     return [*(prefix or ["setpriv"]), "--pdeathsig=QUIT"]

@@ -25,7 +25,7 @@ NAMES = ("bars", "blobs", "checks")
 
 @dataclass(frozen=True)
 class Drawn:
-    """The project, and what each item really shows."""
+    """The project, and the true class of each item."""
 
     store: Store
     project_id: int
@@ -68,7 +68,7 @@ def picture(kind: int, seed: int) -> bytes:
 
 
 def draw_project(store: Store, n_items: int = 60, n_held_out: int = 0, name: str = "shapes", **settings) -> Drawn:
-    """Every third item shows the same kind; the first `n_held_out` items are held out with their truth."""
+    """Every third item shows the same kind; the first `n_held_out` items are test items with their labels."""
     given = ProjectSettings(**({"preset": "smoke", "batch_size": 4, "automatic_rounds": False} | settings))
     project = create_project(store, name, "image", NAMES, settings=given)
     class_ids = [row.id for row in list_classes(store, project.id)]

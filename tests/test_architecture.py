@@ -157,7 +157,7 @@ def forbidden_for(module: str) -> tuple[str, ...]:
 
 
 def broken_imports(module: str) -> list[str]:
-    """What `module` imports and its package may not."""
+    """The imports of `module` that its package may not have."""
     named = {imported.name for imported in imports_of(module)}
     broken = sorted(name for name in named if belongs(name, *forbidden_for(module)))
     of_core = {name for name in named if belongs(name, "core") and name != "core"}
@@ -218,7 +218,7 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def test_no_modules_import_each_other():
-    """Counting imports in functions and under TYPE_CHECKING, which hide a cycle and do not remove it."""
+    """Imports in functions and under TYPE_CHECKING count: they hide a cycle but do not remove it."""
     found, known = cycles(), set(KNOWN_CYCLES)
     assert found == known, f"New cycles: {sorted(found - known)}. Gone, remove from the list: {sorted(known - found)}."
 
@@ -268,7 +268,7 @@ def test_the_light_modules_and_the_store_load_without_torch(tmp_path):
 
 
 def test_the_page_process_loads_neither_torch_nor_the_engine(tmp_path):
-    """Whatever a screen imports, through whatever other module: the page process stays light."""
+    """No screen imports torch or the engine, directly or through other modules."""
     names = [module for module in modules() if belongs(module, "app.web")]
     assert not loaded_after_importing(names, tmp_path) & {*HEAVY, "scipy", "sklearn", "dbos"}
 

@@ -32,7 +32,7 @@ def wheel(folder: Path, name: str, version: str, *needs: str) -> None:
 
 @pytest.mark.slow
 def test_the_chosen_build_of_torch_stays_when_the_requirements_are_installed(tmp_path):
-    """Two local folders stand for the index of the build and for pip's own index."""
+    """Two local folders replace the index of the build and pip's default index."""
     assert set(PINS) == {"torch", "torchaudio"}
     build, usual = tmp_path / "build", tmp_path / "usual"
     for folder, suffix in ((build, "+cpu"), (usual, "")):
@@ -66,7 +66,7 @@ def test_the_chosen_build_of_torch_stays_when_the_requirements_are_installed(tmp
 
 
 def test_a_build_is_chosen_once_and_later_commands_keep_it(tmp_path):
-    """A script in the place of Python records what would be installed."""
+    """A script that replaces Python records what would be installed."""
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "python").write_text(f'#!/bin/sh\necho "$*" >> {log}\n')
@@ -82,7 +82,7 @@ def test_a_build_is_chosen_once_and_later_commands_keep_it(tmp_path):
         return [found[1] if (found := re.search(r"whl/(\w+)", line)) else "requirements" for line in lines]
 
     def age(name: str) -> None:
-        """As if requirements.txt had changed since."""
+        """Change the times as if requirements.txt had changed since."""
         os.utime(venv / name, (1, 1))
 
     clean = {name: value for name, value in os.environ.items() if name not in ("TORCH", "MAKEFLAGS", "MAKELEVEL")}

@@ -1,7 +1,7 @@
 """A store, its rounds and its exports, made by version 0.1.0, open and replay in this version.
 
-The fixture holds two projects with finished and unfinished rounds, exports of both, and what version 0.1.0 itself said
-about them (`expected.json`). `tests/fixtures/version_0_1/README.md` says how it was made.
+The fixture contains two projects with finished and unfinished rounds, exports of both, and the values that version
+0.1.0 reported for them (`expected.json`). `tests/fixtures/version_0_1/README.md` describes how it was made.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def expected(unpacked: Path) -> Expected:
 
 @pytest.fixture(scope="module")
 def old_store(unpacked: Path) -> Iterator[Store]:
-    """The store, opened (and migrated, where this version has a newer schema) once. Tests below only add to it."""
+    """The store, opened once (and migrated if this version has a newer schema). The tests below only add to it."""
     with Store.open(home=unpacked / "home") as store:
         yield store
 

@@ -1,4 +1,4 @@
-"""The documents are true: commands, link targets and named tests exist."""
+"""The documents are correct: commands, link targets and named tests exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that are written once: each pattern is in the sources of its home and nowhere else."""
+"""Rules that are implemented once: each pattern occurs only in the module of its rule."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Simulated annotators: they label over HTTP as the browser does, with event ids, a queue of unsent events and retries.
+"""Simulated annotators: they label over HTTP like the browser, with event ids, a queue of unsent events and retries.
 
 An event counts as acknowledged when a response says that it was accepted. The rules for failed requests are those of
-`app/web/widgets/assets/client.js`: an answer of 4xx other than 401, 408, 421 and 429 means that the server will never
-accept the events; everything else is sent again.
+`app/web/widgets/assets/client.js`: a status 4xx other than 401, 408, 421 and 429 means that the server will never
+accept the events; all other requests are sent again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETRIED = (401, 408, 421, 429)
 
 @dataclass(frozen=True)
 class Place:
-    """Where an annotator works."""
+    """The server, project and items of an annotator."""
 
     port: int
     project: int
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """No usable answer; the request may have had its effect."""
+    """No usable response; the request may have had its effect."""
 
 
 class Annotator(threading.Thread):
@@ -63,7 +63,7 @@ class Annotator(threading.Thread):
         self.labeling.set()
 
     def run(self) -> None:
-        """Label until `labeling` is cleared; then send what waits until `stopped`."""
+        """Label until `labeling` is cleared; then send unsent events until `stopped`."""
         while not self.stopped.is_set():
             if self.labeling.is_set() and len(self.waiting) < MAX_WAITING:
                 self.act()
@@ -145,7 +145,7 @@ class Annotator(threading.Thread):
         raise Lost(f"status {response.status}")
 
     def drain(self, deadline: float) -> None:
-        """Stop labeling and send what waits; returns when nothing waits or at `deadline` (monotonic)."""
+        """Stop labeling and send the unsent events; returns when none is left or at `deadline` (monotonic)."""
         self.labeling.clear()
         while self.waiting and time.monotonic() < deadline:
             time.sleep(0.1)

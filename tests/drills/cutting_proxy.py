@@ -32,7 +32,7 @@ class CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_for(self, seconds: float) -> None:
-        """Cut all live connections now, and about half of the new ones for so long."""
+        """Cut all live connections now, and about half of the new ones for `seconds`."""
         self._until = time.monotonic() + seconds
         with self._lock:
             live = list(self._live)

@@ -1,7 +1,7 @@
 """One drill: a running system, annotators who label, rounds that run, and random faults for a given time.
 
-Everything runs on loopback in a temporary folder, on a small file system of its own where mounting is permitted. The
-drill ends only the processes that it started.
+Everything runs on loopback in a temporary folder, on a separate small file system if mounting is permitted. The drill
+ends only the processes that it started.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Options:
 
 
 class Rounds(threading.Thread):
-    """Requests the next round whenever none is under way."""
+    """Requests the next round whenever none is running."""
 
     def __init__(self, store: Store, project_id: int) -> None:
         super().__init__(daemon=True, name="rounds")
@@ -82,7 +82,7 @@ class Rounds(threading.Thread):
 
 @dataclass
 class System:
-    """What a drill runs."""
+    """The processes and the project of a drill."""
 
     store: Store
     home: Path
@@ -98,7 +98,7 @@ class System:
 def run_drill(
     options: Options, say: Callable[[str], None] = lambda line: None, stop: threading.Event | None = None
 ) -> dict[str, Any]:
-    """Run one drill; the result as JSON values. `stop` ends the faults before their time."""
+    """Run one drill; return the result as JSON values. `stop` ends the faults early."""
     say(f"seed {options.seed}, {options.seconds:.0f} s, {options.database}")
     with _scratch() as (folder, disk), _running(options, folder, disk) as system:
         if disk is None:
@@ -163,8 +163,8 @@ def _finish(system: System, watchdog: processes.Watchdog, faults: Faults, say: C
 
 
 def _last_round(system: System) -> str:
-    """Requests a round when all faults are over; "" when it finishes. Each stage has its time: a busy machine is slow,
-    not stuck."""
+    """Request a round when all faults are over; return "" when it finishes, or the problem. Each stage has a separate
+    time limit, because a busy machine is slow."""
     deadline = time.monotonic() + ROUND_SECONDS
     log = RoundLog(system.store, system.project_id)
     requested: RoundRow | None = None
@@ -190,7 +190,7 @@ def _last_round(system: System) -> str:
 
 @contextmanager
 def _scratch() -> Iterator[tuple[Path, Path | None]]:
-    """A folder, and in it a small file system of its own for all data, or None when that is not permitted."""
+    """A folder, and in it a separate small file system for all data, or None if mounting is not permitted."""
     folder = Path(tempfile.mkdtemp(prefix="winnow-drill-"))
     disk = folder / "disk"
     disk.mkdir()
@@ -208,7 +208,7 @@ def _scratch() -> Iterator[tuple[Path, Path | None]]:
 
 @contextmanager
 def _running(options: Options, folder: Path, disk: Path | None) -> Iterator[System]:
-    """The page server, a worker and perhaps PostgreSQL, with a project; everything is ended with the block."""
+    """The page server, a worker and, if requested, PostgreSQL, with a project; all processes end with the block."""
     home, clock, logs = folder / "disk" / "home", folder / "clock", options.logs or folder / "logs"
     for path in (home, logs):
         path.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The faults of a drill, drawn with a seed; each kind comes once before any comes again.
+"""The faults of a drill, drawn with a seed; each kind occurs once before any is repeated.
 
-Where the kinds that are left cannot happen now, because a process is not serving yet, the others come again.
+If the remaining kinds cannot be caused now, because a process is not serving yet, the other kinds are repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEAST_UP_SECONDS = 3.0  # a process is not killed again before it served for so 
 
 @dataclass
 class Target:
-    """What faults act on."""
+    """The system on which the faults act."""
 
     home: Path
     clock: Path
@@ -37,7 +37,7 @@ class Target:
     proxy: CuttingProxy
     uploader: Uploader
     database: Managed | None = None
-    disk: Path | None = None  # a small file system of the drill's own; None: not permitted here
+    disk: Path | None = None  # a separate small file system; None: not permitted here
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Faults:
         return always + ([self.fill_disk] if self.target.disk is not None else [])
 
     def next(self, say: Callable[[str], None]) -> None:
-        """One more fault; a kind that cannot happen now is put back."""
+        """Cause one more fault; kinds that cannot be caused now are drawn later."""
         if not self._draw(say):
             again = [kind for kind in self.kinds() if kind not in self._bag]
             self.chance.shuffle(again)
@@ -140,7 +140,7 @@ class Faults:
         return f"to {offset:+,.0f} s"
 
     def flip_byte(self) -> str | None:
-        """In a file that Winnow computed and can compute again; media and the database are not touched."""
+        """Flip a byte in a file that Winnow computed and can compute again; media and the database are not changed."""
         found = sorted(
             path
             for folder in FLIPPED_FOLDERS

@@ -1,6 +1,6 @@
 """The processes of a drill: page server, worker and PostgreSQL, started as users start them and killed by their ids.
 
-`Watchdog` restarts processes that ended, as a service manager does.
+`Watchdog` restarts processes that ended, like a service manager.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Managed:
         return self.process is not None and self.process.poll() is None
 
     def look(self) -> None:
-        """Note when it serves for the first time after its start."""
+        """Record the time when it serves for the first time after its start."""
         if self.ready is None and self.running and (self.is_ready or self._said_ready)():
             self.ready = time.monotonic()
 
@@ -68,7 +68,8 @@ class Managed:
             return SAYS_READY in log.read()
 
     def has_served(self, seconds: float) -> bool:
-        """Whether it has served for `seconds`, and for as long as its start took: a busy machine is slow in both."""
+        """Whether it has served for `seconds`, and for as long as its start took, because a busy machine is slow in
+        both."""
         if self.ready is None or not self.running:
             return False
         return time.monotonic() - self.ready >= max(seconds, self.ready - self.started)
@@ -80,7 +81,7 @@ class Managed:
         return self.process.pid
 
     def end(self) -> None:
-        """Terminate it, and kill it and its children when that takes long."""
+        """Terminate it, and kill it and its children if that takes long."""
         if self.process is None:
             return
         if self.process.poll() is None:
@@ -155,8 +156,8 @@ def wait_until(ready: object, what: str, seconds: float = START_SECONDS) -> None
 
 
 class Watchdog(threading.Thread):
-    """Starts processes again that ended, and notes when they serve. PostgreSQL ends with the thread that started it, so
-    stop this one last."""
+    """Restarts processes that ended, and records when they serve. PostgreSQL ends with the thread that started it, so
+    stop the watchdog last."""
 
     def __init__(self, processes: Sequence[Managed]) -> None:
         super().__init__(daemon=True)

@@ -1,8 +1,8 @@
-"""`python -m tests.drills.shifted_clock MODULE ARGUMENTS`: runs a module with a clock that a file sets wrong.
+"""`python -m tests.drills.shifted_clock MODULE ARGUMENTS`: runs a module with a clock that is shifted by a file.
 
-The file named by WINNOW_DRILL_CLOCK holds the offset in seconds and may change at any time. Shifted are `time.time` and
-the clock of the store (`storage.database.store.now`) and of its backups. Clocks that only measure durations
-(`time.monotonic`) are not.
+The file named by WINNOW_DRILL_CLOCK contains the offset in seconds and may change at any time. The offset applies to
+`time.time` and to the clock of the store (`storage.database.store.now`) and of its backups. It does not apply to clocks
+that only measure durations (`time.monotonic`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _exact_time = time.time
 
 
 def offset_seconds() -> float:
-    """What the file says; 0 without one."""
+    """The offset in the file; 0 if there is no file."""
     try:
         return float(Path(os.environ[VARIABLE]).read_text())
     except (KeyError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What is left after a drill, compared with the answers that the annotators received."""
+"""Compares the store after a drill with the responses that the annotators received."""
 
 from __future__ import annotations
 
@@ -79,13 +79,14 @@ def _refusals(annotators: Sequence[Annotator]) -> list[str]:
 
 
 def _server_errors(annotators: Sequence[Annotator]) -> list[str]:
-    """Whatever fails, the server says what it is (503) or does not answer; an internal error is a mistake in it."""
+    """On any fault, the server names it (503) or does not respond; an internal error is a bug in the server."""
     count = sum(one.statuses["500"] for one in annotators)
     return [f"{count} answers were internal errors (500). The log of the server has their causes."] if count else []
 
 
 def _current_labels(store: Store, project_id: int, events: Sequence[Any]) -> list[str]:
-    """The projection against an own reading of the events: the newest label or skip that was not undone."""
+    """The projection compared with an independent reading of the events: the newest label or skip that was not
+    undone."""
     undone = {row.undoes for row in events if row.kind == "undo"}
     newest = {
         (row.item_id, row.annotator_id): row

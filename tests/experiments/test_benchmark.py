@@ -1,4 +1,4 @@
-"""The benchmark: statistics by hand, one protocol for all strategies, and a page that is made again from the files."""
+"""The benchmark: statistics by hand, one protocol for all strategies, and a page that is written from the files."""
 
 from __future__ import annotations
 

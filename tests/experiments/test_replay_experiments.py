@@ -1,4 +1,4 @@
-"""The replay and transfer experiments on tiny made-up pictures: memories are replayed, and sets are what they say."""
+"""The replay and transfer experiments on tiny synthetic pictures: memories are replayed, and sets are as described."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_networks_trained_together_learn_as_they_do_alone():
 
 
 def without_dropout(seed: int) -> Learner:
-    """With a memory of two slots."""
+    """Networks without dropout, with a memory of two slots."""
     one = learner(partial(Dense, 20), 20, 3.0, seed)
     for part in one.network.modules():
         if isinstance(part, torch.nn.Dropout):

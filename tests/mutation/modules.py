@@ -1,4 +1,5 @@
-"""The modules that carry the promises, each with the test files that have to notice its mutants, the quickest first."""
+"""The modules on which the guarantees depend, each with the test files that should detect its mutants, fastest
+first."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ LABELING = "tests/storage/labeling"
 PROJECTS = "tests/storage/projects"
 EXPORTING = "tests/storage/exporting"
 CORESETS = "tests/core/coresets"
-# Tests that need seconds and notice nothing that the others do not.
+# Tests that take seconds and detect no mutants beyond those that the others detect.
 NOT_MANY_PROCESSES = f"--deselect={LABELING}/test_queue.py::test_three_processes_never_get_the_same_item"
 
 TESTS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Simple mutants of a module: one small change of its syntax tree each, that a test should notice.
+"""Simple mutants of a module: one small change of its syntax tree each, which a test should detect.
 
 Kinds   comparison   < becomes <= and >=, == becomes !=, in becomes not in
         arithmetic   + and -, * and /, & and | are exchanged

@@ -1,4 +1,4 @@
-"""Mutation testing of the modules that carry the promises.
+"""Mutation testing of the modules on which the guarantees depend.
 
     .venv/bin/python -m tests.mutation.run [MODULE ...] [--sample 40] [--seed 0] [--out mutation.json]
 
@@ -61,7 +61,7 @@ class MutatedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def preload() -> None:
-    """Import what takes long once, before processes are forked. Our own modules are imported again in each process."""
+    """Import slow packages once, before processes are forked. Winnow's modules are imported again in each process."""
     for name in PRELOADED:
         importlib.import_module(name)
     for name in list(sys.modules):

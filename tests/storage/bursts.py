@@ -1,8 +1,8 @@
 """`python -m tests.storage.bursts HOME KILLS SEED`: label writers that are killed with SIGKILL at random moments.
 
 Each child writes labels as fast as it can and prints a uuid only after `Pool.apply` has returned. The parent kills it
-anywhere after its first few, checks the file now and then, and starts the next one. Children are forked while no
-connection is open but the statements are compiled, so that a burst costs milliseconds.
+at a random moment after its first few labels, checks the file from time to time, and starts the next one. Children are
+forked while no connection is open but the statements are compiled, so that a burst costs milliseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write_labels(pool: Pool, n_labels: int, answers: int) -> None:
 
 
 def killed_burst(pool: Pool, after: int, pause: float) -> bytes:
-    """What a child acknowledged until it was killed: `pause` seconds after its label number `after`."""
+    """The labels that a child acknowledged before it was killed, `pause` seconds after its label number `after`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -15,7 +15,7 @@ from tests.storage.export_shop import Shop, opened_shop
 
 @pytest.fixture
 def examined_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own small files are examined in this process, which is quicker: for tests that are not about hostile ones."""
+    """Examine files in this process, which is faster: for tests whose files are small and not hostile."""
 
     def examine(self: ProbePool, jobs: list[tuple[str, str]]) -> list[Examined]:
         examiner = Examiner(

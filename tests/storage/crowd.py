@@ -1,7 +1,7 @@
 """`python -m tests.storage.crowd HOME SECONDS`: eight annotators, an import and a round write to one file.
 
-Prints one JSON object: how many labels each stored, what went wrong, the 99th percentile of a write in seconds, and the
-median of one that nobody disturbs, measured just before (`alone_labels` of them).
+Prints one JSON object: the number of labels that each stored, the errors, the 99th percentile of a write in seconds,
+and the median of a write without other writers, measured just before (`alone_labels` of them).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def label(store: Store, who: int, until: float) -> list[float]:
 
 
 def label_alone(store: Store, who: int) -> list[float]:
-    """What a write takes on this machine, now, when nobody else writes."""
+    """The seconds of writes on this machine without other writers."""
     pool, waits = Pool(store, 1), []
     for row in pool.next_to_label(annotator=who, holder=str(who), limit=ALONE):
         start = time.monotonic()
@@ -74,7 +74,7 @@ def train(store: Store, until: float) -> list[float]:
 
 
 def in_child(work: Callable[[], list[float]]) -> tuple[int, int]:
-    """Fork; the child answers with its waits or its error."""
+    """Fork; the child returns its waiting times or its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:

@@ -1,4 +1,4 @@
-"""A project with labels of every kind, to export and to compare with what comes back."""
+"""A project with labels of every kind, to export and to compare with the imported result."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class Shop:
 
 
 def standing(store: Store, project: int) -> set[tuple]:
-    """Every standing label as (bytes, class, who, when, how), the label that counts, and the items' other names."""
+    """Every current label as (bytes, class, annotator, time, kind), the label that counts, and the items' other
+    names."""
     names = {row.id: row.name for row in list_classes(store, project, include_inactive=True)}
     counts = {row.id: names[row.effective_id or row.id] for row in list_classes(store, project, include_inactive=True)}
     found: set[tuple] = set()

@@ -1,4 +1,4 @@
-"""Small media files made for tests: valid ones, and ones that only look valid."""
+"""Small media files for tests: valid ones, and ones that only look valid."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def color16(level: int = 12_600, size: tuple[int, int] = (12, 8)) -> bytes:
 
 
 def long_picture() -> bytes:
-    """A progressive JPEG whose last scan comes 500 times more: half a minute of decoding on any machine."""
+    """A progressive JPEG whose last scan is repeated 500 times: decoding takes half a minute on any machine."""
     stream = io.BytesIO()
     Image.new("L", (7_900, 7_900)).save(stream, "JPEG", progressive=True)
     whole, end = stream.getvalue()[:-2], stream.getvalue()[-2:]

@@ -18,7 +18,7 @@ PACKAGE = Path(connection_module.__file__).parent
 
 
 def answering(monkeypatch, *answers: httpx2.Response | Exception) -> tuple[Client, list[httpx2.Request]]:
-    """A client whose server gives these answers, and the requests it gets."""
+    """A client whose server returns these responses, and the requests that the server gets."""
     waiting, seen = list(answers), []
 
     def handle(request: httpx2.Request) -> httpx2.Response:

@@ -1,4 +1,4 @@
-"""Backups are whole, roll by a setting, and bring a store back."""
+"""Backups are complete, are rotated by a setting, and restore a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store opens safely, or refuses with a sentence that says what to do."""
+"""A store is opened safely, or refused with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path, monkeypatch
 
 
 def make_old(engine: Engine) -> None:
-    """A store as the first version wrote it, with a project in it."""
+    """A store in the form of the first version, with a project in it."""
     migrate.upgrade(engine, None, target="0001")
     with engine.begin() as connection:
         connection.execute(
@@ -239,7 +239,7 @@ server:/export /mnt/team nfs4 rw 0 0
 
 
 def test_network_filesystems_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real NFS mount cannot be made here; the kernel's list of mounts is given instead."""
+    """A real NFS mount is not possible in tests, so the kernel's list of mounts is replaced."""
     kinds = {
         folder: store_checks.filesystem_of(Path(folder), MOUNTS)
         for folder in ("/home", "/mnt/team/a", "/mnt/team/local")

@@ -1,4 +1,4 @@
-"""Many at once: no request fails because the database is locked, and none waits for long."""
+"""Many writers at once: no request fails because the database is locked, and none waits for long."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.storage.pools import make_pool
 @pytest.mark.slow
 @pytest.mark.timeout(660)
 def test_eight_writers_an_import_and_a_trainer_share_one_file(sqlite_store: Store) -> None:
-    """No "database is locked", nobody left waiting. Six seconds here to keep the suite short, and ten times the
-    bound, since other work may share the machine; a run of one minute with the strict bound is
-    `make bench NAME=contention`, the same crowd."""
+    """No "database is locked", and no long waits. The test takes six seconds and uses ten times the bound, because the
+    machine may have other load; `make bench NAME=contention` runs the same processes for one minute with the strict
+    bound."""
     made = make_pool(sqlite_store, 3_000)
     sqlite_store.close()
     command = [sys.executable, "-m", "tests.storage.crowd", str(sqlite_store.home), "6"]
@@ -79,7 +79,7 @@ def test_a_deadlock_is_resolved_by_beginning_again(store: Store) -> None:
 
 
 def test_a_full_disk_is_a_sentence_and_nothing_is_stored(sqlite_store: Store) -> None:
-    """SQLite's own limit on pages answers as a full disk does."""
+    """SQLite's limit on pages has the same effect as a full disk."""
     made = make_pool(sqlite_store)
     with sqlite_store.engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -132,8 +132,8 @@ def test_a_writer_that_never_ends_is_reported_not_waited_for_forever(tmp_path: P
 
 
 def test_a_process_that_released_the_lock_does_not_overtake_one_that_waits_for_it(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """A process that writes in a loop takes turns with the others: once another process waits in the queue, it comes
-    after that one."""
+    """A process that writes in a loop alternates with the others: once another process waits in the queue, it is served
+    after that process."""
     path, turns, started, served = tmp_path / "lock", [0], threading.Event(), threading.Event()
     wait_for_lock, at_the_door = file_lock.wait_for_lock, list[int]()  # turns taken when this thread entered the queue
 

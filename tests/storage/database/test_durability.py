@@ -1,4 +1,4 @@
-"""What was acknowledged is on disk: after kill -9, after a garbled WAL tail, after a power cut."""
+"""Acknowledged labels are on disk: after kill -9, after a damaged WAL tail, after a power failure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def integrity(path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_at_200_random_points_of_label_bursts_loses_none_acknowledged(sqlite_store: Store) -> None:
-    """Writers of 1,000 labels, killed anywhere; the file is whole after every tenth kill and opens at the end."""
+    """Writers of 1,000 labels, killed at random points; the file is intact after every tenth kill and opens at the
+    end."""
     made = make_pool(sqlite_store, 50)
     sqlite_store.close()
     acknowledged: set[str] = set()
@@ -79,7 +80,7 @@ def test_kill_9_at_200_random_points_of_label_bursts_loses_none_acknowledged(sql
 
 @pytest.mark.timeout(900)
 def test_1000_rapid_label_writes_killed_in_the_middle_are_kept_as_far_as_acknowledged(sqlite_store: Store) -> None:
-    """With a process that opens the store as the app does."""
+    """With a process that opens the store like the app."""
     make_pool(sqlite_store, 50)
     sqlite_store.close()
     with writer(sqlite_store.home, 1_000) as process:
@@ -93,7 +94,7 @@ def test_1000_rapid_label_writes_killed_in_the_middle_are_kept_as_far_as_acknowl
 
 
 def crash_image(home: Path, target: Path) -> Path:
-    """The files as a killed process leaves them: the database and its WAL, without the shared index."""
+    """The files that a killed process leaves: the database and its WAL, without the shared index."""
     target.mkdir()
     for name in ("winnow.sqlite", "winnow.sqlite-wal"):
         shutil.copy(home / name, target / name)
@@ -135,7 +136,7 @@ def test_a_damaged_wal_tail_loses_at_most_what_was_not_acknowledged(
 
 
 def synced_before_each_answer(trace: str) -> list[bool]:
-    """For each acknowledged uuid: was the WAL synced after its last write and before the answer was printed?"""
+    """For each acknowledged uuid: whether the WAL was synced after its last write and before the uuid was printed."""
     clean, answers = True, []
     for line in trace.splitlines():
         if re.search(r"\bpwrite64\(\d+<[^>]*-wal>", line):
@@ -161,8 +162,8 @@ def need_strace() -> None:
 
 @pytest.mark.timeout(900)
 def test_every_acknowledged_label_was_synced_to_the_disk_before_the_answer(sqlite_store: Store, tmp_path: Path) -> None:
-    """What a power cut takes away is what was not synced. A block device that drops unsynced writes needs a kernel
-    module that containers lack; the nearest is to watch the system calls: every answer must come after an fsync of the
+    """A power failure loses the writes that were not synced. A block device that drops unsynced writes needs a kernel
+    module that containers lack, so the test traces system calls: every acknowledgment must come after an fsync of the
     WAL that came after its last write. With synchronous=NORMAL the same check fails (negative control)."""
     need_strace()
     make_pool(sqlite_store, 50)
@@ -176,7 +177,7 @@ def test_every_acknowledged_label_was_synced_to_the_disk_before_the_answer(sqlit
 def test_without_full_synchronisation_the_check_above_would_fail(
     sqlite_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: the same writer with synchronous=NORMAL answers before the WAL is synced."""
+    """The negative control: the same writer with synchronous=NORMAL acknowledges labels before the WAL is synced."""
     need_strace()
     make_pool(sqlite_store, 50)
     sqlite_store.close()
@@ -197,7 +198,7 @@ def test_without_full_synchronisation_the_check_above_would_fail(
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
 def test_a_connection_lost_between_commit_and_answer_makes_the_retry_harmless(store: Store) -> None:
-    """The server ends the session right after the commit, before the caller hears of it."""
+    """The server ends the session right after the commit, before the caller gets the response."""
     from sqlalchemy import event as listen
 
     from core.errors import StoreUnusable
@@ -226,7 +227,7 @@ def test_a_connection_lost_between_commit_and_answer_makes_the_retry_harmless(st
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
 def test_a_read_whose_connection_is_lost_says_to_try_again_and_the_next_one_works(store: Store) -> None:
-    """A drill that killed the database got internal errors from pages that only read."""
+    """When a drill killed the database, pages that only read returned internal errors."""
     from core.errors import StoreUnusable
 
     made = make_pool(store)

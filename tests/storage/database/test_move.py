@@ -1,4 +1,4 @@
-"""A SQLite store moves into PostgreSQL whole, and again after being killed half way."""
+"""A SQLite store is moved to PostgreSQL completely, also if the first run was killed."""
 
 from __future__ import annotations
 

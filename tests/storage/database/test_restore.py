@@ -86,7 +86,7 @@ def test_a_process_that_had_the_damaged_store_open_writes_to_the_restored_one(sq
 
 
 def test_no_acknowledged_label_is_lost_while_a_restore_runs(store: Store) -> None:
-    """A label is in the store after the restore, or in the safety backup of what was there before."""
+    """A label is in the store after the restore, or in the safety backup of the replaced store."""
     made = make_pool(store, 400)
     path = backups.backup(store)
     acknowledged: set[str] = set()

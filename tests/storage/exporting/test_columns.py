@@ -40,8 +40,8 @@ def by_columns(shop: Shop, options: ExportOptions, path: Path) -> tuple[list, in
 
 @pytest.fixture(scope="module")
 def full_shop(empty_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """Everything that a row can tell: picks, merged classes, a test item, an item without a label. Exports change
-    nothing of it."""
+    """A project with every kind of row: picks, merged classes, a test item, an item without a label. Exports do not
+    change it."""
     home = tmp_path_factory.mktemp("full_shop")
     shutil.copy(empty_sqlite, home / "winnow.sqlite")
     with Store.open(home=home) as store:
@@ -72,7 +72,7 @@ def test_columns_and_rows_give_the_same_table(full_shop, tmp_path, monkeypatch, 
 
 
 def test_labels_of_another_project_between_the_items_are_left_out(sqlite_store, tmp_path):
-    """Items of two projects that were imported in turns, each with labels of two annotators."""
+    """Items of two projects whose imports alternated, each with labels of two annotators."""
     one, two = (
         make_pool(sqlite_store, 2, "one", labels_per_item=2),
         make_pool(sqlite_store, 2, "two", labels_per_item=2),

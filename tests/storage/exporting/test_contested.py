@@ -84,7 +84,7 @@ def test_contested_items_are_kept_or_left_out_and_counted(crowd, tmp_path, rule,
 
 
 def test_a_parquet_export_counts_what_a_jsonl_export_counts(crowd, tmp_path):
-    """Parquet is written by columns: its report and manifest come from other code than those of rows."""
+    """Parquet is written by columns, so its report and manifest come from other code than those of rows."""
     by_rows, by_columns = (
         export_project(crowd.store, crowd.project, tmp_path / name, ExportOptions(format=name))
         for name in ("jsonl", "parquet")
@@ -154,7 +154,7 @@ def test_an_unknown_rule_is_refused():
 
 
 def finish_round(shop: Shop) -> None:
-    """A finished round as the pipeline stores it: one-hot on labeled rows, the last class with 0.7 elsewhere."""
+    """A finished round in the form of the pipeline: one-hot on labeled rows, the last class with 0.7 elsewhere."""
     log = RoundLog(shop.store, shop.project)
     row = log.request(RoundConfig())
     log.start(row.id)
@@ -183,7 +183,7 @@ def test_a_label_that_was_undone_is_not_exported_as_a_prediction(crowd, tmp_path
 
 
 def test_the_confidence_of_a_label_that_was_shown_as_a_suggestion_is_not_exported(crowd, tmp_path):
-    """Events as earlier versions stored them: the label of the first annotator, suggested to the second with 1.0."""
+    """Events in the form of earlier versions: the label of the first annotator, suggested to the second with 1.0."""
     shown = {"suggestion": "shown", "suggested_class_id": crowd.classes[1]}
     crowd.label(5, 1, "ann", suggested_confidence=1.0, **shown)  # a real prediction: no round has seen a label
     finish_round(crowd)
@@ -192,4 +192,4 @@ def test_the_confidence_of_a_label_that_was_shown_as_a_suggestion_is_not_exporte
     row = next(row for row in exported(crowd, tmp_path / "out") if row["name"] == "5.png")
     found = {one["annotator"]: one for one in (row, *row["other_labels"])}
     assert {who: one["suggested_confidence"] for who, one in found.items()} == {"ann": 1.0, "bob": None, "cleo": 0.83}
-    assert {one["suggested_label"] for one in found.values()} == {"dog"}  # what was shown stays known
+    assert {one["suggested_label"] for one in found.values()} == {"dog"}  # whether it was shown is still exported

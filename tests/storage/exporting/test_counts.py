@@ -19,7 +19,7 @@ from tests.app.finished_rounds import finish_round
 @pytest.mark.parametrize("pseudo_above", [None, 0.5, 0.8, 0.9])
 @pytest.mark.parametrize("held_out", [False, True])
 def test_counts_before_an_export_equal_the_rows_it_writes(sqlite_store, pseudo_above, held_out):
-    """Labels, merged and retired classes, unreadable and held-out items: against the rows themselves."""
+    """Labels, merged and retired classes, unreadable and held-out items: compared with the exported rows."""
     project = create_project(sqlite_store, "Counted", "image", ["a", "b", "c", "d"])
     ids = sample_store.add_items(sqlite_store, project, [(f"{k}.png", sample_store.picture(k, 24)) for k in range(12)])
     known, ana = list_classes(sqlite_store, project.id), annotator_named(sqlite_store, "Ana").id

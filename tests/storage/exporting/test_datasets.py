@@ -1,5 +1,5 @@
-"""Class folders and Parquet exports load with Hugging Face datasets, offline, in a process of their own: the library
-patches what it imports."""
+"""Class folders and Parquet exports load with Hugging Face datasets, offline, in a separate process, because the
+library patches modules that it imports."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def loaded(process: subprocess.Popen[str], *request: str) -> tuple[dict[str, lis
 @pytest.mark.parametrize("kind", ["audio", "image"])
 @pytest.mark.parametrize("way", ["folders", "folders by builder", "hugging-face"])
 def test_exports_load_with_hugging_face_datasets(sqlite_store, tmp_path, library, kind, way):
-    """Splits, class names in the order of the project, labels and bytes as the store has them; a file that is gone is
-    left out of what is loaded."""
+    """Splits, class names in the order of the project, labels and bytes equal those of the store; a missing file is not
+    loaded."""
     make, suffix = (wav, "wav") if kind == "audio" else (lambda k: picture(seed=k), "png")
     names = ["zebra", "-a: 'b' #1", "unused"]
     tables = {"train": [], "test": [], "val": []}

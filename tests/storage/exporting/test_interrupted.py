@@ -1,4 +1,4 @@
-"""Exports beside other work: the same bytes each time, one moment of a busy store, nothing half after a kill."""
+"""Exports during other work: the same bytes each time, one moment of a busy store, no partial result after a kill."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_cancelled_export_leaves_nothing(shop, tmp_path):
 
 
 def test_two_exports_at_once_give_one_whole_result(shop, tmp_path):
-    """One of them wins, the other is refused with a message."""
+    """One of them succeeds, the other is refused with a message."""
     results: list[str] = []
 
     def export() -> None:

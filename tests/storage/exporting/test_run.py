@@ -1,4 +1,4 @@
-"""Exports: every row with its provenance, safe, exact, complete or not there, and the way back."""
+"""Exports: every row with its provenance, safe, exact, all or nothing, and the import of an export."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ HINDSIGHT = {
 
 
 def cell_as(text: str, like: object) -> object:
-    """A CSV cell as the kind of value that JSONL has there."""
+    """A CSV cell converted to the type of the value in JSONL."""
     if like is None:
         return None if text == "" else text
     if isinstance(like, bool):
@@ -172,7 +172,7 @@ names = st.one_of(words, nasty)
 def test_any_names_labels_and_notes_survive_the_round_trip(
     sqlite_store, tmp_path_factory, item_names, class_names, given_labels, other_names, format_
 ):
-    """Whatever people type, every format gives it back exactly."""
+    """Every format returns any text that people type exactly."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "in").mkdir()
     shop = Shop(sqlite_store, folder / "in", item_names, class_names, other_names=other_names)
@@ -185,7 +185,7 @@ def test_any_names_labels_and_notes_survive_the_round_trip(
 
 
 def latest_labels(found: set[tuple]) -> set[tuple]:
-    """Without labels that the same person replaced later; those are history, not part of an export."""
+    """The labels without those that the same person replaced later, which are not part of an export."""
     labels = [one for one in found if len(one) > 3]
     last: dict[tuple, tuple] = {}
     for one in sorted(labels, key=lambda one: one[4]):
@@ -197,13 +197,13 @@ def latest_labels(found: set[tuple]) -> set[tuple]:
     "cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1", "＋1", "－1", "＠x", " =1", "\u200b=1"]
 )
 def test_cells_that_a_spreadsheet_would_run_are_neutralized(cell):
-    """Signs that begin a formula, behind white space and in full width too."""
+    """Characters that begin a formula, also after white space and in full width."""
     assert is_formula(cell)
     assert not is_formula("1=1") and not is_formula("cat")
 
 
 def test_the_csv_is_safe_and_the_exact_values_come_back(shop, tmp_path):
-    """No text cell of the file starts with a formula sign; JSONL and Parquet are exact."""
+    """No text cell of the file starts with a formula character; JSONL and Parquet are exact."""
     export_project(shop.store, shop.project, tmp_path / "csv", ExportOptions(format="csv"))
     with open(tmp_path / "csv" / "labels.csv", encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""`verify`: an untouched export fits, and every change to a file, a row or a medium is named."""
+"""`verify`: an unchanged export passes, and every change to a file, a row or a media file is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A summary as an export: some items with their weights, in every format, and the way back."""
+"""A summary as an export: some items with their weights, in every format, and the import of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing a folder of classes, and the items that are there afterwards."""
+"""Imports a folder of classes, and reads the resulting items."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def audio(sqlite_store: Store) -> int:
 def test_a_cancelled_import_keeps_what_it_committed_and_resumes_later(store, project, tmp_path, monkeypatch):
     monkeypatch.setattr(import_run, "GROUP_FILES", 10)
     monkeypatch.setattr(import_run, "BATCH_FILES", 5)
-    write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(200)})  # more than can be on its way at once
+    write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(200)})  # more than are processed at the same time
 
     def stop(progress: Progress) -> None:
         if progress.stage == "import" and not progress.note.startswith("0 imported"):
@@ -109,8 +109,8 @@ importing.run_import(sqlite_store, 1, open_source(Path(sys.argv[2])), report=rep
 
 @pytest.mark.parametrize(("after", "n_batch"), [(1, 20), (4, 20), (1, 80), (2, 80)])
 def test_kill_9_during_an_import_loses_nothing_and_the_import_resumes(sqlite_store, tmp_path, after, n_batch):
-    """A real process, really killed; labels of committed groups are there, the rest comes with the next run. Batches of
-    80 are packed."""
+    """A real process is killed; labels of committed groups are stored, the next run imports the rest. Batches of 80 are
+    packed."""
     project = create_project(sqlite_store, "p", "audio").id
     n_files = 15 * n_batch if n_batch > 20 else 400
     write_files(tmp_path / "in", {f"{k % 3}/{k}.wav": wav(k) for k in range(n_files)})
@@ -147,7 +147,7 @@ def wait_until_empty(folder: Path) -> None:
 
 
 def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, monkeypatch):
-    """Entries are streamed; ten times as many cost no more. The files behind them are made up."""
+    """Entries are streamed; ten times as many need no more memory. Their files are generated."""
     import tracemalloc
 
     from storage.importing.sources import Entry, FilePlace

@@ -1,4 +1,4 @@
-"""What Label Studio 1.23 writes, and the way there and back. The fixtures were exported by that program."""
+"""Exports of Label Studio 1.23, and round trips through it. The fixtures were exported by that program."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def shop(sqlite_store, tmp_path) -> int:
 
 
 def through_label_studio(tasks: list[dict], change: dict[str, str]) -> list[dict]:
-    """Tasks as Label Studio gives them back (as in the recorded round-trip/back.json): results keep their ids,
-    annotations get an owner, times and ids, and `meta` comes back. `change` maps names to new choices."""
+    """Tasks in the form in which Label Studio exports them (recorded in round-trip/back.json): results keep their ids,
+    annotations get an owner, times and ids, and `meta` is kept. `change` maps names to new choices."""
     for number, task in enumerate(tasks, 1):
         for annotation in task["annotations"]:
             annotation |= {"id": number, "completed_by": 1, "updated_by": None, "updated_at": "2026-11-17T22:24:17.5Z",
@@ -98,7 +98,7 @@ def through_label_studio(tasks: list[dict], change: dict[str, str]) -> list[dict
 
 
 def test_labels_changed_in_label_studio_win_and_others_keep_their_events(sqlite_store, shop, tmp_path):
-    """`meta` stays in the tasks, and what people changed is a new label of theirs."""
+    """`meta` stays in the tasks, and a label that a person changed is a new label of that person."""
     export_project(sqlite_store, shop, tmp_path / "out", ExportOptions(format="label-studio"))
     tasks = json.loads((tmp_path / "out" / "tasks.json").read_text())
     assert all("winnow" in task["meta"] for task in tasks)
@@ -129,7 +129,7 @@ def test_a_label_changed_back_is_one_more_event(sqlite_store, shop, tmp_path):
 
 
 def test_a_correction_of_two_labels_is_a_decision(sqlite_store, shop, tmp_path):
-    """Two votes would outnumber the one who corrected them."""
+    """Otherwise the two earlier labels would outvote the correction."""
     pool = Pool(sqlite_store, shop)
     item = next(item for item in pool.items() if item.name == "cat/0.png")
     from storage.projects.annotators import annotator_named

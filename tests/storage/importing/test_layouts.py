@@ -1,5 +1,4 @@
-"""Layouts that people have on their disks: what becomes label, split and class, previewed before anything is
-written."""
+"""Common folder layouts: which parts become label, split and class, previewed before anything is written."""
 
 from __future__ import annotations
 
@@ -265,7 +264,7 @@ def test_containers_inside_class_folders_leave_the_class_folder_as_the_label(sql
 
 
 def test_notes_beside_class_folders_make_no_class(sqlite_store, images, tmp_path):
-    """A README in the top folder of an archive used to make a class of that folder's name."""
+    """In earlier versions, a README in the top folder of an archive created a class with the name of that folder."""
     files = {"animals/README.md": b"About these files.", "animals/cat/0.png": png(0), "animals/dog/0.png": png(1)}
     report = take(sqlite_store, images, zip_of(tmp_path / "x.zip", files))
     assert report.new_classes == ["cat", "dog"] and report.imported == 2

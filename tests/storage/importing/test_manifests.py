@@ -1,4 +1,4 @@
-"""Manifests as people write them: every row gets a verdict, and nothing is imported in part by accident."""
+"""Manifests in common forms: every row gets a verdict, and nothing is imported partially by accident."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def labels_of(store, project: int) -> dict[str, str | None]:
     ],
 )
 def test_csv_in_every_usual_form_is_read(sqlite_store, audio, folder, text, encoding):
-    """Marks, UTF-16, Latin-1, other separators, quoted line breaks."""
+    """Byte order marks, UTF-16, Latin-1, other separators, quoted line breaks."""
     (folder / "list.csv").write_bytes(text.lstrip("\n").replace("File_Name", "file_name").encode(encoding))
     report = run_import(sqlite_store, audio, open_source(folder / "list.csv"))
     assert (report.imported, report.held_out, report.labels) == (3, 1, 2)
@@ -194,7 +194,7 @@ def test_the_hash_of_a_row_is_compared_with_the_bytes(sqlite_store, audio, folde
 
 @pytest.mark.slow
 def test_a_million_rows_are_previewed_in_flat_memory(tmp_path):
-    """With fewer rows and counted memory: what is kept is 200 verdicts and one number a row."""
+    """With fewer rows and measured memory: 200 verdicts and one number per row are kept."""
     import tracemalloc
 
     (tmp_path / "in").mkdir()

@@ -1,4 +1,4 @@
-"""Imports of many small files: packed, checked, repaired, exported and moved like files of their own."""
+"""Imports of many small files: packed, checked, repaired, exported and moved like single files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILES = {f"{('dog', 'cat')[k % 2]}/{k:03d}.wav": wav(k) for k in range(N)}
 
 @pytest.fixture
 def project(sqlite_store: Store, tmp_path: Path) -> int:
-    """A project whose files lie in packs, all of them."""
+    """A project whose files are all in packs."""
     made = create_project(sqlite_store, "p", "audio").id
     report = run_import(sqlite_store, made, open_source(write_files(tmp_path / "in", FILES)))
     assert report.imported == N and single_files(sqlite_store) == []
@@ -51,7 +51,7 @@ def single_files(store: Store) -> list[Path]:
 
 
 def harm(store: Store, item: ItemRow) -> None:
-    """Another byte in the middle of the item's place."""
+    """Change a byte in the middle of the item's range."""
     [slot] = store.media.packs.slots(item.sha256)
     with open(store.media.packs.path(slot), "r+b") as pack:
         pack.seek(slot.offset + slot.n_bytes // 2)
@@ -85,7 +85,7 @@ def test_a_small_import_makes_files_of_their_own_and_no_pack(sqlite_store, tmp_p
 
 
 def test_a_home_of_single_files_stays_as_it_is(sqlite_store, tmp_path):
-    """What an older version put there is read, compared, and not packed again by the next import."""
+    """Files of an older version are read, compared, and not packed again by the next import."""
     project = create_project(sqlite_store, "p", "audio").id
     for data in FILES.values():
         sqlite_store.media.put(data)
@@ -116,7 +116,7 @@ def test_a_changed_byte_affects_one_item_and_importing_again_repairs_it(sqlite_s
 
 
 def test_a_few_files_repair_what_a_pack_lost(sqlite_store, project, tmp_path):
-    """A small import writes no pack: the right bytes get a file of their own, which counts first."""
+    """A small import writes no pack: the right bytes get a single file, which takes precedence."""
     item = Pool(sqlite_store, project).items(limit=None)[7]
     harm(sqlite_store, item)
     assert verify_items(sqlite_store, project).changed == 1
@@ -170,7 +170,7 @@ def test_an_export_holds_packed_files_and_says_which_it_cannot(sqlite_store, pro
 
 
 def test_packed_contents_move_with_the_store(sqlite_store, project, tmp_path):
-    """Once, and not again; bytes that nobody refers to may be damaged, those of an item may not."""
+    """They are moved once; damaged bytes are accepted only if no item refers to them."""
     writer = PackWriter(sqlite_store.media.root)
     writer.append("0" * 64, b"left behind by a process that died")
     writer.close()
@@ -189,7 +189,7 @@ def test_packed_contents_move_with_the_store(sqlite_store, project, tmp_path):
 
 @pytest.mark.slow
 def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_store, tmp_path):
-    """Replies and records leave the process together, before a decoder may end it."""
+    """Replies and records are sent together, before a decoder can end the process."""
     root = write_files(tmp_path / "in", FILES | {"slow.jpg": long_picture()})
     names = [*FILES]
     names.insert(40, "slow.jpg")
@@ -205,7 +205,7 @@ def test_a_decoder_that_is_killed_loses_none_of_its_packed_neighbors(sqlite_stor
 def test_bytes_that_are_kept_are_on_disk_before_their_rows_also_where_files_are_linked(
     sqlite_store, tmp_path, monkeypatch
 ):
-    """An archive's entries cannot be linked, so they are copied; linked files are not ours to sync."""
+    """The entries of an archive cannot be linked, so they are copied; linked files are not synced."""
     synced: list[str] = []
     monkeypatch.setattr(MediaFolder, "sync", lambda self, hashes: synced.extend(hashes))
     project = create_project(sqlite_store, "p", "audio").id
@@ -219,7 +219,7 @@ def test_bytes_that_are_kept_are_on_disk_before_their_rows_also_where_files_are_
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_files_that_could_not_be_packed_are_never_reported_as_kept(tmp_path, monkeypatch, number):
-    """A write that fails half way: all replies that wait say so, and what comes later goes into another pack."""
+    """After a write that fails in the middle, all waiting replies report it, and later files go into another pack."""
     for name in ("media", "incoming"):
         (tmp_path / name).mkdir()
     paths = [str(write_files(tmp_path / "in", {f"{k}.wav": wav(k)}) / f"{k}.wav") for k in range(5)]
@@ -253,7 +253,7 @@ def test_files_that_could_not_be_packed_are_never_reported_as_kept(tmp_path, mon
 
 @pytest.mark.slow
 def test_lookups_do_not_hold_all_items_in_memory(tmp_path):
-    """200,000 records: what is remembered stays below the limit, whoever wrote them."""
+    """200,000 records: the records in memory stay below the limit, also if other processes wrote them."""
     (tmp_path / "packs").mkdir()
     keys = [os.urandom(32) for _ in range(200_000)]
     for part in range(4):

@@ -1,4 +1,4 @@
-"""Recordings cut into windows: items of their own whose bytes are kept once, through import, labels and deletion."""
+"""Recordings cut into windows: separate items whose bytes are stored once, in import, labeling and deletion."""
 
 from __future__ import annotations
 

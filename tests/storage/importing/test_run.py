@@ -1,4 +1,4 @@
-"""Folders become items: what is taken, what is refused and why, again and again, and after a kill."""
+"""The import of folders: accepted and refused files with reasons, repeated imports, and damaged files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_everything_that_is_not_a_plain_media_file_is_named_with_a_reason(sqlite
 
 
 def test_an_unreadable_file_is_named(sqlite_store, audio, tmp_path, monkeypatch):
-    """As root every file can be read, so the operating system's answer is made up."""
+    """Root can read every file, so the error of the operating system is simulated."""
     root = write_files(tmp_path / "in", {"dog/a.wav": wav(1), "dog/b.wav": wav(2)})
     (root / "dog" / "b.wav").chmod(0)
     report = take(sqlite_store, audio, root)
@@ -151,7 +151,7 @@ def test_an_unreadable_file_is_named(sqlite_store, audio, tmp_path, monkeypatch)
 
 
 def test_a_file_that_takes_another_place_after_the_walk_is_not_followed(sqlite_store, audio, tmp_path):
-    """The walk saw a file, the reader finds a link, a pipe or nothing: refused each time, without waiting."""
+    """The walk found a file, but the reader finds a link, a pipe or nothing: refused each time, without waiting."""
     root = write_files(tmp_path / "in", {name: wav(n) for n, name in enumerate(("a.wav", "b.wav", "c.wav", "d.wav"))})
     source = open_source(root)
     entries = list(source.entries())
@@ -165,7 +165,7 @@ def test_a_file_that_takes_another_place_after_the_walk_is_not_followed(sqlite_s
 
 
 def test_damaged_files_are_kept_as_unreadable_and_repaired_when_they_can_be_read(store, tmp_path):
-    """The item is marked with the reason, the batch goes on, and it is never served."""
+    """The item is marked with the reason and never served, and the batch continues."""
     project = create_project(store, "pictures", "image").id
     data = picture("PNG", size=(40, 40))
     write_files(tmp_path / "in", {"a.png": data[: len(data) // 2], "b.png": picture(seed=3)})

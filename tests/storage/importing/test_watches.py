@@ -34,8 +34,8 @@ def names(arrivals) -> list[str]:
 
 
 def aged(path: Path) -> None:
-    """As if last changed yesterday. The change time of the inode cannot be set, so scans still wait for the settling
-    time."""
+    """Set the modification time to yesterday. The change time of the inode cannot be set, so scans still wait for the
+    settling time."""
     os.utime(path, (time.time() - 86_400,) * 2)
 
 

@@ -74,7 +74,7 @@ def test_names_that_lead_elsewhere_are_refused_and_write_nothing_there(sqlite_st
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK])
 def test_links_and_devices_are_refused_and_their_target_is_never_opened(tmp_path, kind):
-    """Zip has no hard links: an entry always carries its own bytes; overlapping ones come nearest."""
+    """Zip has no hard links: an entry always has its own bytes; overlapping entries are the closest equivalent."""
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive:
         entry = zipfile.ZipInfo("a.wav")
@@ -98,7 +98,7 @@ def test_archives_inside_archives_are_not_opened(sqlite_store, audio, tmp_path):
 
 
 def test_a_bomb_is_refused_by_its_ratio_before_it_is_unpacked(sqlite_store, audio, tmp_path):
-    """One entry that unpacks to a thousand times its size, and an archive that does as a whole."""
+    """One entry that unpacks to a thousand times its size, and an archive that does so in total."""
     path = zip_of(tmp_path / "x.zip", {"zeros.wav": bytes(3 << 20), "b.wav": wav(2)})
     report = take(sqlite_store, audio, path)
     assert names(sqlite_store, audio) == ["b.wav"] and "max_zip_ratio" in report.refused[0][1]
@@ -124,7 +124,7 @@ def test_the_file_limit_holds_for_entries(tmp_path):
 
 
 def test_ten_million_declared_entries_are_refused_without_reading_them(tmp_path):
-    """What the end record says is enough; and when it says less than there is, counting stops at the limit."""
+    """The number in the end record is sufficient; if it is too small, counting stops at the limit."""
     path = zip_of(tmp_path / "x.zip", {f"{n}.txt": b"" for n in range(300)})
     data = bytearray(path.read_bytes())
     at = data.rfind(b"PK\x05\x06")
@@ -183,7 +183,7 @@ def central(data: bytearray, offset: int, form: str, value: int) -> bytearray:
     ],
 )
 def test_what_is_declared_wrongly_is_refused_while_unpacking(tmp_path, offset, form, value, words):
-    """Declared size is not the real size, in both directions; and what cannot be unpacked says so."""
+    """The declared size differs from the real size, in both directions; entries that cannot be unpacked are named."""
     path = zip_of(tmp_path / "x.zip", {"a.wav": wav(1)})
     path.write_bytes(central(bytearray(path.read_bytes()), offset, form, value))
     source = ZipSource(path, Limits())
@@ -195,7 +195,7 @@ def test_what_is_declared_wrongly_is_refused_while_unpacking(tmp_path, offset, f
 
 
 def test_two_entries_of_one_name_are_not_mixed_up(sqlite_store, audio, tmp_path):
-    """zipfile would silently give the last one for both."""
+    """zipfile would silently return the last one for both."""
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("a.wav", wav(1))
@@ -239,7 +239,7 @@ def _renamed(path: Path, target: Path, raw: bytes) -> str:
     st.binary(max_size=20),
 )  # fmt: skip
 def test_archives_read_like_zipfile_reads_them(tmp_path, files, method, before):
-    """An independent reader agrees, also when something else stands before the archive in the file."""
+    """An independent reader agrees, also if other data precedes the archive in the file."""
     path = zip_of(tmp_path / "x.zip", files, method)
     path.write_bytes(before + path.read_bytes())
     reader = ZipReader(path, Limits())

@@ -15,7 +15,7 @@ from tests.storage.pools import add_items, event, make_pool
 
 
 def test_the_same_event_applied_twice_changes_nothing(store: Store) -> None:
-    """A double click, a retry after a lost answer."""
+    """A double click, a retry after a lost response."""
     made = make_pool(store)
     given = event(made.items[0], class_id=made.classes[0])
     first = made.pool.apply([given, given], annotator=made.ann)

@@ -1,4 +1,4 @@
-"""The rules of the projections, case by case: what counts, what waits, and who is served an item again."""
+"""The rules of the projections, case by case: which label counts, which items wait, and who is served them again."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def queue_of(pool: Pool, annotator: int) -> list[int]:
 
 
 def test_an_item_with_an_undone_label_is_offered_again_only_to_the_same_annotator(sqlite_store: Store):
-    """The annotator's place in the queue is behind the item, which still waits for a second label."""
+    """The annotator's position in the queue is behind the item, which still waits for a second label."""
     made = make_pool(sqlite_store, 8, labels_per_item=2)
     order = queue_of(made.pool, made.ann)
     first = event(order[0], class_id=made.classes[0])
@@ -153,7 +153,8 @@ def test_a_changed_label_moves_no_place_in_the_queue(sqlite_store: Store):
 
 
 def test_an_item_that_waits_again_is_served_to_all(sqlite_store: Store):
-    """A skip ends the wait of an item and its undo begins it again, in front of everybody's place."""
+    """After a skip an item does not wait; after its undo it waits again, before the queue position of every
+    annotator."""
     made = make_pool(sqlite_store, 6, labels_per_item=2)
     order = queue_of(made.pool, made.ann)
     skip = event(order[0], "skip")

@@ -173,7 +173,7 @@ def test_an_item_taken_back_from_the_queue_is_served_though_its_place_was_passed
 
 
 def test_items_leased_between_the_query_and_the_lock_are_left_out_on_postgresql(store: Store) -> None:
-    """SQLite has one writer at a time, and nothing happens in between."""
+    """SQLite has one writer at a time, so this cannot happen there."""
     made = make_pool(store, 4)
     leased = served(made.pool, made.bob, limit=2)
     claim = queue.Claim(

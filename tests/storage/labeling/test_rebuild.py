@@ -1,4 +1,4 @@
-"""The projections follow from the events alone: whatever happens, in whatever order."""
+"""The projections are determined by the events alone, for any sequence of actions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ step = st.one_of(
 
 
 def perform(made: Made, people: list[int], done: tuple[Any, ...]) -> None:
-    """One step; what the store refuses is refused and leaves nothing."""
+    """One step; a refused action changes nothing."""
     kind, *rest = done
     stored = sorted((row for item in made.items for row in made.pool.history(item)), key=lambda row: row.sequence)
     if kind in ("label", "decide"):
@@ -85,7 +85,7 @@ def projected(store: Store) -> tuple[list[Any], list[Any]]:
 
 
 def counted_by_hand(made: Made, wanted: int) -> dict[int, tuple[Any, ...]]:
-    """An oracle written without the store's code: replays the log with plain loops."""
+    """A reference without the code of the store: replays the log with plain loops."""
     with made.store.read() as connection:
         log = connection.execute(select(LabelEvent.__table__).order_by(LabelEvent.sequence)).all()
     counts_as = {row.id: row.effective_id or row.id for row in list_classes(made.store, made.project_id, True)}

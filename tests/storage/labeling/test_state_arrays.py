@@ -32,7 +32,7 @@ from tests.storage.pools import event as made_event
 
 
 def simply_read(store: Store, project_id: int) -> list[tuple[Any, ...]]:
-    """An oracle: the same facts by one plain query."""
+    """The reference: the same values by one plain query."""
     query = (
         select(
             Item.id, ItemState.shuffle, Item.held_out, ItemState.class_id, LabelEvent.annotator_id, ItemState.waiting,
@@ -134,7 +134,7 @@ def test_arrays_of_an_earlier_request_stay_as_they_were(sqlite_store):
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_restored_store_is_read_again(sqlite_store, ahead):
-    """`ahead`: further labels were given after the restore, so the revision has overtaken the one that was read."""
+    """`ahead`: further labels were given after the restore, so the revision is greater than the one that was read."""
     made = make_pool(sqlite_store, 4)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     item_states(sqlite_store, made.project_id)
@@ -204,7 +204,7 @@ def requests(made: Made, first: int) -> dict[str, Callable[[], Any]]:
 
 @pytest.mark.slow
 def test_the_work_of_the_database_does_not_grow_with_the_pool(sqlite_store):
-    """VM steps at 1,000 and at 10,000 items, with labels in proportion: at most half more."""
+    """VM steps at 1,000 and at 10,000 items, with labels in proportion: at most 50 % more."""
     found = []
     for n in (1_000, 10_000):
         made = make_pool(sqlite_store, n, name=f"pool of {n}")

@@ -1,4 +1,4 @@
-"""Test sets of one's own: a random draw, labeled blind, never trained on, never picked."""
+"""Test sets drawn from the pool: a random draw, labeled blind, never trained on, never picked."""
 
 from __future__ import annotations
 

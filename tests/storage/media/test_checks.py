@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("examined_here")
 
 @pytest.mark.parametrize("kept", ["copy", "link"])
 def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_path, kept):
-    """The item says so, the queue skips it, labels stay; the right bytes bring it back."""
+    """The item is marked, the queue skips it, and labels are kept; the right bytes restore it."""
     project = create_project(store, "p", "audio", ["dog"]).id
     root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(4)})
     run_import(store, project, open_source(root), ImportOptions(storage=kept))
@@ -51,7 +51,7 @@ def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_
 
 
 def test_reading_an_item_detects_other_bytes_before_it_returns_them(sqlite_store, tmp_path):
-    """On read: never the wrong bytes, and the item is marked by the attempt alone."""
+    """A read never returns the wrong bytes, and the attempt marks the item."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id
     root = write_files(tmp_path / "in", {"a.wav": wav(1), "b.wav": wav(2), "c.wav": wav(3)})
@@ -89,7 +89,7 @@ def test_importing_a_lost_file_again_brings_its_item_back(sqlite_store, tmp_path
 
 
 def test_a_round_that_reads_a_missing_or_changed_file_marks_its_item(sqlite_store, tmp_path):
-    """Where a worker reads: nothing is trained on other bytes, and people see which items it concerns."""
+    """When a worker reads: no model is trained on other bytes, and people see which items are affected."""
     store = sqlite_store
     project = create_project(store, "p", "audio").id
     root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(3)})

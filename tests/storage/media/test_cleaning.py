@@ -1,4 +1,4 @@
-"""`clean`: only what nothing refers to, and nothing while files are on their way in."""
+"""`clean` removes only unreferenced files, and none while an import runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.app import sample_store
 
 
 def aged(path):
-    """`path` as if it had been written a week ago."""
+    """Set the time of `path` to a week ago."""
     old = time.time() - 7 * 24 * 3600
     os.utime(path, (old, old))
     return path

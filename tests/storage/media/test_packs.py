@@ -1,4 +1,4 @@
-"""Small contents kept together: found by their hash, compared when read, and safe whoever is killed when."""
+"""Small contents stored together: found by their hash, compared when read, and safe if any process is killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def only(root: Path, suffix: str) -> Path:
     unsorted=st.integers(1, 12),
 )
 def test_whatever_two_writers_pack_in_any_order_is_read_back(steps, pack_bytes, unsorted):
-    """The oracle is a dictionary. Packs roll over and tables are merged every few contents."""
+    """The reference is a dictionary. New packs are begun and tables are merged every few contents."""
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(media_packs, "PACK_BYTES", pack_bytes),
@@ -85,7 +85,8 @@ def test_half_a_record_at_the_end_of_a_log_does_not_count_and_the_rest_does(tmp_
 
 
 def test_records_of_zeros_or_nonsense_lead_to_no_bytes(tmp_path):
-    """What a power cut may leave of a log: lengths and places beyond the pack, and hashes of nothing."""
+    """The possible contents of a log after a power failure: lengths and positions beyond the pack, and unknown
+    hashes."""
     hashes = packed(tmp_path, [b"one", b"two"])
     with open(only(tmp_path, ".log"), "ab") as log:
         log.write(bytes(RECORD.size))
@@ -197,7 +198,7 @@ def content(number: int) -> bytes:
 
 @pytest.mark.parametrize("after", [1, 40])
 def test_kill_9_while_packing_loses_nothing_that_was_announced(tmp_path, after):
-    """A real process, really killed: what it flushed is there, and another writer goes on beside what it left."""
+    """A real process is killed: the contents that it flushed are readable, and another writer continues."""
     process = writing(tmp_path, 0, 1_000_000)
     assert process.stdout is not None
     said = [int(process.stdout.readline()) for _ in range(after)]
@@ -213,7 +214,7 @@ def test_kill_9_while_packing_loses_nothing_that_was_announced(tmp_path, after):
 
 
 def test_two_processes_pack_at_once_and_a_third_finds_everything(tmp_path):
-    """Each has its own packs; tables that both make take each other's place, and no record is lost."""
+    """Each has its own packs; tables that both write replace each other, and no record is lost."""
     packs = Packs(tmp_path)
     processes = [writing(tmp_path, first, 600) for first in (0, 300)]
     for process in processes:

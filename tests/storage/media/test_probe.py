@@ -1,4 +1,4 @@
-"""What a file is, by its content; what it measures; what happens to files that are damaged, hostile or too large."""
+"""The type of a file by its content, its measurements, and the handling of damaged, hostile or too large files."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_plain_wavs_are_measured_like_libsndfile_does(bits):
     ],
 )
 def test_files_with_a_false_type_are_refused_by_their_content(data, words):
-    """HTML, SVG, programs and foreign sound formats, whatever they are called."""
+    """HTML, SVG, programs and unsupported sound formats, under any file name."""
     found = examine(data, LIMITS)
     assert found.status == "refused"
     assert words in found.reason
 
 
 def test_foreign_sounds_are_refused_before_libsndfile_opens_them(monkeypatch):
-    """A MAT4 file has no magic word; it and files that hide behind an ID3 tag never reach the decoder."""
+    """A MAT4 file has no magic number; it and files behind an ID3 tag never reach the decoder."""
     monkeypatch.setattr(soundfile, "SoundFile", lambda *_, **__: pytest.fail("libsndfile saw it"))
     mat4 = struct.pack("<5I", 0, 1, 1, 0, 11) + b"samplerate\x00" + bytes(64)
     tag = b"ID3\x04\x00\x00\x00\x00\x00\x0a" + bytes(10)

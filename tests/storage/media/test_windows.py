@@ -1,4 +1,4 @@
-"""Windows of recordings: the same frames as another reader gives, deterministic bytes, and headers that lie."""
+"""Windows of recordings: the same frames as those of another reader, deterministic bytes, and wrong headers."""
 
 from __future__ import annotations
 

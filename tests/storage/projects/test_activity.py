@@ -1,4 +1,4 @@
-"""When something last happened in a project, and hints that are shown once."""
+"""The time of the last activity in a project, and hints that are shown once."""
 
 from __future__ import annotations
 

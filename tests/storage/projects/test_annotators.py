@@ -1,4 +1,4 @@
-"""Annotators that are programs: their labels are stored, and nobody signs in as one of them."""
+"""Annotators that are programs: their labels are stored, and nobody can sign in as one of them."""
 
 from __future__ import annotations
 

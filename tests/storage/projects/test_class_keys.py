@@ -91,7 +91,8 @@ def test_stored_keys_of_any_kind_are_read_as_keys_that_each_belong_to_one_class(
 
 
 def test_a_project_of_an_earlier_version_gets_other_keys_and_keeps_them(tmp_path):
-    """The stored keys are those that eleven and more classes got before: letters in order, actions included."""
+    """The stored keys are those that eleven and more classes got in earlier versions: letters in order, with
+    actions."""
     with Store.open(home=tmp_path) as store:
         project = create_project(store, "Old", "image", [f"class {k}" for k in range(14)])
         with store.write() as connection:

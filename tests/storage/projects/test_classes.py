@@ -1,4 +1,4 @@
-"""Classes change after labels exist; labels and history stay."""
+"""Changes of classes after labels exist; labels and history are kept."""
 
 from __future__ import annotations
 

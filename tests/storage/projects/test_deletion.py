@@ -48,7 +48,7 @@ def counts(store) -> dict[str, int]:
 
 
 def with_shared_item(store, project):
-    """Another project that has the first item's bytes too."""
+    """Another project that also has the bytes of the first item."""
     other = sample_store.audio_project(store, "Other", 0)
     first = Pool(store, project.id).items()[0]
     sample_store.add_items(store, other, [("same.wav", store.media.read(first.sha256))])
@@ -148,7 +148,7 @@ def test_items_are_deleted_with_their_events_and_the_rest_stays_consistent(store
 
 
 def test_media_stay_while_an_import_runs(store, project):
-    """Its files may have no row yet."""
+    """The files of the import may not have a row yet."""
     from storage.importing.runs import start
 
     other = sample_store.audio_project(store, "Other", 0)

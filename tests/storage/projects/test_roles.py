@@ -60,7 +60,7 @@ def label(made: Made, folder: Path) -> None:
 
 
 def predict(made: Made, folder: Path) -> None:
-    """The gate of the job: with it passed, there is no model yet."""
+    """Request predictions: if the role permits it, the error is that there is no model yet."""
     request = PredictionRequest(project_id=made.project_id, target=str(folder / "out.jsonl"), item_ids=(1,))
     with pytest.raises(InvalidInput, match="No finished round"):
         run_prediction(made.store, request, ignore)
@@ -231,7 +231,7 @@ def test_nobody_else_sees_a_project_that_has_members(made, tmp_path, what):
 
 @pytest.mark.parametrize("what", sorted(VERBS))
 def test_in_a_project_without_members_everyone_is_an_owner(sqlite_store, tmp_path, what):
-    """The rule for stores from before roles and for work on one machine."""
+    """The rule for stores of versions before roles, and for work on one machine."""
     made = make_pool(sqlite_store, 4)
     with acting_as(Actor(made.ann)):
         if what == "give and remove roles":

@@ -1,4 +1,4 @@
-"""The sample projects: what they hold, that they load once, and that the clips can be made again."""
+"""The sample projects: their content, that they load once, and that the clips can be reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large arrays: under the hash of their bytes, whole or not there, never unpickled."""
+"""Large arrays: stored under the hash of their bytes, complete or absent, never unpickled."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_missing_file_and_a_changed_one_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_remote_folder_is_read_through_a_checked_local_copy(tmp_path: Path) -> None:
-    """fsspec's in-memory filesystem stands for an object store."""
+    """fsspec's in-memory filesystem replaces an object store."""
     address = f"memory://winnow-{tmp_path.name}"
     ref = ArtifactFolder(address, tmp_path / "one").put_array(np.arange(6.0))
     elsewhere = ArtifactFolder(address, tmp_path / "two")

@@ -1,4 +1,4 @@
-"""Rounds are requested once, finished whole, and can be seen again as they were."""
+"""Rounds are requested once, finished in one transaction, and can be reconstructed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_finishing_stores_arrays_picks_and_metrics_together(store: Store) -> Non
 
 
 def test_finishing_twice_changes_nothing_and_an_ended_round_stays_ended(store: Store) -> None:
-    """A worker that was only paused comes back after another finished its round."""
+    """A paused worker resumes after another worker has finished its round."""
     made = make_pool(store)
     rounds = RoundLog(store, made.project_id)
     row = rounds.request(RoundConfig())
@@ -118,7 +118,7 @@ def test_a_running_round_is_cancelled_through_its_progress_report(store: Store) 
 
 
 def test_a_snapshot_can_be_rebuilt_as_the_round_saw_it(store: Store) -> None:
-    """Labels, items and class changes that came later do not reach it."""
+    """Later labels, items and class changes are not part of it."""
     made = make_pool(store, labels_per_item=1)
     robin, wren, owl = made.classes
     add_items(store, made.project_id, ["test"], held_out=True, truth_class_id=owl)

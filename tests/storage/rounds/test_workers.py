@@ -1,4 +1,4 @@
-"""Heartbeats, requested comparisons, and media for machines that hold none."""
+"""Heartbeats, requested comparisons, and media for machines without media."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_worker_without_a_heartbeat_for_a_day_is_removed(sqlite_store):
 
 
 def shared_stores(tmp_path: Path) -> tuple[Store, Store]:
-    """Two machines: one database, one artifact folder, but each its own home."""
+    """Two machines with one database and one artifact folder, but separate homes."""
     url = f"sqlite:///{tmp_path / 'winnow.sqlite'}"
     Store.open(url, tmp_path / "home").close()
     folder = str(tmp_path / "shared")
@@ -84,7 +84,7 @@ def test_nothing_is_copied_when_the_artifacts_are_beside_the_store(sqlite_store)
 
 def test_a_result_is_stored_only_for_the_request_it_was_computed_for(sqlite_store):
     first = comparisons.request(sqlite_store, 7, ["random"])
-    assert comparisons.request(sqlite_store, 7, ["random"]) == first  # asking again joins
+    assert comparisons.request(sqlite_store, 7, ["random"]) == first  # a second request joins the first
     second = comparisons.request(sqlite_store, 7, ["badge", "random"])
     assert not comparisons.store_result(sqlite_store, first)
     done = dataclasses.replace(second, status="finished", picks={"badge": [3, 1]}, overlap={"badge": 1})

@@ -1,4 +1,4 @@
-"""A process number that is in use, and ones that are not."""
+"""A process id that is in use, and ids that are not."""
 
 from __future__ import annotations
 

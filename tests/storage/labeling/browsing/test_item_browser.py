@@ -34,7 +34,7 @@ EVERY_SHOW, EVERY_MARK = (
 
 @pytest.fixture
 def made(store) -> Made:
-    """Items in every state, labels of two annotators on three days, notes that stand and notes that do not."""
+    """Items in every state, labels of two annotators on three days, current notes and undone notes."""
     pool = make_pool(store, 12, labels_per_item=2)
     pool.items.extend(add_items(store, pool.project_id, ["Über Ödland", "50%_off"], split_name="dev"))
     items, (robin, wren, owl) = pool.items, pool.classes
@@ -61,7 +61,7 @@ def made(store) -> Made:
 
 @dataclass(frozen=True)
 class Fact:
-    """What is known about one item, read from its row and its events."""
+    """The properties of one item, read from its row and its events."""
 
     row: ItemRow
     counts_as: int | None
@@ -99,7 +99,7 @@ def facts(made: Made) -> list[Fact]:
 
 
 def plainly(known: list[Fact], query: ItemQuery) -> list[int]:
-    """The same by a loop over every item."""
+    """The same result by a loop over every item."""
     return [
         one.row.id
         for one in known

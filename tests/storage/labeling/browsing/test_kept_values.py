@@ -1,4 +1,4 @@
-"""Arrays that follow label events equal those that are read anew, after every kind of change."""
+"""Arrays that are updated by label events equal newly read ones, after every kind of change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_arrays_follow_the_events_of_a_random_session(store):
 
 
 def test_a_changed_minority_vote_makes_and_ends_a_disagreement(store):
-    """The state of the item stays the same: only its current labels tell."""
+    """The state of the item does not change; only its current labels do."""
     made = make_pool(store, 2, labels_per_item=2)
     item, (robin, wren, _) = made.items[0], made.classes
     made.pool.label(item, wren, annotator=made.bob)
