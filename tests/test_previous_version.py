@@ -74,7 +74,7 @@ def finished_rounds(store: Store, project_id: int) -> list[RoundRow]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_labels_counts_and_classes_are_what_they_were(old_store, expected, name):
+def test_labels_counts_and_classes_are_unchanged(old_store, expected, name):
     project, said = get_project(old_store, name), expected[name]
     pool = Pool(old_store, project.id)
     counts = {key: value for key, value in dataclasses.asdict(pool.counts()).items() if key in said["counts"]}

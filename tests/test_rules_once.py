@@ -26,7 +26,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_is_written_in_its_home_alone(rule):
+def test_a_rule_is_implemented_in_one_module(rule):
     pattern, home = RULES[rule]
     sources = [path for folder in ("core", "storage", "app") for path in (ROOT / folder).rglob("*.py")]
     code = {path: re.sub(r'"""(.|\n)*?"""|#.*', "", path.read_text()) for path in sources}

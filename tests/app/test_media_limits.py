@@ -101,7 +101,7 @@ def test_import_display_and_rounds_give_the_same_answer(name):
 
 @pytest.mark.parametrize("level", [0, 256, 12_600, 40_000, 65_535])
 @pytest.mark.parametrize("make", [made_media.gray16, made_media.color16, made_media.tiff16])
-def test_a_16_bit_picture_looks_to_people_as_it_does_to_the_model(make, level):
+def test_people_and_the_model_see_the_same_16_bit_picture(make, level):
     data = make(level)
     drawn = Image.open(io.BytesIO(previews.draw(data, "image", "picture.png")))
     seen = decode_image(data).convert("RGB")
@@ -109,7 +109,7 @@ def test_a_16_bit_picture_looks_to_people_as_it_does_to_the_model(make, level):
     assert abs(int(np.asarray(seen)[0, 0, 0]) - level / 65_535 * 255) <= 1
 
 
-def test_a_lying_header_gives_the_length_that_was_decoded():
+def test_with_a_wrong_header_the_length_is_the_decoded_one():
     data = made_media.lying_mp3(seconds=1.0)
     assert soundfile.info(io.BytesIO(data)).frames > 10**9, "the header does not lie"
     samples, rate = decode_audio(data)

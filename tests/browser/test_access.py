@@ -49,7 +49,7 @@ def test_a_websocket_from_another_page_is_refused(server, origin):
         pass
 
 
-def test_absurd_addresses_show_the_app_and_no_stack_trace(open_browser, audio):
+def test_invalid_addresses_show_the_app_and_no_stack_trace(open_browser, audio):
     """Values in the address that are not identifiers are ignored."""
     user = open_browser(audio)
     page = user.context.new_page()

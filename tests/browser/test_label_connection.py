@@ -27,7 +27,7 @@ from tests.browser.conftest import (
 )
 
 
-def test_a_cut_connection_loses_and_doubles_nothing(open_browser, audio):
+def test_a_cut_connection_loses_and_duplicates_nothing(open_browser, audio):
     """Labeling continues without a connection; labels are shown as unsaved, and arrive once when it is restored."""
     user = open_browser(audio)
     page = user.label_tab()

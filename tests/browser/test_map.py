@@ -149,7 +149,7 @@ def test_colors_show_predictions_labels_confidence_rounds_and_annotators(mapped,
     assert user.outside == []
 
 
-def test_points_keep_their_place_through_the_rounds_and_picks_of_others_lie_over(mapped):
+def test_points_keep_their_positions_across_rounds_and_picks_of_other_strategies_are_above_them(mapped):
     user, page, items = mapped
     assert [point["id"] for point in drawn(page)["picked"]] == items[20:24]
     before = settled(page, "not labeled", "labeled")

@@ -148,7 +148,7 @@ def test_the_overview_fits_at_every_zoom(page_of, start):
         eventually(page, lambda: serious(page), [])
 
 
-def test_an_empty_project_leads_on_from_every_screen(page_of, start, kept):
+def test_every_screen_of_an_empty_project_links_to_the_next_step(page_of, start, kept):
     """Without items to Data, without labels to Label, without a round to Train."""
     page = page_of("Ana")
     empty, unlabeled = get_project(kept, HANDWRITTEN).id, get_project(kept, LONG).id

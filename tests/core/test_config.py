@@ -38,12 +38,12 @@ def test_an_unknown_setting_is_refused_by_name():
 
 
 @pytest.mark.parametrize("values", [{"selection": {"batch_size": 0}}, {"preset": "fast"}, {"seed": "seven"}])
-def test_a_senseless_value_is_refused(values):
+def test_an_invalid_value_is_refused(values):
     with pytest.raises(InvalidInput):
         from_dict(RoundConfig, values)
 
 
-def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
+def test_a_round_stored_with_a_removed_setting_can_still_be_read():
     values = json.loads(to_json(RoundConfig()))
     values["training"]["processes"] = 1
     values["training"] |= {"hint_neighbors": 10, "hint_reach": 0.97, "hint_power": 2.0}
@@ -54,7 +54,7 @@ def test_a_round_stored_with_a_setting_that_is_gone_can_still_be_read():
 STORED = Path(__file__).parent / "stored_settings"  # written by version 0.1, before settings were renamed
 
 
-def test_a_laptop_round_stored_by_version_0_1_keeps_the_settings_it_had():
+def test_a_laptop_round_stored_by_version_0_1_keeps_its_settings():
     unchecked = LabelsConfig(weigh=False, second_looks=False)  # labels were not checked then
     stored = from_json(RoundConfig, (STORED / "laptop_0_1.json").read_text())
     similarity = SimilarityConfig(neighbors=10, reach=0.7)
@@ -64,7 +64,7 @@ def test_a_laptop_round_stored_by_version_0_1_keeps_the_settings_it_had():
     assert stored == dataclasses.replace(now, labels=unchecked, similarity=similarity)
 
 
-def test_a_paper_round_stored_by_version_0_1_keeps_the_settings_it_had():
+def test_a_paper_round_stored_by_version_0_1_keeps_its_settings():
     stored, now = from_json(RoundConfig, (STORED / "paper_0_1.json").read_text()), preset("paper")
     assert (stored.kernel.network, stored.training.batch_norm, stored.training.calibrate) == ("scnn", "joint", True)
     assert stored.augmentation == AugmentationConfig()
@@ -88,7 +88,7 @@ def test_the_paper_preset_has_the_printed_augmentation_and_the_authors_kernel_an
 @pytest.mark.parametrize(
     "values", [{"probability": 1.5}, {"amplitude": 1.0}, {"snr_low": 50.0}, {"light_warp": -0.1}, {"shift_seconds": 61}]
 )
-def test_senseless_augmentation_is_refused(values):
+def test_invalid_augmentation_is_refused(values):
     with pytest.raises(InvalidInput):
         from_dict(RoundConfig, {"augmentation": values})
 

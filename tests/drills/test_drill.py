@@ -16,7 +16,7 @@ QUICK = {"training.bank_views": 0, "kernel.network": "fnn", "kernel.n_landmarks"
 
 @pytest.mark.slow(60)
 @pytest.mark.timeout(1_500)
-def test_thirty_seconds_of_faults_lose_and_double_no_acknowledged_label(capsys):
+def test_thirty_seconds_of_faults_lose_and_duplicate_no_acknowledged_label(capsys):
     result = run_drill(Options(seconds=30, seed=SEED, changes=QUICK))
     found = {name: result[name] for name in ("lost", "doubled", "inconsistencies")}
     assert found == {"lost": 0, "doubled": 0, "inconsistencies": []}, result

@@ -108,7 +108,7 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("choice", "build"), [("cpu", "whl/cpu"), ("cuda", "whl/cu130")])
-def test_one_word_chooses_the_torch_build(choice, build):
+def test_one_variable_selects_the_torch_build(choice, build):
     done = make(f"TORCH={choice}")
     lines = done.stdout.splitlines()
     torch = next(i for i, line in enumerate(lines) if "--index-url" in line)
@@ -116,7 +116,7 @@ def test_one_word_chooses_the_torch_build(choice, build):
     assert torch < next(i for i, line in enumerate(lines) if "-r requirements.txt" in line)
 
 
-def test_without_the_word_pip_resolves_torch_from_its_own_index():
+def test_without_the_variable_pip_resolves_torch_from_its_own_index():
     done = make()
     assert "--index-url" not in done.stdout and "-r requirements.txt" in done.stdout
     wrong = make("TORCH=gpu")

@@ -33,7 +33,7 @@ def names() -> list[str]:
         return [row.name for row in list_projects(store, include_archived=True)]
 
 
-def test_delete_says_what_goes_and_deletes_only_when_confirmed(project, capsys):
+def test_delete_lists_what_it_removes_and_deletes_only_when_confirmed(project, capsys):
     assert main(["delete", "Birds"]) == 0
     output = capsys.readouterr()
     assert "4 items" in output.err and "will be deleted for good" in output.err and "--confirm 'Birds'" in output.out

@@ -102,7 +102,7 @@ def test_an_open_question_leaves_no_project_behind(home, tmp_path, capsys):
     assert result(capsys)["imported"] == 2
 
 
-def test_a_preview_says_splits_columns_first_rows_and_questions(home, tmp_path, capsys):
+def test_a_preview_lists_splits_columns_first_rows_and_questions(home, tmp_path, capsys):
     files = {f"images/{n}.png": picture(seed=n) for n in range(3)}
     files["train.csv"] = b"Image_ID,Label,Set\n0,cat,train\n1,dog,val\n2,cat,test\n"
     folder = write_files(tmp_path / "in", files)
@@ -139,7 +139,7 @@ def test_limits_and_label_rules_are_options(home, tmp_path, capsys):
     assert result(capsys)["labels"] == 0
 
 
-def test_export_writes_and_says_where(sounds, tmp_path, capsys):
+def test_export_writes_files_and_prints_the_path(sounds, tmp_path, capsys):
     assert main(["export", "animals", str(tmp_path / "out"), "--format", "jsonl", "--json"]) == 0
     assert result(capsys)["rows"] == 3
     assert main(["export", "1", str(tmp_path / "out.zip"), "-f", "folders"]) == 0
@@ -205,7 +205,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), PROBLEMS)
-def test_every_problem_is_one_sentence_and_an_exit_code(sounds, tmp_path, monkeypatch, capsys, arguments, code, words):
+def test_a_problem_gives_one_sentence_and_an_exit_code(sounds, tmp_path, monkeypatch, capsys, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code
     output = capsys.readouterr()
@@ -221,7 +221,7 @@ def test_every_problem_is_one_sentence_and_an_exit_code(sounds, tmp_path, monkey
         (ModuleNotFoundError("no", name="espeak"), "espeak is missing"),
     ],
 )
-def test_an_unexpected_error_is_a_sentence_too(home, monkeypatch, capsys, problem, words):
+def test_an_unexpected_error_also_gives_a_sentence(home, monkeypatch, capsys, problem, words):
     def fail() -> Store:
         raise problem
 
@@ -283,7 +283,7 @@ def test_an_archived_project_is_listed_on_request_and_restored_once(home, sounds
     assert capsys.readouterr().err == "The project 'animals' is not archived. Nothing was changed.\n"
 
 
-def test_backup_keeps_as_many_automatic_backups_as_the_operator_says(sounds, home, tmp_path, capsys):
+def test_backup_keeps_the_configured_number_of_automatic_backups(sounds, home, tmp_path, capsys):
     assert main(["backup", str(tmp_path / "copy.sqlite"), "--keep", "3", "--json"]) == 0
     with Store.open(home=home) as store:
         assert backups.kept(store) == 3

@@ -66,7 +66,7 @@ def wait_for(holds: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.1)
 
 
-def test_an_import_and_an_export_run_beside_the_page_and_leave_their_results(home, tmp_path):
+def test_an_import_and_an_export_run_beside_the_page_and_store_their_results(home, tmp_path):
     """A project whose name is the number of another project is exported, and not that other project."""
     with Store.open(home=home) as store:
         create_project(store, "2", "audio", ["x"])
@@ -114,14 +114,14 @@ def test_an_import_cancelled_before_it_began_says_so_and_writes_nothing(home, tm
         assert Pool(store, get_project(store, "animals").id).counts().total == 0
 
 
-def test_a_job_that_fails_leaves_its_sentence(home):
+def test_a_job_that_fails_keeps_its_message(home):
     request = ExportRequest(project_id=7, target=str(home / "x.zip"))
     done = ended(home, jobs.start(home, "Export", request))
     assert done.status == "failed" and "7" in done.error and done.result is None
     assert not (home / "x.zip").exists()
 
 
-def test_an_import_of_nothing_usable_fails_and_lists_what_was_refused(home, tmp_path):
+def test_an_import_without_usable_files_fails_and_lists_what_was_refused(home, tmp_path):
     folder = write_files(tmp_path / "in", {"no.wav": b"<html>" * 9})
     done = ended(home, jobs.start(home, "Import", ImportRequest(source=str(folder), project="new", kind="audio")))
     assert done.status == "failed" and done.error.startswith("Nothing was imported from")
@@ -137,7 +137,7 @@ def test_a_preview_is_a_job_that_writes_nothing(home, tmp_path):
         assert list_projects(store) == []
 
 
-def test_an_import_cancelled_on_its_way_keeps_what_it_imported(home, tmp_path, monkeypatch):
+def test_an_import_cancelled_while_it_runs_keeps_what_it_imported(home, tmp_path, monkeypatch):
     """The job runs in this process and is cancelled after its first progress message."""
     monkeypatch.setenv("WINNOW_HOME", str(home))
     monkeypatch.setattr("app.processes.messages.SECONDS_BETWEEN_PROGRESS", 0.0)
@@ -202,7 +202,7 @@ OLD_FILES = [
 
 
 @pytest.mark.parametrize(("files", "status", "result", "error"), OLD_FILES)
-def test_jobs_of_the_version_before_are_read(home, files, status, result, error):
+def test_jobs_of_the_previous_version_are_read(home, files, status, result, error):
     """Their folders have a command line in place of a request, and an exit code in place of a message."""
     job = json.dumps(OLD_JOB | {"id": "0123456789ab"}).encode()
     write_files(home / "jobs" / "0123456789ab", files | {"job.json": job, "lock": b""})
@@ -235,7 +235,7 @@ def test_names_of_jobs_never_become_paths(home, tmp_path):
     assert not (tmp_path / "cancel").exists() and (tmp_path / "job.json").exists()
 
 
-def test_old_jobs_are_forgotten_beyond_a_number(home, monkeypatch):
+def test_old_jobs_beyond_a_number_are_removed(home, monkeypatch):
     monkeypatch.setattr(jobs, "KEPT", 1)
     for number in range(3):
         folder = home / "jobs" / f"old{number}"

@@ -220,14 +220,14 @@ def test_predict_py_follows_the_size_and_fit_of_pictures(home, tmp_path, media):
     compare("shapes", tmp_path / "model", varied_pictures(tmp_path / "varied"), tmp_path)
 
 
-def test_predict_py_names_unreadable_files_and_does_the_rest(made_digits, exported, tmp_path):
+def test_predict_py_names_unreadable_files_and_predicts_the_others(made_digits, exported, tmp_path):
     digits = made_digits[1]
     (tmp_path / "bad.wav").write_bytes(b"RIFF no sound")
     found, _, output = standalone(exported, [tmp_path / "bad.wav", digits[0]], tmp_path)
     assert list(found) == [str(digits[0])] and f"{tmp_path / 'bad.wav'} cannot be read" in output
 
 
-def test_model_json_says_where_the_model_came_from(digits, tmp_path, home):
+def test_model_json_states_the_origin_of_the_model(digits, tmp_path, home):
     folder = tmp_path / "model"
     assert main(["model", "name", "digits", "1", "first try"]) == 0
     assert main(["model", "export", "digits", str(folder), "--round", "first try"]) == 0

@@ -68,7 +68,7 @@ def jsonl(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_file_has_a_row_and_unreadable_ones_say_why(shapes, files, tmp_path, capsys):
+def test_every_file_has_a_row_and_unreadable_ones_state_the_reason(shapes, files, tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     assert main(["predict", "shapes", str(files), "--out", str(out), "--all", "--json"]) == 0
     output = capsys.readouterr()
@@ -125,7 +125,7 @@ def run(drawn: Drawn, files: Path, out: Path, report=lambda progress: None, **mo
     return predict_files(drawn.store, drawn.project_id, options, report)
 
 
-def test_files_that_were_done_are_not_read_again(shapes, files, tmp_path, monkeypatch):
+def test_finished_files_are_not_read_again(shapes, files, tmp_path, monkeypatch):
     def stop(progress: Progress) -> None:
         if progress.done >= 12:
             raise Cancelled("stopped")
@@ -176,14 +176,14 @@ def test_the_nearest_item_is_that_of_a_complete_search(monkeypatch):
     np.testing.assert_allclose([row["nearest_distance"] for row in found], distances.min(1), atol=1e-5)
 
 
-def test_a_path_that_is_not_there_and_an_unknown_format_are_refused(shapes, files, tmp_path, capsys):
+def test_a_missing_path_and_an_unknown_format_are_refused(shapes, files, tmp_path, capsys):
     with pytest.raises(NotFound, match="no file or folder"):
         run(shapes, files / "nowhere", tmp_path / "out.csv")
     assert main(["predict", "shapes", str(files), "--out", str(tmp_path / "out.xlsx")]) == 1
     assert "ends in .csv, .jsonl, .parquet" in capsys.readouterr().err
 
 
-def test_a_name_that_a_spreadsheet_would_compute_is_guarded(shapes, files, tmp_path, monkeypatch):
+def test_a_name_that_a_spreadsheet_would_evaluate_is_escaped(shapes, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("=cmd.png").write_bytes(picture(0, 1))
     assert main(["predict", "shapes", "=cmd.png", "--out", "out.csv"]) == 0

@@ -71,7 +71,7 @@ def predicted(made: Made) -> np.ndarray:
     return np.where(found.seen, -1, best.predicted)
 
 
-def test_labels_change_the_predictions_of_items_like_them(made):
+def test_labels_change_the_predictions_of_similar_items(made):
     follower = Follower(made.store)
     assert follower.look() == 0, "there is no round yet"
     finish_round(made)
@@ -88,7 +88,7 @@ def test_labels_change_the_predictions_of_items_like_them(made):
     assert newest_predictions(made.store, made.project_id).probabilities[4, 0] == np.float32(0.4), "the round stays"
 
 
-def test_an_undone_label_is_forgotten_and_gives_no_prediction_before_that(made):
+def test_an_undone_label_has_no_prediction_until_the_head_no_longer_uses_it(made):
     follower = Follower(made.store)
     finish_round(made)
     label(made, 0, 1, 2)
@@ -143,7 +143,7 @@ def test_wrong_labels_are_suspected_in_review_and_none_is_changed(made):
     assert later is not None and later.suspects == () and later.fit.n_checked == 0, "a network has seen the labels"
 
 
-def test_a_project_that_failed_is_tried_again_later_and_at_once_when_it_changes(made, monkeypatch):
+def test_a_project_that_failed_is_retried_later_and_at_once_when_it_changes(made, monkeypatch):
     finish_round(made)
     label(made, 0, 1, 2)
     attempts, passed, read = [], [0.0], process.live_pool

@@ -65,7 +65,7 @@ def test_without_new_labels_the_predictions_are_those_of_the_round(temperature):
     ],
     ids=["new classes", "one class", "more labels"],
 )
-def test_new_labels_are_followed_as_the_next_round_will(before, after):
+def test_new_labels_give_the_predictions_of_the_next_round(before, after):
     made = Round(before)
     predicted = made.live.predict(labels_of(after)).probabilities.argmax(1)
     open_ = labels_of(after) == UNLABELED

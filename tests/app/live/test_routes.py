@@ -58,7 +58,7 @@ def test_cards_state_api_and_map_follow_a_label(made, post, page_store):
     assert {row["class_id"] for row in stored} == {made.classes[0]}, "the round's predictions stay what they are"
 
 
-def test_the_setting_and_blind_labeling_keep_suggestions_away(made, post, page_store):
+def test_the_setting_and_blind_labeling_hide_suggestions(made, post, page_store):
     label(made, 0, 1, 2)
     Follower(page_store).look()
     settings = get_project(page_store, made.project_id).settings

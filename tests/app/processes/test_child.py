@@ -76,7 +76,7 @@ def test_requests_are_answered_in_order_and_other_output_is_not_a_message():
             assert messages[1].body == request
 
 
-def test_an_error_arrives_as_the_exception_it_was():
+def test_an_error_arrives_as_the_original_exception():
     with echo() as process:
         process.send("fail")
         with pytest.raises(WinnowError, match=r"^It is taken\.$") as raised:
@@ -84,14 +84,14 @@ def test_an_error_arrives_as_the_exception_it_was():
         assert type(raised.value).__name__ == "Conflict"
 
 
-def test_a_child_that_dies_is_the_end_of_its_messages():
+def test_the_messages_of_a_child_end_when_it_dies():
     with echo() as process:
         process.send("die")
         assert list(process.messages()) == []
         assert process.process.wait(60) == 3
 
 
-def test_leaving_the_block_kills_a_child_that_does_not_listen():
+def test_leaving_the_block_kills_a_child_that_does_not_respond():
     with echo() as process:
         process.send("hang")
         pid = next_message(process).body
@@ -143,7 +143,7 @@ def test_a_line_that_is_not_a_message_is_none(line):
     assert decode(line) is None
 
 
-def test_messages_survive_the_line_and_keep_to_it():
+def test_a_message_is_one_line_and_is_read_back_unchanged():
     message = error_message(InvalidInput("Two\nlines."), result={"rows": 1})
     assert "\n" not in encode(message) and decode(encode(message)) == message
     assert json.loads(encode(message))["body"] == {

@@ -299,7 +299,7 @@ def test_a_unit_and_a_comparison_that_lost_the_database_are_run_again(engine, mo
     assert run(engine.log.project_id, engine.round_id, asked.ticket) == "failed" and not away
 
 
-def test_a_database_that_stays_away_ends_the_wait(engine, monkeypatch):
+def test_a_database_that_stays_unavailable_ends_the_wait(engine, monkeypatch):
     class Away:
         def read(self) -> Any:
             raise StoreUnreachable("The database closed the connection.")
@@ -318,7 +318,7 @@ def test_a_database_that_stays_away_ends_the_wait(engine, monkeypatch):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
-def test_work_goes_on_after_postgresql_ended_its_connection(store):
+def test_work_continues_after_postgresql_ended_its_connection(store):
     runs: list[int] = []
 
     def work() -> str:

@@ -43,7 +43,7 @@ def endless() -> ModelProto:
     return network(product(out="first"), loop, steps=np.array(10**12, np.int64), yes=np.array(True))
 
 
-def test_a_worker_outlives_encoders_that_fail(sqlite_store, crew):
+def test_a_worker_survives_encoders_that_fail(sqlite_store, crew):
     drawn = draw_project(sqlite_store, n_items=24, n_held_out=4)
     drawn.label(drawn.item_ids[4:13])
     networks = {"nan": no_number(), "slow": endless(), "opset": network(product(), opset=99)}

@@ -66,7 +66,7 @@ def test_frequencies_that_are_lost_are_named_and_can_be_kept(five_seconds):
     assert from_dict(MediaConfig, high).f_top == 12_000 and high["hop"] * 63 > 24_000 * 5 > high["hop"] * 62
 
 
-def test_a_project_with_rounds_keeps_the_settings_they_had(five_seconds):
+def test_a_project_with_rounds_keeps_the_settings_of_its_rounds(five_seconds):
     store, project_id = five_seconds
     RoundLog(store, project_id).request(preset("smoke"))  # as an older version did: nothing stored with the project
     project = projects.get_project(store, project_id)

@@ -179,7 +179,7 @@ def test_a_region_is_kept_as_an_artifact(drawn):
     assert row.constraint["share"] == 0.5 and row.constraint["region"]["shape"] == [5]
 
 
-def test_a_process_of_this_machine_that_is_gone_is_dead_at_once(sqlite_store):
+def test_a_process_of_this_machine_that_ended_counts_as_dead_at_once(sqlite_store):
     import os
 
     done = subprocess.Popen([sys.executable, "-c", ""])

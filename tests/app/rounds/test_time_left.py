@@ -160,7 +160,7 @@ def test_with_a_comparable_round_the_whole_round_is_estimated_from_its_phases():
 
 
 @pytest.mark.slow
-def test_the_whole_round_is_known_on_a_machine_that_is_seven_times_slower_than_before():
+def test_the_whole_round_is_estimated_on_a_machine_that_is_seven_times_slower_than_before():
     """From its first long stage on, by the speed of the running stage."""
     rows, ends = simulated(2, slower=7.0)
     shown = followed(rows, comparable(simulated(100)[0]), every=4.0)
@@ -173,7 +173,7 @@ def test_the_whole_round_is_known_on_a_machine_that_is_seven_times_slower_than_b
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "load"), [(1, 4.0), (2, 7.0)])
-def test_the_whole_round_is_known_again_after_the_machine_has_become_slower(seed, load):
+def test_the_whole_round_is_estimated_again_after_the_machine_has_become_slower(seed, load):
     rows, ends = simulated(seed, load)  # from within the training on
     shown = followed(rows, comparable(simulated(100)[0]), every=4.0)
     errors = round_errors(shown, ends)
@@ -221,7 +221,7 @@ def test_the_note_of_a_row_changes_nothing():
     assert time_left(until[0], RULE, at) == time_left(until[1], RULE, at)
 
 
-def test_the_current_step_is_known_from_the_first_row_whatever_a_computation_calls_its_progress():
+def test_the_current_step_is_determined_from_the_first_row_for_any_names_of_progress():
     rows, ends = simulated(4)
     for second, left in followed(rows, RULE)[1:]:
         running = next(step for step, end in ends.items() if second < end)
@@ -287,7 +287,7 @@ def test_phases_of_known_work_are_counted_before_they_begin():
     ],
 )
 @pytest.mark.slow
-def test_on_recorded_rounds_long_stages_end_when_they_were_said_to(name, before, stages):
+def test_on_recorded_rounds_long_stages_end_at_the_stated_time(name, before, stages):
     """Every stage of STATED_SECONDS or more for which a number was stated. In the first round of photographs the
     machine became faster in training and slower at the end of the features, so that one is not among them."""
     rows = recorded(name)
@@ -301,7 +301,7 @@ def test_on_recorded_rounds_long_stages_end_when_they_were_said_to(name, before,
 
 
 @pytest.mark.slow
-def test_on_a_recorded_round_the_whole_is_known_though_the_machine_was_slower_than_in_the_one_before():
+def test_on_a_recorded_round_the_whole_round_is_estimated_on_a_machine_slower_than_before():
     """The training took 1,052 s, after 575 s in the round before; kernel features were cached."""
     before, rows = measured("photographs, first round"), recorded("photographs, second round")
     seconds = {name: (LEAST_SHARE if name in CACHED else 1.0) * value for name, value in before.seconds.items()}

@@ -82,7 +82,7 @@ def test_a_round_starts_without_what_it_cannot_read_and_names_the_round(project,
     assert f"of round {first.number} cannot be read" in note
 
 
-def test_a_model_of_another_program_is_refused_and_the_round_trains_anew(project, first, tmp_path, monkeypatch):
+def test_a_model_of_another_program_is_refused_and_the_round_trains_from_scratch(project, first, tmp_path, monkeypatch):
     foreign = tmp_path / "foreign.safetensors"
     save_file({"weights": np.zeros(3, np.float32)}, foreign, {"winnow": "{}"})
     own = RoundLog.file

@@ -163,7 +163,7 @@ def stages_of_living(drawn: Drawn) -> list[str]:
     return [worker.stage for worker in workers.living_workers(drawn.store, 1.5)]
 
 
-def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_wakes(drawn, crew, tmp_path):
+def test_a_paused_worker_is_replaced_and_writes_nothing_when_it_resumes(drawn, crew, tmp_path):
     """SIGSTOP ... SIGCONT, like a laptop that sleeps."""
     asked, gate = ask(drawn), tmp_path / "gate"
     sleeper = crew.start(place(drawn, gates={"train": gate}, stale_seconds=1.5))
@@ -214,7 +214,7 @@ def test_a_round_that_has_not_started_is_cancelled_at_once_and_never_run(drawn, 
     assert not worker.lines(f"round {asked.id}:")
 
 
-def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_were(drawn, crew):
+def test_a_round_that_fails_states_the_reason_and_changes_neither_model_nor_picks_nor_worker(drawn, crew):
     """A loss that is not a number; too little memory."""
     worker, first = first_round(drawn, crew)
     config = quick_config()
@@ -233,7 +233,7 @@ def test_a_round_that_fails_says_why_and_leaves_model_picks_and_worker_as_they_w
     assert ended(drawn, ask(drawn).id).status == "finished"  # in the same worker
 
 
-def test_a_worker_that_dies_again_and_again_in_one_stage_ends_the_round_with_a_sentence(drawn, crew, tmp_path):
+def test_repeated_deaths_of_workers_in_one_stage_end_the_round_with_a_sentence(drawn, crew, tmp_path):
     """Like a process that the operating system kills because it uses too much memory."""
     asked = ask(drawn)
     for _ in range(5):

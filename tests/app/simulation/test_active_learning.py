@@ -72,7 +72,7 @@ def test_the_split_by_speaker_tests_on_one_voice_alone(tmp_path):
         asked("--dataset", "mnist", "--split", "speaker")
 
 
-def test_digits_become_the_pictures_they_were(tmp_path):
+def test_digits_become_pictures_with_the_same_pixels(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
     (tmp_path / "mnist").mkdir()
     labels = np.array([7, 0, 9], np.uint8)
@@ -84,7 +84,7 @@ def test_digits_become_the_pictures_they_were(tmp_path):
     assert np.array_equal(np.asarray(Image.open(found.parent / "pool" / "00002.png")), pixels[2])
 
 
-def test_a_part_is_the_same_question_and_settings_are_checked(tmp_path):
+def test_a_part_belongs_to_the_same_simulation_and_settings_are_checked(tmp_path):
     (tmp_path / "fsdd" / "recordings").mkdir(parents=True)
     (tmp_path / "fsdd" / "_background_noise_").mkdir()
 

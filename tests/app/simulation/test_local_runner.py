@@ -249,7 +249,7 @@ def test_results_of_the_earlier_measure_are_read_and_marked_and_never_continued(
         summarize([*earlier, RECORDS[2]])
 
 
-def test_the_accuracy_with_label_propagation_has_a_table_of_its_own():
+def test_the_accuracy_with_label_propagation_has_a_separate_table():
     found = summarize([dataclasses.replace(one, accuracy_with_propagation=0.99) for one in RECORDS])
     assert found["measure"] == "inductive" and found["accuracy"]["bico"]["10"] == 0.6
     assert found["with_propagation"]["accuracy"]["bico"]["10"] == 0.99
@@ -290,7 +290,7 @@ def test_the_tables_are_in_the_papers_form():
     assert "| Random | not reached | 0 of 1 |" in reach_table(summarize(RECORDS))
 
 
-def test_the_report_leaves_tables_and_curves(tmp_path, monkeypatch):
+def test_the_report_writes_tables_and_curves(tmp_path, monkeypatch):
     def no_browser(*arguments, **named):
         raise OSError("there is no browser to draw with")
 

@@ -92,7 +92,7 @@ def test_the_settings_are_the_presets_on_the_projects_media(sqlite_store: Store)
         assert found.training == preset(name).training
 
 
-def test_what_is_written_holds_accuracies_and_no_labels(sqlite_store: Store):
+def test_accuracies_are_written_and_no_labels(sqlite_store: Store):
     drawn = draw_project(sqlite_store, 12, n_held_out=3)
     project = with_truth(drawn)
     simulation_id = simulation_requests.begin(sqlite_store, project.id, ASKED)

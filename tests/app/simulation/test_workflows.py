@@ -69,7 +69,7 @@ def computed(crew) -> Counter[str]:
     return Counter(line.split(": ", 1)[1] for line in crew.lines(" is there"))
 
 
-def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_once(sqlite_store, crew, tmp_path):
+def test_two_workers_share_the_seeds_one_is_killed_and_every_record_exists_once(sqlite_store, crew, tmp_path):
     """One machine: the next worker finds the models of the killed one and continues after its last record."""
     project_id, gate = shapes(sqlite_store), tmp_path / "gate"
     place = Place(home=sqlite_store.home, records_gate=gate)
@@ -91,7 +91,7 @@ def test_two_workers_share_the_seeds_one_is_killed_and_every_record_is_there_onc
 
 
 @pytest.mark.postgres
-def test_machines_that_share_only_database_and_artifacts_lose_one_and_end_the_same(postgres_url, tmp_path):
+def test_machines_that_share_only_database_and_artifacts_lose_one_and_get_the_same_result(postgres_url, tmp_path):
     """The other machine does not have the models of the killed worker: it computes that trial again, and the records
     stay the same."""
     home, shared = tmp_path / "home", str(tmp_path / "artifacts")
@@ -164,7 +164,7 @@ def test_a_round_takes_priority_and_the_simulation_resumes_after_it(sqlite_store
     assert set(computed(crew).values()) == {1}
 
 
-def test_a_simulation_that_cannot_run_says_why(sqlite_store, crew):
+def test_a_simulation_that_cannot_run_states_the_reason(sqlite_store, crew):
     project_id = shapes(sqlite_store)
     ask(sqlite_store, project_id, dataclasses.replace(ASKED, start=500, rounds=0))
     crew.start(Place(home=sqlite_store.home))

@@ -61,7 +61,7 @@ def test_wrong_predictions_are_counted_among_labeled_picks_only(sqlite_store):
     assert (found.labeled, found.wrong) == (2, 1)
 
 
-def test_second_looks_are_no_predictions_of_the_batch(sqlite_store):
+def test_second_looks_do_not_count_as_predictions_of_the_batch(sqlite_store):
     """Their items had labels before the round, which trained on them."""
     made = make_pool(sqlite_store, 6)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
@@ -109,7 +109,7 @@ def test_the_worst_confusion_is_named():
 
 
 @pytest.mark.parametrize(("successes", "n", "low", "high"), [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611)])
-def test_the_interval_is_wilsons(successes, n, low, high):
+def test_the_interval_is_the_wilson_interval(successes, n, low, high):
     """Values from the published formula, computed by hand."""
     assert charts.wilson(successes, n) == pytest.approx((low, high), abs=5e-4)
 
@@ -157,7 +157,7 @@ def test_every_coloring_gives_every_item_a_color(sqlite_store, coloring):
     assert len(colors) == 4 and all(color.startswith("#") and len(color) == 7 for color in colors)
 
 
-def test_an_area_holds_the_points_inside_its_polygon():
+def test_an_area_contains_the_points_inside_its_polygon():
     rng = np.random.default_rng(0)
     points = rng.uniform(-1, 1, (500, 2)).astype(np.float32)
     circle = np.linspace(0, 2 * np.pi, 400, endpoint=False)

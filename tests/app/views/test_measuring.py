@@ -56,7 +56,7 @@ def test_a_power_law_is_continued_to_where_it_reaches_the_target():
     assert found.low <= exact <= found.high and abs(found.more - exact) < 0.25 * exact and not found.reached
 
 
-def test_the_interval_of_a_forecast_covers_the_exact_number_about_as_often_as_it_says():
+def test_the_interval_of_a_forecast_covers_the_exact_number_at_about_the_stated_rate():
     labels, hits = [20, 40, 80, 160], 0
     for seed in range(120):
         rng = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ def test_the_interval_of_a_forecast_covers_the_exact_number_about_as_often_as_it
     assert 0.68 <= hits / 120 <= 0.95
 
 
-def test_a_forecast_says_when_it_has_no_upper_end_and_when_it_has_nothing_to_say():
+def test_a_forecast_can_have_no_upper_end_and_needs_enough_rounds_and_items():
     flat = forecast(*curve([20, 40, 80], [0.3, 0.29, 0.3]), 0.95)
     assert flat is not None and flat.high is None and "95 %" in forecast_sentence(flat, 400)
     assert forecast(*curve([20, 40], [0.3, 0.2]), 0.95) is None, "two rounds"

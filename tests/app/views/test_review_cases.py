@@ -73,7 +73,7 @@ def test_a_changed_label_is_not_compared_with_a_model_that_was_trained_on_the_ol
     assert cases(made.store, made.project_id) == []
 
 
-def test_unsure_predictions_rounds_without_a_model_and_merged_classes_are_no_conflict(sqlite_store):
+def test_uncertain_predictions_rounds_without_a_model_and_merged_classes_are_no_conflict(sqlite_store):
     made = make_pool(sqlite_store, 2)
     finished(made, [1, 1], confidence=0.89)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)

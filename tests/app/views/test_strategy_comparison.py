@@ -90,7 +90,7 @@ def test_the_density_of_all_items_lies_below_the_points_of_a_large_map(finished)
     assert map_figure(layers(100, row), "Prediction", (), dark=False).data[0].name == "not labeled"
 
 
-def test_numbers_of_near_picks_have_places_of_their_own():
+def test_numbers_of_near_picks_have_separate_positions():
     pool = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)
     near = np.array([[0.0, 0.0], [0.01, 0.0], [0.0, 0.01], [3.0, 3.0]], np.float32)
     found = number_positions(near, map_extent(pool))

@@ -148,7 +148,7 @@ def test_items_are_sorted_by_name_import_and_time_of_the_label(sqlite_store):
     assert sorted_by("name") == [2, 4, 0, 3, 1]
 
 
-def test_an_order_that_a_pool_is_too_large_for_says_so(sqlite_store, monkeypatch):
+def test_an_order_that_is_not_available_for_a_large_pool_says_so(sqlite_store, monkeypatch):
     made = make_pool(sqlite_store, N)
     log, ids = RoundLog(made.store, made.project_id), np.array(made.items)
     row = log.request(RoundConfig())

@@ -91,7 +91,7 @@ def test_websockets_need_the_token_and_our_own_origin():
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "a@127.0.0.1", "127.0.0.1/x", "[::1"])
-def test_a_foreign_host_name_is_not_answered_on_loopback(host):
+def test_a_foreign_host_name_is_refused_on_loopback(host):
     """DNS rebinding."""
     assert ask(LOCAL, "GET", "/", None, {"host": host}).status == 421
 
@@ -112,7 +112,7 @@ def test_streamlits_own_media_route_needs_a_session_even_on_loopback():
     assert ask(LOCAL, "GET", "/media/x.png", None, {"cookie": f"{SESSION_COOKIE}={ticket}"}).body == b"inside"
 
 
-def test_tickets_hold_who_and_until_when_and_nothing_else_passes():
+def test_tickets_contain_the_annotator_and_the_expiry_and_all_others_are_refused():
     text = tickets.issue(KEY, 42, 60)
     found = tickets.redeem(KEY, text)
     assert found is not None and found.annotator_id == 42
@@ -148,7 +148,7 @@ def test_the_server_command_and_its_address(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8501/", "http://evil.example/", "http://127.0.0.1:8501/_stcore/health"]
 )
-def test_every_answer_carries_a_policy_and_refuses_foreign_frames(url):
+def test_every_response_has_a_policy_and_refuses_foreign_frames(url):
     headers = ask(LOCAL, "GET", url).headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"] and headers["x-frame-options"] == "DENY"
     assert headers["x-content-type-options"] == "nosniff"
@@ -159,7 +159,7 @@ def test_every_answer_carries_a_policy_and_refuses_foreign_frames(url):
     assert "unsafe-inline" not in scripts
 
 
-def test_the_access_cookie_does_not_hold_the_token_in_any_encoding():
+def test_the_access_cookie_does_not_contain_the_token_in_any_encoding():
     value = Rules(key=KEY, token="s3cret").cookie_for_token()
     assert value != Rules(key=KEY, token="s3cres").cookie_for_token()
     for part in value.split("."):

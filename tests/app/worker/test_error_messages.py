@@ -22,7 +22,7 @@ def test_a_full_disk_is_named_however_a_library_reports_it(error):
     )
 
 
-def test_other_errors_keep_their_words():
+def test_other_errors_keep_their_text():
     assert sentence(InvalidInput("Lower the batch size.")) == "Lower the batch size."
     assert sentence(OSError(13, "Permission denied")) == "PermissionError: [Errno 13] Permission denied"
     assert sentence(ValueError("first\nsecond")) == "ValueError: first"

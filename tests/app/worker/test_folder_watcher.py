@@ -106,7 +106,7 @@ def test_new_files_become_items_once_and_refusals_are_reported_once(store, proje
     assert watches.get(store, project).looked_at is not None
 
 
-def test_a_folder_that_is_gone_is_a_problem_that_passes(store, project, folder):
+def test_a_missing_folder_is_a_problem_until_it_exists_again(store, project, folder):
     watch = watches.start(store, project, folder)
     folder.rmdir()
     watcher = FolderWatcher(store, settle_seconds=0.0)
@@ -140,7 +140,7 @@ with Store.open() as store:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_kill_9_in_the_middle_and_a_restart_double_and_lose_nothing(store, project, folder, home):
+def test_kill_9_in_the_middle_and_a_restart_duplicate_and_lose_nothing(store, project, folder, home):
     """60 files, a server killed while it imports them: every file is one item, every item once in the buffer."""
     watches.start(store, project, folder, WatchOptions(buffer_size=100))
     for i in range(60):
@@ -196,7 +196,7 @@ def test_labeled_items_leave_the_buffer_with_the_next_batch(store, folder):
     assert not set(gone) & set(Buffer.of(watches.get(store, drawn.project_id).buffer).item_ids)
 
 
-def test_the_command_line_takes_so_many_files_and_ends(project, folder, store, capsys, monkeypatch):
+def test_the_command_line_imports_a_number_of_files_and_ends(project, folder, store, capsys, monkeypatch):
     monkeypatch.setattr(folder_watcher, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(folder_watcher, "SCAN_SECONDS", 0.05)
     for i in range(5):

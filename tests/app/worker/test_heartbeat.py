@@ -97,7 +97,7 @@ def test_the_worker_row_shows_the_stage(sqlite_store, heartbeat):
     assert workers.list_workers(sqlite_store)[0].stage == ""
 
 
-def test_a_store_that_is_away_for_a_moment_stops_nothing(heartbeat, answers):
+def test_a_store_that_is_briefly_unavailable_stops_nothing(heartbeat, answers):
     away = [OSError("the database went away")]
 
     def is_cancelled(_: int) -> bool:

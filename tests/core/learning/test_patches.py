@@ -109,7 +109,7 @@ def test_the_head_on_patches_learns_patterns_from_few_labels(monkeypatch):
     np.testing.assert_allclose(fewer.sum(1), 1, atol=1e-5)
 
 
-def test_targets_are_the_geometric_mean_of_both_opinions():
+def test_targets_are_the_geometric_mean_of_both_predictions():
     inputs, classes = picture_pool(60)
     inputs = described(inputs)
     readable = np.arange(60) < 52

@@ -37,7 +37,7 @@ def test_other_formats_are_refused_by_their_first_bytes(magic):
         decode_audio(magic + bytes(200))
 
 
-def test_a_wave_file_with_a_senseless_rate_or_too_many_channels_is_refused():
+def test_a_wave_file_with_an_invalid_rate_or_too_many_channels_is_refused():
     data = bytearray(wav(tone()))
     data[24:28] = struct.pack("<I", 1)
     with pytest.raises(InvalidInput, match="1 Hz"):
@@ -47,7 +47,7 @@ def test_a_wave_file_with_a_senseless_rate_or_too_many_channels_is_refused():
 
 
 @pytest.mark.parametrize("samples, reason", [(np.zeros(0), "no samples"), (np.full(100, np.nan), "not numbers")])
-def test_nothing_and_not_a_number_are_refused(samples, reason):
+def test_empty_audio_and_values_that_are_not_numbers_are_refused(samples, reason):
     with pytest.raises(InvalidInput, match=reason):
         decode_audio(wav(samples.astype(np.float32), subtype="FLOAT"))
 

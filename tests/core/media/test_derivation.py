@@ -40,7 +40,7 @@ def test_the_inputs_stay_within_twice_the_usual_number(seconds, rate):
     assert config.hop * 1.5 <= config.n_fft and config.predict_windows == 8
 
 
-def test_one_second_clips_have_the_inputs_they_had():
+def test_the_inputs_of_one_second_clips_are_unchanged():
     config = derive_media("audio", clips([0.9] * 20, 8_000))
     before = MediaConfig()
     names = ("sample_rate", "seconds", "n_fft", "hop", "n_mels", "f_min", "f_max", "clip_from", "floor")

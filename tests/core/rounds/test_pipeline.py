@@ -26,7 +26,7 @@ from tests.round_pools import picture
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_round_leaves_everything_a_screen_shows():
+def test_a_round_returns_everything_that_a_screen_shows():
     snapshot, media = pool(MANY, held_out=9)
     seen: list[str] = []
     result = run(snapshot, media, report=lambda progress: seen.append(progress.stage))
@@ -83,7 +83,7 @@ def test_one_thread_or_two_give_the_same_batch():
         ({3: 1, 4: 1, 5: 1}, "All 3 labels are of one class"),
     ],
 )
-def test_before_there_is_anything_to_learn_the_batch_covers_the_pool_and_says_why(labels, says):
+def test_without_enough_labels_the_batch_covers_the_pool_and_a_note_says_why(labels, says):
     """No label, one label, one class."""
     snapshot, media = pool(labels)
     result = run(snapshot, media)

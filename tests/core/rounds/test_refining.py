@@ -249,7 +249,7 @@ def test_the_refined_network_predicts_the_test_items_and_the_record_of_a_trial()
     assert all(one.seconds["refine"] > 0 for one in first)
 
 
-def test_the_stage_stands_between_training_and_prediction():
+def test_the_stage_is_between_training_and_prediction():
     names = [stage.name for stage in STAGES]
     assert names[names.index("train") : names.index("propagate") + 1] == ["train", "refine", "predict", "propagate"]
     assert REFINE.gives is RefinedModel and REFINE.split is None

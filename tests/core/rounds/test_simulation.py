@@ -207,7 +207,7 @@ def test_an_interrupted_trial_resumes_to_the_same_result(tmp_path):
     assert without_times([*begun, *rest]) == without_times(whole)
 
 
-def test_a_trial_whose_model_is_lost_starts_over(tmp_path):
+def test_a_trial_whose_model_is_lost_starts_again(tmp_path):
     made = trial("margin", folder=tmp_path / "gone")
     first = next(iter(made.run()))
     (tmp_path / "gone" / "0.safetensors").unlink()

@@ -59,7 +59,7 @@ def test_the_buffer_and_every_read_of_features_stay_bounded_however_long_the_str
     assert sum(slot.batches for slot in slots) == -(-3 * len(order) // step)
 
 
-def test_while_all_fits_nothing_is_left_out(stream):
+def test_no_row_is_dropped_while_all_rows_fit(stream):
     features, _, order = stream
     few = order[: stream_buffer.N_SLOTS * stream_buffer.slot_size(SIZE)]
     assert sorted(held(through(few, features))) == sorted(few)
@@ -86,7 +86,7 @@ def test_the_same_stream_leaves_the_same_buffer(stream):
     assert [slot.rows.tolist() for slot in first] == [slot.rows.tolist() for slot in again]
 
 
-def test_what_rows_stand_for_counts_as_that_many_copies():
+def test_a_row_counts_as_the_number_of_rows_that_it_represents():
     """The weighted criterion equals that of a pool where each row is repeated."""
     Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     copies = torch.tensor([1, 3, 2, 1, 1, 4])
@@ -146,7 +146,7 @@ def candidates_of(offered: np.ndarray | None, region: np.ndarray | None = None):
     return choose_candidates(context, Seen(np.ones(n, np.bool_)))
 
 
-def test_rounds_choose_from_what_the_buffer_offers_and_say_so():
+def test_rounds_choose_from_the_rows_of_the_buffer_and_say_so():
     offered = np.arange(400) % 10 == 7
     found = candidates_of(offered)
     assert found.rows.tolist() == [*range(5), *np.flatnonzero(offered & (np.arange(400) >= 5))]

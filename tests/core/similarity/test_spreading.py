@@ -38,7 +38,7 @@ def test_conjugate_gradients_equal_the_dense_inverse():
     np.testing.assert_allclose(solve_spreading(S, Y, 0.95), dense, rtol=1e-4, atol=1e-5)
 
 
-def test_each_cluster_takes_the_label_that_lies_in_it():
+def test_each_cluster_gets_the_label_that_is_in_it():
     rng = np.random.default_rng(2)
     clusters = np.repeat(np.arange(3), 30)
     x = np.eye(3, 6)[clusters] + 0.15 * rng.normal(size=(90, 6))
@@ -51,7 +51,7 @@ def test_each_cluster_takes_the_label_that_lies_in_it():
     assert spread[0].tolist() == [0.0, 0.0, 1.0]
 
 
-def test_rows_that_no_label_reaches_are_uniform_and_carry_no_certainty():
+def test_rows_that_no_label_reaches_are_uniform_and_have_no_certainty():
     x = np.concatenate([np.tile([1.0, 0.0], (6, 1)), np.tile([0.0, 1.0], (6, 1))])
     labels = np.full(12, UNLABELED)
     labels[0] = 1

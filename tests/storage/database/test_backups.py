@@ -15,7 +15,7 @@ from storage.database.store import Store
 from tests.storage.pools import make_pool
 
 
-def test_a_restored_store_is_what_it_was_and_the_present_is_kept_too(store: Store) -> None:
+def test_a_restored_store_equals_the_backup_and_the_replaced_store_is_kept(store: Store) -> None:
     made = make_pool(store)
     made.pool.label(made.items[0], made.classes[0], annotator=made.ann)
     path = backups.backup(store)

@@ -32,7 +32,7 @@ def run_sql(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_sqlite_runs_with_the_settings_the_promise_needs(sqlite_store: Store) -> None:
+def test_sqlite_runs_with_the_settings_that_the_guarantees_need(sqlite_store: Store) -> None:
     with sqlite_store.write() as connection:
         found = {
             name: connection.execute(text(f"PRAGMA {name}")).scalar()
@@ -81,7 +81,7 @@ def test_a_write_that_raises_leaves_nothing_and_is_not_nested(store: Store) -> N
     assert get_project(store, made.project_id).name == "birds"
 
 
-def test_a_missing_folder_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=r"does not exist\. Create it, mount the disk, or set WINNOW_HOME"):
         Store.open(home=tmp_path / "not" / "there")
     with pytest.raises(StoreUnusable, match=r"The folder .* of the database does not exist\. Create it"):
@@ -141,7 +141,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(sqlite_home: Path)
         ["ALTER TABLE items DROP COLUMN condition_note"],
     ],
 )
-def test_a_half_applied_migration_is_refused_with_the_way_back(sqlite_home: Path, damage: list[str]) -> None:
+def test_a_half_applied_migration_is_refused_with_what_to_do(sqlite_home: Path, damage: list[str]) -> None:
     run_sql(sqlite_home / "winnow.sqlite", *damage)
     with pytest.raises(StoreUnusable, match=r"a migration did not finish\. Restore the newest backup"):
         Store.open(home=sqlite_home)
@@ -273,12 +273,12 @@ def test_other_databases_are_refused(tmp_path: Path, bad: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "abc", "-1", "²"])
-def test_a_port_that_is_none_is_refused(port: str) -> None:
+def test_an_invalid_port_is_refused(port: str) -> None:
     with pytest.raises(InvalidInput, match="WINNOW_PORT"):
         locations.from_environment({"WINNOW_PORT": port})
 
 
-def test_a_server_that_cannot_be_reached_is_a_sentence(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_gives_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=r"cannot be reached.*Start the server or correct WINNOW_DATABASE_URL"):
         Store.open(f"postgresql://nobody@/none?host={tmp_path}", tmp_path / "home")
 

@@ -78,7 +78,7 @@ def test_a_deadlock_is_resolved_by_beginning_again(store: Store) -> None:
     assert [row.name for row in list_annotators(store)] == ["Annxx", "Bobxx"]
 
 
-def test_a_full_disk_is_a_sentence_and_nothing_is_stored(sqlite_store: Store) -> None:
+def test_a_full_disk_gives_a_sentence_and_nothing_is_stored(sqlite_store: Store) -> None:
     """SQLite's limit on pages has the same effect as a full disk."""
     made = make_pool(sqlite_store)
     with sqlite_store.engine.connect() as connection:
@@ -94,7 +94,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_stored(sqlite_store: Store) ->
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["postgresql"], indirect=True)
-def test_a_full_disk_of_postgresql_is_the_same_sentence(store: Store) -> None:
+def test_a_full_disk_of_postgresql_gives_the_same_sentence(store: Store) -> None:
     """A file that cannot be extended has the code of a full disk, and a sentence without these words."""
     full = "DO $$ BEGIN RAISE 'could not extend file: wrote only 4096 of 8192 bytes' USING ERRCODE = '53100'; END $$"
     for opened in (store.write, store.read):

@@ -192,4 +192,4 @@ def test_the_confidence_of_a_label_that_was_shown_as_a_suggestion_is_not_exporte
     row = next(row for row in exported(crowd, tmp_path / "out") if row["name"] == "5.png")
     found = {one["annotator"]: one for one in (row, *row["other_labels"])}
     assert {who: one["suggested_confidence"] for who, one in found.items()} == {"ann": 1.0, "bob": None, "cleo": 0.83}
-    assert {one["suggested_label"] for one in found.values()} == {"dog"}  # whether it was shown is still exported
+    assert {one["suggested_label"] for one in found.values()} == {"dog"}  # the suggested label is still exported

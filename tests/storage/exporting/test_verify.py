@@ -34,7 +34,7 @@ def exported(drawn: Drawn, folder: Path, format_: str = "csv") -> Path:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_an_untouched_export_fits(drawn, tmp_path, format_):
+def test_an_unchanged_export_passes(drawn, tmp_path, format_):
     found = verify_folder(exported(drawn, tmp_path / "export", format_))
     n_rows = 0 if format_ == "hugging-face" else 8  # its tables, one per split, are checked as files alone
     assert (found.kind, found.problems, found.n_rows) == ("export", [], n_rows)

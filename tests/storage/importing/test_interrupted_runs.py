@@ -181,7 +181,7 @@ def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, 
     assert many < 2 * few + 400_000  # four times the files: linear growth would be far above
 
 
-def test_an_import_whose_end_met_a_full_disk_is_not_running_for_ever(sqlite_store, tmp_path, monkeypatch):
+def test_an_import_that_ends_on_a_full_disk_does_not_stay_running(sqlite_store, tmp_path, monkeypatch):
     project = create_project(sqlite_store, "p", "audio").id
     write_files(tmp_path / "in", {"a.wav": wav(1)})
 

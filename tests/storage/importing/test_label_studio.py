@@ -97,7 +97,7 @@ def through_label_studio(tasks: list[dict], change: dict[str, str]) -> list[dict
     return tasks
 
 
-def test_labels_changed_in_label_studio_win_and_others_keep_their_events(sqlite_store, shop, tmp_path):
+def test_labels_changed_in_label_studio_take_precedence_and_others_keep_their_events(sqlite_store, shop, tmp_path):
     """`meta` stays in the tasks, and a label that a person changed is a new label of that person."""
     export_project(sqlite_store, shop, tmp_path / "out", ExportOptions(format="label-studio"))
     tasks = json.loads((tmp_path / "out" / "tasks.json").read_text())

@@ -169,7 +169,7 @@ def test_paths_that_look_like_splits_are_warned_about_when_nothing_is_held_out(s
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_the_names_of_splits_come_back_out_exactly(sqlite_store, images, tmp_path, format_):
+def test_the_names_of_splits_are_exported_and_imported_exactly(sqlite_store, images, tmp_path, format_):
     files = {f"{split}/{label}/{n}.png": png(n) for n, (split, label) in enumerate(
         (split, label) for split in ("train", "val", "test") for label in ("cat", "dog"))}  # fmt: skip
     take(sqlite_store, images, write_files(tmp_path / "in", files))

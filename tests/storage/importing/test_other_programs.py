@@ -126,7 +126,7 @@ SYNSETS = {
 
 @pytest.mark.parametrize("table", list(SYNSETS))
 @pytest.mark.parametrize("packed", [False, True])
-def test_imagenet_folders_are_called_by_their_names(sqlite_store, images, tmp_path, table, packed):
+def test_imagenet_folders_get_their_class_names(sqlite_store, images, tmp_path, table, packed):
     ids = ("n01440764", "n02012849", "n03126707")
     files = {f"{split}/{synset}/{n}.png": png(10 * k + n) for k, split in enumerate(("train", "val"))
              for n, synset in enumerate(ids)} | {table: SYNSETS[table]}  # fmt: skip

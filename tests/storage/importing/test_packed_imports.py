@@ -78,13 +78,13 @@ def test_every_item_of_a_large_import_reads_as_its_file(sqlite_store, tmp_path, 
     assert verify_items(store, project) == MediaReport(checked=N + 1)
 
 
-def test_a_small_import_makes_files_of_their_own_and_no_pack(sqlite_store, tmp_path):
+def test_a_small_import_writes_single_files_and_no_pack(sqlite_store, tmp_path):
     project = create_project(sqlite_store, "p", "audio").id
     run_import(sqlite_store, project, open_source(write_files(tmp_path / "in", {"a.wav": wav(1), "b.wav": wav(2)})))
     assert len(single_files(sqlite_store)) == 2 and not (sqlite_store.media.root / "packs").exists()
 
 
-def test_a_home_of_single_files_stays_as_it_is(sqlite_store, tmp_path):
+def test_a_home_of_single_files_is_not_changed(sqlite_store, tmp_path):
     """Files of an older version are read, compared, and not packed again by the next import."""
     project = create_project(sqlite_store, "p", "audio").id
     for data in FILES.values():

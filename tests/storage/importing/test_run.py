@@ -49,7 +49,7 @@ def test_class_folders_become_labels(store, project, tmp_path):
         assert projections.rebuild(connection, project) == 0
 
 
-def test_labels_can_be_hidden_truth_or_ignored(sqlite_store, tmp_path):
+def test_labels_can_be_hidden_or_ignored(sqlite_store, tmp_path):
     write_files(tmp_path / "in", {"dog/a.wav": wav(1), "cat/b.wav": wav(2)})
     hidden = create_project(sqlite_store, "hidden", "audio").id
     report = take(sqlite_store, hidden, tmp_path / "in", labels="hidden")
@@ -63,7 +63,7 @@ def test_labels_can_be_hidden_truth_or_ignored(sqlite_store, tmp_path):
     assert all(item.truth_class_id is None for item in items(sqlite_store, ignored))
 
 
-def test_test_folders_are_held_out_with_their_truth_and_never_served(store, project, tmp_path):
+def test_test_folders_become_test_items_with_their_labels_and_are_never_served(store, project, tmp_path):
     write_files(tmp_path / "in", {"train/dog/a.wav": wav(1), "test/dog/b.wav": wav(2), "test/cat/c.wav": wav(3)})
     report = take(store, project, tmp_path / "in")
     assert (report.imported, report.held_out, report.labels) == (3, 2, 1)

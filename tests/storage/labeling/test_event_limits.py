@@ -45,7 +45,7 @@ def test_seconds_are_stored_when_they_are_a_measurement(made: Made, given, store
     assert made.pool.history(made.items[0])[0].seconds == stored
 
 
-def test_the_first_moment_of_the_epoch_is_a_time(made: Made):
+def test_the_first_second_of_the_epoch_is_a_valid_time(made: Made):
     at = datetime(1970, 1, 1, tzinfo=UTC)
     [result] = made.pool.apply([event(made.items[0], class_id=made.classes[0], at=at)], annotator=made.ann)
     assert result.accepted, result.reason

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("examined_here")
 
 
 @pytest.mark.parametrize("kept", ["copy", "link"])
-def test_missing_and_changed_files_are_noticed_skipped_and_put_right(store, tmp_path, kept):
+def test_missing_and_changed_files_are_detected_skipped_and_restored(store, tmp_path, kept):
     """The item is marked, the queue skips it, and labels are kept; the right bytes restore it."""
     project = create_project(store, "p", "audio", ["dog"]).id
     root = write_files(tmp_path / "in", {f"{k}.wav": wav(k) for k in range(4)})

@@ -48,7 +48,7 @@ def only(root: Path, suffix: str) -> Path:
     pack_bytes=st.integers(40, 400),
     unsorted=st.integers(1, 12),
 )
-def test_whatever_two_writers_pack_in_any_order_is_read_back(steps, pack_bytes, unsorted):
+def test_the_contents_that_two_writers_pack_in_any_order_are_read_back(steps, pack_bytes, unsorted):
     """The reference is a dictionary. New packs are begun and tables are merged every few contents."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -117,7 +117,7 @@ def test_the_table_is_made_again_from_the_logs(tmp_path, monkeypatch, harm):
     assert table.stat().st_size > 80 * RECORD.size
 
 
-def test_a_reader_that_was_there_before_finds_what_was_packed_and_repaired_since(tmp_path):
+def test_an_earlier_reader_finds_what_was_packed_and_repaired_since(tmp_path):
     media = MediaFolder(tmp_path)
     assert not media.has(digest(b"one"))
     [sha256] = packed(tmp_path, [b"one"])
@@ -132,7 +132,7 @@ def test_a_reader_that_was_there_before_finds_what_was_packed_and_repaired_since
     assert media.read(sha256) == b"one"
 
 
-def test_a_pack_that_is_gone_is_missing_bytes_and_one_with_other_bytes_changed_ones(tmp_path):
+def test_a_missing_pack_means_missing_bytes_and_an_altered_pack_changed_bytes(tmp_path):
     hashes = packed(tmp_path, [b"one", b"two", b"three"])
     media = MediaFolder(tmp_path)
     pack = only(tmp_path, ".pack")
@@ -149,7 +149,7 @@ def test_a_pack_that_is_gone_is_missing_bytes_and_one_with_other_bytes_changed_o
             media.check(sha256)
 
 
-def test_a_file_of_its_own_counts_before_a_place_in_a_pack(tmp_path):
+def test_a_single_file_takes_precedence_over_a_pack(tmp_path):
     [sha256] = packed(tmp_path, [b"one"])
     media = MediaFolder(tmp_path)
     assert media.put(b"one") == sha256

@@ -214,7 +214,7 @@ def test_a_decoder_that_takes_too_long_is_ended_and_its_neighbors_are_not_affect
 
 
 @pytest.mark.slow
-def test_a_decoder_that_needs_too_much_memory_is_refused_it(folders, tmp_path):
+def test_a_decoder_gets_no_memory_above_the_limit(folders, tmp_path):
     """Memory: address space is limited in the child; the parent is not affected."""
     Image.new("RGB", (7_000, 7_000)).save(tmp_path / "large.png")
     (tmp_path / "a.png").write_bytes(picture())
@@ -259,7 +259,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(folders, tmp_path, monkey
     assert reply[0] == "refused" and "changed while" in reply[1]
 
 
-def test_the_media_folder_gives_back_exactly_what_was_put_or_says_what_happened(tmp_path):
+def test_the_media_folder_returns_exactly_the_stored_bytes_or_says_what_happened(tmp_path):
     media = MediaFolder(tmp_path / "media")
     sha256 = media.put(b"some bytes")
     assert media.put(io.BytesIO(b"some bytes")) == sha256
@@ -278,7 +278,7 @@ def test_the_media_folder_gives_back_exactly_what_was_put_or_says_what_happened(
     assert [one.name for one in (tmp_path / "media" / "incoming").iterdir()] == []
 
 
-def test_files_of_a_process_that_died_are_cleared_and_those_of_the_living_kept(tmp_path):
+def test_files_of_a_dead_process_are_removed_and_those_of_a_running_one_are_kept(tmp_path):
     media = MediaFolder(tmp_path)
     with media.incoming() as mine:
         dead = mine.with_name(mine.name.rsplit("-", 2)[0] + "-4194304999-abc")

@@ -104,7 +104,7 @@ def test_a_merge_can_turn_a_tie_and_undoing_it_turns_it_back(store: Store) -> No
     assert made.pool.item(item).class_id == owl
 
 
-def test_changes_that_make_no_sense_are_refused(store: Store) -> None:
+def test_invalid_changes_are_refused(store: Store) -> None:
     made = make_pool(store)
     robin, wren, owl = made.classes
     project = made.project_id

@@ -62,7 +62,7 @@ def settings_of_projects(store: Store) -> list[str]:
     return [key for key in keys if key.startswith(kinds)]
 
 
-def test_a_deleted_project_leaves_no_row_and_no_file_but_what_others_have(store, project):
+def test_a_deleted_project_leaves_no_row_and_no_file_except_those_of_others(store, project):
     before = counts(store)
     other, shared = with_shared_item(store, project)
     with store.write() as connection:

@@ -59,7 +59,7 @@ def test_python_objects_are_refused_both_ways(tmp_path: Path) -> None:
         folder.open_array(ArtifactRef(ref.sha256, ref.suffix, ref.n_bytes, (1,), "|O"))
 
 
-def test_a_missing_file_and_a_changed_one_are_noticed(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_changed_one_are_detected(tmp_path: Path) -> None:
     folder = ArtifactFolder(tmp_path)
     ref = folder.put_array(np.arange(5))
     path = folder.path(ref)

@@ -89,7 +89,7 @@ def test_finishing_twice_changes_nothing_and_an_ended_round_stays_ended(store: S
     assert rounds.picks(cancelled.id) == []
 
 
-def test_a_refused_finish_leaves_the_round_running_and_nothing_half(store: Store) -> None:
+def test_a_refused_finish_leaves_the_round_running_and_stores_nothing(store: Store) -> None:
     """Messages name a round by its number in the project, not by its id."""
     RoundLog(store, make_pool(store, name="another project").project_id).request(RoundConfig())
     made = make_pool(store)
@@ -117,7 +117,7 @@ def test_a_running_round_is_cancelled_through_its_progress_report(store: Store) 
     ]
 
 
-def test_a_snapshot_can_be_rebuilt_as_the_round_saw_it(store: Store) -> None:
+def test_the_snapshot_of_a_round_can_be_rebuilt(store: Store) -> None:
     """Later labels, items and class changes are not part of it."""
     made = make_pool(store, labels_per_item=1)
     robin, wren, owl = made.classes

@@ -222,7 +222,7 @@ def test_a_layout_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["rows", "sums", "names"])
 @pytest.mark.parametrize("share", [0.0, 0.37, 0.99])
-def test_a_flipped_byte_is_noticed_and_the_row_computed_again_for_good(
+def test_a_flipped_byte_is_detected_and_the_row_is_computed_and_stored_again(
     tmp_path: Path, suffix: str, share: float
 ) -> None:
     names = [f"n {number}" for number in range(40)]

@@ -90,7 +90,7 @@ def test_cancelling_ends_it_at_once_and_resuming_is_a_new_attempt_on_the_same_re
     assert (row.status, row.attempt, row.n_records, row.n_fresh, row.error) == ("running", 2, 1, 0, "")
 
 
-def test_a_failed_simulation_says_why_and_a_changed_pool_is_refused(store, asked):
+def test_a_failed_simulation_states_the_reason_and_a_changed_pool_is_refused(store, asked):
     begun(store, asked)
     simulations.fail(store, asked, 1, "No memory.", "the whole story")
     row = simulations.get(store, asked)

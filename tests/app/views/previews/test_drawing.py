@@ -76,7 +76,7 @@ def test_the_colors_are_magma():
     assert np.abs(previews.magma() - reference).max() < 12
 
 
-def test_pictures_are_upright_within_bounds_and_bare():
+def test_pictures_are_upright_within_bounds_and_without_metadata():
     image = Image.new("RGB", (3000, 1000), "red")
     exif = image.getexif()
     exif[0x0112] = 6

@@ -41,7 +41,7 @@ def label(item_id, class_id, **more):
 
 
 @BOTH_DATABASES
-def test_nothing_but_the_description_is_answered_without_a_token(app, project, page_store):
+def test_only_the_description_is_served_without_a_token(app, project, page_store):
     for path in (f"/api/v1/projects/{project.id}/items", "/api/v1/projects", "/api/v1/me", "/api/v1/nothing"):
         answer = ask(app, "GET", path)
         assert answer.status == 401 and answer.json()["code"] == "unauthorized" and answer.json()["error"]

@@ -42,7 +42,7 @@ def test_a_label_is_stored_once_however_often_it_is_sent(post, project, page_sto
     assert answer.json()["state"]["counts"]["labeled"] == 1
 
 
-def test_a_session_cookie_stays_while_it_is_young_so_that_browsers_keep_their_media(routes, page_store):
+def test_a_session_cookie_is_kept_until_half_of_its_lifetime_so_that_browsers_keep_their_media(routes, page_store):
     ana, bea = (annotator_named(page_store, name).id for name in ("Ana", "Bea"))
 
     def issued(annotator: int, days: float) -> str:
@@ -84,7 +84,7 @@ def test_what_cannot_be_stored_is_refused_alone_with_its_reason(post, project, p
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"events": 3}', b"[" * 100_000])
-def test_a_body_that_is_no_request_gets_a_sentence(post, project, body):
+def test_an_invalid_body_gets_a_sentence(post, project, body):
     answer = post(f"/api/projects/{project.id}/labels", body)
     assert answer.status == 422 and answer.json()["error"]
 
@@ -128,7 +128,7 @@ def test_tabs_get_different_items_and_a_reload_gets_its_own_back(post, project):
     assert set(ids(post(path, {"holder": "cleo", "limit": 6}, person="Cleo"))) & set(two)
 
 
-def test_near_the_end_a_tab_holds_half_of_what_waits_and_others_find_work(post, project):
+def test_near_the_end_a_tab_leases_half_of_the_waiting_items_and_others_get_the_rest(post, project):
     path = f"/api/projects/{project.id}/cards"
     held = [len(post(path, {"holder": name, "limit": 60}, person=name).json()["cards"]) for name in ("Ana", "Ben")]
     assert held == [9, 7]

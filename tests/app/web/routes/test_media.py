@@ -32,7 +32,7 @@ def clip(page_store):
     return Pool(page_store, project.id).items()[0]
 
 
-def test_the_bytes_come_whole_and_in_ranges_with_a_strong_tag(get, clip, page_store):
+def test_the_bytes_are_served_whole_and_in_ranges_with_a_strong_tag(get, clip, page_store):
     """The content type comes from an allow-list, and the answer cannot run scripts."""
     data = page_store.media.read(clip.sha256)
     whole = get(media_path(clip, "file"))
@@ -200,7 +200,7 @@ def test_requesting_a_missing_or_changed_file_marks_its_item_until_the_right_byt
     assert (pool.item(clip.id).condition, pool.counts().waiting) == ("ok", waiting)
 
 
-def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_store):
+def test_content_that_cannot_be_decoded_gives_an_error_response(get, page_store):
     """Damaged files that are requested."""
     project = sample_store.create_project(page_store, "Broken", "image", ["a"])
     broken = sample_store.picture(1)[:200]
@@ -210,7 +210,7 @@ def test_content_that_cannot_be_decoded_is_an_answer_and_no_crash(get, page_stor
     assert "half" not in answer.json()["error"]  # the card shows it, and a file name may reveal the class
 
 
-def test_an_item_is_drawn_as_the_network_is_given_it(get, clip, page_store):
+def test_the_drawing_of_an_item_is_the_input_of_the_network(get, clip, page_store):
     """The reference is the input that a round prepares; other settings have another address and another drawing."""
     project = get_project(page_store, clip.project_id)
     config = media_settings.of_project(page_store, project).config

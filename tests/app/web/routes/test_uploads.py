@@ -85,7 +85,7 @@ def test_uploads_without_a_usable_name_are_refused(put, done, page_store):
         upload_path("../../etc/passwd")
 
 
-def test_files_lie_under_their_own_names_in_one_archive_and_hostile_ones_stay_names(put, done, page_store):
+def test_files_keep_their_names_in_one_archive_and_hostile_names_never_become_paths(put, done, page_store):
     """The import writes nothing elsewhere; accepted files keep their names."""
     for number, name in enumerate(HOSTILE):
         assert put(name, wav(number)).json() == {"bytes": len(wav(number))}
@@ -107,7 +107,7 @@ def test_files_lie_under_their_own_names_in_one_archive_and_hostile_ones_stay_na
     assert not list(page_store.home.parent.rglob("outside.wav"))
 
 
-def test_a_zip_alone_is_kept_byte_by_byte(put, done, tmp_path):
+def test_a_single_zip_is_kept_byte_by_byte(put, done, tmp_path):
     with zipfile.ZipFile(tmp_path / "in.zip", "w") as packed:
         packed.writestr("dog/a.wav", wav(1))
     data = (tmp_path / "in.zip").read_bytes()
@@ -190,12 +190,12 @@ def test_an_upload_that_lost_files_cannot_be_closed(put, done, monkeypatch):
         assert packed.namelist() == ["0.wav", "1.wav"]
 
 
-def test_a_zip_alone_is_closed_with_its_count(put, done):
+def test_a_single_zip_is_closed_with_its_count(put, done):
     assert put("in.zip", b"PK", **{"x-winnow-alone": "yes", "x-winnow-position": "0"}).status == 200
     assert done(**{"x-winnow-files": "1"}).status == 200
 
 
-def test_a_full_disk_is_a_sentence_and_no_file_stays(put, page_store, monkeypatch):
+def test_a_full_disk_gives_a_sentence_and_no_file_remains(put, page_store, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -79,7 +79,7 @@ def test_influence_through_em_is_the_finite_difference(outer_prior):
 
 
 @pytest.mark.slow
-def test_newton_finishes_where_em_would_crawl_and_ends_at_the_same_fit():
+def test_newton_finishes_where_em_is_slow_and_ends_at_the_same_fit():
     """Overlapping components: EM alone needs more than 60 steps."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(120, 2, generator=generator, dtype=torch.float64)

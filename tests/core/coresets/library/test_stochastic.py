@@ -78,7 +78,7 @@ def unflatten(model: torch.nn.Module, theta: torch.Tensor) -> dict[str, torch.Te
     return {name: part.view_as(value) for (name, value), part in zip(model.named_parameters(), parts, strict=True)}
 
 
-def test_a_series_that_diverges_is_refused_with_the_way_out():
+def test_a_series_that_diverges_is_refused_with_what_to_do():
     model, x, y = small()
     series = SeriesConfig(terms=200, scale=1e6, batch=8)
     problem = NetworkProblem(

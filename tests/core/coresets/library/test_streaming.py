@@ -26,7 +26,7 @@ def test_three_slots_over_seven_steps_follow_the_papers_figure():
     assert buffer.weights.tolist() == [4, 4, 2, 2, 1, 1]
 
 
-def test_a_merge_hands_over_both_slots_with_what_they_stand_for():
+def test_a_merge_passes_both_slots_with_the_numbers_that_they_represent():
     calls = []
 
     def reduce(rows, weights, size):
@@ -43,7 +43,7 @@ def test_a_merge_hands_over_both_slots_with_what_they_stand_for():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 5), st.lists(st.integers(0, 9), max_size=60))
-def test_the_buffer_is_bounded_and_every_batch_is_stood_for_once(n_slots, slot_size, sizes):
+def test_the_buffer_is_bounded_and_every_batch_is_represented_once(n_slots, slot_size, sizes):
     buffer = MergeReduce(n_slots, slot_size, first)
     start = 0
     for size in sizes:

@@ -88,7 +88,7 @@ def test_correcting_the_weights_never_raises_the_outer_loss_and_keeps_the_rows()
     assert float(better.weights.min()) >= 0
 
 
-def test_a_coreset_can_be_grown_further_without_losing_what_it_has():
+def test_a_coreset_can_be_grown_further_without_losing_its_rows():
     problem, _ = v_design_problem()
     small = build_coreset(problem, [0], PursuitConfig(size=4, corrections=4))
     large = build_coreset(problem, small, PursuitConfig(size=6, corrections=4))
@@ -96,7 +96,7 @@ def test_a_coreset_can_be_grown_further_without_losing_what_it_has():
     assert large.outer[-1] <= small.outer[-1]
 
 
-def test_a_size_that_cannot_be_is_refused_with_the_numbers():
+def test_an_impossible_size_is_refused_with_the_numbers():
     problem, _ = v_design_problem()
     with pytest.raises(InvalidInput, match="31 of 30 rows"):
         build_coreset(problem, [0], PursuitConfig(size=31))

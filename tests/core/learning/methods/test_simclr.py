@@ -40,7 +40,7 @@ def test_the_loss_is_the_papers_by_hand():
     assert float(contrastive_loss(torch.from_numpy(z), 0.5)) == pytest.approx(np.mean(terms))
 
 
-def test_two_items_that_differ_wholly_have_the_loss_of_the_closed_form():
+def test_two_items_that_differ_completely_have_the_loss_of_the_closed_form():
     z = torch.eye(2).repeat(2, 1)
     near = math.exp(1 / TEMPERATURE)
     assert float(contrastive_loss(z)) == pytest.approx(-math.log(near / (near + 2)), rel=1e-4)
