@@ -34,11 +34,12 @@ OPEN_SECONDS = 3600.0  # the longest wait for another process that imports a lar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyData:
-    """The data of a simulation: its labeled pool, a reader for the media, and the store."""
+    """The data of a simulation: its labeled pool, a reader for the media, the store and the project in it."""
 
     pool: LabeledPool
     read: MediaReader
     store: Store
+    project_id: int
 
 
 def open_study(question: Question, folder: Path, report: Report = ignore) -> StudyData:
@@ -64,7 +65,8 @@ def cache_of(question: Question, folder: Path) -> Path:
 
 def open_project(project_id: int) -> StudyData:
     store = Store.open()
-    return StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
+    read = shared_media.reader(store, project_id)
+    return StudyData(pool=pool_of(store, project_id), read=read, store=store, project_id=project_id)
 
 
 def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
@@ -80,7 +82,8 @@ def open_data(data: Path, folder: Path, report: Report = ignore) -> StudyData:
         run_import(store, project.id, open_source(data, locate=locator(store)), options, report)
         settings = dataclasses.replace(project.settings, extra={"complete": True})
         projects.update_project(store, project.id, settings=settings)
-    return StudyData(pool=pool_of(store, project.id), read=shared_media.reader(store, project.id), store=store)
+    read = shared_media.reader(store, project.id)
+    return StudyData(pool=pool_of(store, project.id), read=read, store=store, project_id=project.id)
 
 
 def pool_of(store: Store, project_id: int) -> LabeledPool:

@@ -13,7 +13,7 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -28,6 +28,7 @@ from core.errors import WinnowError
 from core.module_processes import module_command
 from core.rounds.simulation_plan import RoundRecord
 from core.types import Progress, Report, ignore
+from storage.labeling.groups import both_sides_warning
 
 POLL_SECONDS = 0.5
 
@@ -39,10 +40,12 @@ def simulate(
     processes: int | None = None,
     cache: Path | None = None,
     report: Report = ignore,
+    warn: Callable[[str], None] = lambda warning: None,
 ) -> list[RoundRecord]:
     """Compute all records of the question that are not in `folder` yet, and return all of them.
 
     Simulations on the same data may share `cache`. By default it is in the folder, or the project's cache is used.
+    `warn` gets a sentence if groups of items are divided between the pool and the test items.
     """
     from app.simulation.dataset import cache_of, open_study
 
@@ -58,6 +61,8 @@ def simulate(
     tracker.report_progress()
     if waiting:
         data = open_study(question, folder, report)
+        for warning in both_sides_warning(data.store, data.project_id):
+            warn(warning)
         data.store.close()
         n, threads = shared_cores(processes, len(waiting))
         results.write(about={"machine": machine(n, threads)})

@@ -190,7 +190,8 @@ class _Seed:
             return
         refuse_earlier("The simulation", [one for task in self._trials() for one in self._done(task)], ANEW)
         shared_media.share(store, project_id, self.row.last_item_id, self._report(start))
-        data = StudyData(pool=pool_of(store, project_id), read=shared_media.reader(store, project_id), store=store)
+        read = shared_media.reader(store, project_id)
+        data = StudyData(pool=pool_of(store, project_id), read=read, store=store, project_id=project_id)
         if data.pool.digest != self.row.pool:
             raise WinnowError("Items or known labels changed since this simulation started. Start a new one.")
         if not start_file(Path(self.setting.folder), self.seed).exists():

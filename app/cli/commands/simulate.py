@@ -22,7 +22,6 @@ from core.config import Preset, RoundConfig, preset, require
 from core.rounds.simulation_plan import Plan
 from core.types import MediaKind
 from storage.database.locations import from_environment
-from storage.labeling.groups import both_sides_warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ def run_simulation(command: SimulationCommand, plan: Mapping[str, Any], as_json:
         config=config,
     )
     with progress_bar("Simulating") as report:
-        records = simulate(question, out, processes=command.processes, report=report)
+        records = simulate(question, out, processes=command.processes, report=report, warn=print_note)
     summary = write_report(records, out, f"{name}, {count(command.seeds, 'seed')}")
     show(summary, as_json, lambda: f"{tables(summary)}\nCurves and records are in {command.out}.")
 
@@ -81,8 +80,6 @@ def _subject(command: SimulationCommand) -> tuple[int | None, str, RoundConfig]:
     with open_store() as store:
         project = find_project(store, command.project)
         own = next_config(store, project)
-        for warning in both_sides_warning(store, project.id):
-            print_note(warning)
     return project.id, project.name, dataclasses.replace(config, media=own.media, kernel=_kernel(config, own))
 
 

@@ -58,7 +58,7 @@ def undisturbed(store: Store, simulation_id: int, folder: Path) -> list[RoundRec
     row = rows.get(store, simulation_id)
     question = question_of(row)
     reader = shared_media.reader(store, row.project_id)
-    data = StudyData(pool=pool_of(store, row.project_id), read=reader, store=store)
+    data = StudyData(pool=pool_of(store, row.project_id), read=reader, store=store, project_id=row.project_id)
     place = TrialSetting(folder=str(folder / "models"), cache=str(folder / "rows"))
     trials = [make_trial(question, data, place, Task("trial", seed, name)) for name, seed in question.trials]
     return timeless([record for trial in trials for record in trial.run()])
