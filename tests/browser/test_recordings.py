@@ -81,5 +81,6 @@ def test_the_import_form_suggests_windows_and_cuts_the_recording(open_browser, s
     page.get_by_role("button", name="Preview import").click()
     page.get_by_role("button", name="Import 1 file").click()
     eventually(page, lambda: Pool(store, project.id).counts().total, 18)
+    expect(page.get_by_text("18 imported, 1 recording cut into windows, 0 duplicates")).to_be_visible()
     [recording] = list_recordings(store, project.id)
     assert (recording.name, recording.n_windows, recording.seconds) == ("long.flac", 18, 90.0)

@@ -285,7 +285,10 @@ def _preview(project: projects.ProjectRow, seen: dict[str, Any], request: Previe
 
 def _import_sentence(view: JobView) -> str:
     done = view.result or {}
-    parts = [f"**{done.get('imported', 0):,}** imported", count(done.get("n_duplicates", 0), "duplicate")]
+    parts = [f"**{done.get('imported', 0):,}** imported"]
+    if done.get("recordings"):
+        parts.append(f"{count(done['recordings'], 'recording')} cut into windows")
+    parts.append(count(done.get("n_duplicates", 0), "duplicate"))
     parts += [f"{done.get('already', 0):,} already in the project", f"{done.get('n_refused', 0):,} rejected"]
     if done.get("n_unreadable"):
         parts.append(f"{done['n_unreadable']:,} unreadable")
