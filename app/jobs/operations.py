@@ -93,6 +93,7 @@ def preview_import(store: Store, request: PreviewRequest, report: Report) -> Pre
             kind=kind,
             validation=options.validation,
             windows=options.windows,
+            limits=options.limits,
             report=report,
         )
         if seen.n_long and options.windows is None:

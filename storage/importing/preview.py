@@ -13,10 +13,11 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from core.errors import InvalidInput, NotFound
+from core.limits import Limits, length_problem, size_problem
 from core.types import Progress, Report, ignore
 from storage.database.store import Store
 from storage.database.strings import composed, count
@@ -151,9 +152,11 @@ def preview(  # noqa: PLR0913 (one parameter for each option)
     kind: str = "",
     validation: ValidationUse = "hold-out",
     windows: WindowOptions | None = None,
+    limits: Limits | None = None,
     report: Report = ignore,
 ) -> Preview:
-    """Counts and first verdicts for `source`; nothing is written. `kind` is that of the project: audio or image."""
+    """Counts and first verdicts for `source`; nothing is written. `kind` is that of the project: audio or image. With
+    `limits`, sounds that are too long or too large and are not cut are problems."""
     seen, rough = Preview(source.description), False
     fine: set[tuple[GivenLabel, ...]] = set()  # labels that were decided without a problem
     hints = SplitHints()
@@ -161,6 +164,12 @@ def preview(  # noqa: PLR0913 (one parameter for each option)
         seen.n_entries += 1
         if look or entry.problem or entry.labels not in fine or len(seen.rows) < LISTED:
             verdict = verdict_on(source, entry, rules, look, kind)
+            is_whole = entry.span is None and not verdict.problem
+            if is_whole:
+                seen.n_long += verdict.seconds > SUGGEST_SECONDS
+                seen.longest_seconds = max(seen.longest_seconds, verdict.seconds)
+                if windows is None and limits is not None:
+                    verdict = replace(verdict, problem=_over_limits(entry, verdict, limits))
             if len(seen.rows) < LISTED:
                 seen.rows.append(verdict)
             if verdict.problem:
@@ -171,19 +180,24 @@ def preview(  # noqa: PLR0913 (one parameter for each option)
                 continue
             if len(fine) < LISTED:
                 fine.add(entry.labels)
-            if entry.span is None:
-                seen.n_long += verdict.seconds > SUGGEST_SECONDS
-                seen.longest_seconds = max(seen.longest_seconds, verdict.seconds)
-                if windows is not None and verdict.seconds > windows.seconds:
-                    seen.n_recordings += 1
-                    seen.n_windows += windows.n_windows(round(verdict.seconds * PRECISION), PRECISION)
-                    rough |= verdict.rough
+            if is_whole and windows is not None and verdict.seconds > windows.seconds:
+                seen.n_recordings += 1
+                seen.n_windows += windows.n_windows(round(verdict.seconds * PRECISION), PRECISION)
+                rough |= verdict.rough
         _count(seen, entry, hints)
         if seen.n_entries % 512 == 0:
             report(Progress("preview", seen.n_entries, 0))
     seen.cut = cut_sentence(seen.n_recordings, seen.n_windows, windows, rough) if windows is not None else ""
     _conclude(seen, source, rules, hints)
     return seen
+
+
+def _over_limits(entry: Entry, verdict: Verdict, limits: Limits) -> str:
+    """Why a sound would be refused whole, by its size and by the length that its header states; "" if it would not."""
+    if not verdict.seconds or entry.place is None:
+        return ""
+    stated = 0 if verdict.rough else round(verdict.seconds * 1000)
+    return length_problem(stated, 1000, 1, limits) or size_problem(size_of(entry.place), limits) or ""
 
 
 def _count(seen: Preview, entry: Entry, hints: SplitHints) -> None:

@@ -230,6 +230,20 @@ def test_a_preview_says_how_many_windows_an_import_makes(sqlite_store, night, tm
     assert preview(open_source(tmp_path / "coded"), None, windows=WINDOWS).cut.startswith("1 recording → about ")
 
 
+def test_a_preview_names_files_that_an_import_without_windows_refuses(sqlite_store, night, tmp_path):
+    write(tmp_path / "in" / "long.flac", noise(61))
+    write(tmp_path / "in" / "large.wav", noise(20, 1))
+    write(tmp_path / "in" / "short.wav", noise(2, 2))
+    limits = Limits(max_seconds=60, max_file_bytes=300_000)
+    seen = preview(open_source(tmp_path / "in"), None, kind="audio", limits=limits)
+    done = take(sqlite_store, night, tmp_path / "in", None, limits=limits)
+    assert {one.name for one in seen.problems} == {name for name, _ in done.refused} == {"long.flac", "large.wav"}
+    assert all("--windows" in one.problem for one in seen.problems)
+    assert (seen.n_long, round(seen.longest_seconds)) == (1, 61), "windows are still suggested"
+    cut = preview(open_source(tmp_path / "in"), None, kind="audio", limits=limits, windows=WINDOWS)
+    assert not cut.problems and cut.cut == "3 recordings → 83 windows of 1 s"
+
+
 def test_limits_of_recordings_and_their_windows(sqlite_store, night, tmp_path):
     write(tmp_path / "in" / "a.wav", noise(3))
     report = take(sqlite_store, night, tmp_path / "in", limits=Limits(max_windows=2))
