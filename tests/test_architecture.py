@@ -47,7 +47,7 @@ SQL_CALLS = {"exec_driver_sql", "execute", "scalars"}
 MOST_MODULES = 15  # of a folder
 MOST_LINES = 400  # of a module
 
-# An import inside a function costs a reader time: it is there for start-up cost alone. (module, imported, reason)
+# Imports inside functions are harder to find, so they are allowed only for start-up cost. (module, imported, reason)
 DEFERRED_IMPORTS = (
     ("app.cli.*", "*", "a command loads only what it needs, so that --help and --version answer at once"),
     ("app.live.process", "app.live.head", "it loads scipy, which a store without rounds never needs"),
@@ -96,13 +96,13 @@ DEFERRED_IMPORTS = (
 )
 
 # Groups of modules that import each other, imports in functions and under TYPE_CHECKING included. To be emptied: a
-# group that is gone leaves this list, and no new one joins it.
+# group that no longer exists is removed from this list, and no new one is added.
 KNOWN_CYCLES: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class Imported:
-    name: str  # the module, as far as it is one of ours; else as written
+    name: str  # the module, if it is one of Winnow's; otherwise the name as written
     in_function: bool
 
 
@@ -236,7 +236,7 @@ def test_app_builds_no_sql():
 
 def test_a_module_is_small_and_named_after_what_it_does():
     unnamed = [module for module, path in modules().items() if path.stem in FORBIDDEN_NAMES]
-    assert not unnamed, f"{unnamed}: a helper with no home is missing its concept"
+    assert not unnamed, f"{unnamed}: give the module the name of its concept"
     lines = {module: len(path.read_text().splitlines()) for module, path in modules().items()}
     filled = [module for module, path in modules().items() if path.name == "__init__.py" and path.read_text() != ""]
     assert not filled, f"{filled} must stay empty"

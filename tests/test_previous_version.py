@@ -86,14 +86,14 @@ def test_labels_counts_and_classes_are_unchanged(old_store, expected, name):
     assert (project.settings.preset, project.settings.batch_size) == ("smoke", 3)
 
 
-def test_the_merged_class_still_counts_as_its_successor_and_the_undone_label_is_gone(old_store):
+def test_the_merged_class_still_counts_as_its_successor_and_the_undone_label_does_not_count(old_store):
     project = get_project(old_store, "pictures")
     classes = {row.name: row for row in list_classes(old_store, project.id, include_inactive=True)}
     assert set(classes) == {"bars", "blobs", "checks", "stripes"} and not classes["stripes"].active
     pool = Pool(old_store, project.id)
     items = {item.name: item for item in pool.items(limit=None)}
     given = [event for event in pool.history(items["06.png"].id) if event.class_id == classes["stripes"].id]
-    assert len(given) == 1  # stored as it was given
+    assert len(given) == 1  # stored with the class that was given
     assert [event.kind for event in pool.history(items["14.png"].id)] == ["label", "undo"]
     assert "14.png" not in labels_of(old_store, project.id)
 

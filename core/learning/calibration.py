@@ -14,7 +14,7 @@ Bias: the network itself was trained on the labels of the fold that is left out;
 labeled items are therefore separated better than those of other items, and the estimate is too low. An estimate above
 the prior is evidence of overconfidence; one below it is not evidence of the opposite, and the prior is kept.
 
-The prior is 1, the network as it is: no value other than 1 is justified before it is measured, and it may not be
+The prior is 1, the unchanged network: no value other than 1 is justified before it is measured, and it may not be
 measured on test items. `experiments.calibration_prior` measures it on pool items whose labels were not used in
 training. With few labels a network is usually overconfident, and the round says that its confidence is not corrected.
 """

@@ -1,4 +1,4 @@
-"""Variants of a strategy with training from scratch, compared on the pool's side alone.
+"""Variants of a strategy with training from scratch, compared on pool items alone.
 
     python -m experiments.benchmark.scratch_tune --data DIR --out DIR [--only SET ...] [--seeds N]
                                                  [--variants selection.proxy=similarity selection.proxy=head ...]
@@ -6,7 +6,7 @@
 The trials of `experiments.benchmark.scratch` at size small, and of flowers, without their test items: a quarter of the
 pool of each class (seeded) stands in for them, and the rest is the pool. A variant is `strategy=NAME` or settings of a
 round, separated by commas; without a strategy it is bico. All variants of a seed share the first labels and the model
-that they give. Differences to the first variant are paired by seed. An interrupted run continues.
+trained on them. Differences to the first variant are paired by seed. An interrupted run continues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from experiments.record import DATA, say
 
 SETS = (*scratch.SETS, "flowers")
 VARIANTS = ("selection.proxy=similarity", "selection.proxy=head", "strategy=uniform")
-SHARE = 4  # one of so many pool items of each class measures
+SHARE = 4  # of each class, one of this number of pool items is used to measure
 
 
 def tune_manifest(small: Path, target: Path) -> Path:

@@ -197,7 +197,7 @@ def choose(page: Page, field: Locator, option: str) -> None:
     succeeds."""
     wanted = page.get_by_role("option", name=option, exact=True)
     for attempt in range(10):
-        expect(field).to_have_count(1)  # while a run ends, a field whose options changed is there twice
+        expect(field).to_have_count(1)  # while a run ends, a field whose options changed is on the page twice
         at_rest(page)
         field.click()
         try:

@@ -30,7 +30,7 @@ FLAGGED, SKIPPED, TEST, LABELED = 3, 5, 7, 10
 PICKS = (2, 1001, 2000, 2999, 3998)  # predicted as the last class; the name of the second one tells a class
 FAR = 654_321  # not drawn as a point
 TELLING = "cat_1001.png"
-FEW = 2_000  # one item in so many lies in a group of its own on the map
+FEW = 2_000  # one item of this number is in a separate group on the map
 GROUPS, COLUMNS, APART = 10, 5, 10.0
 FIRST_LABEL = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -50,7 +50,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_project_is_created_and_its_files_are_previewed_before_anything_is_written(open_browser, store, audio):
-    """Names of files, classes and projects are shown as they are, and nothing is fetched."""
+    """Names of files, classes and projects are shown literally, and nothing is fetched."""
     user, title = open_browser(audio), f"Garden {next(_numbers)} {HOSTILE}"
     page = user.tab("data")
     page.get_by_role("button", name="New project").click()

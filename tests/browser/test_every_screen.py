@@ -196,7 +196,7 @@ def test_a_screen_fits_desktop_zoom_and_phone_and_has_no_serious_findings(tour: 
     eventually(page, lambda: page.evaluate(LEFT_OUT), [])
     page.locator(".st-key-tab-current a").focus()
     seen = []
-    for _ in range(14):  # no trap: Tab goes on, also through the buttons of a player
+    for _ in range(14):  # no trap: Tab moves on, also through the buttons of a player
         page.keyboard.press("Tab")
         seen.append(page.evaluate(FOCUSED))
     assert len(set(seen)) >= 5

@@ -155,7 +155,7 @@ def test_no_name_on_the_labeling_screens_can_run_or_fetch(open_browser, store):
 
 
 def test_notes_are_stored_exactly_and_shown_inert(open_browser, audio):
-    """Notes with markup, line breaks and 100 kB come back as they were typed."""
+    """Notes with markup, line breaks and 100 kB are stored and shown exactly as typed."""
     notes = ["<script>alert(1)</script>", "![x](http://203.0.113.7/n.png)", "é🙂\nsecond line", "é" * 100_000]
     user = open_browser(audio)
     page = user.label_tab()

@@ -85,7 +85,7 @@ def test_labels_of_a_crashed_tab_are_sent_by_the_next_page(open_browser, audio):
     assert [event.class_id for event in user.events()] == [row.id for row in user.classes[:3]]
 
 
-def test_labels_of_a_closed_browser_are_sent_when_it_comes_back(open_browser, audio, server, tmp_path):
+def test_labels_of_a_closed_browser_are_sent_when_it_is_opened_again(open_browser, audio, server, tmp_path):
     """With a browser profile on disk, like that of a user."""
     require_chromium()
     user = open_browser(audio, "Profile Person")
@@ -134,7 +134,7 @@ def test_a_server_restart_under_an_open_tab_loses_nothing(open_browser, audio, s
         own.start()
         saved(page)
         assert [event.class_id for event in user.events()] == [row.id for row in user.classes[:4]]
-        at_rest(page)  # connected again, and the page was drawn anew
+        at_rest(page)  # connected again, and the page was drawn again
         wait_for_card(page)
         page.keyboard.press("5")
         saved(page)
@@ -176,7 +176,7 @@ def test_two_people_never_get_the_same_item(open_browser, store):
     assert mine and not (mine & theirs)
 
 
-def test_a_reload_comes_back_to_the_same_item(open_browser, audio):
+def test_a_reload_shows_the_same_item(open_browser, audio):
     user = open_browser(audio)
     page = user.label_tab()
     page.keyboard.press("1")

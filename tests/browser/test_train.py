@@ -180,7 +180,7 @@ def test_encoders_are_listed_on_data_and_compared_on_train(open_browser, images,
     page = user.tab("train")
     card = page.locator(".st-key-card-audition")
     expect(card).to_contain_text("Encoders compared at 40 labels")
-    expect(card).to_contain_text(NOTE)  # as it is, without the escapes of Markdown
+    expect(card).to_contain_text(NOTE)  # shown without the escapes of Markdown
     expect(card.locator("tbody tr")).to_have_text(
         [
             re.compile(r"EfficientNet-lite0\s*70 % \(55 to 82\).*Automatic compares this one"),
@@ -207,7 +207,7 @@ BARS = """() => {
 
 def agree(page: Page, number: int, labels: dict[str, int]) -> list[str]:
     """The warnings, once the page shows the round with this number and these labels. Each of them names the round of
-    the confusions, and says of every class as many labels now as the bars do."""
+    the confusions, and states the same number of labels of every class as the bars."""
     expect(page.locator(".st-key-card-confusions h2")).to_have_text(f"Confusions test items, round {number}")
     eventually(page, lambda: page.evaluate(BARS), labels)
     missing = [name for name, n in labels.items() if n == 0]

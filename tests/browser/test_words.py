@@ -28,7 +28,7 @@ RETIRED = re.compile(
 ESCAPES = re.compile(r"\\[!-/:-@\[-`{-~]|&(quot|amp|lt|gt|apos|#\w+);")  # of Markdown and HTML
 WORKER = "a worker of this test"
 QUOTED = 'say "nine": 5 % & <b>'
-# Everything a person can read or hear: texts, names, tooltips and placeholders, also in the shadow roots of widgets.
+# All texts for people and screen readers: texts, names, tooltips and placeholders, also in the shadow roots of widgets.
 READABLE = """() => {
   const found = [];
   const look = (root) => {

@@ -23,7 +23,7 @@ PAUSE_SECONDS = (0.5, 4.0)
 CUT_SECONDS = (0.5, 4.0)
 CLOCK_JUMPS = (-86_400.0, -3_600.0, -60.0, 0.0, 60.0, 3_600.0, 86_400.0, 40 * 86_400.0, 3_650 * 86_400.0)
 FLIPPED_FOLDERS = ("artifacts", "cache")
-LEAST_UP_SECONDS = 3.0  # a process is not killed again before it served for so long: otherwise nothing would ever run
+LEAST_UP_SECONDS = 3.0  # seconds that a process must serve before it is killed again: otherwise nothing would ever run
 
 
 @dataclass

@@ -75,7 +75,7 @@ class Uploader(threading.Thread):
             raise ConnectionError(f"status {response.status}")
 
     def compare(self, archive: Path, files: dict[str, bytes]) -> None:
-        """An acknowledged archive against what was sent; then it is deleted, as an import does."""
+        """An acknowledged archive against what was sent; then it is deleted, as after an import."""
         try:
             with zipfile.ZipFile(archive) as opened:
                 found = {name: opened.read(name) for name in opened.namelist()}

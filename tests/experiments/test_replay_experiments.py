@@ -60,7 +60,7 @@ def test_beta_of_an_imbalanced_stream_is_chosen_on_rows_that_no_stream_contains(
     assert not numbers[0] & numbers[1] and not numbers[2] & (numbers[0] | numbers[1])
 
 
-def test_networks_trained_together_learn_as_they_do_alone():
+def test_networks_trained_together_learn_as_in_separate_trainings():
     x, y, _, _ = two_tasks(40)[0]
     together, alone = ([without_dropout(seed) for seed in (0, 1)] for _ in range(2))
     before = [part.clone() for part in together[0].network.parameters()]
@@ -139,7 +139,7 @@ def test_the_kept_choice_is_the_beginning_of_a_longer_one():
         assert choose(None, x, y, size).tolist() == alone.tolist() == longer[:size].tolist()
 
 
-def test_the_beta_of_the_rows_for_tuning_is_taken_whatever_the_test_says():
+def test_beta_is_chosen_on_the_rows_for_tuning_and_not_on_the_test_rows():
     rows = [
         {"beta": beta, "seed": seed, "tuning": tuning, "accuracy": accuracy}
         for beta, tuning, accuracy in ((1.0, 60.0, 10.0), (10.0, 50.0, 90.0))

@@ -202,7 +202,7 @@ class _Search:
         return point
 
     def _scaled(self, point: _Point) -> _Point:
-        """All weights doubled or halved, whichever way is downhill, as long as that lowers G."""
+        """All weights doubled or halved, in the direction of descent, as long as that lowers G."""
         factor = 2.0 if float((self.influence(point) * point.weights).sum()) > 0 else 0.5
         for _ in range(8):
             tried = self.visit(point.weights * factor, point)

@@ -140,7 +140,7 @@ def test_wrong_labels_are_suspected_in_review_and_none_is_changed(made):
     label(made, 45)
     follower.look()
     later = read_result(made.store.home, made.project_id)
-    assert later is not None and later.suspects == () and later.fit.n_checked == 0, "a network has seen the labels"
+    assert later is not None and later.suspects == () and later.fit.n_checked == 0, "trained on the labels"
 
 
 def test_a_project_that_failed_is_retried_later_and_at_once_when_it_changes(made, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_project_that_failed_is_retried_later_and_at_once_when_it_changes(made
     passed[0] = 200.0
     assert follower.look() == 0 and read_result(made.store.home, made.project_id) is None
     passed[0] = 201.0
-    assert follower.look() == 1, "the same labels, when the disk answers again"
+    assert follower.look() == 1, "the same labels, when the disk responds again"
     assert read_result(made.store.home, made.project_id) is not None
     assert follower.look() == 0
 

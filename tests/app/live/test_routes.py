@@ -55,7 +55,7 @@ def test_cards_state_api_and_map_follow_a_label(made, post, page_store):
         best = one["predictions"][0]["class_id"]
         assert best == made.classes[shown[made.items.index(one["item"]["id"])]]  # type: ignore[index]
     stored = call("GET", f"/projects/{made.project_id}/predictions").json()["predictions"]
-    assert {row["class_id"] for row in stored} == {made.classes[0]}, "the round's predictions stay what they are"
+    assert {row["class_id"] for row in stored} == {made.classes[0]}, "the round's predictions do not change"
 
 
 def test_the_setting_and_blind_labeling_hide_suggestions(made, post, page_store):

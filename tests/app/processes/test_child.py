@@ -96,7 +96,7 @@ def test_leaving_the_block_kills_a_child_that_does_not_respond():
         process.send("hang")
         pid = next_message(process).body
     assert not is_running(pid)
-    assert process.process.returncode in (0, -signal.SIGKILL)  # 0: it noticed first that its pipe was closed
+    assert process.process.returncode in (0, -signal.SIGKILL)  # 0: it first detected that its pipe was closed
 
 
 def test_a_busy_child_ends_when_its_parent_is_killed():

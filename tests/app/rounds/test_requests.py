@@ -167,7 +167,7 @@ def test_an_encoder_is_estimated_by_the_rate_that_another_project_measured(drawn
     by_rule = estimates.estimate(drawn.store, drawn.project_id, config).seconds["encode"]
     other = draw_project(drawn.store, 4, name="other")
     finish(other, other.item_ids[:1], config=config, seconds={"encode": 120.0}, n_items=60)
-    assert estimates.estimate(drawn.store, drawn.project_id, config).seconds["encode"] == by_rule, "it counted nothing"
+    assert estimates.estimate(drawn.store, drawn.project_id, config).seconds["encode"] == by_rule, "it has no counts"
     finish(other, other.item_ids[1:2], config=config, encoded=60, seconds={"encode": 120.0}, n_items=60)
     measured = estimates.estimate(drawn.store, drawn.project_id, config)
     assert measured.source == "rule" and measured.seconds["encode"] == pytest.approx(2.0 * 30)

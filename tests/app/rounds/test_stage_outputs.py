@@ -54,7 +54,7 @@ class Everything:
     text: str = ""
 
 
-def test_arrays_scalars_and_nested_records_survive_without_code_of_their_own(place):
+def test_arrays_scalars_and_nested_records_are_stored_without_specific_code(place):
     inner = Inner(names=("a", "b"), share=0.25)
     value = Everything(
         counts=np.arange(6).reshape(2, 3), missing=None, inner=inner, several=(inner, inner), number=7, is_known=True

@@ -292,7 +292,7 @@ def test_a_round_that_another_version_began_starts_again_after_the_upgrade(drawn
     new = crew.start(place(drawn))
     until(lambda: len(workers.living_workers(drawn.store)) == 2, TIMEOUT_SECONDS, "both workers")
     time.sleep(0.5)
-    assert not new.lines("Started again")  # a living worker keeps its round, whatever its version
+    assert not new.lines("Started again")  # a running worker keeps its round, for any version
     old.kill()
     row = ended(drawn, replay.id)
     assert row.status == "finished" and row.metrics["replay"]["same"], (row.error, row.notes)

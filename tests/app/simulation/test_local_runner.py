@@ -1,4 +1,4 @@
-"""Simulations on the command line: results on disk as they are computed, resuming, and the summary."""
+"""Simulations on the command line: results are stored while they are computed; resuming; the summary."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_name_that_contains_a_class_is_replaced_by_the_number_of_the_item(clas
     ("classes", "name"),
     [(["3"], "clip_0031.wav"), (["b"], "birdsong.wav"), (["nine"], "clip_7.wav"), ([], "nine.wav"), (["!"], "a!.wav")],
 )
-def test_other_names_are_shown_as_they_are(classes, name):
+def test_other_names_are_shown_unchanged(classes, name):
     called = ItemNames(classes)
     assert called.shown_name(17, name) == name
     assert "<details" not in called.shown_html(17, name)

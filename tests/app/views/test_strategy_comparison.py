@@ -66,7 +66,7 @@ def layers(n: int, row, class_names=("a",)) -> MapLayers:
     )  # fmt: skip
 
 
-def test_quotes_in_names_are_shown_as_they_are_and_tags_are_not_read(finished):
+def test_quotes_in_names_are_shown_unchanged_and_tags_are_not_interpreted(finished):
     _, row, _ = finished
     quoted = "the \"big\" <b>one</b> & 'others'"
     assert figure_text(quoted) == "the \"big\" &lt;b&gt;one&lt;/b&gt; &amp; 'others'"
@@ -86,7 +86,7 @@ def test_the_density_of_all_items_lies_below_the_points_of_a_large_map(finished)
     assert np.abs(np.expm1(np.nan_to_num(density.z)) - counts.T).sum() < n / 1_000, "up to points on a border"
     assert np.allclose(density.x, (edges[0][1:] + edges[0][:-1]) / 2) and np.allclose(density.y[0], edges[1][:2].mean())
     points = next(trace for trace in figure.data if trace.name == "not labeled")
-    assert points.marker.line.width > 0, "a gray class is told from the gray density by its edge"
+    assert points.marker.line.width > 0, "a gray class differs from the gray density by its edge"
     assert map_figure(layers(100, row), "Prediction", (), dark=False).data[0].name == "not labeled"
 
 

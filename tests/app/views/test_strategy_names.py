@@ -17,7 +17,7 @@ SUMMARY = {
 }
 
 
-def test_every_strategy_has_its_own_title_and_an_unknown_stored_name_is_shown_as_it_is():
+def test_every_strategy_has_its_own_title_and_an_unknown_stored_name_is_shown_unchanged():
     titles = [strategy_title(name) for name in catalog.names()]
     assert len(set(titles)) == len(titles) and all(titles)
     assert strategy_title("bico") == "Bilevel coreset"

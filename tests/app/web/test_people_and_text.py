@@ -101,7 +101,7 @@ def test_the_start_screen_offers_people_and_refuses_the_name_of_the_importer(pag
 
 
 def test_text_that_is_shown_literally_is_not_escaped_for_markdown():
-    """The blocks of `theme` show their text as it is: a backslash of `plain` would be readable on the screen."""
+    """The blocks of `theme` show their text literally: a backslash of `plain` would be visible on the screen."""
     found = []
     for path in (ROOT / "app" / "web").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):

@@ -16,7 +16,7 @@ from core.errors import InvalidInput
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
     ],
 )
-def test_a_full_disk_is_named_however_a_library_reports_it(error):
+def test_a_full_disk_is_named_for_every_form_of_the_error(error):
     assert sentence(error) == (
         "The disk of the worker is full, so the round could not be stored. Free some space and run it again."
     )

@@ -70,7 +70,7 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 300) -> None:
 
 
 @pytest.mark.slow
-def test_a_watched_folder_cuts_recordings_as_the_project_does(home, folder, capsys):
+def test_a_watched_folder_cuts_recordings_like_the_project(home, folder, capsys):
     soundfile.write(folder / "night.wav", np.random.default_rng(0).uniform(-0.5, 0.5, 32_000), 8_000)
     (folder / "sub").mkdir()
     (folder / "sub" / "copy.wav").write_bytes((folder / "night.wav").read_bytes())
@@ -181,7 +181,7 @@ def test_rounds_of_a_watched_project_choose_from_a_bounded_buffer_and_replays_fr
     drawn.label(offered[:5].tolist())
     fill_buffer(store, drawn.project_id)
     replayed = StoredRound(store, later, results, ignore).context
-    assert np.array_equal(replayed.offered, context.offered), "what was offered is stored with the round"
+    assert np.array_equal(replayed.offered, context.offered), "the candidates are stored with the round"
     watches.stop(store, drawn.project_id)
     assert candidate_buffer.candidates(store, drawn.project_id) is None
 

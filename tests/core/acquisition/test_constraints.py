@@ -21,7 +21,7 @@ def rows_of(request, selection) -> np.ndarray:
     return np.array([int(np.flatnonzero(request.item_ids == i)[0]) for i in selection.item_ids])
 
 
-def test_a_share_for_a_region_is_rounded_up_and_capped_by_what_is_there(request_of):
+def test_a_share_for_a_region_is_rounded_up_and_limited_by_its_items(request_of):
     region = np.zeros(120, bool)
     region[np.flatnonzero(request_of().eligible)[:2]] = True
     counts = [k for k, _ in constraints.parts(request_of(region=region, region_share=0.1))]
@@ -39,7 +39,7 @@ def test_the_second_part_of_a_batch_takes_the_first_into_account(request_of):
         np.testing.assert_array_equal(halves.item_ids, whole.item_ids)
 
 
-def test_near_duplicates_are_found_whatever_the_order_and_far_rows_are_not():
+def test_near_duplicates_are_found_in_any_order_and_far_rows_are_not():
     draw = np.random.default_rng(0)
     x = draw.normal(size=(300, 40)).astype(np.float32)
     x[200:] = x[:100] + 0.01 * draw.normal(size=(100, 40))

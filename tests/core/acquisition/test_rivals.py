@@ -61,7 +61,7 @@ def _coverage(x: torch.Tensor, request, rows) -> float:
     return float(coverage.gaussian(pool, x[torch.from_numpy(centers)], 1.0).amax(1).mean())
 
 
-@pytest.mark.filterwarnings("ignore:The maximum purity")  # one radius is given, whatever its purity
+@pytest.mark.filterwarnings("ignore:The maximum purity")  # one radius is given, without regard to its purity
 def test_prob_cover_picks_as_scikit_activeml_at_the_same_radius(request_of):
     request = request_of(eligible=~request_of().labeled)
     x = geometry.centered_unit(torch.from_numpy(request.embeddings).double())

@@ -204,7 +204,7 @@ def test_systems_with_the_hessian_match_a_dense_solve():
     torch.testing.assert_close(solved.value, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_directions_left_out_of_the_basis_take_part_in_systems_with_the_hessian():
+def test_directions_left_out_of_the_basis_are_part_of_systems_with_the_hessian():
     draw = torch.Generator().manual_seed(1)
     spectrum = 0.3 ** torch.arange(20, dtype=torch.float64)
     rows = torch.randn(8, 20, generator=draw, dtype=torch.float64) * spectrum

@@ -58,7 +58,7 @@ def test_without_room_for_an_axis_every_class_is_treated_alike(monkeypatch):
 
 
 @pytest.mark.parametrize("n_iterations", [0, 2])
-def test_it_is_symmetric_and_positive_definite_however_good_the_axes(monkeypatch, n_iterations: int):
+def test_it_is_symmetric_and_positive_definite_for_any_axes(monkeypatch, n_iterations: int):
     monkeypatch.setattr(preconditioner, "ITERATIONS", n_iterations)
     monkeypatch.setattr(preconditioner, "DENSE", 12)
     X, P = problem(60, 10, 4, decay=0.97)

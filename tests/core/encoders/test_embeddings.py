@@ -30,7 +30,7 @@ def test_parquet_by_hash_covers_the_items_it_has(tmp_path):
     assert (matched.missing, matched.unused) == (("dogs/three.png",), 1)
 
 
-def test_npy_by_file_name_becomes_an_encoder_of_its_own(tmp_path):
+def test_npy_by_file_name_becomes_a_separate_encoder(tmp_path):
     np.save(tmp_path / "e.npy", np.arange(6, dtype=np.float64).reshape(3, 2))
     (tmp_path / "e.txt").write_text("three.png\ncats/one.png\nelse.png\n")
     matched = match_items(read_embeddings(tmp_path / "e.npy"), ITEMS)

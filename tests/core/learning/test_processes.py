@@ -84,7 +84,7 @@ def test_two_processes_give_the_result_of_one(method, trained_by_two):
     both = load_model(path, CPU)
     problem = shared_problem(method)
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # divides a batch as two processes do; Adam's first steps amplify other roundings
+    torch.set_num_threads(2)  # divides a batch like two processes; Adam's first steps amplify other roundings
     try:
         alone = train(**problem, runtime=CPU)
     finally:

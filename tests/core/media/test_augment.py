@@ -173,7 +173,7 @@ def test_other_colors_are_what_their_draws_say():
     gray = jitter_colors(picture, torch.tensor([[0.0, 0.5, 0.5, 0.5, 0.5, 0.1]]))
     luma = 0.299 * picture[:, 0] + 0.587 * picture[:, 1] + 0.114 * picture[:, 2]
     torch.testing.assert_close(gray, luma[:, None].expand(-1, 3, -1, -1))
-    assert jitter_colors(picture, torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.0, 0.9]])).equal(picture), "left as it is"
+    assert jitter_colors(picture, torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.0, 0.9]])).equal(picture), "unchanged"
     single = jitter_colors(picture[:, :1], torch.tensor([[0.0, 0.25, 0.5, 0.9, 0.9, 0.1]]))
     torch.testing.assert_close(single, 0.8 * picture[:, :1])
 

@@ -17,7 +17,7 @@ def run(code: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA torch loads torchaudio as it is")
+@pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA torch loads the unchanged torchaudio")
 def test_beside_a_cpu_only_torch_the_stand_in_makes_torchaudio_usable_and_is_still_needed():
     plain = run("import torchaudio")
     assert plain.returncode != 0 and "_torchaudio" in plain.stderr, "the stand-in is no longer needed: remove it"

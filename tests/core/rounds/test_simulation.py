@@ -176,7 +176,7 @@ def test_what_trials_share_is_computed_once(tmp_path, monkeypatch):
     assert without_times(found) == without_times(alone)
 
 
-def test_rounds_start_from_the_last_model_as_those_of_a_worker_do(monkeypatch):
+def test_rounds_start_from_the_last_model_like_those_of_a_worker(monkeypatch):
     """The stages are those that a worker also runs; each training starts from the model of the previous round."""
     given, made = [], []
     train = round_model.train
@@ -254,7 +254,7 @@ def test_a_second_look_is_an_independent_draw_and_equal_answers_confirm():
     before = oracle.labels.copy()
     oracle.label(rows)
     second = oracle.labels[rows] != data.truth[rows]
-    assert abs(second.mean() - 0.25) < 0.03 and abs(second[first].mean() - 0.25) < 0.05, "wrong ones are drawn anew"
+    assert abs(second.mean() - 0.25) < 0.03 and abs(second[first].mean() - 0.25) < 0.05, "wrong answers are drawn again"
     assert np.array_equal(oracle.confirmed[rows], oracle.labels[rows] == before[rows])
     snapshot = oracle.snapshot()
     assert snapshot.confirmed is not None and snapshot.confirmed.sum() == oracle.confirmed.sum()

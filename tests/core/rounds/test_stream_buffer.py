@@ -49,7 +49,7 @@ def held(slots: list) -> np.ndarray:
     return np.concatenate([slot.rows for slot in slots])
 
 
-def test_the_buffer_and_every_read_of_features_stay_bounded_however_long_the_stream(stream):
+def test_the_buffer_and_every_read_of_features_stay_bounded_for_a_long_stream(stream):
     features, _, order = stream
     seen: list[int] = []
     slots = through(np.concatenate([order, order + 0, order[::-1]]), features, seen)

@@ -63,7 +63,7 @@ def test_pictures_no_neighbors_single_and_unreadable_clips_have_no_similar_items
     assert found is not None and found.rows.tolist() == [row for row in range(24) if row != 3]
 
 
-def test_of_a_large_pool_the_labeled_items_and_evenly_spaced_others_take_part(monkeypatch):
+def test_the_graph_of_a_large_pool_has_the_labeled_items_and_evenly_spaced_others(monkeypatch):
     monkeypatch.setattr(module, "MAX_ITEMS", 12)
     labels = np.full(100, UNLABELED)
     labels[[7, 50, 93]] = 0

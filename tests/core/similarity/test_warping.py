@@ -71,7 +71,7 @@ def test_the_nearest_clips_are_the_same_sound_at_another_time_and_speed(monkeypa
         assert (np.diff(distances, axis=1) >= 0).all()
 
 
-def test_rows_say_which_clips_take_part():
+def test_only_the_given_rows_are_compared():
     pictures, kinds = sweeps()
     rows = np.flatnonzero(kinds != 2)
     neighbors, _, _ = warping.nearest_clips(ArrayRows(pictures), rows, 5)

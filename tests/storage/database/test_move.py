@@ -67,7 +67,7 @@ def test_a_moved_store_has_the_same_content_and_can_be_used(
         assert np.array_equal(RoundLog(target, made.project_id).arrays(newest.id, "map"), np.arange(8.0).reshape(4, 2))
 
         assert moved.label(made.items[30], made.classes[1], annotator=made.bob).accepted, (
-            "numbers go on after the copied"
+            "new ids continue after the copied ones"
         )
         [simulated] = simulations.listed(target, made.project_id)
         assert simulations.records(target, simulated.id)[0]["accuracy"] == 1 / 3
@@ -90,7 +90,7 @@ def test_moving_twice_changes_nothing_and_brings_what_was_added(
         assert Pool(target, made.project_id).rebuild() == 0
 
 
-def test_a_target_with_projects_of_its_own_is_refused(sqlite_store: Store, postgres_url: str, tmp_path: Path) -> None:
+def test_a_target_with_other_projects_is_refused(sqlite_store: Store, postgres_url: str, tmp_path: Path) -> None:
     lived_in(sqlite_store)
     with Store.open(postgres_url, tmp_path / "elsewhere") as target:
         other = make_pool(target, 3, name="frogs")
@@ -120,9 +120,7 @@ with Store.open(home=Path(sys.argv[1])) as source, Store.open(sys.argv[2], Path(
 """
 
 
-def test_a_move_killed_half_way_is_completed_by_running_it_again(
-    sqlite_store: Store, postgres_url: str, tmp_path: Path
-) -> None:
+def test_a_killed_move_is_completed_by_running_it_again(sqlite_store: Store, postgres_url: str, tmp_path: Path) -> None:
     """Kill -9 while label events are being copied."""
     made = lived_in(sqlite_store, 300)
     elsewhere = tmp_path / "elsewhere"

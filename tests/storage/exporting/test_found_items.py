@@ -19,7 +19,7 @@ SHOWN = ("name", "label", "source", "flagged", "note", "split")
 
 @pytest.fixture
 def made(store):
-    """A labeled item with a flag and a note, a label with a note of its own, an unlabeled item with two notes."""
+    """A labeled item with a flag and a note, a label with a separate note, an unlabeled item with two notes."""
     pool = make_pool(store, 4, labels_per_item=2)
     pool.items.extend(add_items(store, pool.project_id, ["test item"], truth_class_id=pool.classes[1]))
     move_to_test(store, pool.project_id, [pool.items[4]])
@@ -53,7 +53,7 @@ def exported(made, folder, **options) -> list[tuple]:
     return found[0]
 
 
-def test_labels_carry_the_flag_and_the_notes_of_their_items(made, tmp_path):
+def test_labels_have_the_flag_and_the_notes_of_their_items(made, tmp_path):
     assert exported(made, tmp_path) == [
         ("birds 0.wav", "robin", "label", True, "noise", "train"),
         ("birds 1.wav", "owl", "label", False, "at night", "train"),

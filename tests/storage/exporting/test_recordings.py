@@ -84,7 +84,7 @@ def test_every_row_has_its_start_and_end(store, labeled, tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "folders", "label-studio", "hugging-face", "audacity"])
-def test_windows_come_back_as_the_same_items_with_their_labels(store, labeled, tmp_path, form):
+def test_windows_are_imported_as_the_same_items_with_their_labels(store, labeled, tmp_path, form):
     options = ExportOptions(format=form, media=form not in ("csv", "parquet"))
     export_project(store, labeled, tmp_path / "out", options)
     assert verify_folder(tmp_path / "out").problems == []

@@ -34,7 +34,7 @@ from tests.storage.made_media import wav, write_files
 pytestmark = pytest.mark.usefixtures("examined_here")
 
 
-def test_every_row_carries_its_provenance(shop, tmp_path):
+def test_every_row_has_its_provenance(shop, tmp_path):
     picked_round(shop, 3)
     shop.label(3, 0, "cleo", seconds=2.0)
     report = export_project(shop.store, shop.project, tmp_path / "out", ExportOptions(format="jsonl"))
@@ -135,7 +135,7 @@ def test_export_and_import_give_everything_back(shop, tmp_path, format_, zipped)
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "label-studio"])
-def test_an_export_without_files_comes_back_where_the_bytes_are(shop, tmp_path, format_):
+def test_an_export_without_files_can_be_imported_where_the_bytes_are(shop, tmp_path, format_):
     store = shop.store
     export_project(store, shop.project, tmp_path / "out", ExportOptions(format=format_))
     project = create_project(store, "back", "image", settings=ProjectSettings(labels_per_item=2)).id
@@ -202,7 +202,7 @@ def test_cells_that_a_spreadsheet_would_run_are_neutralized(cell):
     assert not is_formula("1=1") and not is_formula("cat")
 
 
-def test_the_csv_is_safe_and_the_exact_values_come_back(shop, tmp_path):
+def test_the_csv_is_safe_and_the_exact_values_are_imported(shop, tmp_path):
     """No text cell of the file starts with a formula character; JSONL and Parquet are exact."""
     export_project(shop.store, shop.project, tmp_path / "csv", ExportOptions(format="csv"))
     with open(tmp_path / "csv" / "labels.csv", encoding="utf-8-sig", newline="") as file:
@@ -232,7 +232,7 @@ def test_class_folders_are_named_by_us_and_load_by_their_metadata(shop, tmp_path
     assert {row["name"]: row["folder"] for row in said["classes"]}[".."] == "class-2"
 
 
-def test_pseudo_labels_come_only_above_the_confidence_and_never_come_back_as_labels(shop, tmp_path):
+def test_pseudo_labels_are_exported_only_above_the_confidence_and_never_imported_as_labels(shop, tmp_path):
     store, project = shop.store, shop.project
     with pytest.raises(NotFound, match="no round has finished"):
         export_project(store, project, tmp_path / "no", ExportOptions(pseudo_above=0.5))

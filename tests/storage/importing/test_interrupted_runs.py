@@ -146,7 +146,7 @@ def wait_until_empty(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_memory_stays_flat_however_many_files_there_are(sqlite_store, tmp_path, monkeypatch):
+def test_memory_does_not_grow_with_the_number_of_files(sqlite_store, tmp_path, monkeypatch):
     """Entries are streamed; ten times as many need no more memory. Their files are generated."""
     import tracemalloc
 

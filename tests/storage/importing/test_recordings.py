@@ -225,7 +225,7 @@ def test_a_preview_says_how_many_windows_an_import_makes(sqlite_store, night, tm
         done = take(sqlite_store, project, tmp_path / "in", windows)
         assert (seen.n_recordings, seen.n_windows + 1) == (2, done.imported)
         assert seen.cut == f"2 recordings → {seen.n_windows} windows of {windows.seconds:g} s"
-        assert kept_windows(get_project(sqlite_store, project)) == windows, "a watched folder cuts as the import did"
+        assert kept_windows(get_project(sqlite_store, project)) == windows, "a watched folder cuts like the import"
     write(tmp_path / "coded" / "c.ogg", noise(9.0), "VORBIS")
     assert preview(open_source(tmp_path / "coded"), None, windows=WINDOWS).cut.startswith("1 recording → about ")
 

@@ -115,7 +115,7 @@ def test_a_watch_is_a_row_that_starts_stops_and_ends_at_its_limit(store, project
         assert watches.get(store, project).remaining == left
     assert not watches.get(store, project).active and watches.active_here(store) == []
     again = watches.start(store, project, folder, WatchOptions(buffer_size=300))
-    assert Buffer.of(again.buffer).item_ids == [4, 5], "the buffer is about the project and stays"
+    assert Buffer.of(again.buffer).item_ids == [4, 5], "the buffer belongs to the project and is kept"
     assert watches.start(store, project, folder, WatchOptions(buffer_size=400)).buffer == {}
     assert candidate_buffer.candidates(store, project) is None
     archive_project(store, project)

@@ -30,7 +30,7 @@ def test_items_are_counted_by_project_and_no_round_has_picked_them(store: Store)
     assert first_pick_rounds(store, made.project_id) == {}
 
 
-def test_undecided_labels_leave_out_decided_items_and_carry_the_first_label(store: Store) -> None:
+def test_undecided_labels_leave_out_decided_items_and_include_the_first_label(store: Store) -> None:
     made = make_pool(store, 3, labels_per_item=2)
     robin, wren, _ = made.classes
     made.pool.label(made.items[0], robin, annotator=made.ann)

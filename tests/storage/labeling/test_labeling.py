@@ -246,6 +246,6 @@ def test_requiring_more_labels_per_item_makes_finished_items_wait_again(store: S
     assert made.pool.counts().waiting == 3
     assert get_project(store, made.project_id).settings.labels_per_item == 2
     served = [row.id for row in made.pool.next_to_label(annotator=made.ann, limit=10)]
-    assert sorted(served) == sorted(made.items[1:]), "Ann is not asked again for what she labeled"
+    assert sorted(served) == sorted(made.items[1:]), "items that Ann labeled are not served to her again"
     update_project(store, made.project_id, settings=ProjectSettings(labels_per_item=1))
     assert made.pool.counts().waiting == 2

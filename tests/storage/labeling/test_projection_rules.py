@@ -69,7 +69,7 @@ def test_merged_classes_count_as_one_and_the_label_stays_as_given():
     assert derive(events, {}).class_id == OWL, "a class without an entry counts as itself"
 
 
-def test_a_decision_counts_whatever_annotators_say():
+def test_a_decision_counts_more_than_any_labels():
     found = derive(log(("label", ANN, ROBIN), ("decide", BOB, WREN), ("label", CAY, ROBIN)), OWN)
     assert (found.class_id, found.sequence, found.decided, found.n_labels) == (WREN, 2, True, 2)
     twice = derive(log(("decide", ANN, ROBIN), ("decide", BOB, OWL)), OWN)

@@ -66,7 +66,7 @@ def test_an_item_is_leased_to_one_annotator_and_one_tab(store: Store) -> None:
     theirs = served(made.pool, made.bob, "tab 3", 2)
     assert len({*mine, *second_tab, *theirs}) == 6
     assert served(made.pool, made.bob, "tab 4", 2) == []
-    assert served(made.pool, made.ann, "tab 1", 2) == mine, "what a tab holds comes first, again"
+    assert served(made.pool, made.ann, "tab 1", 2) == mine, "items that a tab has leased come first again"
 
 
 def test_a_lease_expires_is_released_and_ends_with_the_label(store: Store) -> None:

@@ -120,7 +120,7 @@ def test_the_label_is_hidden_from_those_who_are_still_to_give_the_second_look(st
     look_again(made, skipped)
     made.pool.apply([event(skipped, "skip")], annotator=made.bob)
     assert hidden(made.bob) == hidden(None) == [item]
-    assert hidden(made.ann) == [], "those who gave it know it"
+    assert hidden(made.ann) == [], "visible to those who gave it"
     assert items_to_hide(store, made.project_id, made.bob, second_looks=False).tolist() == []
     label(made, item, 0, made.bob)
     assert hidden(made.bob) == hidden(None) == []

@@ -122,7 +122,7 @@ def test_the_arrays_follow_moves_to_the_test_items_and_deletions(store):
     check(store, made.project_id)
 
 
-def test_arrays_of_an_earlier_request_stay_as_they_were(sqlite_store):
+def test_arrays_of_an_earlier_request_do_not_change(sqlite_store):
     made = make_pool(sqlite_store, 3)
     before = item_states(sqlite_store, made.project_id)
     made.pool.label(made.items[0], made.classes[1], annotator=made.ann)

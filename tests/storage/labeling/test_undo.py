@@ -34,7 +34,7 @@ def test_sql_and_python_agree_on_what_is_undone(store: Store) -> None:
         assert set(connection.execute(query).scalars()) == {second, flag, undo}
 
 
-def test_undoable_lists_the_newest_actions_however_many_were_undone(store: Store) -> None:
+def test_undoable_lists_the_newest_actions_after_any_number_of_undone_ones(store: Store) -> None:
     made = make_pool(store, 12)
     kept = [act(made, item, "label", made.ann, class_id=made.classes[0]) for item in made.items[:3]]
     act(made, made.items[0], "label", made.bob, class_id=made.classes[1])

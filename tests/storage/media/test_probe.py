@@ -87,7 +87,7 @@ def test_files_with_a_false_type_are_refused_by_their_content(data, words):
 
 def test_foreign_sounds_are_refused_before_libsndfile_opens_them(monkeypatch):
     """A MAT4 file has no magic number; it and files behind an ID3 tag never reach the decoder."""
-    monkeypatch.setattr(soundfile, "SoundFile", lambda *_, **__: pytest.fail("libsndfile saw it"))
+    monkeypatch.setattr(soundfile, "SoundFile", lambda *_, **__: pytest.fail("libsndfile was called"))
     mat4 = struct.pack("<5I", 0, 1, 1, 0, 11) + b"samplerate\x00" + bytes(64)
     tag = b"ID3\x04\x00\x00\x00\x00\x00\x0a" + bytes(10)
     for data in (mat4, tag + mat4, tag + b".snd" + bytes(64), tag + b"RIFF" + bytes(64)):

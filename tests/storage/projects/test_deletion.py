@@ -120,7 +120,7 @@ def test_an_interrupted_deletion_continues_and_removes_the_same(store, project, 
 
     with monkeypatch.context() as broken:
         broken.setattr(deletion, "remove_unreferenced", die)
-        for _ in range(2):  # dies after the first block, and again before it goes on
+        for _ in range(2):  # dies after the first block, and again before it continues
             with pytest.raises(Killed):
                 deletion.run_deletion(store, row.id)
     assert Pool(store, project.id).counts().total == 4

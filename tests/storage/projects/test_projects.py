@@ -120,7 +120,7 @@ def test_items_are_found_by_state_class_annotator_and_name(store: Store) -> None
     assert found(state="waiting") == [*made.items[3:], *odd]
     assert found(class_id=wren) == [made.items[1]]
     assert found(annotator=made.ann) == [made.items[0]]
-    assert found(search="100%_") == [odd[0]], "wildcards of the database mean themselves"
+    assert found(search="100%_") == [odd[0]], "wildcards of the database are literal characters"
     assert found(search="BIRDS 4") == [made.items[4]]
     assert found(search="üNDER") == [odd[0]], "upper and lower case beyond ASCII too"
     assert [row.id for row in made.pool.items(order="newest", limit=2)] == [made.items[1], made.items[0]]

@@ -24,7 +24,7 @@ from storage.rounds.artifacts import ArtifactFolder, ArtifactRef, ArtifactUnread
         np.array(["ab", "c"]),
     ],
 )
-def test_arrays_come_back_exactly_and_memory_mapped(tmp_path: Path, array: np.ndarray) -> None:
+def test_arrays_are_read_back_exactly_and_memory_mapped(tmp_path: Path, array: np.ndarray) -> None:
     folder = ArtifactFolder(tmp_path)
     ref = folder.put_array(array)
     back = folder.open_array(ref)

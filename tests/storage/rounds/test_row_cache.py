@@ -205,7 +205,7 @@ def test_a_damaged_layout_removes_the_rows_which_are_computed_again(tmp_path: Pa
     log.clear()
     FolderRowCache(tmp_path).rows("key", names, computing(names, log))
     assert log == []
-    assert len(list(tmp_path.iterdir())) == 1, "nothing damaged stays behind"
+    assert len(list(tmp_path.iterdir())) == 1, "no damaged file remains"
 
 
 def test_a_layout_of_an_earlier_version_is_read(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_workers_that_start_a_seed_are_counted_from_its_last_record(store, asked
     assert simulations.start_seed(store, asked, 0) == 2  # the one that wrote it is lost too
 
 
-def test_a_removed_simulation_is_gone_with_its_records_and_late_workers_change_nothing(store, asked):
+def test_a_simulation_is_removed_with_its_records_and_late_workers_change_nothing(store, asked):
     begun(store, asked)
     simulations.start_seed(store, asked, 0)
     simulations.add(store, asked, record(0, 0))

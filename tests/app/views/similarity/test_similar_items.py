@@ -62,7 +62,7 @@ def test_a_mapped_file_gives_the_order_of_the_array(tmp_path, monkeypatch, kept_
     found = predictions(mapped)
     for _ in range(2):
         assert most_similar(found, 5 + 3 * 9, np.ones(700, np.bool_)).tolist() == expected.tolist()
-    assert len(given) >= 30 if not kept_rows else given == [700], "a large round gives memory back on the way"
+    assert len(given) >= 30 if not kept_rows else given == [700], "a large round frees memory during the search"
 
 
 def test_a_large_round_is_searched_by_an_index_that_finds_nearly_all(monkeypatch):

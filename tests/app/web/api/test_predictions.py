@@ -63,7 +63,7 @@ def shapes(page_store):
     return drawn
 
 
-def test_items_and_files_are_predicted_as_the_model_itself_does(page_store, shapes, held):
+def test_items_and_files_have_the_predictions_of_the_model(page_store, shapes, held):
     call = caller(api_app(), page_store, "annotator")
     base, wanted = f"/projects/{shapes.project_id}", [shapes.item_ids[20], shapes.item_ids[5]]
     assert call("POST", f"{base}/predictions/items", {"item_ids": wanted, "all_probabilities": True}).status == 202

@@ -36,7 +36,7 @@ def test_no_card_tile_point_pick_or_answer_shows_a_prediction_of_a_test_item(set
     seen = {tile["item_id"]: tile["class_id"] for tile in post(f"{path}/tiles").json()["tiles"]}
     assert {item for item, class_id in seen.items() if class_id is None} == tests and len(seen) == 12
     ordered = list(seen)
-    assert set(ordered[-5:]) == tests, "their place in the order says nothing either"
+    assert set(ordered[-5:]) == tests, "their position in the order also reveals nothing"
     only = post(f"{path}/tiles", {"class_id": setup.classes[1]}).json()["tiles"]
     assert not tests & {tile["item_id"] for tile in only}
     layers = blinded(map_layers(page_store, setup.project.id, 1), page_store, setup.ana)
@@ -63,4 +63,4 @@ def test_a_labeled_test_item_is_neither_a_neighbor_nor_a_case_for_review(setup, 
     near = setup.card(post, other, "Ana")["nearest"]
     assert near and not {one["item_id"] for one in near} & set(tests)
     labeled = setup.card(post, setup.items.index(tests[0]), "Ana")
-    assert labeled["suggestion"]["state"] == "none" and labeled["mine"] == setup.classes[3], "a second thought is blind"
+    assert labeled["suggestion"]["state"] == "none" and labeled["mine"] == setup.classes[3], "still no suggestion"

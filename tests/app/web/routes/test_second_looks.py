@@ -16,7 +16,7 @@ from tests.app.web.routes.test_blind_labeling import LabelingSetup, finish_round
 
 @pytest.fixture
 def asked(page_store) -> LabelingSetup:
-    """Ana has labeled items 1, 2 and 3, and a round asks for a second look at item 2."""
+    """Ana has labeled items 1, 2 and 3, and a round requests a second look at item 2."""
     setup = LabelingSetup(page_store, sample_store.audio_project(page_store, n=6))
     for item in (1, 2, 3):
         setup.label(item, 4, setup.ana)

@@ -171,7 +171,7 @@ def restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_routes, "_growing", {})
 
 
-def test_a_file_after_a_restart_of_the_server_is_refused_because_the_earlier_ones_are_gone(put, done, monkeypatch):
+def test_a_file_after_a_restart_of_the_server_is_refused_because_the_earlier_ones_are_lost(put, done, monkeypatch):
     assert put("a.wav", b"x", **{"x-winnow-position": "0"}).status == 200
     restart(monkeypatch)
     answer = put("b.wav", b"y", **{"x-winnow-position": "1"})

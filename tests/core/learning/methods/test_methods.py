@@ -78,7 +78,7 @@ def test_mixmatch_on_two_images_is_what_the_paper_says_by_hand():
     p = softmax(mixed @ W)
     assert losses.labeled.item() == pytest.approx(-np.mean(np.sum(mixed_targets[:2] * np.log(p[:2]), 1)), rel=1e-4)
     assert losses.unlabeled.item() == pytest.approx(np.sum((p[2:] - mixed_targets[2:]) ** 2) / (2 * 4), rel=1e-4)
-    assert losses.weight == pytest.approx(5.0)  # lambda_u = 10, half way up the ramp
+    assert losses.weight == pytest.approx(5.0)  # lambda_u = 10, halfway up the ramp
     assert losses.total.item() == pytest.approx(losses.labeled.item() + 5 * losses.unlabeled.item(), rel=1e-5)
 
 

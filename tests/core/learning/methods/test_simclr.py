@@ -68,8 +68,8 @@ def test_training_starts_from_the_pretrained_network_and_is_reproducible(monkeyp
     first, second, without = (model.network.stem.weight for model in models)
     assert torch.equal(first, second) and not torch.equal(first, without)
     train(POOL, labels, N_CLASSES, CONFIG, runtime=CPU, warm_start=models[0])
-    assert len(calls) == 2, "a network that goes on from another needs no warm-up"
-    anew = dataclasses.replace(CONFIG, warm_steps=0)  # as the laptop preset: the previous model is there and not used
+    assert len(calls) == 2, "a network that continues from another needs no pretraining"
+    anew = dataclasses.replace(CONFIG, warm_steps=0)  # like the laptop preset: the previous model is not used
     train(POOL, labels, N_CLASSES, anew, runtime=CPU, warm_start=models[0])
     assert len(calls) == 3
 

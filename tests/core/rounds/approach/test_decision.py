@@ -88,7 +88,7 @@ def test_progressive_validation_counts_only_predictions_that_came_before_the_lab
         item_ids=np.array([12, 10, 14, 16, 18]),
         classes=np.array([[1, 0], [NONE, NONE], [0, 0], [2, 1], [1, 1]], np.int32),
     )  # fmt: skip
-    now = snapshot([0, 0, 1, 0, UNLABELED])  # 10 was labeled then; 16 has a prediction of a class that is gone
+    now = snapshot([0, 0, 1, 0, UNLABELED])  # 10 was labeled then; 16 has a prediction of a removed class
     found = progressive_validation(now, [before], "e")
     assert found == tally(np.array([0, 1]), np.array([0, 1]), np.array([1, 1])) == counted(1, 0, both=1, n=2)
     assert progressive_validation(now, [before], "another") == Tally()

@@ -37,7 +37,7 @@ def test_a_second_run_with_the_same_target_is_refused_and_the_first_one_keeps_it
     assert [one.name for one in tmp_path.iterdir()] == ["predictions.jsonl"]
 
 
-def test_a_run_that_ended_early_is_continued_or_started_anew(tmp_path):
+def test_a_run_that_ended_early_is_continued_or_started_again(tmp_path):
     target = tmp_path / "predictions.jsonl"
     first = table(target)
     first.begin(fresh=False)

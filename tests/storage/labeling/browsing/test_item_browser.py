@@ -149,7 +149,7 @@ def test_marks_find_what_people_marked(made):
     }
 
 
-def test_merged_classes_count_as_one_and_deleted_items_are_gone(made):
+def test_merged_classes_count_as_one_and_deleted_items_are_not_found(made):
     robin, wren, _ = made.classes
     merge_classes(made.store, made.project_id, robin, wren)
     assert check(made, class_id=wren) == [0, 1]
