@@ -83,7 +83,8 @@ def accuracies(name: str, variants: list[str], run: scratch.Run, n_seeds: int, p
             say(f"{name}, {variant}, seed {seed}")
             simulate(asked, folder, processes=processes, cache=cache, report=ProgressLines())
             for record in read_results(folder / "results.json")["records"]:
-                found[at, int(record["seed"]), int(record["round"])] = 100 * record["accuracy"]
+                if record["seed"] == seed:
+                    found[at, seed, int(record["round"])] = 100 * record["accuracy"]
     return found
 
 
