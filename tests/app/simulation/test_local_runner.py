@@ -190,7 +190,8 @@ def test_results_of_version_0_1_are_continued(data, tmp_path):
     unchecked = LabelsConfig(weigh=False, second_looks=False)  # version 0.1 did not check labels
     similarity = SimilarityConfig(neighbors=10, reach=0.7)
     training = dataclasses.replace(preset("laptop").training, refine_steps=0)  # nor refine networks
-    config = dataclasses.replace(preset("laptop"), labels=unchecked, similarity=similarity, training=training)
+    config = change_settings(preset("laptop"), ["selection.proxy=similarity"])  # pictures had the kernel
+    config = dataclasses.replace(config, labels=unchecked, similarity=similarity, training=training, changed=())
     asked = question(data, config=config)
     older = json.loads((Path(__file__).parents[2] / "core/stored_settings/laptop_0_1.json").read_text())
     stored = asked.to_dict() | {"config": older}

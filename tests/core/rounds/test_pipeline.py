@@ -198,7 +198,7 @@ def test_the_automatic_preset_is_resolved_for_the_device():
     )
     assert (on_cpu.preset, on_cpu.training.network) == ("laptop", "resnet-small")
     assert (on_cpu.selection.proxy, on_cpu.selection.uncertainty_power, on_cpu.similarity.neighbors) == (
-        "similarity",
+        "similarity-head",
         1.0,
         10,
     )
