@@ -178,6 +178,8 @@ class LabelsConfig:
 
     weigh: bool = True  # labels that may be wrong have less weight until someone confirms them
     second_looks: bool = True  # a batch may contain their items again if that changes the loss more than a new item
+    clips: Literal["pooled", "graph"] = "pooled"  # predictions of clips for the check: by the graph and by heads, or by
+    # the graph alone, as in earlier versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 New fields take their defaults, renamed keys and values are translated (`RENAMED_KEYS`, `RENAMED_VALUES`), removed keys
 (`RETIRED`) are ignored, and unknown keys are refused by name. If older versions did not have a section and its defaults
-would change the results of their rounds, it takes the values that reproduce them (`BEFORE`).
+would change the results of their rounds, it takes the values that reproduce them (`BEFORE`). So does a setting of a
+section that they had.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ RETIRED: dict[str, tuple[str, ...]] = {
 }
 
 
-BEFORE: dict[str, dict[str, Any]] = {"RoundConfig": {"labels": {"weigh": False, "second_looks": False}}}
+BEFORE: dict[str, dict[str, Any]] = {
+    "RoundConfig": {"labels": {"weigh": False, "second_looks": False}},
+    "LabelsConfig": {"clips": "graph"},
+}
 
 
 def current_name(cls: type, name: str) -> str:
@@ -57,7 +61,12 @@ def from_json(cls: type[Config], text: str) -> Config:
 
 def from_stored(cls: type[Config], values: dict[str, Any]) -> Config:
     """The config of class `cls` from the complete fields that this or an older version stored."""
-    return from_dict(cls, BEFORE.get(cls.__name__, {}) | values)
+    complete = BEFORE.get(cls.__name__, {}) | values
+    for name, hint in get_type_hints(cls).items():
+        before = BEFORE.get(getattr(hint, "__name__", ""), {})
+        if before and isinstance(complete.get(name), dict):
+            complete[name] = before | complete[name]
+    return from_dict(cls, complete)
 
 
 def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:

@@ -31,7 +31,6 @@ from core.acquisition import registry
 from core.labels.errors import suspect_labels
 from core.labels.second_looks import with_second_looks
 from core.labels.trust import (
-    Predict,
     Trust,
     beliefs,
     fit_noise,
@@ -127,7 +126,8 @@ def find(pool: Pool, seed: int) -> dict[str, Any]:
     """How well wrong labels are found with the features of the encoder."""
     classes, n_classes = pool.data.classes, pool.data.n_classes
     labels, wrong = many_labels(classes, n_classes, seed)
-    return found_among(labels, wrong, n_classes, head_predictor(pool.prepared, n_classes, HEAD))
+    logits = out_of_fold_logits(labels, n_classes, head_predictor(pool.prepared, n_classes, HEAD))
+    return found_among(labels, wrong, logits)
 
 
 def many_labels(classes: NDArray[np.int64], n_classes: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -141,18 +141,15 @@ def many_labels(classes: NDArray[np.int64], n_classes: int, seed: int) -> tuple[
     return labels, wrong
 
 
-def found_among(
-    labels: NDArray[np.int64], wrong: NDArray[np.int64], n_classes: int, predict: Predict
-) -> dict[str, Any]:
+def found_among(labels: NDArray[np.int64], wrong: NDArray[np.int64], logits: NDArray[np.float64]) -> dict[str, Any]:
     """The share of wrong labels among the first 20 suspects, by trust, by this package's confident learning, and by
-    cleanlab on the same probabilities; and how much the rankings agree."""
+    cleanlab on the same probabilities, from out-of-fold logits (n, C); and how much the rankings agree."""
     from cleanlab.filter import find_label_issues  # a development dependency
     from cleanlab.rank import get_label_quality_scores
     from scipy.special import softmax
     from scipy.stats import spearmanr
 
     rows = np.flatnonzero(labels != UNLABELED)
-    logits = out_of_fold_logits(labels, n_classes, predict)
     usable = rows[np.isfinite(logits[rows]).all(1)]
     given = labels[usable]
     beta, e = fit_noise(logits[usable], given)

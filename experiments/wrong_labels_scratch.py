@@ -1,12 +1,18 @@
 """Labels that may be wrong, with training from scratch: how well they are found, and the accuracy that they cost.
 
+    python -m experiments.wrong_labels_scratch --part trust --size small --data DIR --out DIR [--seeds 10]
     python -m experiments.wrong_labels_scratch --part suspects --size full --data DIR --out DIR [--seeds 10]
     python -m experiments.wrong_labels_scratch --part learning --size small --data DIR --out DIR [--seeds 3]
                                                 [--cases clean-checked clean-plain wrong-checked wrong-plain]
     python -m experiments.wrong_labels_scratch --part PART --size SIZE --data DIR --out DIR --report    from the results
 
+trust       40 labels of the pool, ten first ones and three batches of bico, without wrong answers and with 10 %: the
+            trust in right and in wrong labels, and the accuracy for the other items of the pool by a head with label
+            propagation, in place of a network, with these weights. By the graph alone, as in earlier versions, and by
+            the pool of graph and heads, as rounds do (`core.labels.clip_trust`). No network is trained, and no test
+            item is used. The settings of `core.labels.clip_trust` were chosen in this way.
 suspects    200 random labels of the pool, a fifth of them wrong; no network is trained. The out-of-fold predictions are
-            those of a round (`core.rounds.checking`): label propagation over the similarity graph of the clips.
+            those of a round, the pool of graph and heads.
 learning    the trials of bico of `experiments.benchmark.scratch`: ten labels, one of each class at least, then three
             batches of ten. Every answer counts, second looks too. With 10 % wrong answers and without, each time with
             the checks of labels (weights by trust, second looks), as the preset has them, and with neither ("plain").
@@ -21,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
@@ -29,28 +36,39 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from app.simulation.dataset import cache_of, open_study
 from app.simulation.local_runner import simulate
 from app.simulation.results import Question, read_results
 from app.simulation.trial_process import start_file
+from core.acquisition import registry
 from core.config import LabelsConfig
-from core.labels.trust import graph_predictor
+from core.labels.clip_trust import FOLDS, clip_trust, fit_pool
+from core.labels.trust import Predict, graph_predictor, label_trust, out_of_fold_logits
+from core.learning.head import fit_head, prepare
+from core.media.inputs import Inputs
+from core.rounds.candidates import project
+from core.rounds.checking import PROJECTED, predictor_of_clips
 from core.rounds.context import Previous, StageContext
 from core.rounds.simulation import Oracle, initial_rows, snapshot_with
 from core.rounds.stages import prepare_inputs
 from core.runtime import Runtime
-from core.similarity.graph import build_similarity_graph
-from core.types import UNLABELED
+from core.similarity.diffusion import diffusion_features
+from core.similarity.graph import SimilarityGraph, build_similarity_graph
+from core.similarity.propagation import propagate_labels
+from core.types import UNLABELED, SelectionRequest
 from experiments.active_learning import ProgressLines
 from experiments.benchmark import page, scratch
 from experiments.benchmark.goals import mean_interval, with_half
+from experiments.benchmark.protocol import first_labels
 from experiments.record import DATA, say
-from experiments.wrong_labels import WRONG, found_among, many_labels
+from experiments.wrong_labels import WRONG, Annotator, found_among, many_labels
 from storage.rounds.row_cache import FolderRowCache
 
 SETS = ("spoken_digit", "speech_commands")
 LAST = len(scratch.PER_CLASS) - 1
+DOUBTED = 0.75  # a label with less trust has less weight
 ANSWERS = scratch.N_CLASSES * scratch.PER_CLASS[-1]
 
 
@@ -110,14 +128,39 @@ def suspects_file(name: str, run: scratch.Run) -> Path:
     return run.out / "wrong_labels" / "scratch" / run.size / f"{name}-suspects" / "found.json"
 
 
-def find(name: str, run: scratch.Run, n_seeds: int) -> None:
-    """Write how well wrong labels of the pool are found, for each seed."""
-    question, folder = scratch.question(name, run, seed=0), suspects_file(name, run).parent
+@dataclasses.dataclass(frozen=True)
+class Clips:
+    """The pool of a set with its similarity graph, and the context of a round on it."""
+
+    context: StageContext
+    inputs: Inputs
+    graph: SimilarityGraph
+    truth: NDArray[np.int64]
+    items: NDArray[np.int64]  # rows of the pool; the others are test items
+
+    @property
+    def n_classes(self) -> int:
+        return self.context.snapshot.n_classes
+
+    def labeled(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels of all rows, from those of the pool."""
+        found = np.full(len(self.truth), UNLABELED)
+        found[self.items] = labels
+        return found
+
+    def predictor(self, labels: NDArray[np.int64], pooled: bool) -> Predict:
+        """That of a round with these labels: the pool of graph and heads, or the graph alone."""
+        if pooled:
+            return predictor_of_clips(self.context, self.inputs, self.graph, labels)
+        return graph_predictor(self.graph, self.n_classes, len(labels), self.context.config.similarity.reach)
+
+
+def open_clips(name: str, run: scratch.Run, folder: Path) -> Clips:
+    question = scratch.question(name, run, seed=0)
     folder.mkdir(parents=True, exist_ok=True)
     data = open_study(question, folder)
-    pool, n_classes = data.pool, len(data.pool.class_names)
     context = StageContext(
-        snapshot=snapshot_with(pool, pool.truth, np.empty(0, np.int64)),
+        snapshot=snapshot_with(data.pool, data.pool.truth, np.empty(0, np.int64)),
         config=question.config,
         read=data.read,
         cache=FolderRowCache(folder / "cache"),
@@ -125,17 +168,116 @@ def find(name: str, run: scratch.Run, n_seeds: int) -> None:
         previous=Previous(),
     )
     inputs = prepare_inputs(context)
-    graph = build_similarity_graph(inputs, context.snapshot.labels, pool.test, question.config.similarity)
+    graph = build_similarity_graph(inputs, context.snapshot.labels, data.pool.test, question.config.similarity)
     assert graph is not None
-    predict = graph_predictor(graph, n_classes, len(pool.truth), question.config.similarity.reach)
     data.store.close()
-    items, found = np.flatnonzero(~pool.test), []
+    return Clips(context, inputs, graph, data.pool.truth, np.flatnonzero(~data.pool.test))
+
+
+def find(name: str, run: scratch.Run, n_seeds: int) -> None:
+    """Write how well wrong labels of the pool are found, for each seed."""
+    clips, found = open_clips(name, run, suspects_file(name, run).parent), []
     for seed in range(n_seeds):
-        labels = np.full(len(pool.truth), UNLABELED)
-        labels[items], wrong = many_labels(pool.truth[items], n_classes, seed)
-        row = {"set": name, "pool": len(items), "seed": seed}
-        found.append(row | found_among(labels, items[wrong], n_classes, predict))
+        given, wrong = many_labels(clips.truth[clips.items], clips.n_classes, seed)
+        labels = clips.labeled(given)
+        both = out_of_fold_logits(labels, 2 * clips.n_classes, clips.predictor(labels, pooled=True), n_folds=FOLDS)
+        rows = np.flatnonzero(np.isfinite(both).all(1))
+        logits = np.full((len(labels), clips.n_classes), np.nan)
+        logits[rows] = fit_pool(both[rows], labels[rows]).logits(both[rows])
+        row = {"set": name, "pool": len(clips.items), "seed": seed}
+        found.append(row | found_among(labels, clips.items[wrong], logits))
     suspects_file(name, run).write_text(json.dumps(found, indent=1))
+
+
+def trust_file(name: str, run: scratch.Run) -> Path:
+    return run.out / "wrong_labels" / "scratch" / run.size / f"{name}-trust" / "trust.json"
+
+
+class QuickLearner:
+    """A head on a projection of the inputs with label propagation, in place of a network."""
+
+    def __init__(self, clips: Clips) -> None:
+        self.clips, self.config = clips, clips.context.config
+        self.features = project(clips.inputs, clips.items, clips.context, PROJECTED)
+        self.prepared = prepare(self.features, clips.n_classes, self.config.head)
+        self.diffusion = diffusion_features(clips.graph)
+
+    def predictions(self, labels: NDArray[np.int64], weights: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(m, C) for the items of the pool, from labels and weights of all rows."""
+        items, n_classes = self.clips.items, self.clips.n_classes
+        head = fit_head(self.features, labels[items], n_classes, self.config.head, self.prepared, weights[items])
+        start = np.full((len(labels), n_classes), 1.0 / n_classes, np.float32)
+        start[items] = head.probabilities(self.features)
+        return propagate_labels(self.clips.graph, start, labels, self.config.similarity.reach, weights)[items]
+
+    def accuracy(self, labels: NDArray[np.int64], weights: NDArray[np.floating]) -> float:
+        """For the unlabeled items of the pool."""
+        items = self.clips.items
+        right = self.predictions(labels, weights).argmax(1) == self.clips.truth[items]
+        return float(right[labels[items] == UNLABELED].mean())
+
+    def batch(self, labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+        """Positions of the next items in the pool, by bico as the preset has it."""
+        labeled = labels[self.clips.items] != UNLABELED
+        request = SelectionRequest(
+            item_ids=np.arange(len(labeled)),
+            labeled=labeled,
+            eligible=~labeled,
+            probabilities=self.predictions(labels, np.ones(len(labels))),
+            embeddings=np.asarray(self.prepared.z, np.float32),
+            features=np.empty((len(labeled), 0), np.float32),
+            batch_size=scratch.N_CLASSES,
+            seed=seed,
+            similarity_features=lambda: self.diffusion,
+        )
+        return registry.select(request, self.config.selection, explain=False).item_ids
+
+
+def measure_trust(name: str, run: scratch.Run, n_seeds: int) -> None:
+    """Write the trust in right and wrong labels of the pool and what the weights change, for each seed."""
+    clips = open_clips(name, run, trust_file(name, run).parent)
+    learner, found = QuickLearner(clips), []
+    for seed, wrong in itertools.product(range(n_seeds), (0.0, WRONG)):
+        annotator = Annotator(clips.truth[clips.items], clips.n_classes, wrong, seed)
+        annotator.label(first_labels(annotator.truth, scratch.N_CLASSES, seed))
+        for batch in range(LAST):
+            annotator.label(learner.batch(clips.labeled(annotator.labels), seed=1_000 * seed + batch))
+        labels = clips.labeled(annotator.labels)
+        row: dict[str, Any] = {"wrong": wrong, "seed": seed, "plain": learner.accuracy(labels, np.ones(len(labels)))}
+        for kind, check in (("graph", label_trust), ("pooled", clip_trust)):
+            trust = check(labels, clips.n_classes, clips.predictor(labels, kind == "pooled"))
+            given = np.flatnonzero(labels != UNLABELED)
+            own, right = trust.belief[given, labels[given]], labels[given] == clips.truth[given]
+            row[kind] = {
+                "accuracy": learner.accuracy(labels, trust.weights),
+                "wrong": int((~right).sum()),
+                "found": int((own[~right] < DOUBTED).sum()),
+                "false": int((own[right] < DOUBTED).sum()),
+                "loss": float(-np.log(np.clip(np.where(right, own, 1.0 - own), 1e-3, 1.0)).mean()),
+            }
+        found.append(row)
+    trust_file(name, run).write_text(json.dumps(found, indent=1))
+
+
+def trust_table(run: scratch.Run) -> str:
+    """Means over seeds."""
+    cells = []
+    for name in SETS:
+        rows = json.loads(trust_file(name, run).read_text()) if trust_file(name, run).exists() else []
+        for wrong, kind in itertools.product((0.0, WRONG), ("graph", "pooled")):
+            own = [row for row in rows if row["wrong"] == wrong]
+            if not own:
+                continue
+            mean = {key: float(np.mean([row[kind][key] for row in own])) for key in own[0][kind]}
+            plain = 100 * float(np.mean([row["plain"] for row in own]))
+            cells.append([
+                name, str(len(own)), f"{100 * wrong:.0f} %", kind, f"{mean['loss']:.3f}",
+                f"{mean['found']:.1f} of {mean['wrong']:.1f}", f"{mean['false']:.1f}", f"{plain:.1f}",
+                f"{100 * mean['accuracy']:.1f}",
+            ])  # fmt: skip
+    header = ["set", "seeds", "wrong answers", "predictors", "log loss of the trust", "wrong labels in doubt",
+              "right labels in doubt", "pool, plain", "pool, weighed"]  # fmt: skip
+    return page.table(header, cells)
 
 
 def suspect_table(run: scratch.Run) -> str:
@@ -208,7 +350,7 @@ def learning_table(run: scratch.Run) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["suspects", "learning"], required=True)
+    parser.add_argument("--part", choices=["trust", "suspects", "learning"], required=True)
     parser.add_argument("--size", choices=list(scratch.SIZES), default="small")
     parser.add_argument("--out", type=Path, default=Path("results/benchmark"), help="as for experiments.benchmark")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -220,10 +362,11 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     run = scratch.Run(given.data, given.out, given.size)
-    if given.part == "suspects":
+    if given.part != "learning":
+        measure, table = (find, suspect_table) if given.part == "suspects" else (measure_trust, trust_table)
         for name in () if given.report else given.only or SETS:
-            find(name, run, given.seeds)
-        print(suspect_table(run))
+            measure(name, run, given.seeds)
+        print(table(run))
         return
     for seed in () if given.report else range(given.seeds):
         for name in given.only or SETS:

@@ -77,12 +77,12 @@ def out_of_fold(
     return found
 
 
-def class_folds(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """(n,) the fold of each item; FOLDS, which is never a fold, for items that are alone in their class."""
-    rng, folds, dealt = np.random.default_rng(seed), np.full(len(labels), FOLDS), 0
+def class_folds(labels: NDArray[np.int64], seed: int, n_folds: int = FOLDS) -> NDArray[np.int64]:
+    """(n,) the fold of each item; `n_folds`, which is never a fold, for items that are alone in their class."""
+    rng, folds, dealt = np.random.default_rng(seed), np.full(len(labels), n_folds), 0
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         if len(rows) >= 2:
-            folds[rng.permutation(rows)] = (dealt + np.arange(len(rows))) % FOLDS
+            folds[rng.permutation(rows)] = (dealt + np.arange(len(rows))) % n_folds
             dealt += len(rows)
     return folds

@@ -72,11 +72,14 @@ def trusted(labels: NDArray[np.int64], n_classes: int) -> Trust:
     return Trust(weights=np.ones(len(labels), np.float32), belief=belief, wrong_share=0.0, sharpness=1.0, n_checked=0)
 
 
-def out_of_fold_logits(labels: NDArray[np.int64], n_classes: int, predict: Predict, seed: int = 0) -> Rows:
-    """(n, C) logits of labeled rows by models that were fitted without the labels of their fold; NaN elsewhere."""
+def out_of_fold_logits(
+    labels: NDArray[np.int64], width: int, predict: Predict, seed: int = 0, n_folds: int = FOLDS
+) -> Rows:
+    """(n, width) logits of labeled rows by models that were fitted without the labels of their fold; NaN elsewhere.
+    `width` is that of the predictions: the number of classes, or a multiple of it."""
     given = np.flatnonzero(labels != UNLABELED)
-    folds, found = class_folds(labels[given], seed), np.full((len(labels), n_classes), np.nan)
-    for fold in range(FOLDS):
+    folds, found = class_folds(labels[given], seed, n_folds), np.full((len(labels), width), np.nan)
+    for fold in range(n_folds):
         inside = given[folds == fold]
         if len(inside):
             without = labels.copy()
@@ -134,8 +137,9 @@ def label_trust(
     return Trust(weights=weights, belief=belief, wrong_share=e, sharpness=beta, n_checked=len(rows))
 
 
-def head_predictor(pool: Prepared, n_classes: int, config: HeadConfig) -> Predict:
-    """A function that gives logits of the semi-supervised head (`core.learning.head`), without self-training."""
+def head_predictor(pool: Prepared, n_classes: int, config: HeadConfig, z: Rows | None = None) -> Predict:
+    """A function that gives logits of the semi-supervised head (`core.learning.head`), without self-training, for the
+    rows of the pool or for other rows `z` (k, r) of its space."""
     quick = HeadConfig(
         dimensions=config.dimensions,
         level=config.level,
@@ -149,8 +153,9 @@ def head_predictor(pool: Prepared, n_classes: int, config: HeadConfig) -> Predic
         classes, positions = np.unique(labels[labels != UNLABELED], return_inverse=True)
         targets = np.full(len(labels), UNLABELED)
         targets[labels != UNLABELED] = positions
-        found = np.full((len(labels), n_classes), NEVER)
-        found[:, classes] = pool.z @ fit_weights(pool, targets, len(classes), quick).T
+        rows = pool.z if z is None else z
+        found = np.full((len(rows), n_classes), NEVER)
+        found[:, classes] = rows @ fit_weights(pool, targets, len(classes), quick).T
         return found
 
     return predict

@@ -3,7 +3,8 @@
 Its predictions use only features that do not depend on labels:
 
     with an encoder     heads on its features
-    with a graph        label propagation over the similarity graph, which the stage "propagate" reuses
+    with a graph        label propagation over the similarity graph, which the stage "propagate" reuses, together with
+                        heads on a random projection of the network inputs (`core.labels.clip_trust`)
     otherwise           heads on a random projection of the network inputs
 
 Test items are not used. At most MOST_ROWS items are: the labeled ones, and others at even spacing.
@@ -14,9 +15,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from core.labels.clip_trust import clip_predictor, clip_trust
 from core.labels.errors import FEWEST
 from core.labels.second_looks import with_second_looks
-from core.labels.trust import SUSPECTED, Trust, graph_predictor, head_predictor, label_trust
+from core.labels.trust import SUSPECTED, Predict, Trust, graph_predictor, head_predictor, label_trust
 from core.learning.head import prepare
 from core.media.inputs import Inputs
 from core.rounds.approach.deciding import as_stage
@@ -47,13 +49,27 @@ def check_labels(context: StageContext, inputs: Inputs) -> LabelTrust:
         report = as_stage("check", context.report)
         graph = build_similarity_graph(inputs, snapshot.labels, snapshot.held_out, config.similarity, report)
     labels = np.where(inputs.readable, snapshot.labels, UNLABELED)
-    if graph is not None:
+    if graph is not None and config.labels.clips == "graph":
         predict = graph_predictor(graph, snapshot.n_classes, len(labels), config.similarity.reach)
         found = label_trust(labels, snapshot.n_classes, predict, snapshot.confirmed)
+    elif graph is not None:
+        predict = predictor_of_clips(context, inputs, graph, labels)
+        found = clip_trust(labels, snapshot.n_classes, predict, snapshot.confirmed)
     else:
         found = _by_heads(context, inputs, labels)
     context.report(Progress("check", 1, 1))
     return _output(found, graph)
+
+
+def predictor_of_clips(
+    context: StageContext, inputs: Inputs, graph: SimilarityGraph, labels: NDArray[np.int64]
+) -> Predict:
+    """The predictor of `core.labels.clip_trust`, with heads on random projections of the inputs."""
+    snapshot, config = context.snapshot, context.config
+    features = np.zeros((len(inputs), PROJECTED), np.float32)
+    features[graph.rows] = project(inputs, graph.rows, context, PROJECTED)
+    fitted = checked_rows(np.isin(np.arange(len(inputs)), graph.rows), labels)
+    return clip_predictor(graph, features, fitted, snapshot.n_classes, config.similarity.reach, config.head)
 
 
 def _by_heads(context: StageContext, inputs: Inputs, labels: NDArray[np.int64]) -> Trust:

@@ -28,10 +28,10 @@ def test_predictions_that_know_the_classes_find_wrong_labels_and_ignorant_ones_d
     classes = np.arange(600) % 10
     labels, wrong = many_labels(classes, 10, seed=0)
     known = 8 * np.eye(10)[classes] + 0.3 * np.random.default_rng(1).normal(size=(600, 10))
-    found = found_among(labels, wrong, 10, lambda without: known)
+    found = found_among(labels, wrong, known)
     assert found["precision"] == found["cleanlab"] == 1.0 and 0 < found["wrong_share"] < 0.3
     ignorant = np.random.default_rng(2).normal(size=(600, 10))
-    assert found_among(labels, wrong, 10, lambda without: ignorant)["precision"] < 0.6 and TOP == 20
+    assert found_among(labels, wrong, ignorant)["precision"] < 0.6 and TOP == 20
 
 
 def test_cases_differ_in_answers_and_checks_alone_and_share_the_trials_of_the_benchmark(tmp_path, monkeypatch):
@@ -89,6 +89,26 @@ def test_wrong_labels_at_the_end_are_those_of_the_newest_answers(tmp_path, monke
         row for row in again if look[row] == truth[row]
     }
     assert from_scratch.wrong_labels_at_the_end("spoken_digit", run, 5) == len(wrong) > 3
+
+
+def test_the_table_of_trust_has_means_over_seeds(tmp_path):
+    run = scratch.Run(tmp_path, tmp_path, "small")
+
+    def measured(accuracy: float, found: int) -> dict[str, float]:
+        return {"accuracy": accuracy, "wrong": 4, "found": found, "false": 1, "loss": 0.25}
+
+    rows = [
+        {"wrong": 0.1, "seed": seed, "plain": 0.7, "graph": measured(0.71, 0), "pooled": measured(0.8, 2 + seed)}
+        for seed in range(2)
+    ]
+    file = from_scratch.trust_file("spoken_digit", run)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(rows))
+    lines = from_scratch.trust_table(run).splitlines()[2:]
+    assert lines == [
+        "| spoken_digit | 2 | 10 % | graph | 0.250 | 0.0 of 4.0 | 1.0 | 70.0 | 71.0 |",
+        "| spoken_digit | 2 | 10 % | pooled | 0.250 | 2.5 of 4.0 | 1.0 | 70.0 | 80.0 |",
+    ]
 
 
 def test_costs_are_paired_over_the_seeds_that_all_cases_have(tmp_path, monkeypatch):

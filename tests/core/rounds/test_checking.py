@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.config import LabelsConfig
-from core.labels.trust import SUSPECTED
+from core.labels.trust import SUSPECTED, graph_predictor, label_trust
 from core.rounds.checking import check_labels, checked_rows, labels_are_checked, trust_notes
 from core.rounds.outputs import Predictions
 from core.rounds.stages import prepare_inputs, propagate
@@ -70,6 +70,33 @@ def _neighbors_follow_the_others(context, inputs, trust) -> None:
     right = [one.probabilities[np.arange(30, 60), truth[30:]].mean() for one in (plain, weighed)]
     assert right[1] > right[0]
     assert np.array_equal(weighed.probabilities[rows], before[rows]), "a label stays as it was given"
+
+
+def test_clips_of_earlier_rounds_are_checked_by_the_graph_alone():
+    snapshot, media = clips()
+    config = dataclasses.replace(similar_clips(), labels=LabelsConfig(clips="graph"))
+    context = context_of(snapshot, media, config)
+    found = check_labels(context, prepare_inputs(context))
+    expected = label_trust(snapshot.labels, 3, graph_predictor(found.graph, 3, 60, config.similarity.reach))
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    pooled = context_of(snapshot, media, similar_clips())
+    assert not np.array_equal(check_labels(pooled, prepare_inputs(pooled)).weights, expected.weights)
+
+
+def test_test_items_and_their_labels_do_not_change_the_trust_in_labels_of_clips():
+    snapshot, media = clips()
+    out = np.arange(60) >= 50
+    weights = []
+    for shift, others in (
+        (0, {}),
+        (1, {snapshot.hashes[row]: wav(tone(90 + row, seconds=0.2)) for row in range(50, 60)}),
+    ):
+        truth = np.where(out, (np.arange(60) + shift) % 3, UNLABELED)
+        held = dataclasses.replace(snapshot, held_out=out, held_out_labels=truth, eligible=snapshot.eligible & ~out)
+        context = context_of(held, media | others, similar_clips())
+        weights.append(check_labels(context, prepare_inputs(context)).weights)
+    np.testing.assert_array_equal(*weights)
+    assert (weights[0][[10, 20, 26]] < SUSPECTED).sum() >= 2
 
 
 def test_few_labels_and_switched_off_checks_are_left_alone():
