@@ -5,7 +5,7 @@
     Step    add the candidate with the largest  -dG/dw_i = 1/N <P_i - Y_i, V z_i>,   V = H^-1 dG/dW
             as rows of weight 1 (its augmented views, where given), then solve the inner problem again
 
-Symbols: z features (q,), with a 1 appended when there is a bias; Y soft labels (C,); W weights (C, q) or (C, q + 1);
+Symbols: z features (q,), with a 1 appended when there is a bias; Y soft labels (C,); W weights (C, q) or (C, d), d > q;
 P = softmax(W z); H the Hessian of the inner objective at W*; lambda = penalty; N rows in the inner problem.
 
 Departures and details
@@ -31,13 +31,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from core.coresets.products import matmul
 from core.coresets.softmax import cross_entropy
 from core.coresets.solvers import Solved
 from core.coresets.span import InnerProblem
 from core.errors import InvalidInput
 from core.types import Progress, Report, ignore
 
-BLOCK_BYTES = 2**20  # of features in a block of the pool
+BLOCK_BYTES = 2**22  # of features in a block of the pool
+LINE, LONG = 16, 256  # features of a cache line, and of a row that is padded to whole lines
 ViewFeatures = Callable[[int], Any]
 """Pool row -> (A, q) features of its augmented views."""
 
@@ -133,8 +135,8 @@ class OuterProblem:
     def applied(self, W: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """W z (C, k) for each block of rows."""
         q = self.features.shape[1]
-        own, shift = W[:, :q].contiguous(), W[:, q:] if self.bias else 0.0
-        return ((rows, own @ self.features[rows].T + shift) for rows in self.slices())
+        own, shift = W[:, :q].contiguous(), W[:, q : q + 1] if self.bias else 0.0
+        return ((rows, matmul(self.features[rows], own.T).T + shift) for rows in self.slices())
 
     def outer(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G (), dG/dW as W, and P - Y (C, n), in one pass over the features."""
@@ -144,7 +146,7 @@ class OuterProblem:
         for rows, logits in self.applied(W):
             targets, log_P = self.targets[:, rows], torch.log_softmax(logits, 0)
             found = torch.sub(log_P.exp(), targets, out=errors[:, rows])
-            gradient.narrow(1, 0, q).addmm_(self._counted(found, rows), self.features[rows])
+            gradient[:, :q] += matmul(self._counted(found, rows), self.features[rows])
             loss -= self._counted(targets * log_P, rows).sum(dtype=torch.float64)
         if self.bias:
             gradient[:, q] = self._counted(errors, slice(None)).sum(1)
@@ -170,7 +172,7 @@ class OuterProblem:
     def equal_rows(self, row: int, errors: Tensor) -> Tensor:
         """Rows equal to `row` in every feature; their probabilities, equal up to rounding, narrow the search."""
         P = errors + self.targets
-        maybe = torch.nonzero(((P - P[:, row, None]).abs() < 1e-3).all(0)).flatten()
+        maybe = torch.nonzero((P - P[:, row, None]).abs().amax(0) < 1e-3).flatten()
         return maybe[(self.features[maybe] == self.features[row]).all(1)]
 
 
@@ -190,10 +192,12 @@ def greedy(  # noqa: PLR0913 - the plain-array face: two sets of rows, how many,
     soft (rows sum to 1). The arithmetic follows the pool's device and precision. `views(row)` gives the (A, q)
     features with which a chosen row is added; without it, its own features are added.
     """
-    search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
-    if m > int(search.open.sum()):
-        raise InvalidInput(f"Asked for {m} rows but only {int(search.open.sum())} may be chosen. Lower the batch size.")
-    return search.run(m, views)
+    with torch.inference_mode():
+        search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
+        n_open = int(search.open.sum())
+        if m > n_open:
+            raise InvalidInput(f"Asked for {m} rows but only {n_open} may be chosen. Lower the batch size.")
+        return search.run(m, views)
 
 
 def _prepare(
@@ -206,7 +210,7 @@ def _prepare(
     _check(base_features, base_targets, pool_features, pool_targets, penalty)
     return _Search(
         OuterProblem(pool_features, pool_targets.T.contiguous(), settings.objective, _weights(settings, pool_features)),
-        _join_bias(base_features, settings.objective),
+        inner_rows(base_features, settings.objective),
         base_targets.T.contiguous(),
         penalty,
         settings,
@@ -235,13 +239,14 @@ def follow(  # noqa: PLR0913 - as greedy, for rows that are chosen already
     settings: Settings | None = None,
 ) -> NDArray[np.float64]:
     """(m + 1,) outer losses before adding any of the pool rows `rows` (m,) and after each, in order."""
-    search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
     losses = []
-    for row in [None, *rows.tolist()]:
-        if row is not None:
-            search.join(row, views)
-        search.solve()
-        losses.append(float(search.pool.loss(search.inner.lift())))
+    with torch.inference_mode():
+        search = _prepare(base_features, base_targets, pool_features, pool_targets, penalty, settings or Settings())
+        for row in [None, *rows.tolist()]:
+            if row is not None:
+                search.join(row, views)
+            search.solve()
+            losses.append(float(search.pool.loss(search.inner.lift())))
     return np.array(losses)
 
 
@@ -261,7 +266,6 @@ class _Search:
         self.open = _mask(settings.candidates, n, device)
         self.ranked = _mask(settings.ranked, n, device) if settings.ranked is not None else self.open.clone()
         self.duplicates = torch.zeros(n, dtype=torch.bool, device=device)
-        self.V: Tensor | None = None
 
     def run(self, m: int, views: ViewFeatures | None) -> Greedy:
         rows: list[int] = []
@@ -272,10 +276,9 @@ class _Search:
         loss, gradient, errors = self.pool.outer(self.inner.lift())
         outer.append(float(loss))
         for step in range(m):
-            system = self.inner.solve_hessian(gradient, self.V, self.system_tolerance, self.settings.max_cg_steps)
-            self.V = system.value
+            system = self.inner.solve_hessian(gradient, self.system_tolerance, self.settings.max_cg_steps)
             systems.append(SolverStatus.of(system))
-            gains = self.pool.scores(errors, self.V, self.inner.scale)
+            gains = self.pool.scores(errors, system.value, self.inner.scale)
             first_scores = gains if step == 0 else first_scores
             row = self.best(gains)
             rows.append(row)
@@ -316,9 +319,10 @@ class _Search:
 
     def join(self, row: int, views: ViewFeatures | None) -> None:
         features = self.pool.features
-        rows = features[row : row + 1] if views is None else _floating(views(row)).to(features)
+        with torch.inference_mode(False):  # what `views` returns may be kept
+            rows = features[row : row + 1] if views is None else _floating(views(row)).to(features)
         target = self.pool.targets[:, row : row + 1]
-        self.inner.add(_join_bias(rows, self.settings.objective), target.expand(-1, len(rows)))
+        self.inner.add(inner_rows(rows, self.settings.objective), target.expand(-1, len(rows)))
 
 
 def _ranks(scores: Tensor, among: Tensor, rows: list[int]) -> NDArray[np.int64]:
@@ -331,8 +335,24 @@ def _floating(array: Any) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.to(torch.float32)
 
 
-def _join_bias(rows: Tensor, objective: Objective) -> Tensor:
-    return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if objective.bias else rows
+def inner_rows(rows: Tensor, objective: Objective) -> Tensor:
+    """(n, d) rows (n, q) as the inner problem takes them: followed by a 1 for the bias and, where long, by zeros.
+
+    The zeros change no product. With them rows start on cache lines, and not at a large power of two from each other,
+    which would map them to the same few sets of the cache.
+    """
+    n, q = rows.shape
+    d = q + objective.bias
+    if q >= LONG:
+        d = -(-d // LINE) * LINE
+        d += LINE if d % (64 * LINE) == 0 else 0
+    if d == q:
+        return rows
+    joined = rows.new_empty(n, d)
+    joined[:, :q], joined[:, q:] = rows, 0
+    if objective.bias:
+        joined[:, q] = 1
+    return joined
 
 
 def _mask(mask: NDArray[np.bool_] | None, n: int, device: torch.device) -> Tensor:

@@ -1,13 +1,15 @@
 """A preconditioner in two levels for Newton systems of softmax regression.
 
-    M^-1 = (H_UU)^-1 on the axes U, and A^-1 on what is orthogonal to them, alike for every class
+    M^-1 = (H_UU)^-1 on the axes U, and D^-1, projected, on what is orthogonal to them, alike for every class
     H_UU = scale * sum_i (diag(p_i) - p_i p_i^T) (x) U^T x_i x_i^T U + penalty I
-    A    = scale * X^T diag(s) X + penalty I,   s_i the mean of p (1 - p) over classes
+    D    = the diagonal of scale * X'^T diag(s) X' + penalty I,   X' = X (I - U U^T),   s_i the mean of p (1 - p) over
+           classes
 
-The Hessian couples classes through softmax. A alone ignores that, and conjugate gradients spend their steps on the
-coupling in the few directions in which the rows are strong. There it is cheap to be exact: k axes of C classes make a
-dense matrix of C k rows, at most `DENSE`. Where the penalty outweighs the curvature, A is good enough. The axes are the
-leading eigenvectors of A, by subspace iteration; M is positive definite however close they came.
+The Hessian couples classes through softmax and directions through the rows. In the few directions in which the rows are
+strong it is cheap to be exact: k axes of C classes make a dense matrix of C k rows, at most `DENSE`. In the others the
+coordinates are close to principal (`core.coresets.span`) or the penalty outweighs the curvature, and the diagonal is
+good enough. The axes are the leading eigenvectors of X^T diag(s) X, by subspace iteration; M is positive definite
+however close they came.
 
 Symbols: X rows (N, r); P probabilities (C, N); U axes (r, k), orthonormal; V (C, r).
 """
@@ -19,9 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from core.coresets.products import matmul
+
 DENSE = 200  # rows of the dense matrix at most
 ITERATIONS = 2
-ROWS_PER_DIRECTION = 3  # are enough for a preconditioner
+ROWS = 400  # are enough for a preconditioner
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +34,26 @@ class TwoLevel:
 
     axes: Tensor  # U (r, k)
     coupled: Tensor  # (C k, C k) inverse of H_UU
-    alike: Tensor  # (r, r) A^-1 on what is orthogonal to U, 0 on U
+    alike: Tensor  # (r,) inverse of D
 
     @classmethod
     def at(cls, X: Tensor, P: Tensor, scale: float, penalty: float) -> TwoLevel:
         """At probabilities P (C, N) of rows X (N, r), from a part of the rows where they are many."""
-        every = max(1, len(X) // (ROWS_PER_DIRECTION * max(X.shape[1], 1)))
-        X, P, scale = X[::every], P[:, ::every], scale * len(X) / len(X[::every])
-        gram = X.T @ (X * typical_curvature(P).unsqueeze(1))
-        axes = leading_axes(gram, min(len(gram), DENSE // max(len(P), 1)))
-        alike = inverse_gram(gram, scale, penalty)
-        alike = alike - axes @ (axes.T @ alike)
-        alike = alike - (alike @ axes) @ axes.T
-        return cls(axes, inverse_gram(coupled_gram(X @ axes, P), scale, penalty), alike)
+        part = X
+        if len(X) > ROWS:
+            rows = torch.linspace(0, len(X) - 1, ROWS, device=X.device).long()
+            part, P, scale = X[rows], P[:, rows], scale * len(X) / ROWS
+        curved = part * typical_curvature(P).sqrt().unsqueeze(1)
+        axes = leading_axes(curved, min(X.shape[1], DENSE // max(len(P), 1)))
+        rest = torch.addmm(curved, curved @ axes, axes.T, alpha=-1)
+        alike = 1.0 / (scale * rest.square().sum(0) + penalty)
+        return cls(axes, inverse_gram(coupled_gram(part @ axes, P), scale, penalty), alike)
 
     def __call__(self, V: Tensor) -> Tensor:
         strong = V @ self.axes
-        return V @ self.alike + (self.coupled @ strong.flatten()).view_as(strong) @ self.axes.T
+        weak = torch.addmm(V, strong, self.axes.T, alpha=-1).mul_(self.alike)
+        strong = (self.coupled @ strong.flatten()).view_as(strong)
+        return weak.addmm_(strong.addmm_(weak, self.axes, alpha=-1), self.axes.T)
 
 
 def typical_curvature(P: Tensor) -> Tensor:
@@ -54,14 +61,14 @@ def typical_curvature(P: Tensor) -> Tensor:
     return (P * (1 - P)).mean(0)
 
 
-def leading_axes(gram: Tensor, k: int) -> Tensor:
-    """(r, k) orthonormal, close to the leading eigenvectors of a positive semi-definite gram (r, r).
+def leading_axes(rows: Tensor, k: int) -> Tensor:
+    """(r, k) orthonormal, close to the leading eigenvectors of rows^T rows for rows (n, r).
 
-    Subspace iteration from the k columns with the largest diagonal.
+    Subspace iteration from the k coordinates in which the rows are largest.
     """
-    axes = gram[:, torch.topk(gram.diagonal(), k).indices]
+    axes = rows.T @ rows[:, torch.topk(rows.square().sum(0), k).indices]
     for _ in range(ITERATIONS):
-        axes = gram @ torch.linalg.qr(axes)[0]
+        axes = rows.T @ (rows @ torch.linalg.qr(axes)[0])
     orthonormal: Tensor = torch.linalg.qr(axes)[0]
     return orthonormal
 
@@ -70,7 +77,7 @@ def coupled_gram(rows: Tensor, P: Tensor) -> Tensor:
     """(C k, C k) sum_i (diag(p_i) - p_i p_i^T) (x) u_i u_i^T for rows u (N, k), probabilities P (C, N)."""
     (n, k), n_classes = rows.shape, len(P)
     weighted = (P.unsqueeze(1) * rows.T).reshape(n_classes * k, n)
-    gram = -(weighted @ weighted.T)
+    gram = -matmul(weighted, weighted.T)
     own = (weighted @ rows).reshape(n_classes, k, k)
     gram.view(n_classes, k, n_classes, k).diagonal(dim1=0, dim2=2).add_(own.permute(1, 2, 0))
     return gram

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from core.coresets.products import matmul
 from core.coresets.solvers import Operator, Point
 
 
@@ -26,7 +27,8 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def curvature_product(P: Tensor, S: Tensor) -> Tensor:
     """(diag(p) - p p^T) s for every column: the Hessian of the cross-entropy in the logits. P, S: (C, N)."""
-    return P * (S - (P * S).sum(0, keepdim=True))
+    product = P * S
+    return product.addcmul_(P, product.sum(0, keepdim=True), value=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,17 @@ class SoftmaxRegression:
         return 0.5 * self.penalty * (W * W).sum() - self.scale * total
 
     def at(self, W: Tensor) -> Point:
-        log_P = torch.log_softmax(W @ self.features.T, 0)
+        log_P = torch.log_softmax(matmul(W, self.features.T), 0)
         P = log_P.exp()
-        gradient = self.scale * (self._weighted(P - self.targets) @ self.features) + self.penalty * W
+        gradient = self.scale * matmul(self._weighted(P - self.targets), self.features) + self.penalty * W
         return Point(self._value(log_P, W), gradient, self.hessian(P), self.precondition)
 
     def hessian(self, P: Tensor) -> Operator:
         """V -> H V at the weights whose probabilities are P (C, N)."""
 
         def product(V: Tensor) -> Tensor:
-            curved = self._weighted(curvature_product(P, V @ self.features.T))
-            return torch.add(self.penalty * V, curved @ self.features, alpha=self.scale)
+            curved = self._weighted(curvature_product(P, matmul(V, self.features.T)))
+            return torch.add(self.penalty * V, matmul(curved, self.features), alpha=self.scale)
 
         return product
 

@@ -87,13 +87,13 @@ def conjugate_gradient_step(
     """One step, free of transfers from the device. rho = <residual, M^-1 residual>; at the solution nothing changes."""
     image = product(direction)
     curvature = (direction * image).sum()
-    alpha = torch.where(curvature > 0, rho / curvature, torch.zeros_like(rho))
-    value = value + alpha * direction
-    residual = residual - alpha * image
+    alpha = torch.where(curvature > 0, rho / curvature, 0.0)
+    value = torch.addcmul(value, alpha, direction)
+    residual = torch.addcmul(residual, alpha, image, value=-1)
     improved = residual if precondition is None else precondition(residual)
     rho_next = (residual * improved).sum()
-    beta = torch.where(rho > 0, rho_next / rho, torch.zeros_like(rho))
-    return value, residual, improved + beta * direction, rho_next
+    beta = torch.where(rho > 0, rho_next / rho, 0.0)
+    return value, residual, torch.addcmul(improved, beta, direction), rho_next
 
 
 def _first_direction(residual: Tensor, precondition: Operator | None) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from core.coresets.preconditioner import TwoLevel, typical_curvature
+from core.coresets.products import matmul, tiled
 from core.coresets.softmax import SoftmaxRegression, curvature_product
 from core.coresets.solvers import Solved, conjugate_gradient, truncated_newton
 
@@ -34,10 +35,11 @@ def new_directions(basis: Tensor, rows: Tensor, coordinates: Tensor, threshold: 
     `coordinates` (n, r) are those of the rows in the basis. What a direction u carries is sum_i (z_i . u)^2 over the
     rows; directions that carry no more than rounding are not found. n should be small: an (n, n) matrix is decomposed.
     """
-    gram = rows @ rows.T - coordinates @ coordinates.T  # of what the rows hold outside the basis
-    eigenvalues, vectors = torch.linalg.eigh(gram.double())
-    noise = 4 * torch.finfo(rows.dtype).eps * float((rows * rows).sum(1).max()) * len(rows)
-    vectors = vectors[:, eigenvalues > max(threshold, noise)].T.to(rows.dtype)
+    gram = matmul(rows, rows.T)
+    noise = 4 * torch.finfo(rows.dtype).eps * float(gram.diagonal().max()) * len(rows)
+    gram -= coordinates @ coordinates.T  # of what the rows hold outside the basis
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    vectors = vectors[:, eigenvalues > max(threshold, noise)].T
     directions = vectors @ rows - (vectors @ coordinates) @ basis
     return orthonormal(directions - (directions @ basis.T) @ basis)  # again, for the rounding of the first time
 
@@ -57,7 +59,7 @@ class InnerProblem:
     penalty: float
     mean: bool  # True: the loss is averaged over rows, False: summed
     cutoff: float  # share of the penalty below which a direction is left out; 0 leaves out rounding alone
-    blocks: list[Tensor]  # Z (N, d), in blocks of rows as they joined
+    blocks: list[Tensor]  # Z (N, d), in blocks of decreasing length
     targets: Tensor  # Y (C, N)
     basis: Tensor | None  # Q (r, d); None: all d directions
     coordinates: Tensor  # X (N, r)
@@ -98,10 +100,8 @@ class InnerProblem:
             self.coordinates = torch.cat([self.coordinates, rows])
             self.blocks = [self.coordinates]
             return True
-        for block in rows.split(BLOCK):
-            self._widen(self.basis, block)
-            if at_most is not None and len(self.basis) > at_most:
-                return False
+        if not self._widen(self.basis, rows, at_most):
+            return False
         self.weights = torch.nn.functional.pad(self.weights, (0, len(self.basis) - self.weights.shape[1]))
         if len(self.basis) >= 2 * self.n_rotated:
             self._rotate(self.basis)
@@ -114,16 +114,24 @@ class InnerProblem:
         """What a direction must carry to be in the basis."""
         return self.cutoff * self.penalty / self.scale
 
-    def _widen(self, basis: Tensor, block: Tensor) -> None:
-        inside = block @ basis.T
-        directions = new_directions(basis, block, inside, self.threshold)
-        # few directions come first in these products, which is several times faster than last
-        earlier = [(directions @ known.T).T for known in self.blocks]
-        self.basis = torch.cat([basis, directions])
-        self.blocks.append(block)
-        own = torch.cat([inside, (directions @ block.T).T], 1)
-        widened = torch.cat([self.coordinates, torch.cat(earlier)], 1) if earlier else own[:0]
-        self.coordinates = torch.cat([widened, own])
+    def _widen(self, basis: Tensor, rows: Tensor, at_most: int | None) -> bool:
+        """Directions of `rows` join the basis, and the rows join the blocks."""
+        known, blocks, inside = len(basis), rows.split(BLOCK), []
+        for block in blocks:
+            inside.append(tiled(block, basis.T))
+            basis = torch.cat([basis, new_directions(basis, block, inside[-1], self.threshold)])
+            if at_most is not None and len(basis) > at_most:
+                return False
+        later = [tiled(block, basis[part.shape[1] :].T) for block, part in zip(blocks, inside, strict=True)]
+        own = torch.cat([torch.cat(both, 1) for both in zip(inside, later, strict=True)])
+        earlier = [tiled(block, basis[known:].T) for block in self.blocks]
+        if earlier:
+            own = torch.cat([torch.cat([self.coordinates, torch.cat(earlier)], 1), own])
+        self.basis, self.coordinates = basis, own
+        while self.blocks and len(self.blocks[-1]) <= len(rows):  # few blocks, and few copies of a row
+            rows = torch.cat([self.blocks.pop(), rows])
+        self.blocks.append(rows)
+        return True
 
     def _rotate(self, basis: Tensor) -> None:
         """Principal axes, strongest first. Directions found block by block that carry little in all are left out."""
@@ -179,16 +187,16 @@ class InnerProblem:
         """P (C, N) at the latest weights."""
         if self.known is not None and self.known[0] is self.weights and self.known[1] is self.coordinates:
             return self.known[2]
-        P = torch.softmax(self.weights @ self.coordinates.T, 0)
+        P = torch.softmax(matmul(self.weights, self.coordinates.T), 0)
         self.known = self.weights, self.coordinates, P
         return P
 
     def combine(self, columns: Tensor) -> Tensor:
         """columns Z (C, d) for columns (C, N), block by block."""
         parts = columns.split([len(block) for block in self.blocks], 1)
-        total: Tensor = parts[0] @ self.blocks[0]
+        total: Tensor = matmul(parts[0], self.blocks[0])
         for part, block in zip(parts[1:], self.blocks[1:], strict=True):
-            total.addmm_(part, block)
+            total += matmul(part, block)
         return total
 
     def lift(self) -> Tensor:
@@ -206,7 +214,7 @@ class InnerProblem:
         """H V over all d directions, where the rows' probabilities are P (C, N). V (C, d)."""
         return self.scale * self.combine(curvature_product(P, self.spread(V))) + self.penalty * V
 
-    def solve_hessian(self, target: Tensor, start: Tensor | None, tolerance: float, max_steps: int = 100) -> Solved:
+    def solve_hessian(self, target: Tensor, tolerance: float, max_steps: int = 100) -> Solved:
         """V = H^-1 target, (C, d), at the latest weights, to a residual of `tolerance` times the target.
 
         Conjugate gradients in the basis and, outside it, the division by the penalty, in turn (block Gauss-Seidel):
@@ -219,15 +227,15 @@ class InnerProblem:
         product, precondition = regression.hessian(P), regression.precondition
         if self.basis is None:
             return conjugate_gradient(
-                product, target, start=start, precondition=precondition, tolerance=tolerance, max_steps=max_steps
+                product, target, precondition=precondition, tolerance=tolerance, max_steps=max_steps
             )
         inside = target @ self.basis.T
-        v = None if start is None else start @ self.basis.T
+        v: Tensor | None = None
         left, left_inside = target, inside  # outside the basis, the part of V is that of left / penalty
         pushed = self._push(left, left_inside)
         norm, steps, curved = max(float(target.norm()), 1e-30), 0, None
         while True:
-            right = inside - self.scale * (curvature_product(P, pushed) @ self.coordinates)
+            right = inside - self.scale * matmul(curvature_product(P, pushed), self.coordinates)
             size = max(float(right.norm()), 1e-30)
             solved = conjugate_gradient(
                 product,
@@ -238,23 +246,23 @@ class InnerProblem:
                 max_steps=max_steps - steps,
             )
             v, steps, known = solved.value, steps + max(solved.steps, 1), curved
-            curved = self.scale * curvature_product(P, v @ self.coordinates.T + pushed)
+            curved = self.scale * curvature_product(P, matmul(v, self.coordinates.T) + pushed)
             if known is not None:  # the part outside fits the curvature of the turn before
                 missing = float((curved - known).norm()) * self.left_out
                 relative = math.hypot(solved.residual * size, missing) / norm
                 if relative <= tolerance or steps >= max_steps:
                     V = left / self.penalty + (v - left_inside / self.penalty) @ self.basis
                     return Solved(V, steps, relative <= tolerance, relative, steps)
-            left, left_inside = target - self.combine(curved), inside - curved @ self.coordinates
+            left, left_inside = target - self.combine(curved), inside - matmul(curved, self.coordinates)
             pushed = self._push(left, left_inside)
 
     def _push(self, left: Tensor, left_inside: Tensor) -> Tensor:
         """(C, N) what the part of `left` / penalty outside the basis adds to the rows' logits."""
-        return (self.spread(left) - left_inside @ self.coordinates.T) / self.penalty
+        return (self.spread(left) - matmul(left_inside, self.coordinates.T)) / self.penalty
 
     def spread(self, V: Tensor) -> Tensor:
         """V Z^T (C, N) for V (C, d), block by block."""
-        return torch.cat([V @ block.T for block in self.blocks], 1)
+        return torch.cat([matmul(V, block.T) for block in self.blocks], 1)
 
     def _left_out(self) -> float:
         """|Z - X Q|, the Frobenius norm of what the rows hold outside the basis, at least its rounding."""

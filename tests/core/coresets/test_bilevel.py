@@ -199,7 +199,7 @@ def test_systems_with_the_hessian_match_a_dense_solve():
     assert float(full.at(W).gradient.norm()) < 1e-11
     dense = torch.autograd.functional.hessian(full.value, W).reshape(60, 60)
     expected = torch.linalg.solve(dense, target.flatten()).reshape(3, 20)
-    solved = inner.solve_hessian(target, None, 1e-11)
+    solved = inner.solve_hessian(target, 1e-11)
     assert solved.converged
     torch.testing.assert_close(solved.value, expected, rtol=1e-8, atol=1e-9)
 
@@ -219,7 +219,7 @@ def test_directions_left_out_of_the_basis_are_part_of_systems_with_the_hessian()
     dense = torch.einsum("iab,ij,ik->ajbk", curvature, rows, rows).reshape(60, 60)
     dense = dense + 1e-3 * torch.eye(60, dtype=torch.float64)
     target = torch.randn(3, 20, generator=draw, dtype=torch.float64)
-    solved = inner.solve_hessian(target, None, 1e-10)
+    solved = inner.solve_hessian(target, 1e-10)
     expected = torch.linalg.solve(dense, target.flatten()).reshape(3, 20)
     assert solved.converged and solved.residual <= 1e-10
     assert float((dense @ solved.value.flatten() - target.flatten()).norm() / target.norm()) <= solved.residual + 1e-14

@@ -82,3 +82,17 @@ def test_the_axes_are_principal_and_rows_that_join_keep_the_solution():
     inner.add(rows[40:], targets[:, 40:])
     torch.testing.assert_close(inner.weights @ inner.basis, before)
     torch.testing.assert_close(inner.coordinates @ inner.basis, rows)
+
+
+def test_rows_that_join_in_any_number_keep_their_order_in_a_few_blocks():
+    rows, targets = problem(400, 500, 0.95)
+    inner = InnerProblem.create(rows[:140], targets[:, :140], 1e-3, mean=True, cutoff=0.0)
+    ends = [141, 142, 145, 200, 330, 331, 400]
+    for begin, end in zip([140, *ends], ends, strict=False):
+        inner.add(rows[begin:end], targets[:, begin:end])
+        assert torch.equal(torch.cat(inner.blocks), rows[:end])
+        assert len(inner.blocks) <= 1 + end.bit_length()
+        torch.testing.assert_close(inner.coordinates @ inner.basis, rows[:end])
+    V, columns = rows[:3] + 1.0, targets
+    torch.testing.assert_close(inner.spread(V), V @ rows.T)
+    torch.testing.assert_close(inner.combine(columns), columns @ rows)
