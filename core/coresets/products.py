@@ -1,9 +1,9 @@
-"""Products of matrices, on a CPU with AVX-512 by code that oneDNN generates for the processor.
+"""Matrix products. On a CPU with AVX-512 they use code that oneDNN generates for the processor.
 
-torch multiplies float32 matrices on a CPU with MKL, whose code for AVX-512 runs on some makers' processors only;
-elsewhere it uses registers of half the width. oneDNN, which is part of torch too, generates its code for the processor
-it finds, and for the shape of the product: the first product of a shape takes about half a millisecond longer. Small
-products, other precisions, other devices and products that are differentiated are those of torch.
+On a CPU, torch multiplies float32 matrices with MKL, which does not use AVX-512 on every processor that has it. oneDNN,
+which is also part of torch, generates code for the processor and for the shape of the product; the first product of a
+shape takes about half a millisecond longer. Small products, other precisions, other devices and products that are
+differentiated are torch's own.
 """
 
 from __future__ import annotations
