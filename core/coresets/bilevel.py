@@ -9,15 +9,15 @@ Symbols: z features (q,), with a 1 appended when there is a bias; Y soft labels 
 P = softmax(W z); H the Hessian of the inner objective at W*; lambda = penalty; N rows in the inner problem.
 
 Departures and details
-- The outer loss runs over the pool rows as given. For the paper's batch active learning (eq. 12) the outer set is
-  D_train u D_u: give the labeled rows in the pool too, one-hot, and leave them out of `Settings.candidates`; that is
-  what `core.acquisition.strategies.bico` does. The authors' own experiments take the unlabeled pool alone.
-- `Objective()` follows the authors' setting: mean losses, so that N grows with every added row while a weight
-  varies at fixed N, and a bias that is penalized like the other weights. Sums and no bias are the other setting.
-- The candidate's gradient is taken at its own features; its views are added once it is chosen, all with its soft label.
-- Instead of thousands of first-order steps the inner problem is solved by truncated Newton in the directions its rows
-  span (`core.coresets.span`), to a gradient of `tolerance` times the one at W = 0, from the previous optimum.
-- Of rows that are equal in all features at most one is chosen while others remain.
+- The outer loss runs over the given pool rows. In the paper's batch active learning (eq. 12) the outer set is
+  D_train u D_u: the labeled rows are then also in the pool, one-hot, but not in `Settings.candidates`, as in
+  `core.acquisition.strategies.bico`. The authors' experiments use the unlabeled pool alone.
+- `Objective()` is the authors' setting: mean losses, so that N grows with every added row while a weight varies at
+  fixed N, and a bias that is penalized like the other weights. The alternative is sums without a bias.
+- The candidate's gradient uses its own features. Its views are added after it was chosen, all with its soft label.
+- The inner problem is solved by truncated Newton in the span of its rows (`core.coresets.span`) instead of thousands of
+  first-order steps. It starts at the previous optimum and ends at `tolerance` times the gradient norm at W = 0.
+- Of several rows with equal features, at most one is chosen while others remain.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the greedy search runs. Tolerances left None follow the precision of the features."""
+    """Settings of the greedy search. Tolerances that are None follow the precision of the features."""
 
     objective: Objective = field(default_factory=Objective)
     candidates: NDArray[np.bool_] | None = None  # (n,) rows that may be chosen, all when None

@@ -1,7 +1,7 @@
 """Bayesian A- and V-optimal experimental design on fixed features: a bilevel problem with a closed-form inner optimum.
 
-Ridge regression y = theta . z + noise is the inner problem; its posterior covariance under row weights w does not need
-the answers y, so it can choose a first batch before any label:
+The inner problem is ridge regression y = theta . z + noise. Its posterior covariance under row weights w does not
+depend on the answers y, so a first batch can be chosen before any label:
 
     Sigma(w) = (penalty I + sum_i w_i z_i z_i^T / noise)^-1
     V        g_V(w) = 1/n tr(Z Sigma(w) Z^T)      mean predictive variance over the pool
@@ -13,8 +13,8 @@ Adding row i with weight 1 changes Sigma by a rank-one term and lowers g by
 
     gain_i = z_i^T Sigma M Sigma z_i / (noise + z_i^T Sigma z_i)
 
-which `greedy` maximizes. Rows that represent others (streams) enter V with the number they represent, M = Z^T diag(v) Z
-/ sum v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
+which `greedy` maximizes. Rows that represent others (streams) are weighted in V by the number they represent,
+M = Z^T diag(v) Z / sum v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
 u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
 
 Symbols: Z features (n, q); z one row; Sigma, M (q, q). Borsos et al. (2021) give A and V as instances of their

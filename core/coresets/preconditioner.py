@@ -1,15 +1,15 @@
-"""A preconditioner in two levels for Newton systems of softmax regression.
+"""A two-level preconditioner for Newton systems of softmax regression.
 
-    M^-1 = (H_UU)^-1 on the axes U, and D^-1, projected, on what is orthogonal to them, alike for every class
+    M^-1 = (H_UU)^-1 on the axes U, and D^-1, projected, on their orthogonal complement, the same for every class
     H_UU = scale * sum_i (diag(p_i) - p_i p_i^T) (x) U^T x_i x_i^T U + penalty I
     D    = the diagonal of scale * X'^T diag(s) X' + penalty I,   X' = X (I - U U^T),   s_i the mean of p (1 - p) over
            classes
 
 The Hessian couples classes through softmax and directions through the rows. In the few directions in which the rows are
-strong it is cheap to be exact: k axes of C classes make a dense matrix of C k rows, at most `DENSE`. In the others the
-coordinates are close to principal (`core.coresets.span`) or the penalty outweighs the curvature, and the diagonal is
-good enough. The axes are the leading eigenvectors of X^T diag(s) X, by subspace iteration; M is positive definite
-however close they came.
+large, the exact inverse is cheap: k axes of C classes give a dense matrix of C k rows, at most `DENSE`. In the other
+directions the coordinates are close to principal ones (`core.coresets.span`) or the penalty outweighs the curvature, so
+the diagonal is sufficient. The axes approximate the leading eigenvectors of X^T diag(s) X by subspace iteration. M is
+positive definite for any approximation.
 
 Symbols: X rows (N, r); P probabilities (C, N); U axes (r, k), orthonormal; V (C, r).
 """
@@ -25,7 +25,7 @@ from core.coresets.products import matmul
 
 DENSE = 200  # rows of the dense matrix at most
 ITERATIONS = 2
-ROWS = 400  # are enough for a preconditioner
+ROWS = 400  # a sample of so many rows suffices for a preconditioner
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 `conjugate_gradient` solves H v = b from products with H alone. `truncated_newton` minimizes a smooth convex function by
 Newton steps whose systems are solved by conjugate gradients, loosely far from the optimum and tightly near it, with a
-backtracking line search. Both work on the device and in the precision of what they are given. On CUDA a comparison
+backtracking line search. Both use the device and the precision of their inputs. On CUDA a comparison
 with a tolerance requires a synchronization, so conjugate gradients check the residual only every few steps there.
 
-A result carries the value reached, the number of steps, the residual, and `converged`. The caller decides what to do
-with one that has not converged.
+A result has the value, the number of steps, the residual, and `converged`. The caller decides what to do with a result
+that has not converged.
 """
 
 from __future__ import annotations

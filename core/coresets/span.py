@@ -5,10 +5,10 @@ regression on N rows of d features is solved in an orthonormal basis Q (r, d) of
 
     W = W_r Q,   X = Z Q^T (N, r),   H = Q^T H_r Q + penalty (I - Q^T Q)
 
-More rows than features have such a basis too where most directions carry almost nothing, as with many views of an item.
-Orthogonal to the span the Hessian is the penalty alone, so H^-1 there is a division. Directions of almost no weight
-(their share of the loss's curvature below `cutoff` times the penalty) are left out of the basis; the error is corrected
-in closed form from the rows, and bounded: see `lift` and `solve_hessian`.
+If there are more rows than features, a small basis is still possible where most directions carry almost nothing, as
+with many views of an item. Orthogonal to the span, the Hessian is the penalty alone, so H^-1 is a division there.
+Directions whose share of the loss's curvature is below `cutoff` times the penalty are left out of the basis; the error
+is bounded and corrected in closed form from the rows (`lift`, `solve_hessian`).
 
 Symbols: Z rows (N, d) with a last column of ones when there is a bias; Y (C, N); X, W_r, H_r the same in the basis.
 """
@@ -33,15 +33,15 @@ def new_directions(basis: Tensor, rows: Tensor, coordinates: Tensor, threshold: 
     """(k, d) orthonormal directions of `rows` (n, d) outside `basis` (r, d) that carry more than `threshold`.
 
     `coordinates` (n, r) are those of the rows in the basis. What a direction u carries is sum_i (z_i . u)^2 over the
-    rows; directions that carry no more than rounding are not found. n should be small: an (n, n) matrix is decomposed.
+    rows; directions at the level of rounding errors are left out. n should be small: an (n, n) matrix is decomposed.
     """
     gram = matmul(rows, rows.T)
     noise = 4 * torch.finfo(rows.dtype).eps * float(gram.diagonal().max()) * len(rows)
-    gram -= coordinates @ coordinates.T  # of what the rows hold outside the basis
+    gram -= coordinates @ coordinates.T  # of the parts of the rows outside the basis
     eigenvalues, vectors = torch.linalg.eigh(gram)
     vectors = vectors[:, eigenvalues > max(threshold, noise)].T
     directions = vectors @ rows - (vectors @ coordinates) @ basis
-    return orthonormal(directions - (directions @ basis.T) @ basis)  # again, for the rounding of the first time
+    return orthonormal(directions - (directions @ basis.T) @ basis)  # a second time, against rounding errors
 
 
 def orthonormal(directions: Tensor) -> Tensor:
@@ -163,9 +163,9 @@ class InnerProblem:
         return solved
 
     def _refresh_preconditioner(self) -> None:
-        """Factorize anew when rows joined or the rows' mean p (1 - p) changed by half.
+        """Factorize again if rows were added or if the mean p (1 - p) of the rows changed by half.
 
-        Rows that have just joined are on their way to their targets and count with probabilities half-way there.
+        The probabilities of newly added rows will move towards their targets, so the mean of both is used for them.
         """
         P = self.probabilities()
         typical = float(typical_curvature(P).mean())

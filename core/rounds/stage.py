@@ -52,7 +52,7 @@ class Stage(Generic[Output]):
     title: str  # for display
     needs: tuple[type, ...]  # outputs of earlier stages that `run` reads, in the order of its parameters
     gives: type[Output]  # a frozen dataclass
-    run: Callable[..., Output]  # (context, *needs) -> output; None stands for an output that was not computed
+    run: Callable[..., Output]  # (context, *needs) -> output; None in place of an output that was not computed
     is_read: Callable[..., bool] = always_read  # (context, *needs) -> whether a later stage reads the output
     split: Split[Any, Any, Output] | None = None  # None: one worker runs the whole stage
 

@@ -108,7 +108,7 @@ def _with_new(store: Store, known: ItemColumns, item_ids: NDArray[np.int64]) -> 
             parts.append(pc.utf8_lower(pa.array([row[1] for row in block], pa.string())))
             found = (codes.setdefault(row[2], len(codes)) for row in block)
             splits.append(np.fromiter(found, np.int16, len(block)))
-    if n_read != len(item_ids) - start:  # deleted meanwhile: the next request has other states
+    if n_read != len(item_ids) - start:  # deleted in between: the next request has other states
         missing = len(item_ids) - start - n_read
         parts.append(pa.array([""] * missing, pa.string()))
         splits.append(np.zeros(max(missing, 0), np.int16))
