@@ -14,8 +14,8 @@ Adding row i with weight 1 changes Sigma by a rank-one term and lowers g by
     gain_i = z_i^T Sigma M Sigma z_i / (noise + z_i^T Sigma z_i)
 
 which `greedy` maximizes. Rows that represent others (streams) are weighted in V by the number they represent,
-M = Z^T diag(v) Z / sum v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from the pick's
-u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
+M = Z^T diag(v) Z / sum v. Both quadratic forms are kept for all candidates at once and updated in O(n q) per pick from
+the pick's u = Sigma z / sqrt(noise + z^T Sigma z):  Sigma <- Sigma - u u^T.
 
 Symbols: Z features (n, q); z one row; Sigma, M (q, q). Borsos et al. (2021) give A and V as instances of their
 framework; the greedy closed form for both is the one above.
