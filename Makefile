@@ -1,6 +1,6 @@
 # make run · make check · make test · make lint · make bench NAME=… — each sets up what it needs on a fresh machine.
 #   check   lint, types and the fast tests: about 2 minutes on two cores
-#   test    lint, types and all tests, browsers and PostgreSQL included: about 10 minutes
+#   test    lint, types and all tests, browsers and PostgreSQL included: 10 to 13 minutes
 #   PROCESSES=… sets the number of processes in which make test runs the tests
 #   TORCH=cpu or TORCH=cuda selects the build of torch for all targets; later commands keep it. Without it, the default
 #   of pip's index is used
