@@ -79,7 +79,12 @@ SETTINGS: tuple[Setting, ...] = (
         "similarity of clips. similarity-head: clips by similarity, pictures by head.",
         ("kernel", "embedding", "similarity", "head", "similarity-head"),
     ),
-    Setting("kernel.network", "Kernel", "How the kernel compares two items.", tuple(KERNEL_NETWORKS)),
+    Setting(
+        "kernel.network",
+        "Kernel",
+        "How the kernel compares two items; used if Proxy is kernel, and before the first model.",
+        tuple(KERNEL_NETWORKS),
+    ),
     Setting(
         "kernel.n_landmarks",
         "Landmarks",
