@@ -208,7 +208,7 @@ def test_a_finished_round_replays_to_the_same_picks(worked, expected, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_a_round_that_the_upgrade_interrupted_ends_with_picks_or_with_a_sentence(worked, expected, name):
+def test_a_round_that_the_upgrade_interrupted_ends_with_picks_or_with_a_message(worked, expected, name):
     """One was requested and never started; the worker of the other was killed during the stage "train"."""
     log = RoundLog(worked, get_project(worked, name).id)
     (left,) = [said for said in expected[name]["rounds"] if said["status"] in ("requested", "running")]

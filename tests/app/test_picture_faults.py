@@ -99,7 +99,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_import_display_and_rounds_agree_and_a_sentence_says_what_differs(name):
+def test_import_display_and_rounds_agree_and_a_message_says_what_differs(name):
     make, size, words = CASES[name]
     data = make()
     found = examine(data, Limits())

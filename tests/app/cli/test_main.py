@@ -221,7 +221,7 @@ def test_a_problem_gives_one_sentence_and_an_exit_code(sounds, tmp_path, monkeyp
         (ModuleNotFoundError("no", name="espeak"), "espeak is missing"),
     ],
 )
-def test_an_unexpected_error_also_gives_a_sentence(home, monkeypatch, capsys, problem, words):
+def test_an_unexpected_error_also_gives_a_message(home, monkeypatch, capsys, problem, words):
     def fail() -> Store:
         raise problem
 

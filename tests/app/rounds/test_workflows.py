@@ -233,7 +233,7 @@ def test_a_round_that_fails_states_the_reason_and_changes_neither_model_nor_pick
     assert ended(drawn, ask(drawn).id).status == "finished"  # in the same worker
 
 
-def test_repeated_deaths_of_workers_in_one_stage_end_the_round_with_a_sentence(drawn, crew, tmp_path):
+def test_repeated_deaths_of_workers_in_one_stage_end_the_round_with_a_message(drawn, crew, tmp_path):
     """Like a process that the operating system kills because it uses too much memory."""
     asked = ask(drawn)
     for _ in range(5):

@@ -147,7 +147,7 @@ def test_a_cropped_picture_keeps_its_aspect():
     assert picture.shape == (40, 60, 3) and picture[:, 1:-1].min() == 255  # the middle 30 columns of 20 rows are 3:2
 
 
-def test_settings_outside_their_range_are_refused_with_a_sentence():
+def test_settings_outside_their_range_are_refused_with_a_message():
     for wrong, words in [
         ({"image_width": 4}, "image width of 4"),
         ({"predict_windows": 0}, "0 windows"),

@@ -131,13 +131,13 @@ def test_unreadable_items_are_left_out_and_counted():
     assert any("3" in note for note in result.notes)
 
 
-def test_a_pool_in_which_nothing_can_be_read_fails_with_a_sentence():
+def test_a_pool_in_which_nothing_can_be_read_fails_with_a_message():
     snapshot, _ = pool(MANY)
     with pytest.raises(WinnowError, match=r"\w+ \w+"):
         run(snapshot, dict.fromkeys(snapshot.hashes, b"no picture"))
 
 
-def test_a_loss_that_is_not_a_number_stops_the_round_with_a_sentence():
+def test_a_loss_that_is_not_a_number_stops_the_round_with_a_message():
     """A specific exception is raised, and no model with broken weights is returned."""
     snapshot, media = pool(MANY)
     config = quick_config()

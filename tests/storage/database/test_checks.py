@@ -278,7 +278,7 @@ def test_an_invalid_port_is_refused(port: str) -> None:
         locations.from_environment({"WINNOW_PORT": port})
 
 
-def test_a_server_that_cannot_be_reached_gives_a_sentence(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_gives_a_message(tmp_path: Path) -> None:
     with pytest.raises(StoreUnusable, match=r"cannot be reached.*Start the server or correct WINNOW_DATABASE_URL"):
         Store.open(f"postgresql://nobody@/none?host={tmp_path}", tmp_path / "home")
 

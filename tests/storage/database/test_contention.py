@@ -78,7 +78,7 @@ def test_a_deadlock_is_resolved_by_beginning_again(store: Store) -> None:
     assert [row.name for row in list_annotators(store)] == ["Annxx", "Bobxx"]
 
 
-def test_a_full_disk_gives_a_sentence_and_nothing_is_stored(sqlite_store: Store) -> None:
+def test_a_full_disk_gives_a_message_and_nothing_is_stored(sqlite_store: Store) -> None:
     """SQLite's limit on pages has the same effect as a full disk."""
     made = make_pool(sqlite_store)
     with sqlite_store.engine.connect() as connection:

@@ -78,7 +78,7 @@ def test_an_import_can_be_cancelled_through_the_store(sqlite_store, audio, tmp_p
         assert connection.execute(select(ImportRun.status)).scalar_one() == "cancelled"
 
 
-def test_a_full_disk_stops_the_import_with_a_sentence(sqlite_store, tmp_path, monkeypatch):
+def test_a_full_disk_stops_the_import_with_a_message(sqlite_store, tmp_path, monkeypatch):
     project = create_project(sqlite_store, "p", "audio").id
     write_files(tmp_path / "in", {"a.wav": wav()})
     full = Examined(Measures("refused", DISK_FULL))

@@ -249,7 +249,7 @@ def test_archives_read_like_zipfile_reads_them(tmp_path, files, method, before):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2_000), st.integers(0, 255))
-def test_damaged_archives_are_refused_with_a_sentence(tmp_path, place, value):
+def test_damaged_archives_are_refused_with_a_message(tmp_path, place, value):
     data = bytearray(zip_of(tmp_path / "x.zip", {"a.wav": wav(n_samples=50), "b.txt": b"text" * 30}).read_bytes())
     data[place % len(data)] = value
     path = tmp_path / "y.zip"

@@ -42,7 +42,7 @@ def test_the_token_of_a_removed_annotator_is_refused(store):
     assert tokens.redeem(store, text) is None
 
 
-def test_a_wrong_role_and_an_unknown_token_get_a_sentence(store):
+def test_a_wrong_role_and_an_unknown_token_get_a_message(store):
     with pytest.raises(InvalidInput, match="no role 'admin'"):
         tokens.create_token(store, "ci", "admin")  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="no token 7"):

@@ -84,7 +84,7 @@ def test_what_cannot_be_stored_is_refused_alone_with_its_reason(post, project, p
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"events": 3}', b"[" * 100_000])
-def test_an_invalid_body_gets_a_sentence(post, project, body):
+def test_an_invalid_body_gets_a_message(post, project, body):
     answer = post(f"/api/projects/{project.id}/labels", body)
     assert answer.status == 422 and answer.json()["error"]
 

@@ -111,7 +111,7 @@ def test_no_event_makes_a_server_error_or_harms_the_others(post, project, page_s
 
 @pytest.mark.parametrize("items", [None, 3, "7", {"a": 1}, [10**40], ["1"], [True], [None]])
 @pytest.mark.parametrize("route", ["cards", "tiles"])
-def test_items_that_are_no_list_of_numbers_get_a_sentence(post, project, route, items):
+def test_items_that_are_no_list_of_numbers_get_a_message(post, project, route, items):
     answer = post(f"/api/projects/{project.id}/{route}", {"items": items})
     if route == "tiles" and items is None:
         assert answer.status == 200
@@ -121,7 +121,7 @@ def test_items_that_are_no_list_of_numbers_get_a_sentence(post, project, route, 
 
 @pytest.mark.parametrize("name", ["least", "most"])
 @pytest.mark.parametrize("value", [-0.1, 1.5, 1e308, float("nan"), float("inf")])
-def test_a_confidence_outside_0_and_1_gets_a_sentence(post, project, name, value):
+def test_a_confidence_outside_0_and_1_gets_a_message(post, project, name, value):
     """Predictions are stored as float32, which 1e308 overflows."""
     answer = post(f"/api/projects/{project.id}/tiles", json.dumps({name: value}).encode())
     assert (answer.status, answer.json()["error"]) == (422, f"{name} must be a number from 0 to 1.")

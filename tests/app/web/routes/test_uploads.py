@@ -195,7 +195,7 @@ def test_a_single_zip_is_closed_with_its_count(put, done):
     assert done(**{"x-winnow-files": "1"}).status == 200
 
 
-def test_a_full_disk_gives_a_sentence_and_no_file_remains(put, page_store, monkeypatch):
+def test_a_full_disk_gives_a_message_and_no_file_remains(put, page_store, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
